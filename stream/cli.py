@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what a terminal that knows no Unicode cannot show ends no run
+        sys.stdout.reconfigure(errors="replace")  # characters that the terminal's encoding lacks end no run
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     logs.set_up(debug=debug, as_json="--log-json" in given)
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             logs.say_traceback(error)
         return _explain(error)
     finally:
-        leave_gone_terminal()  # what is left in a buffer would fail as Python ends
+        leave_gone_terminal()  # text left in a buffer would fail as Python ends
 
 
 def _program() -> str:

@@ -1,6 +1,6 @@
 """Loading of the configuration from layers: preset or TOML file, `--set`, options.
 
-Every mistake becomes a ConfigError that names its file or option, the key, and what is accepted or the nearest key.
+Every mistake becomes a ConfigError that names its file or option, the key, and the accepted values or the nearest key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REMOVED_KEYS = {
 """Keys of an earlier version → message."""
 
 PICTURE = "picture"
-"""The way of encoding for a server with an API of its own."""
+"""The way of encoding for a server with a separate API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _least_budget(config: Config) -> int | None:
 
 
 def layer_from_file(name: str) -> ConfigLayer:
-    """Return the layer of a TOML file, or a preset where `name` is a bare word such as `webcam`. Raises ConfigError."""
+    """Return the layer of a TOML file, or a preset if `name` is a bare word such as `webcam`. Raises ConfigError."""
     path = Path(name)
     if (path.is_dir() or not path.exists()) and path.name == name and not path.suffix:
         path = preset_folder() / f"{name}.toml"
@@ -212,7 +212,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
         if len(data) > CONFIG_BYTES_MAX:
             raise OSError(0, f"it has more than {CONFIG_BYTES_MAX} bytes")
         values = tomllib.loads(data.decode("utf-8"))
-        list(leaves(values))  # so that what is nested too deeply is refused here
+        list(leaves(values))  # so that values nested too deeply are refused here
     except FileNotFoundError as error:
         raise ConfigError(f"no configuration file {name!r}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -228,7 +228,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
 def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:
     """Return the layer of one `--set section.key=value`, or of another such option.
 
-    Raises ConfigError where `=` or the key is missing.
+    Raises ConfigError if `=` or the key is missing.
     """
     key, equals, text = assignment.partition("=")
     key = key.strip()
@@ -238,7 +238,7 @@ def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer
 
 
 def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
-    """Return the layer of one option's text: a TOML value where it is one, the bare text otherwise."""
+    """Return the layer of one option's text: a TOML value if it is one, the bare text otherwise."""
     field = known_keys().get(key)
     value: object = text
     try:

@@ -47,7 +47,7 @@ class RunControl:
         self._queries.append(query)
 
     def take_query(self) -> str | None:
-        """Returns the query that was set since the last call; None where none was."""
+        """Returns the query that was set since the last call; None if none was."""
         return self._queries.pop() if self._queries else None
 
     def set_servers(self, servers: tuple[Any, ...]) -> None:
@@ -59,11 +59,11 @@ class RunControl:
         return self._servers.pop() if self._servers else None
 
     def end(self, outcome: str = INTERRUPTED) -> None:
-        """Ends the run: no new frames; what is in flight is finished. Of several outcomes the first counts."""
+        """Ends the run: no new frames, and those in flight are finished. Of several outcomes the first counts."""
         self._end = self._end or outcome
 
     def cancel(self) -> None:
-        """Stops everything; what is in flight is dropped."""
+        """Stops everything and drops the frames in flight."""
         self.end()
         self.cancelled = True
 
@@ -85,7 +85,7 @@ class RunControl:
 
     @property
     def outcome(self) -> str:
-        """The end of the run, as things stand: "finished", "cancelled", "error", or what `end` was called with."""
+        """The outcome of the run so far: "finished", "cancelled", "error", or the argument of `end`."""
         if self.failure is not None:
             return "error"
         return "cancelled" if self.cancelled else self._end or "finished"
@@ -104,12 +104,12 @@ class RunControl:
         return all(now_s - seen_s[stage] < limit_s for stage in ("texture", "allocate") if stage in seen_s)
 
     def stage_ended(self) -> None:
-        """Takes the calling stage out of `is_alive`: it has ended."""
+        """Removes the calling stage, which has ended, from `is_alive`."""
         self._seen_s.pop(threading.current_thread().name, None)
 
 
 def failure_of(stage: str, error: Exception) -> Exception:
-    """Returns the error that ends the run: `error` itself where the user can put it right, else StageDied."""
+    """Returns the error that ends the run: `error` itself if the user can fix it, else StageDied."""
     if isinstance(error, StageDied) or is_user_fixable(error):
         return error
     died = StageDied(stage, describe(error))
@@ -118,7 +118,7 @@ def failure_of(stage: str, error: Exception) -> Exception:
 
 
 def is_user_fixable(error: BaseException | None) -> bool:
-    """Returns whether it is an error of this project that the user can put right."""
+    """Returns whether it is an error of this project that the user can fix."""
     return isinstance(error, (ArrCocError, StreamError)) and error.user_fixable
 
 
@@ -131,7 +131,7 @@ def describe(error: BaseException) -> str:
 
 
 def remote_error(name: str, message: str) -> ArrCocError | StreamError | None:
-    """Returns an error of another process as it was raised there; None where its class is not the project's own.
+    """Returns an error of another process as it was raised there; None if its class is not the project's own.
 
     StageDied counts as none: the receiver knows better which stage that is.
     """
@@ -181,7 +181,7 @@ STDOUT, STDERR = 1, 2
 def signals_handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Passes SIGINT, SIGTERM and SIGHUP (terminal closed, connection lost) to `handle` inside the block.
 
-    SIGHUP stays ignored where it was, as under `nohup`. For the main thread.
+    If SIGHUP was ignored, as under `nohup`, it stays so. For the main thread.
     """
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -199,7 +199,7 @@ def signals_handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay SIGINT, SIGTERM and SIGHUP until the end of the block. Has no effect outside the main thread, where no
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the block. Has no effect outside the main thread, in which no
     handler runs."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -222,7 +222,7 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 def leave_gone_terminal() -> bool:
-    """Redirects stdout and stderr to /dev/null where they are a terminal that is gone; returns whether one was.
+    """Redirects stdout and stderr to /dev/null if they are a terminal that is gone; returns whether one was.
 
     A terminal that is gone fails every write, and that may happen before SIGHUP comes.
     """

@@ -8,7 +8,7 @@ StreamError
 │   └── SourceNotFound (FileNotFoundError)
 ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
 │   ├── OutputFailed               an output that could be written and cannot any more: the disk is full
-│   └── ReaderGone (BrokenPipeError)  whoever read stdout has gone
+│   └── ReaderGone (BrokenPipeError)  the reader of stdout has gone
 ├── TransportError (ConnectionError)  a message that cannot be decoded, a peer that is gone
 │   └── ConnectionRefused (ConnectionRefusedError)  a peer that cannot be reached, or does not accept this end's key
 ├── AnswerLost (RuntimeError)      one answer that could not be had; the next one may be
@@ -23,11 +23,11 @@ from typing import ClassVar
 class StreamError(Exception):
     """Base of every error that `stream` raises on purpose; its message is fit to show to a user.
 
-    The message is `problem`, and after a semicolon `remedy`: what to do, None where it is not given separately.
+    The message is `problem`, and after a semicolon `remedy`: what to do, None if it is not given separately.
     """
 
     user_fixable: ClassVar[bool] = False
-    """True for errors that the user can put right: reported as they are, where others mean that a stage died."""
+    """True for errors that the user can fix: reported as they are. Others mean that a stage died."""
 
     def __init__(self, problem: str = "", remedy: str | None = None) -> None:
         super().__init__(problem if remedy is None else f"{problem}; {remedy}")
@@ -72,7 +72,7 @@ class SourceNotFound(SourceError, FileNotFoundError):
 
 
 class OutputError(StreamError, OSError):
-    """An output that cannot be written, or whose suffix says no known format."""
+    """An output that cannot be written, or whose suffix is no known format."""
 
     user_fixable = True
 
@@ -82,7 +82,7 @@ class OutputFailed(OutputError):
 
 
 class ReaderGone(OutputError, BrokenPipeError):
-    """Whoever read stdout has gone: nothing failed, and there is nobody to tell."""
+    """The reader of stdout has gone: nothing failed, and no user is there to read a report."""
 
 
 class TransportError(StreamError, ConnectionError):
@@ -90,7 +90,7 @@ class TransportError(StreamError, ConnectionError):
 
 
 class ConnectionRefused(TransportError, ConnectionRefusedError):
-    """A peer that cannot be reached, or does not accept this end's key; the user can put that right."""
+    """A peer that cannot be reached, or does not accept this end's key; the user can fix that."""
 
     user_fixable = True
 

@@ -18,8 +18,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Started(Event, frozen=True, tag="started"):
-    """The run begins. `backend` is the texture store that runs, `kernel` what works on texels in host memory: the
-    instruction set that the compiled kernel uses, or "reference" without it."""
+    """The run begins. `backend` is the texture store that runs, `kernel` the implementation for texels in host memory:
+    the instruction set that the compiled kernel uses, or "reference" without it."""
 
     source: str
     model: str
@@ -61,15 +61,15 @@ class Skipped(Event, frozen=True, tag="skipped"):
 
 
 ANSWERS_LOST = "answers-lost"
-"""The code of the notice that an answer stage elsewhere failed, or is gone: no answers until there is one again."""
+"""The code of the notice that a remote answer stage failed, or is gone: no answers until one is connected again."""
 
 
 PEER_MISBEHAVES = "peer-misbehaves"
-"""The code of the notice that an answer stage sends what it may not."""
+"""The code of the notice that an answer stage sends invalid messages."""
 
 
 STORE_LOST = "store-lost"
-"""The code of the notice that the hardware under the texture gave up: it goes on in the CPU store."""
+"""The code of the notice that the hardware under the texture failed: the run continues in the CPU store."""
 
 
 class Notice(Event, frozen=True, tag="notice"):
@@ -80,7 +80,7 @@ class Notice(Event, frozen=True, tag="notice"):
 
 
 def store_lost(reason: str) -> Notice:
-    """The notice that the hardware under the texture gave up."""
+    """The notice that the hardware under the texture failed."""
     return Notice(code=STORE_LOST, message=f"the CPU store takes over the texture: {reason}")
 
 
@@ -146,7 +146,7 @@ class Glance(Event, frozen=True, tag="glance"):
     """The model looked at an overview of a frame, asked `query`, before the frame's tokens were chosen.
 
     `tokens_used` visual tokens, of `tokens_total` tiles. `slot` and `map` are those of the frame's new allocation, as
-    in FrameReady, where the frame was still there to be allocated again.
+    in FrameReady, if the frame could still be allocated again.
     """
 
     frame_index: int
@@ -160,8 +160,8 @@ class Glance(Event, frozen=True, tag="glance"):
 
 
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is how long
-    its turn was waited for, `glance` what the glances before it took, each from its sending to its reply."""
+    """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is the wait
+    for its turn, `glance` the sum of the glances before it, each from its sending to its reply."""
 
     encode_ms: float
     prefill_ms: float
@@ -174,12 +174,12 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerPoint(Event, frozen=True):
-    """Moment of an answer: what came of it, and what it took. The answer speaks of `frames` frames from `start_s` to
-    `end_s`; `trigger` says why it was given.
+    """Moment of an answer, its figures and its cost. The answer is about `frames` frames from `start_s` to
+    `end_s`; `trigger` is why it was given.
 
-    `kept_bytes`: what the model keeps of frames and prompt in memory, for the next question. `flops`: operations
+    `kept_bytes`: memory of frames and prompt that the model keeps for the next question. `flops`: operations
     to encode, prefill and decode it from the tokens that were shown, `full_flops` from all tokens of its frames; 0
-    where the model does not tell. `glances`: how many overviews the model looked at before it, since the last answer,
+    if unknown. `glances`: how many overviews the model looked at before it, since the last answer,
     and `glance_tokens` their visual tokens; `flops` counts them in. `target_ms`: the latency that is held, if one is,
     and `budget` the tokens that frames get for it from here on. `before_cut`: a cut or a discontinuity came while it
     was generated, so it is about the shot before.
@@ -261,10 +261,10 @@ class YesNoTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class YesNoResult(Event, frozen=True, tag="look"):
-    """One look at a standing question. `trigger` says why it was taken.
+    """One look at a standing question. `trigger` is why it was taken.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
-    that holds after it, "yes" or "no"; None before the first. `warning`: why all of it means nothing, where that is
+    that holds after it, "yes" or "no"; None before the first. `warning`: why the values mean nothing, if that is
     known.
     """
 
@@ -322,7 +322,7 @@ class TokenMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Event, frozen=True, tag="why"):
-    """Reasons for the tokens of a frame that is being answered about; where a run writes this down.
+    """Reasons for the tokens of a frame that is being answered about, if a run writes them down.
 
     `weights`: each score's in the balance, 1 in all; `tokens` in token order. With a visual memory they are all that it
     holds with this frame, in the order in which they were appended, and `memory` has the state of each.
@@ -337,11 +337,11 @@ class Explanation(Event, frozen=True, tag="why"):
 
 
 class AskedPicture(Event, frozen=True, tag="picture"):
-    """The frame that is being answered about, or looked at for a standing question; where an output sends it on.
+    """The frame that is being answered about, or looked at for a standing question, if an output sends it on.
 
     `jpeg` shows the frame without padding, reduced to mipmap `level`: a tile is 32 >> level pixels wide in it. `map` is
-    the frame's relevance and what was chosen of it. A frame that is answered about and looked at comes twice. With
-    `asked` false nobody asks about it: it is one of every so many that an output wants.
+    the frame's relevance and its chosen regions. A frame that is answered about and looked at comes twice. With
+    `asked` false no question is about it: it is one of the output's regular pictures.
     """
 
     frame_index: int
@@ -353,7 +353,7 @@ class AskedPicture(Event, frozen=True, tag="picture"):
 
 
 class SegmentWritten(Event, frozen=True, tag="segment"):
-    """A segment of the source's video has been written, where an output wants them.
+    """A segment of the source's video has been written, for an output that uses them.
 
     `start_s` is the media time of its first frame, `track_s` the presentation time of that frame in its track; the
     other fields are those of `MediaSegment`.
@@ -374,12 +374,12 @@ class SegmentWritten(Event, frozen=True, tag="segment"):
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
-    `tokens` are the visual tokens that the model gets where the frame is answered about: the chosen regions, or with
-    `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` speak of the chosen regions; where
+    `tokens` are the visual tokens that the model gets if the frame is answered about: the chosen regions, or with
+    `encode` full and weighted one for each of the `tiles`. `jitter_share` and `map` are of the chosen regions; if
     these stay on a device, or are chosen only once the frame is answered about, `jitter_share` is None, and `tokens`
-    are those that were planned.
-    `slot` names the picture in the run's slot table, where an overlay was asked for; `map` is there where the run
-    publishes. `duration_s`: how long the frame is shown, where its source knows. `moving_share`: share of tiles that
+    are the planned ones.
+    `slot` names the picture in the run's slot table, if an overlay was asked for; `map` is set if the run
+    publishes. `duration_s`: how long the frame is shown, if its source knows. `moving_share`: share of tiles that
     move, and of which that is sure; `motion_px`: their median motion since the frame before, in pixels. `held_ms`: how
     long the allocation, once it was done, was held for frames to come out at even intervals, up to `ready_ns`.
     """
@@ -416,10 +416,10 @@ class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
 
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
-    operations of the answers all tokens of their frames would have taken; None without answers, or where the model does
-    not tell. `found`: whether the answer to the standing question was ever yes; None where nothing was looked at for
+    operations of the answers all tokens of their frames would have taken; None without answers, or if the model
+    does not report it. `found`: whether the answer to the standing question was ever yes; None without a look for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of what FrameReady tells. `memory`: None without groups of pictures. `unchanged`: answers that said nothing new.
+    of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news.
     """
 
     frames: int
@@ -470,7 +470,7 @@ AnyEvent: TypeAlias = (
 )
 
 OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture, SegmentWritten)
-"""Events that are no lines of text: too many, in pieces, or for an output of their own."""
+"""Events that are no lines of text: too many, in pieces, or for a separate output."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -478,12 +478,12 @@ _decoder = msgspec.msgpack.Decoder(AnyEvent)
 
 
 def pack_event(event: Event) -> bytes:
-    """The event in the form in which it travels between threads."""
+    """The event in the form that travels between threads."""
     return _encoder.encode(event)
 
 
 def unpack_event(data: bytes) -> AnyEvent:
-    """The event that `pack_event` packed. Raises msgspec.DecodeError where it is none."""
+    """The event that `pack_event` packed. Raises msgspec.DecodeError for other bytes."""
     try:
         return _decoder.decode(data)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -498,8 +498,8 @@ GROUP = ("group", "began", "superseded_tokens")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without what is of groups of pictures, or of
-    answers that said nothing new, if there are none; without `timing` also without what depends on what the model had
+    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, or of
+    answers without news, if there are none; without `timing` also without those that depend on what the model had
     kept."""
     absent = PICTURE
     if isinstance(event, AnswerPoint):
@@ -516,7 +516,7 @@ def encode_event(event: Event, camera: str | None = None) -> str:
     """The event as one printable line of JSON: no `timing`, `warning` or `memory` if there is none, floats to six
     decimals.
 
-    `camera`: the name of the camera that it is of, after the type, where a run is one of several.
+    `camera`: the name of the event's camera, after the type, if a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:

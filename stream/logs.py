@@ -1,6 +1,6 @@
 """Lines on stderr beside a display: notes for people, or with `--log-json` one JSON object a line for machines.
 
-Nobody has to read it: where it cannot be written, it is lost, and the run goes on.
+These lines are optional: if one cannot be written, it is lost, and the run goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MESSAGES_KNOWN = 64
 """Records that are compared with a new one."""
 
 LINE_CHARS_MAX = 4000
-"""Longest remark; the rest is left out, because it quotes somebody who has no end."""
+"""Longest remark; the rest is left out, because a remark may quote a text of any length."""
 
 
 class _Mode:
@@ -131,9 +131,9 @@ def show(lines: str) -> None:
 
 
 def print_line(line: str) -> None:
-    """Print lines on stdout. Raises ReaderGone where nobody reads it any more, OutputFailed on a full disk.
+    """Print lines on stdout. Raises ReaderGone if its reader has gone, OutputFailed on a full disk.
 
-    A terminal that is gone is no error: whoever closed it may want the run to go on.
+    A terminal that is gone is no error: the user who closed it may want the run to go on.
     """
     try:
         print(printable_lines(line), flush=True)
@@ -167,7 +167,7 @@ class RepeatedRecords(logging.Filter):
 
 
 class NotesHandler(logging.Handler):
-    """Warnings as lines for people, on whatever stderr is at that moment: a display may stand in for it."""
+    """Warnings as lines for people, on the present stderr: a display may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _print(f"note: {printable(record.getMessage())}")

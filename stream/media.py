@@ -57,7 +57,7 @@ class SkippedItem:
     """Something of the source that could not be used.
 
     `what` names it ("packet 31", 1-based in file order; "packets 31-45"), `reason` is FFmpeg's error text, `media_ns`
-    the media time at which it would have been shown, where that is known, `count` how many of them in a row.
+    the media time at which it would have been shown, if known, `count` how many of them in a row.
     """
 
     what: str
@@ -72,8 +72,8 @@ class MediaSegment:
 
     `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
     `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
-    begins anew with every header. `codec` is named as RFC 6381 says. `error`: why nothing more can be written; the rest
-    then means nothing.
+    restarts with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
+    fields then mean nothing.
     """
 
     file: str = ""
@@ -90,14 +90,14 @@ class MediaSegment:
 
 @dataclass(frozen=True, slots=True)
 class SourceFrame:
-    """One decoded frame and what a reader needs to place it.
+    """One decoded frame with its place in the source.
 
     `frame_index` counts decoded frames from 0; `media_ns` is media time; `capture_ns` the monotonic time at which the
-    frame left the decoder. `discontinuity` is set where the picture cannot be compared with the one before: "start",
+    frame left the decoder. `discontinuity` is set if the picture cannot be compared with the one before: "start",
     "resolution" (another size), "format" (other planes or another colour encoding) or "reconnect" (a live source that
     was lost is back, and its pictures are of the same size and form). `skipped` is what was lost since the previous
-    good frame. `duration_ns`: how long the frame is shown, where the source knows that before the next one comes.
-    `segments` are those of the video that were completed since the frame before, where an output wants them.
+    good frame. `duration_ns`: how long the frame is shown, if the source knows that before the next one comes.
+    `segments` are those of the video that were completed since the frame before, for an output that uses them.
     """
 
     frame_index: int
@@ -111,7 +111,7 @@ class SourceFrame:
 
 
 def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
-    """The newer frame, with what must be reported of the older one that it replaces."""
+    """The newer frame, with the losses and marks of the older one that it replaces."""
     return replace(
         new,
         discontinuity=new.discontinuity or old.discontinuity,
@@ -122,7 +122,7 @@ def merge_metadata(old: SourceFrame, new: SourceFrame) -> SourceFrame:
 
 @dataclass(frozen=True, slots=True)
 class SourceOutage:
-    """A live source was lost, or (with `lasted_s`) is back after so many seconds and attempts.
+    """A live source was lost, or (with `lasted_s`) is back after `lasted_s` seconds and `attempts` attempts.
 
     `frame_index` and `media_ns` are those of the last frame before it; `reason` holds no credentials.
     """
@@ -139,7 +139,7 @@ class SourceInfo:
     """Properties of a source, known before its first frame.
 
     `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
-    and `frames` are what the container declares, None where it does not. `rotation` is in degrees counterclockwise,
+    and `frames` are what the container declares, None if it does not. `rotation` is in degrees counterclockwise,
     already applied to the frames.
     """
 
@@ -156,7 +156,7 @@ class SourceInfo:
 
 
 def never_stop() -> bool:
-    """Nobody wants the frames to end."""
+    """Default stop callback: never stop."""
     return False
 
 
@@ -172,8 +172,8 @@ class VideoSegments(Protocol):
         ...
 
     def attach(self, frame: SourceFrame, *, wait: bool) -> SourceFrame:
-        """Return the next frame with the segments that were completed since the one before. `wait`: where the video is
-        encoded, no frame is left out."""
+        """Return the next frame with the segments that were completed since the one before. `wait`: to encode the
+        video, no frame is left out."""
         ...
 
     def finish(self) -> tuple[MediaSegment, ...]:
@@ -195,7 +195,7 @@ class Source(Protocol):
         """The frames in the order in which they are shown, and the outages of a live source between them.
 
         A live source looks at `should_stop` at least every 100 ms while it waits, and ends when that says so. Raises
-        SourceError where nothing can be decoded, and where a live source is lost that may not be tried again.
+        SourceError if nothing can be decoded, and if a live source is lost that may not be tried again.
         """
         ...
 
@@ -222,17 +222,17 @@ class Source(Protocol):
 
 @runtime_checkable
 class PollableSource(Protocol):
-    """A source that can be waited for beside other things: its frames come in their own time, whoever reads them."""
+    """A source that can be waited for beside other things: its frames come at their own pace, read or not."""
 
     def fileno(self) -> int:
         """A descriptor that is readable when `poll` has something to give."""
         ...
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        """Return what has come since the last call, without waiting; None after the end. Raises as `Source.frames`."""
+        """Return the items since the last call, without waiting; None after the end. Raises as `Source.frames`."""
         ...
 
     @property
     def dropped(self) -> int:
-        """Frames that nobody took in time."""
+        """Frames that were not read in time."""
         ...

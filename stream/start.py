@@ -54,7 +54,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def leave_out_working_folder() -> None:
-    """Takes out of `sys.path` what an empty or relative entry of PYTHONPATH stands for, and the empty path.
+    """Removes from `sys.path` the folder of an empty or relative entry of PYTHONPATH, and the empty path.
 
     An entry that is written out as an absolute path stays, and so do the folders of this program and of its libraries.
     """

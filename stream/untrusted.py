@@ -1,10 +1,10 @@
 """Limits on messages of other programs, and their text made printable.
 
-Everything that comes from another program is held to these at the moment when it is decoded, and is dropped or refused
-where it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.
+Everything that comes from another program is checked against these limits when it is decoded, and is dropped or
+refused if it breaks one. They lie far above what the program itself sends. docs/robustness.md explains them.
 
-Whoever writes a text can write more than letters: sequences that a terminal obeys (ECMA-48), characters that turn the
-direction of what follows (https://www.unicode.org/reports/tr9/), and some that nobody sees. None of these is left.
+A text from outside can hold more than letters: sequences that a terminal obeys (ECMA-48), characters that turn the
+direction of what follows (https://www.unicode.org/reports/tr9/), and invisible ones. None of these is left.
 Words in any script stay, and so do emoji.
 """
 
@@ -19,7 +19,7 @@ KIB, MIB = 1024, 1024 * 1024
 
 # Texts, in characters.
 QUERY_LIMIT_CHARS = 4000
-"""Longest question. Far above any real one; a model with a short context says so itself."""
+"""Longest question. Far above any real one; a model with a short context has its own limit."""
 ANSWER_CHARS_MAX = 65_536
 """A whole answer; at 64 tokens, the default, one has some 300."""
 REASON_CHARS_MAX = 4_000
@@ -49,11 +49,11 @@ PART_BYTES_MAX = 256 * MIB
 """Any part to an answer stage, and a frame from another program: level 0 of an 8K frame has 100 MB."""
 REPLY_PART_BYTES_MAX = 64 * MIB
 """Any part from an answer stage: an embedding of 4,000 tokens in 4096 dimensions has 62 MiB. A longer one, of a long
-question in a script that takes several tokens a letter, is refused where it is made."""
+question in a script that takes several tokens a letter, is refused when it is made."""
 RECORD_BYTES_MAX = 300 * MIB
 """A record of a recording: a message, and its arrays packed."""
 KEPT_BYTES_MAX = 16 * MIB
-"""A record of a journal: an answer, and what it taught."""
+"""A record of a journal: an answer, and its feedback."""
 CONFIG_BYTES_MAX = 1 * MIB
 """A configuration file."""
 JOURNAL_BYTES_MAX = 1024 * MIB
@@ -65,9 +65,9 @@ CLIENTS_MAX = 64
 PIECES_MAX = 16_384
 """Pieces of one answer."""
 HEARD_AT_ONCE = 64
-"""Messages that are heard before a stage goes on with its own work."""
+"""Messages that are received before a stage goes on with its own work."""
 MISDEEDS_MAX = 1_000
-"""Dropped messages after which an answer stage counts as failed, where it did nothing right between them."""
+"""Dropped messages after which an answer stage counts as failed, if no valid one came between them."""
 QUESTIONS_AT_ONCE = 4
 """Questions of one client that are looked at during one answer; of more of them only the last, after it."""
 GROUP_TOKENS_MAX = 65_536
@@ -77,9 +77,9 @@ EARLIER_MAX = 5_000
 HISTORY_MAX = 32
 """Earlier answers before one question."""
 HISTORY_CHARS_MAX = 2_000
-"""One of them, which is cut to that; all of them have a quarter of a message's fields at most."""
+"""One of them, cut to this length; all of them have a quarter of a message's fields at most."""
 GLANCES_A_TURN_MAX = 2
-"""Glances of one client in one turn: the second one where the first has come to nothing."""
+"""Glances of one client in one turn: the second one if the first failed."""
 SEQUENCE_GAP_MAX = 1_000_000
 """Frames that a sender may have left out between two; numbers further apart do not count anything."""
 
@@ -98,7 +98,7 @@ Weights = Annotated[bytes, Meta(max_length=WEIGHTS_BYTES_MAX)]
 
 
 def cut_to(text: str, chars: int) -> str:
-    """The text in at most so many characters; an ellipsis says that there was more."""
+    """The text cut to at most `chars` characters; an ellipsis marks a cut."""
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
 
 
@@ -160,7 +160,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(line: str) -> str:
-    """JSON that says the same, with what a terminal or a reader of lines would obey as `\\u` escapes.
+    """JSON of the same value, with control sequences for a terminal or a reader of lines as `\\u` escapes.
 
     `line` is JSON whose control characters below a space are escaped already, as JSON demands.
     """
@@ -169,7 +169,7 @@ def printable_json(line: str) -> str:
 
 def whole(text: str) -> str:
     """The text as UTF-8 can carry it, all else in it as it was."""
-    # stands for what is no character: half of a surrogate pair, or a byte of a file's name that is no UTF-8
+    # replaces half of a surrogate pair, or a byte of a file's name that is not UTF-8
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 

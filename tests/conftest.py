@@ -20,12 +20,12 @@ settings.load_profile("repeatable")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup make test`: tests close terminals of their own
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # `nohup make test`: tests close their own terminals
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 CONCURRENT = ("watch", "Reading", "StageRunner", "Transport", "Heartbeat")
-"""What a test module imports where its tests follow live sources, stages, links or supervised processes."""
+"""Names imported by a test module whose tests follow live sources, stages, links or supervised processes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,7 +46,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run that took too much memory; not where there is a CUDA device, whose context takes gigabytes."""
+    """Fails a run that took too much memory, unless there is a CUDA device, whose context takes gigabytes."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         LARGEST_BYTES.append(largest_process_bytes())
@@ -69,7 +69,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keeps what runs remember of each other out of the user's own folders."""
+    """Keeps the memories of runs out of the user's own folders."""
     os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
 
 
@@ -79,7 +79,7 @@ def _growth(request: pytest.FixtureRequest) -> Iterator[None]:
     if (mark := request.node.get_closest_marker("growth_max_bytes")) is None:
         yield
         return
-    import stream.runtime.frame_stages  # noqa: F401  (what a run loads is no growth)
+    import stream.runtime.frame_stages  # noqa: F401  (a run's imports are no growth)
 
     before = psutil.Process().memory_info().rss
     yield
@@ -98,7 +98,7 @@ def clips() -> Path:
 
 @pytest.fixture(scope="session")
 def _cuda_machine(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A GPU in the CPU's place, where there is none."""
+    """A GPU emulated on the CPU, if the machine has none."""
     from tests.cuda_on_cpu.machine import machine
 
     return machine(tmp_path_factory.mktemp("cuda"))

@@ -1,4 +1,4 @@
-"""The documents: every local link leads somewhere, and the API reference names what is there."""
+"""The documents: every local link has a target, and the API reference names existing objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing a module does: little is loaded, and no device, file or socket is opened."""
+"""Effects of importing a module: little is loaded, and no device, file or socket is opened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIGHT = {
     "arr_coc.qwen.resize": {"torch", "transformers"},
     "arr_coc.hub": {"torch", "transformers"},
 }
-"""What importing a module must not load: the command line, the parent of a supervised run, checks before a model."""
+"""Modules that an import must not load: the command line, the parent of a supervised run, checks before a model."""
 
 
 @pytest.mark.parametrize("module", LIGHT)

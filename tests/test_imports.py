@@ -133,7 +133,7 @@ LAYERS = {
 """A module imports its own part and parts of the lines above; never a part below, nor one beside it in its line."""
 
 FRONTS = {"arr_coc", "arr_coc.ops", "arr_coc.texturevlm", "stream"}
-"""Packages that name what others hold."""
+"""Packages that name the contents of others."""
 
 FLAT_MAX = {"arr_coc": 10, "stream": 12}
 

@@ -1,4 +1,4 @@
-"""The limit on what a process of the tests may take."""
+"""The limit of a test process's memory."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ QUESTIONS_A_FRAME = 6
 """Several questions about one frame teach what depends on the question."""
 
 HELD_OUT_PART = 5
-"""One frame of so many is measured on, not learned from: the last ones of a clip, which are least like the others."""
+"""One frame in this many is measured on, not learned from: the last ones of a clip, which are least like the others."""
 
 Image = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class SampledFrame:
-    """A frame uint8 RGB [H, W, 3] as it is learned from; its source is `width_px` wide and `height_px` high."""
+    """A training frame uint8 RGB [H, W, 3]; its source is `width_px` wide and `height_px` high."""
 
     image: Image
     width_px: int
@@ -44,7 +44,7 @@ class ClipFrame:
     start_s: float = 0.0
 
     def read(self, max_tiles: int) -> SampledFrame:
-        """Raises SourceError where it cannot be read."""
+        """Read the frame. Raises SourceError if it cannot be read."""
         config = CaptureConfig(fit="resize", max_tiles=max_tiles, start_s=self.start_s, max_frames=1)
         with open_source(self.address, config, MonotonicClock()) as source:
             info = source.describe()
@@ -55,7 +55,7 @@ class ClipFrame:
 
 
 def clip_frames(address: str, count: int) -> list[ClipFrame]:
-    """At most `count` frames, evenly over a clip. Raises SourceError where it cannot be read."""
+    """At most `count` frames, evenly over a clip. Raises SourceError if it cannot be read."""
     frames, duration_s = _length(address)
     count = min(count, frames)
     if not count:
@@ -71,7 +71,7 @@ def plan_clips(
 ) -> list[PlannedLesson]:
     """About `count` frames of all clips together, in an order by chance, each with some of the questions.
 
-    Raises SourceError where a clip cannot be read.
+    Raises SourceError if a clip cannot be read.
     """
     share = -(-count // max(1, len(addresses)))
     clips = [clip_frames(address, share) for address in addresses]

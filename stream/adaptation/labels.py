@@ -18,7 +18,7 @@ from stream.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One line: what is asked about a picture, or about the last of a video's frames, and where that is."""
+    """One line: the question about a picture, or about the last of a video's frames, and the boxes of the answer."""
 
     path: Path
     is_video: bool
@@ -27,7 +27,7 @@ class Label:
 
 
 def read_labels(path: Path) -> list[Label]:
-    """All lines of a file. Raises ConfigError, naming the line, for what is wrong, and for a file without any."""
+    """All lines of a file. Raises ConfigError, naming the line, for an invalid line, and for a file without any."""
     return read_question_lines(path, _label)
 
 
@@ -48,7 +48,7 @@ def _lesson(labels: Sequence[Label], max_tiles: int) -> Lesson | None:
     """The picture, with its boxes in the pixels that it has now."""
     path = str(labels[0].path)
     try:
-        # of a video, evaluation shows so many frames by default; the boxes are in the last of them
+        # the number of frames that evaluation shows of a video by default; the boxes are in the last of them
         frame = clip_frames(path, 4)[-1] if labels[0].is_video else ClipFrame(path)
         sampled = frame.read(max_tiles)
     except (SourceError, IndexError):

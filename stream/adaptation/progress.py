@@ -13,7 +13,7 @@ from arr_coc.errors import counted
 from stream import logs
 from stream.display.progress import BestEffortConsole, PlainConsole
 
-STOPPING = "stopping: what was learned is being saved; Ctrl-C again ends at once"
+STOPPING = "stopping: saving the allocator; Ctrl-C again ends at once"
 
 
 class AdaptBar:
@@ -62,7 +62,7 @@ class AdaptBar:
         logs.say(STOPPING, message=STOPPING)
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Show a phase of so many pictures or steps."""
+        """Show a phase of `total` pictures or steps."""
         self._total = total
         self._bar.reset(self._task, description=phase, total=total, counts="")
         if not self._drawn:

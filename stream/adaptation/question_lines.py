@@ -31,7 +31,7 @@ FIELDS = frozenset({*SHOWN, "question", "answers", "id", "kind", "boxes"})
 
 @dataclass(frozen=True, slots=True)
 class QuestionLine:
-    """One line, `number` from 1. Its methods raise ValueError, in words, for a field that is not as the table says."""
+    """One line, `number` from 1. Its methods raise ValueError, in words, for a field that does not match the table."""
 
     number: int
     fields: dict[str, Any]
@@ -66,7 +66,7 @@ class QuestionLine:
         return paths
 
     def boxes(self) -> tuple[Box, ...]:
-        """The boxes; none where the field is absent."""
+        """The boxes; empty without the field."""
         value = self.fields.get("boxes", [])
         if not isinstance(value, list):
             raise ValueError(f'it needs "boxes", a list of [left, top, right, bottom]; got {value!r}')
@@ -74,10 +74,10 @@ class QuestionLine:
 
 
 def read_question_lines(path: Path, read: Callable[[QuestionLine], T]) -> list[T]:
-    """Call `read` for each line that is not blank; returns what it returned.
+    """Call `read` for each line that is not blank; returns the results.
 
     Raises ConfigError for a file that cannot be read, is not UTF-8 or holds nothing; and, with the line's number, for a
-    line that is no JSON object, has an unknown field or does not show exactly one thing, and where `read` raises
+    line that is no JSON object, has an unknown field or does not show exactly one thing, and if `read` raises
     ValueError.
     """
     try:

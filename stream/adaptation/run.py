@@ -1,4 +1,4 @@
-"""A run of `adapt`: what it is made of, planned before a model is loaded, and carried out."""
+"""A run of `adapt`: its material, planned before a model is loaded, and its execution."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LearningMaterial:
     max_tiles: int
 
     def plan(self, seed: int) -> list[PlannedLesson]:
-        """Plan what is learned, in order.
+        """Plan the training material, in order.
 
-        Raises SourceError, ConfigError and OptionError for what cannot be read, and OptionError for too few frames.
+        Raises SourceError, ConfigError and OptionError for unreadable input, and OptionError for too few frames.
         """
         asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
@@ -57,7 +57,7 @@ class LearningMaterial:
         return planned
 
     def made_of(self) -> dict[str, str]:
-        """Digests of what another run must be given to go on, named for people."""
+        """Digests of the inputs that must be equal for `--resume`, by their names in messages."""
         return {
             "clips": _digest(source_fingerprint(clip) or clip for clip in self.clips),
             "questions": "generic" if self.questions is None else _digest([_path(self.questions).read_text("utf-8")]),
@@ -69,7 +69,7 @@ class LearningMaterial:
 
 @dataclass(frozen=True, slots=True)
 class TeacherOptions:
-    """The model that is asked: a folder or hub name (None: the bundled one), and where it computes."""
+    """The model that is asked: a folder or hub name (None: the bundled one), and its device."""
 
     model: str | None
     device: str
@@ -79,9 +79,9 @@ class TeacherOptions:
 def run_adaptation(
     material: LearningMaterial, teacher: TeacherOptions, folder: str, options: AdaptOptions, *, resume: bool
 ) -> AdaptResult | None:
-    """Make an allocator in a folder, with a progress bar; None where Ctrl-C ended it.
+    """Make an allocator in a folder, with a progress bar; None if Ctrl-C ended it.
 
-    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed where the folder
+    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed if the folder
     cannot be written.
     """
     made = AdaptFolder(_path(folder))
@@ -98,7 +98,7 @@ def run_adaptation(
             if error.strerror is None or error.errno is None:
                 raise
             raise OutputFailed(
-                f"cannot write {made.path}: {os.strerror(error.errno)}; what was saved before is whole",
+                f"cannot write {made.path}: {os.strerror(error.errno)}; the last save is intact",
                 "make room, and go on with --resume",
             ) from error
 

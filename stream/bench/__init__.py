@@ -1,1 +1,1 @@
-"""Measuring runs: what is recorded, what each figure means, how several runs and two configurations compare."""
+"""Measuring runs: recorded values, the meaning of each figure, comparison of several runs and two configurations."""

@@ -70,9 +70,9 @@ def record_run(
 def measure(
     plan: BenchPlan, on_run: Callable[[int, str], None], make_run: Callable[[Config], RunHandle] = open_run
 ) -> BenchResult:
-    """Makes the runs of a plan; `on_run` is called with its number and name before each.
+    """Runs a plan; `on_run` is called with the number and name of each run before it.
 
-    Raises StreamError or ArrCocError where the first run fails; a later one that fails only ends the plan.
+    Raises StreamError or ArrCocError if the first run fails; a later one that fails only ends the plan.
     """
     reports: dict[str, list[Report]] = {name: [] for name in plan.configs}
     scheduled, interrupted = False, False

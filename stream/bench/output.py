@@ -19,7 +19,7 @@ from stream.errors import OutputError
 from stream.sources.address import shown_config
 
 SHOWN_STATISTICS = ("p50", "p99")
-"""Of each latency, where several runs leave no room for more; the JSON has all."""
+"""Statistics of each latency in the table of several runs, which has no room for more; the JSON has all."""
 
 QUEUEING = """\
 Read as fast as possible: fps is the maximum of this machine. Frames wait for
@@ -132,7 +132,7 @@ def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) 
             table.add_row(*(Text(cell, style=style if enough else "") for cell in (*cells, *verdict)))
     console.print(table)
     if not enough:
-        console.print(f"Too few runs to tell a difference from noise: --runs {ENOUGH_RUNS} or more.")
+        console.print(f"Too few runs to distinguish a difference from noise: --runs {ENOUGH_RUNS} or more.")
     else:
         console.print("differs: every run of one lies beyond every run of the other. noise: they", style="dim")
         console.print("overlap, so nothing was shown. Definitions: docs/measuring.md", style="dim")
@@ -169,7 +169,7 @@ def _left_out(runs: Sequence[Report]) -> str:
 def plot_series(series: Sequence[Series], title: str, path: str) -> None:
     """Writes a PNG of one series, or of two beside each other.
 
-    Needs matplotlib. Raises OutputError where `path` cannot be written.
+    Needs matplotlib. Raises OutputError if `path` cannot be written.
     """
     from matplotlib.figure import Figure
 

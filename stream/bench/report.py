@@ -65,7 +65,7 @@ Milliseconds = npt.NDArray[np.float64]
 class RunRecord(Sink):
     """Frames, answers and cuts of a run, its statistics, and samples of its memory.
 
-    `scheduled`: frames came at a pace of their own, so jitter has a meaning.
+    `scheduled`: frames came at their own pace, so jitter has a meaning.
     """
 
     scheduled: bool = False
@@ -88,7 +88,7 @@ class RunRecord(Sink):
             self.summary = event
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     @property
     def frames(self) -> Frames:
@@ -98,7 +98,7 @@ class RunRecord(Sink):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One measured value. `value` is None where the run gave nothing to measure it by."""
+    """One measured value. `value` is None if the run had nothing to measure it by."""
 
     name: str
     value: float | None
@@ -211,7 +211,7 @@ def config_json(config: Config) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many of its cores this process may use, how busy they are, and the versions of what counts.
+    """The processor, how many of its cores this process may use, their load, and the versions of relevant libraries.
 
     Every benchmark writes this beside its figures.
     """

@@ -15,8 +15,8 @@ SCHEMA = 2
 """Of the JSON that `bench --json` writes; docs/measuring.md describes its keys."""
 
 ENOUGH_RUNS = 5
-"""Runs of each that it takes to tell a difference from noise. Where nothing differs, all five of one lie beyond all
-five of the other once in 126 times; with three of each, once in ten."""
+"""Runs of each that it takes to distinguish a difference from noise. Without a difference, all five of one lie beyond
+all five of the other once in 126 times; with three of each, once in ten."""
 
 Verdict = Literal["differs", "noise", "too few runs"]
 
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """None where no run gave a value."""
+        """None if no run has a value."""
         known = [value for value in values if value is not None]
         return cls(float(np.median(known)), float(min(known)), float(max(known))) if known else None
 

@@ -45,13 +45,13 @@ def adapt(
     ] = None,
     max_tiles: Annotated[
         str | None,
-        text_option("--max-tiles", metavar="N", help=f"Scale frames down to so many tiles. [{MAX_TILES}]"),
+        text_option("--max-tiles", metavar="N", help=f"Scale frames down to at most this many tiles. [{MAX_TILES}]"),
     ] = None,
     scorer: Annotated[
         str | None, text_option("--scorer", metavar="NAME", help="Kind of query scorer: cross or film. [cross]")
     ] = None,
     seed: Annotated[
-        str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of what is drawn. [{SEED}]")
+        str | None, text_option("--seed", metavar="N", help=f"Seed of weights and of random draws. [{SEED}]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted or killed.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines on stderr.")] = False,
@@ -83,7 +83,7 @@ def adapt(
     learning = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
     result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
-        report_note("not finished: the same command with --resume goes on where this one stopped")
+        report_note("not finished: the same command with --resume continues from here")
         return INTERRUPTED
     print_adaptation(result)
     report_written([os.path.join(output, "adapt.json")])
@@ -92,7 +92,7 @@ def adapt(
 
 
 def _check(clips: Sequence[str], model: str | None, question: str | None) -> None:
-    """Raises SourceError, ModelError and OptionError where a clip, the model or the questions cannot be used, before
+    """Raise SourceError, ModelError and OptionError if a clip, the model or the questions cannot be used, before
     anything is loaded."""
     from arr_coc.adaptation.questions import read_question_file
     from stream.answer.model import model_name

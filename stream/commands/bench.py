@@ -83,7 +83,7 @@ def bench(
     from stream.sinks.output_file import OutputFile, check_distinct
 
     configs = _configurations(options, source, against or (), against_set or ())
-    # runs of each of two configurations where nothing else is asked for
+    # two configurations are compared by several runs of each, unless --runs says otherwise
     count = (5 if len(configs) > 1 else 1) if runs is None else parse_count("--runs", runs)
     _check_source(configs["A"], count * len(configs))
     limit_s = None if limit is None else parse_duration("--for", limit)
@@ -111,7 +111,7 @@ def bench(
 def _configurations(
     options: GivenOptions, source: str | None, against: Sequence[str], against_set: Sequence[str]
 ) -> dict[str, Config]:
-    """Return the configuration to measure, "A", and where there is one to compare with, "B"."""
+    """Return the configuration to measure, "A", and the one to compare it with, if any, "B"."""
     from stream.config_loading import ConfigLayer, layer_from_assignment, layer_from_file
 
     base = [ConfigLayer("bench", AS_FAST_AS_IT_GOES)]

@@ -127,7 +127,7 @@ def demo(
     *,
     options: GivenOptions,
 ) -> int:
-    """Caption a drawn clip, and draw what the model looked at."""
+    """Caption a drawn clip, and draw where the model looked."""
     from stream.commands.run import also_written, report_written
     from stream.config_loading import ConfigLayer, layer_from_file
 
@@ -161,7 +161,7 @@ def demo(
 def _claim(folder: str, outputs: Sequence[str]) -> None:
     """Make the folder, and mark it as a demo's.
 
-    Raises OutputError where it cannot be made, or holds a file that would be overwritten and is no demo's.
+    Raises OutputError if it cannot be made, or holds a file that would be overwritten and is not a demo's.
     """
     mark = os.path.join(folder, MARK)
     there = [path for path in outputs if os.path.lexists(path)]

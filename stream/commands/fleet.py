@@ -74,8 +74,8 @@ def fleet(
             configs[name] = options.configuration(base=base)
         except ConfigError as error:
             problems[name] = str(error)
-    if not configs and len(told := set(problems.values())) == 1:
-        raise ConfigError(told.pop())
+    if not configs and len(reasons := set(problems.values())) == 1:
+        raise ConfigError(reasons.pop())
     watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
     return watch_together(configs, problems, limit_s=limit_s, watched=watched, cluster=cluster)
@@ -192,7 +192,7 @@ def _mqtt_name(name: str) -> str:
 
 
 def _problem_of(camera: NamedCamera, *, far: bool) -> str | None:
-    """Return why a camera cannot be watched, None where nothing is known against it; `far`: on another machine."""
+    """Return why a camera cannot be watched, None if no problem is known; `far`: on another machine."""
     from stream.commands.run import check_run
     from stream.fleet.cameras import check_camera
     from stream.fleet.on_ray.settings import check_far
@@ -239,8 +239,8 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *, refused: bool) -> int:
-    """Return 1 where a camera failed or was not begun, 2 where none could begin; else 130 after Ctrl-C, and with a
-    standing query 0 where one camera found it."""
+    """Return 1 if a camera failed or was not begun, 2 if none could begin; else 130 after Ctrl-C, and with a
+    standing query 0 if one camera found it."""
     errors = [outcome.error for outcome in outcomes]
     if all(isinstance(error, (ArrCocError, StreamError)) and error.user_fixable for error in errors):
         return BAD_INPUT

@@ -50,7 +50,7 @@ def build_kernels(root: Path = CHECKOUT) -> None:
 
 
 def _build_once(root: Path, made_from: str) -> str | None:
-    """Build, unless that failed before with the same sources and compiler; returns what failed."""
+    """Build, unless that failed before with the same sources and compiler; returns the error."""
     failure = root / BUILD_FOLDER / FAILURE
     if failure.is_file():
         problem, _, failed_from = failure.read_text("utf-8").partition("\n")
@@ -64,7 +64,7 @@ def _build_once(root: Path, made_from: str) -> str | None:
 
 
 def _build(root: Path) -> str | None:
-    """Build into a folder of its own, and move what was made into place; returns what failed."""
+    """Build into a temporary folder, and move the result into place; returns the error."""
     from stream.runtime.child import python_command, python_environment  # sockets, which a check does not need
 
     with tempfile.TemporaryDirectory(dir=root / BUILD_FOLDER) as folder:

@@ -73,7 +73,7 @@ def parse_count(option: str, text: str, most: int | None = None) -> int:
 
 
 def text_option(*names: str, metavar: str, help: str) -> Any:
-    """Return the option under all of its `names`; its default, which `help` tells, is not shown."""
+    """Return the option under all of its `names`; its default, which `help` names, is not shown."""
     return typer.Option(*names, metavar=metavar, help=help, show_default=False)
 
 
@@ -257,7 +257,7 @@ CUES = (".vtt", ".srt")
 def check_standing_query_options(config: Config, *, go_on: bool, force: bool) -> None:
     """Check the options of a standing query.
 
-    Raises ConfigError where `--go-on` or `--force` has nothing to act on, and for captions, or a latency target, where
+    Raises ConfigError if `--go-on` or `--force` has nothing to act on, and for captions, or a latency target, if
     there are no answers.
     """
     until = config.answer.until
@@ -270,6 +270,6 @@ def check_standing_query_options(config: Config, *, go_on: bool, force: bool) ->
     silent = [path for path in config.output.paths if path.lower().endswith(CUES)]
     if until.alone and silent:
         raise ConfigError(
-            f"nothing would be said in {silent[0]!r}: a run with --until only looks for something; give -q as well for "
-            "captions, or name a .jsonl"
+            f"nothing would be written to {silent[0]!r}: a run with --until only looks for something; give -q as well "
+            "for captions, or name a .jsonl"
         )

@@ -23,7 +23,7 @@ def replay(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of the recording, as given to --record.")],
     model: Annotated[
         str | None,
-        text_option("--model", "-m", metavar="NAME", help="Current location of the recorded model. [where it was]"),
+        text_option("--model", "-m", metavar="NAME", help="Current location of the recorded model. [as recorded]"),
     ] = None,
     device: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def json_lines(event: Event) -> list[str]:
 
 
 def text_lines(event: Event) -> list[str]:
-    """Return an answer or yes/no check, with the recorded one where that was another, a glance that differs, or the
+    """Return an answer or yes/no check, with the recorded one if that was another, a glance that differs, or the
     summary; nothing else."""
     from stream.runtime.replay import ReplayedAnswer, ReplayedGlance, ReplayedYesNo, ReplaySummary
 

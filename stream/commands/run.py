@@ -50,13 +50,13 @@ NAME = "{name}"
 """Placeholder in an output's name for the source's name without folder and suffix."""
 
 CAPTIONS = ".vtt"
-"""Suffix of the output where `-o` names a folder."""
+"""Suffix of the output if `-o` names a folder."""
 
 RunOne = Callable[["Config", "AnswerService | None"], "Summary"]
 
 
 def report_written(paths: Sequence[str]) -> None:
-    """Report the files that were written; of outputs that nothing came for there are none."""
+    """Report the files that were written; an output without content is not written."""
     for path in paths:
         if path == STDOUT or not os.path.lexists(path):
             continue
@@ -71,7 +71,7 @@ def also_written(output: OutputConfig) -> list[str]:
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     """Return the configuration for each source, its outputs named after it.
 
-    Raises OutputError where two sources would be written to one file, a source would be overwritten, and for an
+    Raises OutputError if two sources would be written to one file, a source would be overwritten, and for an
     unknown suffix and a place that cannot be written.
     """
     configs = [
@@ -88,8 +88,8 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
 def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     """Run one after another with one model; return the exit status of all.
 
-    A source that fails is told, and the others go on; so they do after one that an earlier run has finished. Ctrl-C
-    ends all.
+    The failure of a source is reported, and the next one follows; so it does after one that an earlier run has
+    finished. Ctrl-C ends all.
     """
     from stream.runtime.answer_service import early_answers
 
@@ -114,11 +114,11 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
                 return INTERRUPTED
     if FAILED in statuses:
         return FAILED
-    return min(statuses)  # with a standing question: 0 where one of them found it
+    return min(statuses)  # with a standing question: 0 if one of them found it
 
 
 def placed(output: OutputConfig, name: str) -> OutputConfig:
-    """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError where that is
+    """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError if that is
     missing."""
     changed = {
         key: None if path is None else _place(f"--{key}", path, name)
@@ -153,7 +153,7 @@ def _name_of(source: str) -> str:
 
 
 def check_run(config: Config, *, far: bool = False) -> None:
-    """Raises StreamError or ArrCocError where a run of this configuration would fail at once.
+    """Raise StreamError or ArrCocError if a run of this configuration would fail at once.
 
     A checkout that lacks its compiled kernels then builds them. `far`: the run's source and its model are on other
     machines.
@@ -178,7 +178,7 @@ def check_run(config: Config, *, far: bool = False) -> None:
 
 
 def _check_record(folder: str) -> None:
-    """Raises OutputError where no folder for a recording can be."""
+    """Raise OutputError if no folder for a recording can be made."""
     problem = "it is a file" if os.path.isfile(folder) else os.strerror(errno.ENOENT)
     if not os.path.isdir(folder) and (os.path.lexists(folder) or not Path(folder).parent.is_dir()):
         raise OutputError(f"cannot record into {folder!r}: {problem}; name a folder, new or empty")

@@ -104,7 +104,7 @@ def _browser_camera(config: Config, sources: list[str] | None) -> Iterator[Confi
     if sources is not None and len(sources) > 1:
         raise ConfigError(f"{BROWSER} is watched alone; leave the other sources out")
     if config.output.web is None:
-        raise ConfigError(f"{BROWSER} is the camera of whoever looks at the page; give --web PORT as well")
+        raise ConfigError(f"{BROWSER} is the camera of a viewer of the page; give --web PORT as well")
     if not WebAccess.of(config.output).control:
         raise ConfigError(f"{BROWSER} needs viewers who may do more than look; give --web-control as well")
     with private_directory() as folder:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from stream.web.compare import CompareDesk
     from stream.web.sources import ChosenSource, SourceChooser
 
-OF_ITS_OWN = {"capture.realtime": True, "pipeline.restart": True}
-"""Files play at their own pace, and every run has processes of its own: one that fails does not take the page along."""
+RUN_DEFAULTS = {"capture.realtime": True, "pipeline.restart": True}
+"""Files play at their own pace, and every run has separate processes: if one fails, the page stays."""
 
 
 @takes_options
@@ -31,7 +31,7 @@ def web(
         list[str] | None,
         typer.Argument(
             metavar="[[HOST:]PORT] [NAME=SOURCE]...",
-            help="Where the page is, and sources that it offers under their names. [8090]",
+            help="Address of the page, and sources that it offers under their names. [8090]",
             show_default=False,
         ),
     ] = None,
@@ -52,13 +52,13 @@ def web(
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
     top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
     # not 8080, which is llama.cpp's own
-    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **OF_ITS_OWN})], top=top)
+    config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **RUN_DEFAULTS})], top=top)
     _check(config)
     return _serve(config)
 
 
 def _check(config: Config) -> None:
-    """Raise ConfigError or ModelError for what would fail with every source, or makes no sense here."""
+    """Raise ConfigError or ModelError for a configuration that would fail with every source, or makes no sense here."""
     from stream.sinks.checks import output_files
     from stream.web.access import WebAccess
 
@@ -73,7 +73,7 @@ def _check(config: Config) -> None:
 
 
 def _serve(config: Config) -> int:
-    """Serve the page and run what is chosen, until a signal ends the program."""
+    """Serve the page and run the chosen sources, until a signal ends the program."""
     from stream.control import signals_handled
     from stream.runtime.answer_service import AnswerService
     from stream.runtime.child import start_fork_server
@@ -224,7 +224,7 @@ def _run(
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
             kept.close()  # the next run begins with a new answer process
-    except Exception as error:  # the page goes on, whatever one source does to its run
+    except Exception as error:  # the page outlives any failure of a run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
     interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
     if problem is not None and not chooser.left:

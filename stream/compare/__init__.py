@@ -1,1 +1,1 @@
-"""Comparison of answers about one picture: models in a process of their own, and its handle."""
+"""Comparison of answers about one picture: models in a separate process, and its handle."""

@@ -26,7 +26,7 @@ GB = 1e9
 
 
 class QwenLoader:
-    """Loader of models on one device, and what it knows of their memory. `models` are all that it may load."""
+    """Loader of models on one device, with estimates of their memory. `models` are all that it may load."""
 
     def __init__(self, device: str = "auto", dtype: str = "auto", models: Sequence[str | None] = (None,)) -> None:
         self._device = device
@@ -56,7 +56,7 @@ class QwenLoader:
         return ARRCOCQwen(replace(qwen, allocator=layer))
 
     def estimate(self, folder: Path, name: str, tiles: int) -> MemoryEstimate:
-        """Estimate the memory of a model that answers about pictures of so many tiles. Raises as `ModelSpec.read`."""
+        """Estimate the memory of a model that answers about pictures of `tiles` tiles. Raises as `ModelSpec.read`."""
         from arr_coc.qwen.cpu_precision import dtype_on_cpu
 
         cuda = self._resolved_device().type == "cuda"
@@ -99,7 +99,7 @@ class LoadedModels:
         return folder is not None and self._choices[name].allocator in self._loaded.get(folder, ())
 
     def get(self, name: str, tiles: int) -> ARRCOCQwen:
-        """Return a model, loaded unless it is, for pictures of so many tiles; others leave to make room.
+        """Return a model, loaded unless it is, for pictures of `tiles` tiles; others are unloaded to make room.
 
         Raises ModelError if it is not on this machine or does not fit, and as `load_qwen` and `load_layer`.
         """
@@ -135,7 +135,7 @@ class LoadedModels:
             by_allocator[choice.allocator] = self._loader.with_allocator(by_allocator[None], choice.allocator)
 
     def _make_room(self, choice: ModelChoice, folder: Path, needed: int) -> None:
-        """Unload other models until so many bytes are free. Raises ModelError."""
+        """Unload other models until `needed` bytes are free. Raises ModelError."""
         while needed > (free := self._loader.free_bytes()):
             if not self._unload_oldest(folder):
                 raise ModelError(

@@ -24,7 +24,7 @@ CANCEL_LIMIT_S = 20.0
 
 
 class CompareProcess:
-    """`Comparer` in a process of its own, which keeps its models between jobs. One thread at a time answers."""
+    """`Comparer` in a separate process, which keeps its models between jobs. One thread at a time answers."""
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
@@ -52,7 +52,7 @@ class CompareProcess:
             assert error is not None, "it has been stopped"
             remedy = "; there may be too little memory: compare a smaller model or picture"
             remedy = remedy if "SIGKILL" in error.cause else ""
-            raise CompareFailed(f"the comparison failed: {error.cause}{remedy}; ask again, and it is started anew")
+            raise CompareFailed(f"the comparison failed: {error.cause}{remedy}; ask again to start it again")
         finally:
             with self._lock:
                 self._running = None
@@ -88,7 +88,7 @@ class CompareProcess:
             if self._child is None or self._replies is None:
                 reader, writer = os.pipe()
                 self._replies = os.fdopen(reader, "rb")
-                # What libraries print, such as a warning about a model, goes to stderr, as in one process.
+                # Output of libraries, such as a warning about a model, goes to stderr, as in one process.
                 output = os.fdopen(os.dup(2), "wb")
                 self._child = ChildProcess("compare", "stream.compare.worker", (writer,), output=output)
                 os.close(writer)

@@ -116,7 +116,7 @@ class DeviceMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def figures(self, generation: Generation) -> dict[str, int | str]:
-        """Return what is kept of the answer, and the peak, in bytes."""
+        """Return the memory kept after the answer, and the peak, in bytes."""
         import torch
 
         if self._device is not None:
@@ -162,7 +162,7 @@ def is_right(text: str, known: KnownAnswer) -> bool:
 
 
 def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | None]:
-    """Compare each answer with the first column's; None where either is missing, and for the first one itself."""
+    """Compare each answer with the first column's; None if either is missing, and for the first one itself."""
     base = results[0] if results else None
     verdicts: list[dict[str, Any] | None] = []
     for result in results:
@@ -182,7 +182,7 @@ def _verdicts(results: list[dict[str, Any] | None]) -> list[dict[str, Any] | Non
 
 
 class Orders:
-    """Lines on stdin, read in a thread of their own: jobs wait, and a cancellation counts at once.
+    """Lines on stdin, read in a separate thread: jobs wait, and a cancellation counts at once.
 
     The end of stdin ends the process: its parent is gone, or stops it.
     """

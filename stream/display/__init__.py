@@ -34,7 +34,7 @@ def in_foreground(descriptor: int) -> bool:
 
 
 def open_display(names: Sequence[str] = ALONE, *, captions: bool, watched: WatchOptions | None = None) -> Display:
-    """Return the display for these cameras, by what the output can show.
+    """Return the display for these cameras, by the abilities of the output.
 
     JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
     terminal that can show one, else plain lines. Without `captions` stdout belongs to an output, and gets no answers.

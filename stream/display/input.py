@@ -26,7 +26,7 @@ HELP_WORDS = ("/help", "/?", "help", "?")
 
 
 def refusal_reason(text: str) -> str | None:
-    """The reason why `text` is no question to ask, None where it is one."""
+    """The reason why `text` cannot be asked, None if it can."""
     if not text.strip():
         return "the question is empty"
     if len(text) > QUERY_LIMIT_CHARS:
@@ -47,12 +47,12 @@ class PendingQuestions:
 
     @property
     def newest(self) -> str:
-        """The last one that waits, "" where none does."""
+        """The newest waiting question, "" if none waits."""
         with self._lock:
             return self._waiting[-1] if self._waiting else ""
 
     def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        """Ask what was typed; `refuse` gets a line if it is no question, and the help if that is wanted."""
+        """Ask the typed question; `refuse` gets a line if it cannot be asked, and the help on request."""
         question = printable(line)
         if question.strip().lower() in HELP_WORDS:
             refuse(HELP)
@@ -77,7 +77,7 @@ class PendingQuestions:
 
 
 class QuestionReader:
-    """Reads lines from a descriptor in a thread of its own, and gives each to `take`.
+    """Reads lines from a descriptor in a separate thread, and passes each to `take`.
 
     It ends at the end of what is read, or with `close`; the descriptor stays open.
     """
@@ -162,7 +162,7 @@ class Questions:
             self._reader.close()
 
     def put(self, line: str, reply: Callable[[str], None]) -> None:
-        """Ask what was typed; `reply` gets a line if it cannot be asked."""
+        """Ask the typed question; `reply` gets a line if it cannot be asked."""
         with self._lock:
             cameras = dict(self._cameras)
         if not cameras:

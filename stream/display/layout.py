@@ -1,4 +1,4 @@
-"""Layout of the live view: the rows above the input line, in the width and height that there are. Pure."""
+"""Layout of the live view: the rows above the input line, in a given width and height. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SEPARATOR = " · "
 
 
 def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list[Row]:
-    """The whole view of a camera that is alone, from its run on, but its last line, which is for input: `height` rows.
-    The terminal cuts what is too wide.
+    """The whole view of a single camera, once its run has begun, without its last line, which is for input: `height`
+    rows. The terminal cuts rows that are too wide.
 
-    `message` is shown in the place of what the run is waiting for.
+    `message` is shown in place of the run's status.
     """
     assert view.info is not None
     assert view.figures is not None
@@ -46,12 +46,12 @@ def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list
 
 
 def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str] = ()) -> list[Row]:
-    """The figures in as many columns as fit; what does not fit into a row is left out from its end.
+    """The figures in as many columns as fit; figures that do not fit into a row are left out from its end.
 
     `without`: names of rows that are left out.
     """
     rows = [row for row in figure_rows(figures) if row[0] not in without]
-    columns = max(1, min(3, width // 64))  # a column of figures is at least so wide, where there are several
+    columns = max(1, min(3, width // 64))  # the least width of a column, if there are several
     cells = [_figure_cell(label, items, width // columns) for label, items in rows]
     tall = -(-len(cells) // columns)
     stacks = [cells[at : at + tall] for at in range(0, len(cells), tall)]
@@ -59,7 +59,7 @@ def figure_lines(figures: StatisticsSnapshot, width: int, without: Sequence[str]
 
 
 def figure_rows(figures: StatisticsSnapshot) -> list[tuple[str, list[str]]]:
-    """Each row's name and its figures, the most telling first."""
+    """Each row's name and its figures, the most important first."""
     target = [] if figures.target_ms is None else [("target", _target(figures))]
     checks = [] if figures.checks_words is None else [("shadow", _checks(figures.checks_words, figures))]
     return [
@@ -151,7 +151,7 @@ def _header(view: CameraSnapshot, info: SourceInfo, figures: StatisticsSnapshot,
 
 
 def _running(info: SourceInfo, figures: StatisticsSnapshot) -> str:
-    """Of a file, where it is and how long it is; of a live source, how long the run has been going on."""
+    """Of a file, its position and length; of a live source, how long the run has been going on."""
     if info.live:
         return f"running {seconds_text(figures.uptime_s)}"
     at = seconds_text(figures.media_s or 0.0)

@@ -154,7 +154,7 @@ class LinesDisplay(Display):
                 self._say(camera, text)
 
     def _say(self, camera: str, text: str, *, shared: bool = False) -> None:
-        """Write a remark about a camera on stderr; of those that several cameras would make, `shared`, only one."""
+        """Write a remark about a camera on stderr; a `shared` remark of several cameras is written once."""
         with self._lock:
             if not (camera and shared):
                 logs.say(f"{label_text(camera, self._width)}{text}")
@@ -177,7 +177,7 @@ class LinesDisplay(Display):
         run.ask(question)
 
     def _over(self, camera: str) -> None:
-        """The camera has no more figures and takes no more questions; after the last one, nothing comes by itself."""
+        """Remove a camera that has ended; after the last one, stop the figures and the questions."""
         self._questions.remove(camera)
         self._running.discard(camera)
         if not self._running:
@@ -190,8 +190,7 @@ class LinesDisplay(Display):
 
 
 class AnswerPrinter:
-    """Answers on stdout, a line each after `label`; of those that are the same as the one before, one line for all of
-    them."""
+    """Answers on stdout, a line each after `label`; repetitions of an answer share one line."""
 
     def __init__(self, label: str = "") -> None:
         self._label = label

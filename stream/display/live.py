@@ -1,4 +1,4 @@
-"""Live view of one or several cameras on a whole terminal, drawn by prompt_toolkit in a thread of its own."""
+"""Live view of one or several cameras on a whole terminal, drawn by prompt_toolkit in a separate thread."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ HINT_NO_KEYS = ("Ctrl-C ends",)
 PROMPT = " › "
 
 MESSAGE_S = 8.0
-"""A reply to what was typed is shown so long."""
+"""Time for which a reply to typed text is shown."""
 
 LAST_ENTRIES = 12
-"""The last answers and messages, so many of them, stay on the terminal when the view has gone."""
+"""Number of last answers and messages that stay on the terminal after the view has closed."""
 
 PLAIN_FORMS = str.maketrans({"·": "|", "─": "-", "…": "~", "›": ">", "–": "-", "×": "x"})
 """For terminals whose encoding is not Unicode."""
@@ -96,7 +96,7 @@ class TerminalModes:
         self._before: list[Any] | None = None
 
     def take(self) -> None:
-        """Sets the modes. At the end of the program they are set back, whatever happens."""
+        """Sets the modes. They are restored at the end of the program in any case."""
         with contextlib.suppress(termios.error):
             self._before = termios.tcgetattr(self._descriptor)
             modes = [*self._before[:6], list(self._before[6])]
@@ -139,10 +139,10 @@ class _PlainOutput(Vt100_Output):
 
 
 class LiveView:
-    """Draws on the terminal `out` in a thread of its own, so that it goes on while no event comes.
+    """Draws on the terminal `out` in a separate thread, also while no event comes.
 
-    `rows` returns all but the input line for a message, which is shown in place of what a run is waiting for, a width
-    and a height. `put` gets what was typed, and a function that shows a reply. `keys` is the descriptor that questions
+    `rows` returns all but the input line for a message, which is shown in place of the run's status, a width
+    and a height. `put` gets the typed text, and a function that shows a reply. `keys` is the descriptor that questions
     are typed on, None if they cannot be; then `hints` are not shown. A terminal that takes no output delays this thread
     and no other.
     """
@@ -185,7 +185,7 @@ class LiveView:
         if (loop := self._app.loop) is not None:  # otherwise it has not begun, or has ended
             with contextlib.suppress(RuntimeError):  # it ends at this moment
                 loop.call_soon_threadsafe(self._end)
-        # the drawing may take so long to end: a terminal that takes no output any more is left alone
+        # limit for the drawing to end: a terminal that takes no output any more is abandoned
         self._thread.join(1.0)
 
     def _application(self, keys: int | None) -> Application[None]:
@@ -240,10 +240,10 @@ class LiveView:
         self._end()
 
     async def _refresh(self) -> None:
-        """Draws where something has changed."""
+        """Redraws after a change."""
         while True:
             await asyncio.sleep(0.125)  # between two looks at the run: at most eight drawings a second
-            termios.tcgetattr(self._out)  # fails where the terminal has gone
+            termios.tcgetattr(self._out)  # fails if the terminal has gone
             if self._compose() != self._drawn:
                 self._app.invalidate()
 
@@ -277,8 +277,7 @@ class LiveDisplay(Display):
 
     `keys` is the descriptor of the terminal that questions are typed on, `typed` one that lines to ask are read from;
     None if there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while libraries are
-    loaded and the source of a camera that is alone is opened, one word shows that something happens; what is typed then
-    comes into the view.
+    loaded and the source of a single camera is opened, one word shows progress; text typed then moves into the view.
     """
 
     def __init__(
@@ -408,7 +407,7 @@ class LiveDisplay(Display):
 
 
 def terminal_columns(descriptor: int) -> int:
-    """Return the width of a terminal, in cells; 80 where it cannot be told."""
+    """Return the width of a terminal, in cells; 80 if it is unknown."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size(descriptor).columns or 80
     return 80

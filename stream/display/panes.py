@@ -15,12 +15,13 @@ from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
 FIGURES_SHARE = 3
-"""One row of so many shows figures, if a pane has that many rows twice."""
+"""One row in this many shows figures, if a pane has that many rows twice."""
 
 NOTES_SHOWN = 2
 NOTE_ROWS_MAX = 3
 NOTES_HEIGHT = 16
-"""The newest notes have up to so many rows on a terminal of this height or more; on a lower one the newest has one."""
+"""The newest notes have up to NOTE_ROWS_MAX rows on a terminal of this height or more; on a lower one the newest has
+one."""
 
 
 def compose_several(
@@ -58,7 +59,7 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
 
 
 def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
-    """Return the rows of each camera's pane: those that run share what the others leave."""
+    """Return the rows of each camera's pane: running cameras share the rows that the others do not need."""
     # rows of a camera that has no run: its name, and what it waits for or why it failed
     idle = min(3, room // len(cameras))
     running = [number for number, camera in enumerate(cameras) if camera.figures is not None]
@@ -70,7 +71,7 @@ def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
 
 
 def _line(camera: CameraSnapshot, name_cells: int) -> Row:
-    """Return a camera in one row: name, rate, and the newest answer or what is wrong."""
+    """Return a camera in one row: name, rate, and the newest answer or its problem."""
     head = _name(camera, name_cells)
     if camera.state:
         return [*head, state_text(camera)]
@@ -81,7 +82,7 @@ def _line(camera: CameraSnapshot, name_cells: int) -> Row:
 
 
 def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, question: bool) -> list[Row]:
-    """Return a camera in `tall` rows: its figures and, if asked for, its question, or what is wrong; below them the
+    """Return a camera in `tall` rows: its figures and, if asked for, its question, or its problem; below them the
     newest answers, and further figures if there is room."""
     indent = name_cells + 3
     room = max(1, width - indent - 1)

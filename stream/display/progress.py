@@ -86,7 +86,7 @@ class ProgressDisplay(Display):
             self._partial = ""
             self._print_answer(event.pts_s, printable(event.text))
         elif isinstance(event, VerdictChanged):
-            # a verdict is printed in any case: it is what the run was started for
+            # a verdict is printed in any case: the run was started for it
             if self._captions:
                 self._print_answer(event.pts_s, verdict_text(event))
             else:
@@ -103,7 +103,7 @@ class ProgressDisplay(Display):
         self._questions.close()
         live, self._live = self._live, None
         if live is not None:
-            with suppress(OSError):  # nobody has to read it
+            with suppress(OSError):  # output is optional
                 live.stop()
 
     def _print_answer(self, pts_s: float, text: str) -> None:
@@ -150,9 +150,9 @@ class ProgressDisplay(Display):
 
 
 class PlainConsole(Console):
-    """A console that takes every text at its letters: neither markup in it nor what a terminal would obey has effect.
+    """A console that prints every text literally: neither markup in it nor control sequences have an effect.
 
-    Styles come from objects such as `Text`, with texts that may be anybody's.
+    Styles come from objects such as `Text`, whose texts may be untrusted.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -162,7 +162,7 @@ class PlainConsole(Console):
         return super().render_str(printable_lines(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Control codes of rich itself are segments of their own, which stay."""
+        """Control codes of rich itself are separate segments, which stay."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
 
@@ -172,12 +172,12 @@ class PlainConsole(Console):
 
 
 class BestEffortConsole(PlainConsole):
-    """Nobody has to read it: where it cannot be written, the run goes on."""
+    """Console whose output is optional: if it cannot be written, the run goes on."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """Not the end of the program, which is what rich makes of it."""
+        """Stop printing; rich would end the program."""
         self.quiet = True

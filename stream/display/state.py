@@ -101,7 +101,7 @@ class Transcript:
         return TranscriptEntry(self._partial_at, text) if self._partial and not self._repeats(text) else None
 
     def add(self, event: Event) -> TranscriptEntry | None:
-        """Takes an event; returns what it adds, where that is more than another piece of text.
+        """Adds an event; returns the entry that it adds, if that is more than another piece of text.
 
         An answer that is the same as the entry before it makes no new one: that one is extended.
         """
@@ -149,7 +149,7 @@ class Transcript:
 
     @property
     def _newest(self) -> TranscriptEntry | None:
-        """The newest entry, where it is an answer."""
+        """The newest entry, if it is an answer."""
         return self._entries[-1] if self._entries and self._newest_is_answer else None
 
     def _repeats(self, text: str) -> bool:
@@ -167,7 +167,7 @@ FIGURES_NS = NS_PER_S // 2
 """Between two looks at the figures: numbers that change faster cannot be read."""
 
 OPENING, STARTING = "opening", "starting"
-"""What a camera waits for before its run is there, and before that reports anything."""
+"""States of a camera before its run exists, and before that reports anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class CameraState:
             self._questions = questions
 
     def add(self, event: Event) -> list[TranscriptEntry]:
-        """Take an event; returns what it adds to the transcript."""
+        """Add an event; returns the entry that it adds to the transcript."""
         assert self._run is not None, "a run is attached before its events come"
         passed = self._questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
@@ -250,7 +250,7 @@ class CameraState:
             self._transcript.add_message(message)
 
     def fail(self, message: str, *, over: bool) -> None:
-        """Show what is wrong with a camera: it has failed, or cannot be reached yet."""
+        """Show the problem of a camera: it has failed, or cannot be reached yet."""
         with self._lock:
             self._waiting, self._ill, self._over = message, True, over
 

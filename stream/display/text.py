@@ -30,7 +30,7 @@ from stream.untrusted import printable
 
 
 def cut_path(path: str, width: int) -> str:
-    """A path or an address in at most `width` cells: its end stays, from a whole folder on where one fits, and of an
+    """A path or an address in at most `width` cells: its end stays, from a whole folder on if one fits, and of an
     address its beginning too. `…/clips/a.mp4`, `rtsp://camera.l…/stream`."""
     if cell_len(path) <= width:
         return path
@@ -51,7 +51,7 @@ def _cut_start(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most `width` cells, broken between words where that is possible; at least one line."""
+    """Lines of at most `width` cells, broken between words if possible; at least one line."""
     lines, line = [], ""
     for word in text.split(" "):
         longer = f"{line} {word}" if line else word
@@ -91,7 +91,7 @@ def discards_partial_answer(event: Event) -> bool:
 class EventText:
     """One line for each event that a person should know about. Many losses in a row are summed up.
 
-    `clock` writes media time for people; `cuts` says whether scene cuts have lines.
+    `clock` writes media time for people; `cuts` is whether scene cuts have lines.
     """
 
     def __init__(self, clock: Callable[[float], str] = clock_text, *, cuts: bool = False) -> None:
@@ -149,7 +149,7 @@ class EventText:
 
 
 DROPPED = {"capture": "frame", "texture": "frame", "answer": "answer", "answer.refused": "message", "glance": "glance"}
-"""Queues, and causes that differ from their queue → what is dropped there."""
+"""Queues, and causes that differ from their queue → the dropped items."""
 
 
 def dropped_text(dropped: Mapping[str, int]) -> str:
@@ -172,7 +172,7 @@ def label_text(camera: str, width: int) -> str:
 
 
 def summary_text(summary: Summary) -> str:
-    """The run in one or two lines; none where it failed before its first frame."""
+    """The run in one or two lines; empty if it failed before its first frame."""
     if summary.error is not None and not summary.frames:
         return ""
     parts = [
@@ -204,7 +204,7 @@ def memory_text(memory: MemorySummary) -> str:
 
 
 def saved_text(summary: Summary) -> str:
-    """The tokens that were shown, and what that saved: `63 of 240 tokens a frame, 5.1× less work`."""
+    """The tokens that were shown, and the saving: `63 of 240 tokens a frame, 5.1× less work`."""
     shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
     if shown >= tiles:
         return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")

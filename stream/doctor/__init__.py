@@ -1,4 +1,4 @@
-"""Checks of this machine: one for each thing that runs need or can use, with the remedy where it does not work."""
+"""Checks of this machine: one for each thing that runs need or can use, with the remedy if it does not work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
     """Yield every check as soon as it is made, in the order in which they are shown.
 
     `begin` receives the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
-    torch and for the texture stores. The memory is that of an answer stage for so many `streams`.
+    torch and for the texture stores. The memory is that of an answer stage for `streams` streams.
     """
     checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (
         ("python", system.python),

@@ -1,4 +1,4 @@
-"""Checks of the model: whether it is there, and fits this machine and graphics cards of usual sizes."""
+"""Checks of the model: its files, and its fit to this machine and to graphics cards of usual sizes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ OVERHEAD_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """The configured model: its specification, None where that is nowhere to be had, and the name that is shown.
+    """The configured model: its specification, None if no source has it, and the name that is shown.
 
-    `missing` says why its weights are not on this machine: None where they are, and an error that also a run would
-    meet, or `HubUnreachable` where the hub may have it.
+    `missing` is why its weights are not on this machine: None if they are, and an error that also a run would
+    meet, or `HubUnreachable` if the hub may have it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class FoundModel:
 
 
 def find_model(config: Config) -> FoundModel:
-    """Return the configured model: from its folder, or by what the hub tells of it. Raises as `ModelSpec.read`."""
+    """Return the configured model: from its folder, or by its description on the hub. Raises as `ModelSpec.read`."""
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name) or cached_folder(name)
     if folder is None:
@@ -73,7 +73,7 @@ def _on_hub(name: str) -> FoundModel:
 
 
 def model(config: Config, free_disk: Callable[[], int] | None = None) -> DiagnosticCheck:
-    """Check that the model is there and whole, or can be downloaded, and its context long enough."""
+    """Check that the model is present and whole, or can be downloaded, and its context long enough."""
     try:
         found = find_model(config)
     except ArrCocError as error:
@@ -82,18 +82,18 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     if missing is not None and not isinstance(missing, HubUnreachable):
         return DiagnosticCheck("model", "broken", missing.problem, missing.remedy)
     if spec is None:
-        said = f"{found.name} is not on this machine yet, and the hub cannot be asked about it"
-        return DiagnosticCheck("model", "absent", said, "the first run downloads it; for that it needs the network")
+        finding = f"{found.name} is not on this machine yet, and the hub cannot be asked about it"
+        return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual, needed = load.visual_tokens, load.prompt_tokens
     if not config.answer.requires_groups:  # a memory is fitted to the context
         needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""
-    said = (
+    finding = (
         f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
         f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{known}"
     )
-    said = "; ".join([said, *spec.notices])
+    finding = "; ".join([finding, *spec.notices])
     try:
         on_cuda = _on_cuda(config.answer.device)
         check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
@@ -102,24 +102,24 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     except ModelError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
     if needed > spec.context_tokens:
-        too_short = f"{said}: too short for the {needed} tokens of frame, question and answer"
+        too_short = f"{finding}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
     if found.on_hub:
-        return _download(said, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
-    return DiagnosticCheck("model", "works", said)
+        return _download(finding, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
+    return DiagnosticCheck("model", "works", finding)
 
 
-def _download(said: str, size: int, free: int) -> DiagnosticCheck:
-    """Say of a model on the hub whether it can be stored."""
-    said = f"{said}; not on this machine yet, {size_text(size)} to download, {size_text(free)} free on the disk"
+def _download(finding: str, size: int, free: int) -> DiagnosticCheck:
+    """Check whether a model on the hub can be stored."""
+    finding = f"{finding}; not on this machine yet, {size_text(size)} to download, {size_text(free)} free on the disk"
     if size > free:
-        return DiagnosticCheck("model", "broken", said, "make room, or set HF_HOME to a folder on another disk")
-    return DiagnosticCheck("model", "absent", said, "the first run downloads it")
+        return DiagnosticCheck("model", "broken", finding, "make room, or set HF_HOME to a folder on another disk")
+    return DiagnosticCheck("model", "absent", finding, "the first run downloads it")
 
 
 def free_disk_bytes() -> int:
-    """Return the free bytes where the hub's models are stored."""
+    """Return the free bytes of the disk of the hub's models."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = Path(HF_HUB_CACHE)
@@ -129,7 +129,7 @@ def free_disk_bytes() -> int:
 
 
 def memory(config: Config, free: Callable[[], int] | None = None, streams: int = 1) -> DiagnosticCheck:
-    """Compare the memory that a run with so many streams needs with what is free, on the CUDA device if it is used."""
+    """Compare the memory for a run with `streams` streams with what is free, on the CUDA device if it is used."""
     free_bytes = (free or free_memory_bytes)()
     processes = FRAME_PROCESS_BYTES + (0 if config.pipeline.single_process else ANSWER_PROCESS_BYTES)
     try:
@@ -160,31 +160,31 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     if on_cpu:
         needed = processes + max(parts.total, loading)
         listed = f"{listed}, processes {size_text(processes)}; loading {size_text(loading)}"
-        said = f"about {size_text(needed)} needed ({listed})"
-        return _fits(f"{said}, {size_text(free_bytes)} free", needed, free_bytes)
+        finding = f"about {size_text(needed)} needed ({listed})"
+        return _fits(f"{finding}, {size_text(free_bytes)} free", needed, free_bytes)
     free_there = _free_on_cuda(config.answer.device)
     needed = parts.total + texture_bytes(config) + OVERHEAD_BYTES
     texture = f", texture {size_text(texture_bytes(config))}" if texture_bytes(config) else ""
     other = f"CUDA and a screen {size_text(OVERHEAD_BYTES)}"
     listed = f"{listed}{texture}, {other}; loading {size_text(loading)} on the host"
-    said = f"about {size_text(needed)} needed on the GPU ({listed}), {size_text(free_there)} free there"
-    return _fits(f"{said}: it {'fits' if needed <= free_there else 'does not fit'}", needed, free_there)
+    finding = f"about {size_text(needed)} needed on the GPU ({listed}), {size_text(free_there)} free there"
+    return _fits(f"{finding}: it {'fits' if needed <= free_there else 'does not fit'}", needed, free_there)
 
 
 def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
-    """Return the model's specification, None where neither this machine nor the hub has it, and its name. Raises as
+    """Return the model's specification, None if neither this machine nor the hub has it, and its name. Raises as
     `find_model`."""
     found = find_model(config)
     return found.spec, found.name
 
 
 def texture_bytes(config: Config) -> int:
-    """Return the bytes of the texture on the GPU: level 0 in RGBA8 and its mipmaps; 0 where it is in host memory."""
+    """Return the bytes of the texture on the GPU: level 0 in RGBA8 and its mipmaps; 0 if it is in host memory."""
     return 0 if config.texture.backend == "cpu" else tiles_of(config) * TILE_PX * TILE_PX * 4 * 4 // 3
 
 
 def load_of(config: Config, streams: int = 1) -> Workload:
-    """Return the most that the model is asked. A whole frame is as large as `capture.size` says, else 1080p."""
+    """Return the largest request to the model. A whole frame has the size `capture.size`, else 1080p."""
     answer = config.answer
     visual, other = tokens_of(config)
     whole = tiles_of(config)
@@ -204,16 +204,16 @@ def _memory_name(config: Config, streams: int) -> str:
 
 
 def tiles_of(config: Config) -> int:
-    """Return the tiles of a frame, as far as the configuration tells."""
+    """Return the tiles of a frame, as far as the configuration gives its size."""
     width_px, height_px = map(int, (config.capture.size or "1920x1080").split("x"))
     tiles = TileGrid.of(height_px, width_px).tiles
     return min(tiles, config.capture.max_tiles or tiles)
 
 
-def _fits(said: str, needed: int, free: int) -> DiagnosticCheck:
+def _fits(finding: str, needed: int, free: int) -> DiagnosticCheck:
     if needed <= free:
-        return DiagnosticCheck("memory", "works", said)
-    return DiagnosticCheck("memory", "broken", said, REMEDY)
+        return DiagnosticCheck("memory", "works", finding)
+    return DiagnosticCheck("memory", "broken", finding, REMEDY)
 
 
 def tokens_of(config: Config) -> tuple[int, int]:
@@ -243,7 +243,7 @@ def size_text(count: int) -> str:
 
 
 def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
-    """Estimate the memory for so many streams, and for each card whether it fits, or the largest visual memory there.
+    """Estimate the memory for `streams` streams, and for each card whether it fits, or its largest visual memory.
 
     Cards of which the same is true share one entry.
     """
@@ -252,7 +252,7 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
     except ArrCocError:
         return DiagnosticCheck("cards", "absent", "no estimate, because the model cannot be used")
     if facts is None:
-        return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub tells of {name}")
+        return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub describes {name}")
     if config.answer.dtype in SMALL_DTYPES:
         return DiagnosticCheck("cards", "absent", f"no estimate, because dtype {config.answer.dtype} is for a CPU")
     facts, load, dtype = facts.loaded(cuda=True), load_of(config, streams), config.answer.dtype

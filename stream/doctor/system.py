@@ -43,26 +43,28 @@ WHEELS = "install PyAV from PyPI, whose wheels have all of it: pip install --for
 def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCheck:
     """Check the version of Python."""
     cores = counted(os.cpu_count() or 1, "core")
-    said = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
+    python_text = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
     if found[:2] < OLDEST_PYTHON:
-        return DiagnosticCheck("python", "broken", said, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
-    return DiagnosticCheck("python", "works", said)
+        return DiagnosticCheck(
+            "python", "broken", python_text, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer"
+        )
+    return DiagnosticCheck("python", "works", python_text)
 
 
 def library(module: str, distribution: str, *, part: str | None = None, imported: bool = True) -> DiagnosticCheck:
     """Check a library's version; `imported`: it must also import, which finds broken installations."""
     part, remedy = part or module, f"pip install {distribution}"
     try:
-        said = version(distribution)
+        found = version(distribution)
         if imported:
             __import__(module)
     except PackageNotFoundError:
         if not imported or find_spec(module) is None:
             return DiagnosticCheck(part, "broken", "not installed", remedy)
-        said = str(getattr(__import__(module), "__version__", "of unknown version"))
+        found = str(getattr(__import__(module), "__version__", "of unknown version"))
     except (ImportError, OSError) as error:
         return DiagnosticCheck(part, "broken", f"cannot be imported: {error}", f"{remedy} --force-reinstall")
-    return DiagnosticCheck(part, "works", said)
+    return DiagnosticCheck(part, "works", found)
 
 
 def opencv() -> DiagnosticCheck:
@@ -121,7 +123,7 @@ def hardware_decoding(found: dict[str, str | None] | None = None) -> DiagnosticC
         found = working_devices()
     works = [device for device, failure in found.items() if failure is None]
     if works:
-        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder says so")
+        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder selects it")
     reasons = "; ".join(f"{device}: {failure}" for device, failure in found.items())
     remedy = "install the driver of the graphics card, or leave capture.decoder at software"
     return DiagnosticCheck("hardware", "absent", f"no device decodes video ({reasons})", remedy)
@@ -148,7 +150,7 @@ def network(found: dict[str, bool] | None = None) -> DiagnosticCheck:
 
 
 def _each(what: str, found: dict[str, bool], lacking: State) -> DiagnosticCheck:
-    """Return one check of several abilities: `lacking` where FFmpeg has not all of them."""
+    """Return one check of several abilities: `lacking` if FFmpeg has not all of them."""
     missing = [name for name, works in found.items() if not works]
     there = ", ".join(name for name, works in found.items() if works) or "none"
     if not missing:
@@ -177,7 +179,7 @@ def sockets() -> DiagnosticCheck:
 
     try:
         with private_directory() as folder:
-            where = os.path.dirname(folder)
+            parent = os.path.dirname(folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
     except TransportError as error:
@@ -186,7 +188,7 @@ def sockets() -> DiagnosticCheck:
         return DiagnosticCheck(
             "sockets", "broken", f"cannot be made: {error.strerror}", "set TMPDIR to a folder that can be written"
         )
-    return DiagnosticCheck("sockets", "works", f"in {where}, and on loopback")
+    return DiagnosticCheck("sockets", "works", f"in {parent}, and on loopback")
 
 
 def shared_frames(has_memfd: bool = hasattr(os, "memfd_create")) -> DiagnosticCheck:
@@ -241,9 +243,9 @@ def screens(environment: Mapping[str, str] = os.environ) -> DiagnosticCheck:
 def texture(
     backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S
 ) -> DiagnosticCheck:
-    """Check a texture store, which is needed only where it is the wanted one.
+    """Check a texture store, which is needed only if it is the configured one.
 
-    It is tried in a process of its own: drivers have been known to hang, and to crash.
+    It is tried in a separate process: drivers have been known to hang, and to crash.
     """
     part = f"texture {backend}"
     state: State = "broken" if backend == wanted else "absent"
@@ -264,12 +266,12 @@ def texture(
         return DiagnosticCheck(part, "works", found, remedy or None)
     if done.returncode < 0:
         return DiagnosticCheck(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
-    said = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]
-    return DiagnosticCheck(part, state, said[0], said[-1] or NEWER_DRIVER)
+    lines = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]
+    return DiagnosticCheck(part, state, lines[0], lines[-1] or NEWER_DRIVER)
 
 
 def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticCheck:
-    """Check CUDA as torch sees it; needed only where the user asks for it. `driver` counts the driver's devices."""
+    """Check CUDA as torch sees it; needed only if the user asks for it. `driver` counts the driver's devices."""
     import torch
 
     if torch.cuda.is_available() and _usable(device):

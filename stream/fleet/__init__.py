@@ -1,1 +1,1 @@
-"""Several cameras in one command: each a supervised run with a frame process of its own, one answer process for all."""
+"""Several cameras in one command: each a supervised run with its own frame process, one answer process for all."""

@@ -1,4 +1,4 @@
-"""Cameras of one command: their names, their configurations, and what no two of them may share."""
+"""Cameras of one command: their names, their configurations, and the checks across them."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def read_named(arguments: Sequence[str]) -> dict[str, str]:
         if problem is not None:
             raise ConfigError(problem)
         if name in sources:
-            raise ConfigError(f"{argument!r}: another camera is called {name!r}; give each a name of its own")
+            raise ConfigError(f"{argument!r}: another camera is called {name!r}; give each a different name")
         sources[name] = source
     return sources
 
 
 def name_problem(name: str) -> str | None:
-    """Return why a camera cannot be called that, None where it can."""
+    """Return why a camera cannot have this name, None if it can."""
     if NAME.fullmatch(name) and len(name) <= NAME_CHARS:
         return None
     return (
@@ -71,7 +71,7 @@ def name_problem(name: str) -> str | None:
 
 
 def check_camera(config: Config) -> None:
-    """Raises ConfigError for a source or setting that is for a run of its own."""
+    """Raise ConfigError for a source or setting that only a run of one camera may have."""
     if not config.source:
         raise ConfigError("it has no source; give for example source = 'rtsp://192.168.1.20/stream'")
     if config.source in (STDIN, BROWSER):
@@ -83,7 +83,7 @@ def check_camera(config: Config) -> None:
 
 
 def check_together(cameras: Sequence[NamedCamera]) -> None:
-    """Raises ConfigError where two cameras would write one file or serve one address. Several may write the same
+    """Raise ConfigError if two cameras would write one file or serve one address. Several may write the same
     .jsonl, whose lines name the camera, and all are in one page, whose settings are checked here, once."""
     _refuse_twice(_files(cameras), "write {place!r}; put {{camera}} into its name, such as '{{camera}}{suffix}'")
     paged = next((camera.config.output for camera in cameras if camera.config.output.web is not None), None)
@@ -121,8 +121,8 @@ def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:
     seen: dict[str, str] = {}
     for place, name in places:
         if place in seen and seen[place] != name:
-            told = problem.format(place=place, suffix=os.path.splitext(place)[1])
-            raise ConfigError(f"the cameras {seen[place]} and {name} both {told}")
+            conflict = problem.format(place=place, suffix=os.path.splitext(place)[1])
+            raise ConfigError(f"the cameras {seen[place]} and {name} both {conflict}")
         seen[place] = name
 
 
@@ -131,8 +131,8 @@ ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"}
 
 
 def answering_options(config: Config) -> str | None:
-    """Return what an answer process must be started with, equal where one may answer for both; None where a camera
-    has an answer server elsewhere, or a process of its own that asks one over the network."""
+    """Return the options of a camera's answer process; one process may serve cameras with equal options. None if a
+    camera's answer server is elsewhere, or its separate process asks one over the network."""
     answer = config.answer
     if answer.elsewhere:
         return None
@@ -140,8 +140,8 @@ def answering_options(config: Config) -> str | None:
 
 
 def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:
-    """Return the cameras for which one answer process may answer, by what it must be started with; none of those that
-    have an answer server elsewhere."""
+    """Return the cameras that one answer process may serve, by its options; none of those that have a remote answer
+    server."""
     together: dict[str, list[NamedCamera]] = {}
     for camera in cameras:
         options = answering_options(camera.config)

@@ -26,7 +26,7 @@ CAMERAS = "cameras"
 """Table that holds a table for each camera."""
 
 CLUSTER = "ray"
-"""Table of what cameras need of the nodes of a Ray cluster."""
+"""Table of resources that cameras need of the nodes of a Ray cluster."""
 
 CONFIG = "config"
 """Key of a camera's presets and configuration files."""
@@ -46,15 +46,15 @@ class FleetFile:
 
 
 def read_fleet(name: str) -> FleetFile:
-    """Return what the file `name` says; a camera with a mistake is among the problems.
+    """Read the fleet file `name`; a camera with a mistake is among the problems.
 
-    Raises ConfigError where the file is none, has no cameras, or has a mistake in what holds for all of them.
+    Raises ConfigError if it cannot be read, has no cameras, or has a mistake in settings of all cameras.
     """
     try:
         tables = read_toml(Path(name), name)
     except ConfigError as error:
         if f"Cannot declare ('{CAMERAS}'" in str(error):
-            raise ConfigError(f"{error}; give each camera a name of its own") from error
+            raise ConfigError(f"{error}; give each camera a different name") from error
         raise
     cameras = tables.pop(CAMERAS, None)
     if not isinstance(cameras, Mapping) or not cameras:

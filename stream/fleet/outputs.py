@@ -41,7 +41,7 @@ class SharedLines:
 class CameraLines:
     """Files of JSON lines of several cameras, each claimed once, before the first run. `close` when all have ended.
 
-    Raises OutputError, having let go of everything, where one cannot be written.
+    Raises OutputError, having released all files, if one cannot be written.
     """
 
     def __init__(self, cameras: list[NamedCamera]) -> None:

@@ -1,4 +1,4 @@
-"""Runs of several cameras at once: a thread for each, one process that answers for all, and what becomes of each."""
+"""Runs of several cameras at once: a thread for each, one process that answers for all, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CameraOutcome:
-    """End of one camera: the summary of its run, or its error; neither where it was ended before its source was
-    open."""
+    """End of one camera: the summary of its run, or its error; neither if it was ended before its source was open."""
 
     camera: str
     summary: Summary | None = None
@@ -71,9 +70,9 @@ def may_come_back(error: SourceError, config: Config) -> bool:
 class Fleet:
     """Several cameras, watched at once.
 
-    Each has a frame process of its own, and a thread of this process for its outputs; what fails is its own. `limit_s`
-    ends each camera so many seconds after its first frame. `refused` are cameras that are not begun, and why: metrics
-    and page show them. `run` is for the main thread.
+    Each has its own frame process, and a thread of this process for its outputs, and fails separately. `limit_s` ends
+    each camera this many seconds after its first frame. `refused` maps cameras that are not begun to the reason, for
+    metrics and page. `run` is for the main thread.
     """
 
     def __init__(
@@ -102,15 +101,15 @@ class Fleet:
         self._unreachable: dict[str, str] = {}
 
     def processes(self) -> dict[str, int]:
-        """Return the processes that are no camera's own, by what they do, and their ids; for any thread."""
+        """Return the shared processes, by what they do, and their ids; for any thread."""
         services = dict.fromkeys(self._answers.values())
         pids = {f"answers-{n}" if n > 1 else "answers": service.pid for n, service in enumerate(services, 1)}
         return {"main": os.getpid(), **{name: pid for name, pid in pids.items() if pid is not None}}
 
     def run(self) -> list[CameraOutcome]:
-        """Run until every camera has ended; return what became of each, in their order.
+        """Run until every camera has ended; return the outcome of each, in their order.
 
-        Raises OutputError where a file of JSON lines cannot be written, ReaderGone where nobody reads stdout any more.
+        Raises OutputError if a file of JSON lines cannot be written, ReaderGone if the reader of stdout has gone.
         """
         with ExitStack() as stack:
             self._lines = stack.enter_context(closing(CameraLines(self._cameras)))
@@ -142,7 +141,7 @@ class Fleet:
             self._answers |= {camera.name: service for camera in users}
 
     def _open_metrics(self, stack: ExitStack) -> RunMetrics | None:
-        """Return what serves the metrics of all cameras; None where no port is named."""
+        """Return the metrics server of all cameras; None without a configured port."""
         output = next((camera.config.output for camera in self._cameras if camera.config.output.metrics_port), None)
         if output is None or output.metrics_port is None:
             return None
@@ -154,7 +153,7 @@ class Fleet:
         )
 
     def _open_page(self, stack: ExitStack) -> WebPage | None:
-        """Return the page of all cameras; None where no address is named."""
+        """Return the page of all cameras; None without a configured address."""
         output = next((camera.config.output for camera in self._cameras if camera.config.output.web is not None), None)
         if output is None:
             return None
@@ -177,7 +176,7 @@ class Fleet:
             threads[running[0]].join(POLL_S)
 
     def _watch(self, camera: NamedCamera) -> None:
-        """Run one camera to its end; for a thread of its own."""
+        """Run one camera to its end, in a separate thread."""
         name, control = camera.name, self._controls[camera.name]
         answers = self._answers.get(name)
         try:
@@ -205,7 +204,7 @@ class Fleet:
             self._note_failure(camera, error)
 
     def _note_failure(self, camera: NamedCamera, error: Exception | None) -> None:
-        """Note that a camera has ended without a summary; None where it was ended before its source was open."""
+        """Note that a camera has ended without a summary; with no error, it was ended before its source was open."""
         self._outcomes[camera.name] = CameraOutcome(camera.name, error=error)
         if error is not None:
             log.debug("%s failed", camera.name, exc_info=error)
@@ -219,7 +218,7 @@ class Fleet:
                 self._page.failed(camera.name, message)
 
     def _opener(self, camera: NamedCamera) -> Callable[[Config], RunHandle]:
-        """Return what opens the run of a camera, again and again where that may come back."""
+        """Return the opener of a camera's run, which tries again while the source may come back."""
 
         def opened(config: Config) -> RunHandle:
             waits = Backoff()
@@ -246,7 +245,7 @@ class Fleet:
         )
 
     def _wait_for(self, camera: NamedCamera, error: SourceError, wait_s: float) -> None:
-        """Tell that a camera is not there, once for each reason, and wait before the next attempt."""
+        """Report that a camera is unreachable, once for each reason, and wait before the next attempt."""
         reason = scrubbed(describe(error), camera.config.source)
         if self._unreachable.get(camera.name) != reason:
             self._unreachable[camera.name] = reason

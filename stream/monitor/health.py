@@ -1,4 +1,4 @@
-"""Health of a run: what state it is in and whether it is well, fed by one thread and asked from any."""
+"""Health of a run: its state, and whether it is well; fed by one thread and read from any."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RunHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """`status` is "loading", "ok", "outage", "restarting", "stalled" or "ended"; `reason` says why, where it is not ok,
+    """`status` is "loading", "ok", "outage", "restarting", "stalled" or "ended"; `reason` is why, if it is not ok,
     or why answers fail.
 
     `ready`: the model answers. `frame_age_s`: how long ago the last frame came.
@@ -100,7 +100,7 @@ def _known_world(answer: AnswerConfig) -> str | None:
 
 
 class RunMonitor:
-    """State of a run, as its events tell it; its figures are those of `RunHandle.statistics`."""
+    """State of a run, by its events; its figures are those of `RunHandle.statistics`."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
@@ -136,7 +136,7 @@ class RunMonitor:
             self._paced = self._paced or run.source_info.live
 
     def add(self, event: Event) -> None:
-        """Takes the next event of the run."""
+        """Adds the next event of the run."""
         now_ns = self._clock.now_ns()
         with self._lock:
             self._add(event, now_ns)
@@ -187,7 +187,7 @@ class RunMonitor:
         return StatsMessage(**values)
 
     def health(self) -> HealthReport:
-        """Report on whether the run gets on."""
+        """Report on the progress of the run."""
         with self._lock:
             now_ns = self._clock.now_ns()
             status, reason = self._state()
@@ -200,7 +200,7 @@ class RunMonitor:
             return HealthReport(status, reason, self._ready, age_s, totals.frames, totals.answers)
 
     def ask(self, query: str) -> str | None:
-        """Change the run's question; return why it cannot be, None where it is passed on."""
+        """Change the run's question; return why it cannot be changed, None if it is passed on."""
         run = self._run
         if not query.strip():
             return "the question is empty"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 Nanoseconds = npt.NDArray[np.int64]
 
 TRIM_S = 1.0
-"""Seconds left out at each end of a run, where it warms up and runs dry."""
+"""Seconds left out at each end of a run, which are warm-up and drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values_ms: npt.ArrayLike) -> Percentiles | None:
-        """None where there are no values."""
+        """None if there are no values."""
         values = np.asarray(values_ms, dtype=np.float64)
         if not values.size:
             return None
@@ -46,10 +46,10 @@ class Jitter:
 def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
     """Marks the sorted times that lie inside the run without its first `start_s` and its last `end_s`: bool [N].
 
-    All of them where less than a second would be left, which is no middle to speak of.
+    All of them if less than a second would be left.
     """
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
-    # a run is measured whole where less than this would be left of it
+    # a run is measured whole if less than this would be left of it
     if at_ns.size < 2 or at_ns[-1] - at_ns[0] < start_ns + end_ns + 1_000_000_000:
         return np.ones(at_ns.size, dtype=bool)
     return (at_ns >= at_ns[0] + start_ns) & (at_ns <= at_ns[-1] - end_ns)
@@ -110,7 +110,7 @@ def jitter(capture_ns: Nanoseconds, ready_ns: Nanoseconds, pts_ns: Nanoseconds) 
 def slope_per_hour(at_ns: Nanoseconds, values: npt.ArrayLike) -> float | None:
     """By how much the values rise an hour: the slope of the straight line that fits them best, by least squares.
 
-    None where they span less than a minute, which says nothing about an hour.
+    None if they span less than a minute, which is too short for a slope an hour.
     """
     # a slope is only given for values that span at least this
     if at_ns.size < 3 or at_ns[-1] - at_ns[0] < 60 * 1_000_000_000:

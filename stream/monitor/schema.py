@@ -1,6 +1,6 @@
 """Public ZeroMQ schema: the events of a run as they are, `status`, `stats`, and the envelope of every message.
 
-docs/robots.md explains every field. A field may be added at any time; `v` grows where one changes its meaning or goes.
+docs/robots.md explains every field. A field may be added at any time; `v` grows if one changes its meaning or goes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STATUS = "status"
 STATS = "stats"
 
 UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture, SegmentWritten)
-"""Events that only `status` and `stats` tell of, and those that are for an output of their own."""
+"""Events that only `status` and `stats` report, and those that are for a separate output."""
 
 TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)
 """All topics. That of an event is its tag."""
@@ -42,7 +42,7 @@ TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusMessage:
-    """`status`: what runs, and in what state; published where it changes.
+    """`status`: the source, the model and the state of the run; published when it changes.
 
     `known_world`: the only world that the model knows; None for a general model, and for one on another host.
     """
@@ -76,14 +76,14 @@ class RecentJitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsMessage:
-    """`stats`: the figures of a run, published once a second; None where there is nothing yet to measure by.
+    """`stats`: the figures of a run, published once a second; None while there is nothing to measure by.
 
     `latency_ms` and `jitter` are of the last ten seconds, `fps` and `dirty_share` of the last two, `deadline_misses` of
     the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of the last sixty. `tokens` and `tiles` are
     those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
     answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
     words. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens, `glance_ms` the time
-    of the last one. `memory`: that of the summary, so far. `unchanged`: answers that said nothing new.
+    of the last one. `memory`: that of the summary, so far. `unchanged`: answers without news.
     """
 
     uptime_s: float
@@ -124,7 +124,7 @@ def envelope(topic: str, fields: Mapping[str, Any], seq: int = 0, unix_ns: int =
 
 
 def event_message(event: Event) -> tuple[str, dict[str, Any]] | None:
-    """Topic and fields of an event; None of one that is not published. The map of a frame or glance is laid flat."""
+    """Topic and fields of an event; None if it is not published. The map of a frame or glance is laid flat."""
     if isinstance(event, UNPUBLISHED):
         return None
     fields = msgspec.structs.asdict(event)

@@ -1,4 +1,4 @@
-"""Word to systemd about a program that it started: ready, alive, ending (the protocol of sd_notify(3))."""
+"""Notifications to systemd by a program that it started: ready, alive, ending (the protocol of sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SOCKET = "NOTIFY_SOCKET"
-"""Environment variable of the socket that systemd listens at; absent where it wants no word."""
+"""Environment variable of the socket that systemd listens at; absent if it expects no notifications."""
 
 WATCHDOG_US, WATCHDOG_PID = "WATCHDOG_USEC", "WATCHDOG_PID"
 
@@ -31,7 +31,7 @@ class ServiceState:
 
 
 class ServiceManager:
-    """Tells systemd the state that `state` returns, from a thread of its own, until it is closed.
+    """Sends systemd the state that `state` returns, from a separate thread, until it is closed.
 
     The watchdog is fed while the program is alive, at half of its time. `state` is called in the thread and raises
     nothing; while it hangs, nothing is fed.
@@ -42,7 +42,7 @@ class ServiceManager:
         self._feeds = watchdog_s is not None
         self._every_s = min(POLL_S, watchdog_s / 2) if watchdog_s else POLL_S
         self._state = state
-        self._told: ServiceState | None = None
+        self._sent: ServiceState | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="systemd", daemon=True)
         self._thread.start()
@@ -51,7 +51,7 @@ class ServiceManager:
     def of_environment(
         cls, state: Callable[[], ServiceState], environment: Mapping[str, str] = os.environ
     ) -> ServiceManager | None:
-        """Return the one that systemd asks for; None where it asks for none, or asks another process."""
+        """Return the notifier that systemd asks for; None if it asks for none, or asks another process."""
         address = environment.get(SOCKET)
         if not address:
             return None
@@ -60,7 +60,7 @@ class ServiceManager:
         return cls(address, int(microseconds) / 1e6 if fed else None, state)
 
     def close(self) -> None:
-        """Tell that the program ends."""
+        """Report that the program ends."""
         if not self._ending.is_set():
             self._ending.set()
             self._thread.join(JOIN_LIMIT_S)
@@ -69,22 +69,22 @@ class ServiceManager:
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
-                self._tell(self._state())
+                self._notify(self._state())
             except Exception:
-                log.warning("systemd could not be told the state", exc_info=True)
+                log.warning("the state could not be sent to systemd", exc_info=True)
             self._ending.wait(self._every_s)
 
-    def _tell(self, state: ServiceState) -> None:
+    def _notify(self, state: ServiceState) -> None:
         words = []
-        if state.ready and not (self._told is not None and self._told.ready):
+        if state.ready and not (self._sent is not None and self._sent.ready):
             words.append("READY=1")
-        if self._told is None or state.status != self._told.status:
+        if self._sent is None or state.status != self._sent.status:
             words.append(f"STATUS={' '.join(state.status.split())}")
         if self._feeds and state.alive:
             words.append("WATCHDOG=1")
         if words:
             self._send("\n".join(words))
-        self._told = ServiceState(state.status, state.ready or (self._told is not None and self._told.ready), True)
+        self._sent = ServiceState(state.status, state.ready or (self._sent is not None and self._sent.ready), True)
 
     def _send(self, words: str) -> None:
         try:
@@ -92,4 +92,4 @@ class ServiceManager:
                 sender.settimeout(JOIN_LIMIT_S)
                 sender.sendto(words.encode(), self._address)
         except OSError as error:
-            log.debug("systemd was not told %r: %s", words, error)
+            log.debug("systemd did not get %r: %s", words, error)

@@ -45,7 +45,7 @@ from stream.monitor.schema import RecentJitter, StatsMessage
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Resident bytes of each process that was there at `at_ns` (monotonic), by what the process does."""
+    """Resident bytes of each process that ran at `at_ns` (monotonic), by what the process does."""
 
     at_ns: int
     rss_bytes: Mapping[str, int]
@@ -68,9 +68,9 @@ def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
 
 
 class MemorySampler:
-    """Samples while it is entered, in a thread of its own, from the first moment on.
+    """Samples while it is entered, in a separate thread, from the first moment on.
 
-    `processes` gives the ids of the run's processes by what they do; this one, where it is none of them, is "sinks".
+    `processes` returns the ids of the run's processes by what they do; this one, if it is none of them, is "sinks".
     """
 
     def __init__(self, processes: Callable[[], Mapping[str, int]], period_s: float = 0.5) -> None:
@@ -126,7 +126,7 @@ class ActiveOutage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot(StatsMessage):
-    """The statistics of a run at one moment: those that are published, and what displays show beside them.
+    """The statistics of a run at one moment: the published ones, and those that only displays show.
 
     `media_s` is the time of the newest frame, `fps_run` the frame rate of the whole run.
     """
@@ -179,7 +179,7 @@ class RunStatistics:
         self._period_ns = round(NS_PER_S / fps) if fps else None
         # ten seconds at 400 frames a second; of a faster source, the newest frames of the window
         self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=4096)
-        self._ttft_ms: deque[float] = deque(maxlen=60)  # p95 of the time to the first token is of so many answers
+        self._ttft_ms: deque[float] = deque(maxlen=60)  # p95 of the time to the first token is of this many answers
         self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
         self._answer: AnswerPoint | None = None
@@ -191,7 +191,7 @@ class RunStatistics:
         self._groups: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
-        """Takes the next event of the run."""
+        """Adds the next event of the run."""
         now_ns, totals = self._clock.now_ns(), self.totals
         with self._lock:
             if isinstance(event, FrameReady):
@@ -204,7 +204,7 @@ class RunStatistics:
                 if event.timing is not None:
                     self._glance_ms = event.timing.total_ms
             elif isinstance(event, Outage):
-                # an outage is no jitter: what came before it is not compared with what comes after
+                # an outage is no jitter: the frame before it is not compared with the frame after it
                 if event.lasted_s is not None:
                     self._outage = None
                     self.totals.outages_s += event.lasted_s
@@ -364,7 +364,7 @@ class RunStatistics:
         return (self.totals.frames - 1) * NS_PER_S / (self._newest.ready_ns - self._first.ready_ns)
 
     def _jitter(self, table: Table) -> RecentJitter | None:
-        """None below three frames, and where frames have no rate to be compared with."""
+        """None below three frames, and if frames have no rate to be compared with."""
         if len(table) < 3:
             return None
         if self._period_ns is None:
@@ -380,7 +380,7 @@ class RunStatistics:
 
 
 def _rate(ready_ns: Table, now_ns: int) -> float:
-    """Frames a second; it falls to 0 where they stop coming."""
+    """Frames a second; it falls to 0 if they stop coming."""
     inside = ready_ns[ready_ns > now_ns - RATE_NS]
     usual_ns = int(np.median(np.diff(inside))) if inside.size > 1 else RATE_NS
     if not inside.size or now_ns - int(inside[-1]) > 3 * usual_ns:

@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel:
-    """Load the model with a slot for each run, unless the configuration sets them; with one if it takes no more."""
+    """Load the model with a slot for each run, unless the configuration sets them; with one if no more fit."""
     slots = min(worker.runs, SLOTS_MAX)
     if slots > config.answer.slots == 1:
         answer = config.answer.model_copy(update={"slots": slots})
@@ -106,10 +106,10 @@ def serve_answers(
 ) -> bool:
     """Loads the model and serves clients at `endpoint`, until the control ends or is cancelled, or a signal comes.
 
-    Returns True where it drained: no answer was under way any more. `ready` is called once the model has been loaded.
-    `curve` has the keys, those of the configuration when absent; the figures are kept in `statistics`. For the main
-    thread, unless `control` is given. Raises ConfigError if the address or the keys are no good,
-    ModelError where the model is not, OutputError where the port of the metrics is taken.
+    Returns True if it drained: no answer was in progress. `ready` is called once the model has been loaded.
+    `curve` has the keys, by default those of the configuration; `statistics` collects the server's figures. For the
+    main thread, unless `control` is given. Raises ConfigError if the address or the keys are invalid, ModelError if the
+    model cannot be loaded, OutputError if the metrics port is in use.
     """
     curve = curve or server_curve(config.network, endpoint)
     stopping = control or RunControl()
@@ -155,7 +155,7 @@ def _service_state(config: Config, statistics: ServerStatistics, control: RunCon
 
 @contextmanager
 def _signals_end(control: RunControl, loading: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Lets signals end a server inside the block: SIGTERM drains it, others cancel, and so does a second SIGTERM.
+    """Context manager in which signals end a server: SIGTERM drains it, others cancel, and so does a second SIGTERM.
 
     One more, or one while the model is loading, ends it at once.
     """

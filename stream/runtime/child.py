@@ -27,7 +27,7 @@ from stream.runtime.fork_server import ForkedProcess, ForkServer, can_fork
 log = logging.getLogger(__name__)
 
 ROOT = str(CHECKOUT)
-"""Where the packages of this program lie."""
+"""Folder of this program's packages."""
 
 BOOTSTRAP = (
     "import sys;"
@@ -48,13 +48,13 @@ LOADING, READY = b".", b"!"
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Returns the command that runs `module` as a program in a process of its own, with `python_environment`."""
+    """Returns the command that runs `module` as a program in a separate process, with `python_environment`."""
     return [sys.executable, "-c", BOOTSTRAP, ROOT, module, *arguments]
 
 
 def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns this process's environment with `more`, without what lets a child import from the working folder."""
-    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for what the child itself may start
+    """Returns this process's environment with `more`, and without imports of a child from the working folder."""
+    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for processes that the child starts
     paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
     if paths:
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -62,7 +62,7 @@ def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def start_fork_server() -> ForkServer | None:
-    """Starts a fork server where processes may be forked."""
+    """Starts a fork server; returns None if processes may not be forked."""
     if not can_fork():
         return None
     command = python_command("stream.runtime.fork_server")
@@ -130,11 +130,11 @@ class ChildProcess:
     """Python process that runs `module`, as its parent handles it. `name` is the stage that its errors name.
 
     The child inherits the descriptors `inherited` and the writing end of a heartbeat, whose number is
-    `heartbeat_writer`. It takes the end of its stdin as the end of its parent. It runs in a session of its own, so that
-    Ctrl-C reaches only the parent, which decides what follows.
+    `heartbeat_writer`. It takes the end of its stdin as the end of its parent. It runs in a separate session, so that
+    Ctrl-C reaches only the parent, which decides how to end.
 
-    `forks`, where it is given and can, forks the process, and `preload` imports the module there for the next one.
-    `output` takes what the child prints, instead of a temporary file that the errors quote; it is closed by `stop`.
+    `forks`, if given and able to, forks the process, and `preload` imports the module there for the next one.
+    `output` receives the child's output, instead of a temporary file that the errors quote; it is closed by `stop`.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ChildProcess:
         return 0.0 if self._stopped else self._heartbeat.silence_s()
 
     def kill(self, hung_s: float | None = None) -> None:
-        """Kills the child; `hung_s` is how long it has been silent, where that is the reason."""
+        """Kills the child; `hung_s` is the time since its last heartbeat, if that is the reason."""
         self._hung_s = hung_s
         self._process.kill()
 
@@ -293,7 +293,7 @@ class ProcessSupervisor:
         self.child = start()
 
     def poll(self) -> Restarted | None:
-        """Checks the process, and starts it again where it crashed or hangs; returns the event of that.
+        """Checks the process and starts it again if it crashed or hangs; returns the event that reports this.
 
         To be called often. Raises StageDied if it may not be started again, or in a crash loop.
         """
@@ -320,14 +320,14 @@ class ProcessSupervisor:
             raise StageDied(
                 error.stage,
                 f"it died {times} within a minute, the last time because {error.cause}; --debug "
-                "shows what it printed, and pipeline.restart_limit allows more",
+                "shows its output, and pipeline.restart_limit allows more",
             )
         self.child.stop()
         self.child = self._start()
         return Restarted(process=self._process, cause=error.cause, count=self._count)
 
     def kill_if_hung(self) -> None:
-        """Kills the process where it hangs."""
+        """Kills the process if it hangs."""
         silence_s = self.child.silence_s()
         if silence_s > self._policy.heartbeat_s:
             self.child.kill(hung_s=silence_s)

@@ -2,7 +2,7 @@
 
 The import of torch takes longer than all else up to the first answer; a forked process has it at once, and shares its
 memory. The server computes nothing and has one Python thread, so nothing is lost in a fork: no pool of threads, no
-lock, no driver's state. Where a GPU driver is present processes are started afresh, as on systems other than Linux.
+lock, no driver's state. If a GPU driver is present, processes are started afresh, as on systems other than Linux.
 
 Requests and replies go over a pair of sockets, descriptors with them. How a child ended is written to a pipe that the
 server and the child hold: an end without a status means that both were killed.
@@ -35,7 +35,7 @@ import msgspec
 from stream.transport import sweep_directories
 
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Device files of CUDA, ROCm, and CUDA in WSL. What such a driver sets up in a process does not survive a fork."""
+"""Device files of CUDA, ROCm, and CUDA in WSL. The state of such a driver in a process does not survive a fork."""
 
 SHARED_IMPORTS = ("torch", "stream.runtime.answer_worker", "arr_coc.layer_weights")
 """Imported before the first fork, because every process of a run needs them."""
@@ -98,7 +98,7 @@ class ForkedProcess:
         return status
 
     def kill(self) -> None:
-        """Kills it where it still runs."""
+        """Kills the process if it still runs."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ class ForkServer:
 
     @classmethod
     def started(cls, command: Sequence[str], environment: Mapping[str, str]) -> ForkServer:
-        """Starts a server as a process of its own; `command` runs this module, the descriptor comes after it."""
+        """Starts a server as a separate process; `command` runs this module, followed by the descriptor."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -136,9 +136,9 @@ class ForkServer:
 
     @classmethod
     def split_off(cls) -> ForkServer | None:
-        """Imports what is shared into this process, and forks a server from it.
+        """Imports the shared modules into this process, and forks a server from it.
 
-        None where torch was imported before, or other threads run: what they did could be lost in a fork.
+        Returns None if torch was imported before or other threads run: their state could be lost in a fork.
         """
         if not can_fork() or "torch" in sys.modules or threading.active_count() > 1:
             return None
@@ -163,7 +163,7 @@ class ForkServer:
     ) -> ForkedProcess | None:
         """Returns a process that runs `module`, with the descriptors `inherited` and its output in `output`.
 
-        None where the server is gone or cannot.
+        Returns None if the server has ended or cannot fork.
         """
         stdin_read, stdin_write = os.pipe()
         status_read, status_write = os.pipe()
@@ -181,7 +181,7 @@ class ForkServer:
         return ForkedProcess(pid, os.fdopen(stdin_write, "wb"), status_read) if pid else None
 
     def _ask(self, request: ForkRequest, descriptors: list[int]) -> int:
-        """Returns the new process's pid, 0 where there is none. A server that does not reply is asked nothing more."""
+        """Returns the new process's pid, 0 if there is none. A server that does not reply gets no further requests."""
         try:
             socket.send_fds(self._connection, [msgspec.json.encode(request)], descriptors)
             reply = self._connection.recv(_STATUS.size)
@@ -237,7 +237,7 @@ def _fork() -> int:
 
 
 def _run_and_exit(run: Callable[[], object]) -> NoReturn:
-    """Calls `run` and ends the process with the status that it returns, whatever happens."""
+    """Calls `run` and ends the process with the status that it returns, in any case."""
     status: object = 1
     try:
         status = run()
@@ -255,7 +255,7 @@ def _run_and_exit(run: Callable[[], object]) -> NoReturn:
 
 
 def _become_server(connection: socket.socket) -> int:
-    """Makes the process that was split off a server: in a session of its own, with nothing of its parent's open."""
+    """Turns a freshly forked process into the server: in a new session, with none of its parent's files open."""
     os.setsid()
     for handler in logging.root.handlers[:]:
         logging.root.removeHandler(handler)
@@ -315,7 +315,7 @@ class _Server:
             os.close(number)
 
     def _fork(self, request: ForkRequest, received: list[int]) -> int:
-        """Returns the child's pid, 0 where its descriptors would take the place of others."""
+        """Returns the child's pid, 0 if its descriptors would replace open ones."""
         moved = [_moved(number) for number in received]
         stdin, output, status, *inherited = moved
         if request.preload:

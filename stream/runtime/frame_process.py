@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 
 
 class FrameProcess:
-    """Frame stages of `run` in a child process, which is started again when it dies; holds the answer process.
+    """Frame stages of `run` in a supervised child process; holds the answer process.
 
-    `config` is the whole run's. `answers` answers for other runs too; without it the run has an answer process of its
-    own, unless its answer server is elsewhere. `forks` starts the processes, and stays the caller's; without it the run
-    has a fork server of its own. `alone` is false for one of several runs of this process: it keeps no spare process,
-    and names only the processes that are its own. `nice` is the niceness of the process.
+    `config` is the whole run's. `answers` is an answer process shared with other runs; without it the run starts a
+    separate one, unless its answer server is elsewhere. `forks` starts the processes and is closed by the caller;
+    without it the run has a separate fork server. `alone` is false for one of several runs of this process: it keeps no
+    spare process, and names only the processes that are its own. `nice` is the niceness of the process.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class FrameProcess:
         return reports
 
     def recover(self, error: Exception, *, source_lost: bool) -> None:
-        """Raises an error that the user can put right; another one leads to a restart."""
+        """Raises an error that the user can fix; another one leads to a restart."""
         if source_lost:
             self._supervisor.reset_crash_count()
         elif is_user_fixable(error):
@@ -150,7 +150,7 @@ class FrameProcess:
         log.debug("the frame process failed: %s", error)
 
     def stop(self) -> None:
-        """Stops the processes, and gives back what they shared."""
+        """Stops the processes, and releases what they shared."""
         self._supervisor.child.stop()
         if self._spare is not None:  # it holds nothing, and may still be importing
             self._spare.kill()

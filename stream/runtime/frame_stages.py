@@ -87,7 +87,7 @@ class StageGroup:
         self._threads: dict[str, StageThread] = {}
 
     def start(self, *stages: Stage) -> None:
-        """Runs each stage in a thread of its own."""
+        """Runs each stage in a separate thread."""
         for stage in stages:
             self._stages.append(stage)
             self._threads[stage.name] = StageThread(stage, self._control)
@@ -118,7 +118,7 @@ class StageGroup:
 
 
 class FrameStages:
-    """Frame worker in threads of this process, with an answer stage or an answer process of its own if it has no other.
+    """Frame worker in threads of this process, with its own answer stage or process if it is given none.
 
     Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
     `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues,
@@ -221,7 +221,7 @@ class FrameStages:
     def reports(self) -> Generator[bytes, None, None]:
         """Yields packed reports: the open source, the events of the stages, and their end. Nothing for a moment is b"".
 
-        The stages begin with the second report. Raises what they failed of.
+        The stages begin with the second report. Raises the error of a stage that failed.
         """
         yield pack_report(SourceOpened(self._info, self._backend, kernel_in_use()))
         reported_s = time.monotonic()
@@ -324,7 +324,7 @@ class FrameStages:
         return self._answers.endpoint, restarts
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
-        """Returns the endpoint with device memory that it shares with this process, where both may have a device."""
+        """Returns the endpoint with device memory shared with this process, if both may use a device."""
         if not self._on_cuda or endpoint.snapshot is None or endpoint.pixels is not None:
             return endpoint
         pixels = IpcPixelSender()
@@ -391,7 +391,7 @@ def run_in_threads(
 
 
 def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:
-    """Returns what records the source's video for an output of HLS, where there is one."""
+    """Returns the recorder of the source's video for HLS output, None without one."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
     return None if folder is None else SegmentRecorder(folder, output.hls.segment_s)
 

@@ -53,7 +53,7 @@ class ReportSender:
 
 
 class ParentCommands:
-    """Follows the parent's commands, in a thread of its own.
+    """Follows the parent's commands, in a separate thread.
 
     The end of stdin ends this process: the parent is gone, or has stopped it. Commands are followed from the beginning,
     because a source may take long to open. Until the stages are attached nothing is in flight, and the process ends at
@@ -112,8 +112,8 @@ def main() -> int:
 def _be_nice(by: int) -> None:
     """Leaves the processor to other processes of the run.
 
-    This process has a session of its own. Linux may schedule sessions as groups (autogroup); then the group's niceness
-    counts, not the process's.
+    This process runs in a separate session. Linux may schedule sessions as groups (autogroup); then the group's
+    niceness counts, not the process's.
     """
     os.nice(by)
     with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ _switch_before_s: list[float] = []
 def short_pauses() -> Iterator[None]:
     """Keeps pauses of this process short inside the block. Blocks of several runs may overlap.
 
-    What was imported is left out of garbage collections: a full one takes 90 ms with torch, and all threads wait.
+    Imported objects are left out of garbage collections: a full one takes 90 ms with torch, and all threads wait.
     """
     with _LOCK:
         if not _switch_before_s:

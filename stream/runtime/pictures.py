@@ -1,4 +1,4 @@
-"""Thread of the frame process that encodes live pictures when somebody asks for one."""
+"""Thread of the frame process that encodes live pictures on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stream.protocol.pictures import INSPECTION, PictureExchange, ViewedFrame, p
 from stream.transport import Transport
 
 FINE_QUALITY = 90
-"""JPEG quality of what is looked at closely."""
+"""JPEG quality of pictures for close inspection."""
 
 EXACT_LEVEL = 3
 """From this mipmap level on texels are seen one by one, so pictures are PNG."""
@@ -111,9 +111,9 @@ class PictureThread:
 
 
 def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, levels: tuple[int, ...]) -> InspectedFrame:
-    """Return all that may be seen of a picture's allocation by an `allocator` that has seen nothing yet.
+    """Return everything the microscope shows of a picture's allocation by a fresh `allocator`.
 
-    Raises ArrCocError, and ValueError where the bytes are not those of such a picture.
+    Raises ArrCocError, and ValueError if the bytes are not those of such a picture.
     """
     pixels = np.frombuffer(picture.pixels, np.uint8).reshape(picture.height, picture.width, 3)
     stamp = FrameStamp(0, 0, 0)

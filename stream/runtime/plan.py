@@ -1,4 +1,4 @@
-"""Plan of a run: everything that is decided once, from the configuration and what the source says about itself."""
+"""Plan of a run: everything that is decided once, from the configuration and the properties of the source."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class RunPlan:
 
     `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as a
     camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage before
-    it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency that is held; None
-    where none is asked for or it cannot be. `notices` say what was asked for and has no effect in this run. `client`
-    lacks what depends on the answer server's endpoint, `allocator` what depends on its model: its glances are those
-    that there are if the model is to glance.
-    `must_glance`: it is to, whatever allocator comes with it. `served_by` is the address of an answer server elsewhere,
-    and `expected_model` the name of the model that it is to serve; None for any.
+    it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target, None
+    without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client` lacks the
+    options that depend on the answer server's endpoint, `allocator` those that depend on its model: its glance options
+    apply if the model is to glance.
+    `must_glance`: the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer
+    server, and `expected_model` the name of the model that it is to serve; None for any.
     """
 
     paced: bool
@@ -62,7 +62,7 @@ class RunPlan:
     def of(
         cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, initial_verdict: bool | None = None
     ) -> RunPlan:
-        """Decides what follows from the configuration and the source.
+        """Makes the plan from the configuration and the source.
 
         `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
         """
@@ -100,17 +100,17 @@ class RunPlan:
         )
 
     def make_latency_controller(self) -> LatencyController | None:
-        """Returns what holds `target_ms`; None where none is held."""
+        """Returns the controller that holds `target_ms`, None without a target."""
         if self.target_ms is None:
             return None
         return LatencyController(self.target_ms, self.allocator.budget, self.allocator.limits)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
-        """Returns the allocator for a model: what `auto` means depends on whether that knows coarse and wide tokens,
-        and glances on whether it came with an allocator of its own.
+        """Returns the allocator for a model: `auto` depends on whether the model knows coarse and wide tokens, and
+        glances on whether it came with its own allocator.
 
-        Raises ModelError where it is another model than was expected, where the weights that came with the hello do not
-        fit, and where it must glance and cannot.
+        Raises ModelError if it is not the expected model, if the weights that came with the hello do not fit, and if it
+        must glance and cannot.
         """
         if self.expected_model is not None and PurePath(self.expected_model).name != PurePath(hello.model_id).name:
             raise ModelError(
@@ -142,7 +142,7 @@ INTEROP_OFF = "interop-off"
 
 
 def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | None]:
-    """Returns the number of the CUDA device that reads a texture of OpenGL, None for none; and a notice where the
+    """Returns the number of the CUDA device that reads an OpenGL texture, None for none; and a notice if the
     model's device cannot."""
     device = model_cuda_device(config) if backend == "gl" and config.texture.interop == "auto" else None
     if device is None:
@@ -160,7 +160,7 @@ def texture_interop(config: Config, backend: str) -> tuple[int | None, Notice | 
 
 
 def model_cuda_device(config: Config) -> int | None:
-    """Returns the number of the CUDA device that a model of this machine runs on; None where it does not."""
+    """Returns the number of the CUDA device that a model of this machine runs on, None if it runs on another device."""
     import torch
 
     kind, _, number = config.answer.device.partition(":")
@@ -180,7 +180,8 @@ def _texture_options(config: Config) -> TextureOptions:
 
 
 def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
-    """Only frames at a pace of their own are scored on the texture's device: a file gives the same on every backend."""
+    """Returns the allocator's options. Only paced frames are scored on the texture's device: files give equal results
+    on every backend."""
     allocate = config.allocate
     return AllocatorOptions(
         strategy=allocate.strategy,
@@ -207,7 +208,7 @@ def _group_options(config: Config) -> GroupOptions | None:
 
 
 def _glance_options(config: Config) -> GlanceOptions | None:
-    """Return None where no frame is glanced at, with any model."""
+    """Return None if no frame is glanced at, with any model."""
     answer, glance = config.answer, config.answer.glance
     if glance.enabled is False or answer.encode not in NEEDS_TOKENS_ONLY:
         return None

@@ -1,6 +1,6 @@
 """Replay of a recording: the same packets and questions, in the same order, to the same model.
 
-No source, no texture and no allocation take part. Glances, yes/no checks and answers come as events of their own, each
+No source, no texture and no allocation take part. Glances, yes/no checks and answers come as separate events, each
 beside the recorded one; all other events come as they were.
 """
 
@@ -95,9 +95,9 @@ class ReplayedGlance(Event, frozen=True, tag="glanced-again"):
 class ReplaySummary(Event, frozen=True, tag="replay-summary"):
     """The end of a replay. `unanswered` packets had no answer: the run or the model stopped, or a cut cancelled it.
 
-    `frames` is how many the run had, as far as it was recorded; `first_s` the media time of the first one of which
-    something differs. `recorded` is the run's own summary (of its last process, where one was started again), None
-    where the recording does not reach its end; `damage` tells what was cut short or damaged.
+    `frames` is the recorded number of frames; `first_s` the media time of the first one with a difference. `recorded`
+    is the run's summary (of its last process, if one was started again), None if the recording does not reach its end;
+    `damage` lists what was cut short or damaged.
     """
 
     answers: int
@@ -114,8 +114,8 @@ class ReplaySummary(Event, frozen=True, tag="replay-summary"):
 class Replay:
     """Answers and glances of a model at a recording, record by record; `summary` may be asked for at any moment.
 
-    `provenance` is what the recorded answers came of. The model forgets whatever it kept whenever the run connected
-    anew. Where a process was started again, numbers and times go on as in its run.
+    `provenance` is that of the recorded answers. The model is reset at each new connection of the recorded run. If a
+    process was started again, numbers and times continue as in its run.
     """
 
     def __init__(self, model: AnswerModel, provenance: AnswerProvenance) -> None:
@@ -136,7 +136,7 @@ class Replay:
     def take(self, record: AnyRecord) -> Iterator[Event]:
         """Yield the events that a record makes.
 
-        Raises what the model raises; TransportError for a packet that is none; RecordingError where another model
+        Raises what the model raises; TransportError for an invalid packet; RecordingError if another model
         went on.
         """
         if isinstance(record, SessionStarted):
@@ -203,7 +203,7 @@ class Replay:
             yield self._repeat_answer(self._packet, message)
 
     def _check(self, now: AnswerProvenance) -> None:
-        """Compare provenances. Raises RecordingError where the run went on with another model, or other settings."""
+        """Compare provenances. Raises RecordingError if the run went on with another model, or other settings."""
         if (now.weights, now.settings) != (self._provenance.weights, self._provenance.settings):
             raise RecordingError(
                 "from here on the recording was answered by another model or by other settings: a server was exchanged "
@@ -285,7 +285,7 @@ class Replay:
 
 
 def answered_by(recording: Recording) -> AnswerProvenance:
-    """Return the provenance of a recording's answers. Raises RecordingError where there is none."""
+    """Return the provenance of a recording's answers. Raises RecordingError if the recording has none."""
     for record in recording.records():
         if isinstance(record, ReceivedMessage) and isinstance(record.message, ServerHello):
             return parse_provenance(record.message.provenance)
@@ -297,7 +297,7 @@ def answered_by(recording: Recording) -> AnswerProvenance:
 def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: str = CONFIGURED) -> AnswerModel:
     """Load the model of `config`, which must be the recorded one, with as many threads as it had.
 
-    Raises RecordingError where it is another one, and what `load_answer_model` raises.
+    Raises RecordingError if it is another one, and what `load_answer_model` raises.
     """
     name, opened = config.answer.model, None
     if config.answer.api.url is None:
@@ -317,7 +317,7 @@ def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: st
 
 
 def replay_config(provenance: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:
-    """Return the configuration that answers as the recorded one did; `model` says where its files are now.
+    """Return the configuration that answers as the recorded one did; `model` is the present folder of its files.
 
     Raises RecordingError.
     """

@@ -88,12 +88,12 @@ class FrameWorker(Protocol):
     def receive(self) -> Sequence[Report]:
         """Returns the next reports; waits a moment for the first one. `SourceOpened` comes before all events.
 
-        Raises what the worker cannot go on after: the source cannot be opened, or it died too often.
+        Raises the error that ends the worker: the source cannot be opened, or it died too often.
         """
         ...
 
     def recover(self, error: Exception, *, source_lost: bool) -> None:
-        """Goes on after the failure that it reported, or raises it. `source_lost`: it may be there again soon."""
+        """Recovers from the failure that it reported, or raises it. `source_lost`: the source may come back soon."""
         ...
 
     def processes(self) -> dict[str, int]:
@@ -164,11 +164,11 @@ class Run:
         return self._worker.picture_endpoints
 
     def end(self, outcome: str = INTERRUPTED) -> None:
-        """Takes no new frames; what is in flight is finished. `outcome` stands in the summary."""
+        """Accepts no new frames and finishes those in flight. `outcome` stands in the summary."""
         self.control.end(outcome)
 
     def cancel(self) -> None:
-        """Stops everything; what is in flight is dropped."""
+        """Stops everything and drops the frames in flight."""
         self.control.cancel()
 
     def ask(self, query: str) -> None:
@@ -184,7 +184,7 @@ class Run:
         return self.continuity.drops()
 
     def take_overlay(self, slot: int) -> AllocationOverlay:
-        """Returns the picture that an event names; it is there until the next event is asked for.
+        """Returns the picture that an event names; it can be taken until the next event is asked for.
 
         Raises TransportError if it has been taken before or is gone.
         """
@@ -197,8 +197,8 @@ class Run:
     def run(self) -> Generator[Event, None, None]:
         """Yields every event of the run, in order, the summary last; called once, and read by one thread.
 
-        Closing the iterator stops everything. After the summary of a run that failed, raises what it failed of:
-        StageDied, which names the stage, or the error that the user can put right.
+        Closing the iterator stops everything. After the summary of a failed run, raises its error: StageDied, which
+        names the stage, or the error that the user can fix.
         """
         answer = self.config.answer
         with self._stack:
@@ -284,7 +284,7 @@ class Run:
                     self._worker.recover(error, source_lost=lost)
 
     def _pass_on(self) -> None:
-        """Sends the worker what is new of the control."""
+        """Sends the worker the changes of the control."""
         control = self.control
         if (query := control.take_query()) is not None:
             self.continuity.pending_query = query
@@ -332,7 +332,7 @@ class RunContinuity:
 
     @property
     def first_command(self) -> WorkerCommand:
-        """Command to another frame worker: what was set while the run went on."""
+        """Command to another frame worker: the changes made while the run went on."""
         return WorkerCommand(query=self.pending_query, servers=self.servers)
 
     def note_source(self, report: SourceOpened) -> None:
@@ -341,11 +341,11 @@ class RunContinuity:
         self._rebaser.live = report.info.live
 
     def note_drops(self, drops: Mapping[str, int]) -> None:
-        """Notes what the present frame worker has dropped so far."""
+        """Notes the drops of the present frame worker so far."""
         self._drops = Counter(drops)
 
     def drops(self) -> dict[str, int]:
-        """Returns what all of them have dropped; for any thread."""
+        """Returns the drops of all of them; for any thread."""
         return dict(self._drops_before + self._drops)
 
     def rebase(self, event: Event) -> Event | None:
@@ -369,7 +369,7 @@ class RunContinuity:
         return self._rebaser.apply(event)
 
     def next_config(self) -> Config:
-        """Begins another frame worker; returns its configuration, which goes on from where things stand."""
+        """Begins another frame worker; returns its configuration, which continues from the present position."""
         self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
@@ -394,10 +394,10 @@ _ANSWERS = ("answer",)
 
 
 class EventRebaser:
-    """Adds to the numbers and times of a frame worker what those before it came to. Pure.
+    """Adds the totals of earlier frame workers to the numbers and times of the present one. Pure.
 
     A live source counts time from the moment at which it was opened, so the time that was lost is added as well; a file
-    is opened again where it would be by now, and keeps its own times.
+    is reopened at the position that it would have reached, and keeps its own times.
     """
 
     def __init__(self, live: bool = True) -> None:

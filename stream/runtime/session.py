@@ -42,9 +42,8 @@ def open_run(config: Config, answers: AnswerService | None = None) -> Run:
 def is_supervised(config: Config) -> bool:
     """Returns whether the frame stages run in a process that is started again when it dies.
 
-    Only where frames come at their own pace: a file that is read without a loss cannot go on after one. Not where the
-    source can be read only once: a second process could not go on from there. The answer process may be started again
-    in any case.
+    Only if frames come at their own pace: a file that is read without a loss cannot go on after one. Not if the source
+    can be read only once: a second process could not continue. The answer process may be started again in any case.
     """
     if config.pipeline.single_process or is_read_once(config.source):
         return False
@@ -75,9 +74,9 @@ def run_session(
 ) -> Summary:
     """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
 
-    `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it so many seconds
-    after its first frame. `page`: the run's place in a web page that outlives it. `monitor`: the run's, if others ask
-    it as well. `signals`: they end the run, which is then for the main thread; otherwise the caller sees to that.
+    `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it this many seconds
+    after its first frame. `page`: the run's place in a web page that outlives it. `monitor`: the run's, if shared with
+    others. `signals`: signals end the run, which must then be in the main thread; otherwise the caller ends it.
 
     Outputs are claimed before the source is opened, and closed however the
     run ends. Raises StreamError or ArrCocError.
@@ -113,8 +112,8 @@ def run_session(
 
 
 def service_state(monitor: RunMonitor) -> ServiceState:
-    """Returns the state of a run for whatever has started the program: ready with the first frame, and alive for as
-    long as frames or answers come. A lost source is no reason to restart it, because it is opened again."""
+    """Returns the state of a run for a service manager: ready with the first frame, and alive for as long as frames or
+    answers come. A lost source is no reason to restart the run, because the source is opened again."""
     health = monitor.health()
     status = health.status if health.reason is None else f"{health.status}: {health.reason}"
     return ServiceState(status, ready=health.status != "loading", alive=health.status != "stalled")
@@ -133,7 +132,7 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
 
 
 def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
-    """Returns how many frames the source will give, as far as its container, the part to read and the limit say."""
+    """Returns the number of frames of the source, as far as its container, the part to read and the limit show it."""
     frames, limit = info.frames, capture.max_frames
     if info.fps is not None and info.duration_ns is not None and (capture.start_s or capture.duration_s):
         left_s = max(0.0, info.duration_ns / 1e9 - capture.start_s)
@@ -147,7 +146,7 @@ def expected_frames(info: SourceInfo, capture: CaptureConfig) -> int | None:
 
 @contextmanager
 def signals_end(run: RunHandle, terminal: Display) -> Iterator[None]:
-    """Lets signals end the run inside the block: the first ends it well, the second cancels it, a third kills.
+    """Context manager in which signals end the run: the first ends it well, the second cancels it, a third kills.
 
     A SIGHUP after another signal changes nothing: a terminal that is closed sends several.
     """

@@ -16,10 +16,10 @@ from stream.transport.pool import ServerAddress
 class FrameWorkerConfig(msgspec.Struct, frozen=True):
     """Configuration of a frame process, its first line on stdin.
 
-    `answers` is the address of its parent's answer process, None where the answer server is elsewhere; `snapshot` the
-    descriptor of the memory shared with that, None where it answers for other runs too. `heartbeat` is the descriptor
-    of the heartbeat's writing end. `initial_verdict`: the answer to the standing query, as the process before left it.
-    `pictures_to`: where those wait who want pictures of frames. `first_frame`: number of frames of the processes
+    `answers` is the address of its parent's answer process, None if the answer server is elsewhere; `snapshot` the
+    descriptor of the memory shared with that, None if it answers for other runs too. `heartbeat` is the descriptor
+    of the heartbeat's writing end. `initial_verdict`: the last answer to the standing query of the process before.
+    `pictures_to`: the address for requested pictures of frames. `first_frame`: number of frames of the processes
     before. `nice` is added to the process's niceness.
     """
 
@@ -69,7 +69,7 @@ class SourceOpened(msgspec.Struct, frozen=True, tag_field="type", tag="source-op
 
 
 class DropReport(msgspec.Struct, frozen=True, tag_field="type", tag="drops"):
-    """Report of what the worker has dropped so far, by queue and cause."""
+    """Report of the worker's drops so far, by queue and cause."""
 
     drops: dict[str, int]
 

@@ -70,7 +70,7 @@ def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: floa
 def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
     """Fills what lies inside an odd number of contours, with smooth edges; what lies outside the image is cut off.
 
-    (0, 0) is the image's corner, where for OpenCV it is the middle of the first pixel.
+    (0, 0) is the image's corner; for OpenCV it is the middle of the first pixel.
     """
     fixed = [np.round((points - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32) for points in contours]
     cv2.fillPoly(image, fixed, rgb, cv2.LINE_AA, _SUBPIXEL_BITS)
@@ -233,7 +233,7 @@ class GroundTruth:
     def of(
         cls, width_px: int, height_px: int, things: list[SceneObject], words: Sequence[tuple[str, Box]] = ()
     ) -> GroundTruth:
-        """The facts about a frame; what shows less than `LEAST_VISIBLE` of itself is left out."""
+        """The facts about a frame; things that are visible by less than `LEAST_VISIBLE` are left out."""
         seen = [thing for thing in things if thing.visible_share(width_px, height_px) >= LEAST_VISIBLE]
         read = [(word, box) for word, box in words if visible_share(box, width_px, height_px) >= LEAST_VISIBLE]
         return cls(width_px, height_px, tuple(sorted(seen, key=lambda thing: (thing.x_px, thing.y_px))), tuple(read))
@@ -245,7 +245,7 @@ class GroundTruth:
 
     @property
     def caption(self) -> str:
-        """One sentence that says what happens, things from left to right."""
+        """One sentence about the movements and things, from left to right."""
         phrases = [f"{'an' if thing.colour[0] in 'aeiou' else 'a'} {thing.phrase}" for thing in self.things]
         if not phrases:
             return "nothing is there."
@@ -257,7 +257,7 @@ _STREAK_OPACITY = 0.75
 _STREAK_WIDTH = 0.7
 _STREAK_START = 0.42
 DIRECTIONS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
-"""Movement → step (x, y), y down; what stays still has none."""
+"""Movement → step (x, y), y down; a still thing has none."""
 
 
 def gradient(width_px: int, height_px: int, first: RGB, second: RGB, angle_deg: float = 90.0) -> Image:

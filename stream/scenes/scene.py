@@ -1,7 +1,7 @@
 """Generated clips: a scene of shots with actors, and a scene that costs the same for every frame.
 
-What a frame costs to make is a copy of the picture, the same for every frame, so that jitter that is measured behind it
-is not its own. Planes are 4:2:0, as a decoder of real video gives them.
+Making a frame costs a copy of the picture, the same for every frame, so that jitter measured behind it is not the
+scene's. Planes are 4:2:0, as a decoder of real video gives them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PacedScene:
 
     @property
     def _circle(self) -> SceneObject:
-        """What moves, in its own box."""
+        """The moving circle, in its own box."""
         size_px = 0.24 * self.height_px
         return SceneObject("circle", "red", self._box_px[1] - 0.55 * size_px, self._box_px[0] / 2, size_px, "right")
 
@@ -113,7 +113,7 @@ class PacedScene:
 
     @property
     def _box_px(self) -> tuple[int, int]:
-        """Height and width of what moves."""
+        """Height and width of the moving circle."""
         return _even(0.28 * self.height_px), _even(0.55 * self.height_px)
 
     def _left_px(self, frame_index: int) -> int:
@@ -123,7 +123,7 @@ class PacedScene:
 
 
 def _even(value: float) -> int:
-    """Rounded down to where chroma samples lie."""
+    """Rounded down to a position with a chroma sample."""
     return int(value) // 2 * 2
 
 

@@ -33,7 +33,7 @@ _FACE = opencv_face(cv2.FONT_HERSHEY_DUPLEX)
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswer:
-    """Answer to a question about a still, and what makes another text right.
+    """Answer to a question about a still, and patterns that make another text right.
 
     A text is right if it has every one of `parts` and none of `denied`. Each is a run of words, without case and
     punctuation; a part may have alternatives, separated by `|`.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from stream.scenes.drawing import RGB, Box, Image
 
 Mask = npt.NDArray[np.uint8]
-"""Coverage, uint8 [height, width], 255 where ink is."""
+"""Coverage, uint8 [height, width], 255 for ink."""
 
 _CAPITALS_PX = 21
 """Height of capitals in OpenCV's fonts at scale 1: that of the grid on which Hershey's were drawn."""
@@ -88,7 +88,7 @@ def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity
 def opencv_face(font: int, weight: float = 0.12) -> Face:
     """One of OpenCV's own fonts (cv2.FONT_HERSHEY_…) as a face, about `height_px` high.
 
-    Its strokes are `weight` of the capitals' height thick where OpenCV draws strokes; version 5 has outlines instead.
+    Its strokes are `weight` of the capitals' height thick if OpenCV draws strokes; version 5 has outlines instead.
     """
 
     @functools.lru_cache(maxsize=4096)
@@ -170,7 +170,7 @@ def plain(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
 
 
 def printed(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
-    """Small print that nobody can read, on paper of uneven tone: short bars on ruled lines."""
+    """Unreadably small print, on paper of uneven tone: short bars on ruled lines."""
     image = plain(rng, width_px, height_px)
     line_px, ink, opacity = int(rng.integers(8, 20)), muted(rng), float(rng.uniform(0.2, 0.5))
     mask = np.zeros((height_px, width_px), np.uint8)

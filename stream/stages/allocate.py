@@ -143,7 +143,7 @@ class AllocateStage:
         self._tap.set_allocator(self._allocator)
 
     def on_feedback(self, feedback: Feedback) -> None:
-        """Let the feedback of an answer change later allocations."""
+        """Apply the feedback of an answer to later allocations."""
         if self._policy.learns:
             self._allocator.apply_feedback(feedback)
 
@@ -154,7 +154,7 @@ class AllocateStage:
     def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
         """Return the newest frame's overview, if the texture still holds that frame; the model looks at it.
 
-        If the group of pictures that the model has `kept` goes on, it looks at that: then no regions are sent.
+        If the group of pictures that the model has `kept` goes on, the model glances at that, and no regions are sent.
         """
         frame = self._last
         if frame is None:
@@ -165,7 +165,7 @@ class AllocateStage:
         return packet
 
     def on_glance(self, glance: GlanceOutcome) -> None:
-        """Let where the model looked change later allocations, and that of the newest frame at once."""
+        """Apply the model's glance to later allocations, and to that of the newest frame at once."""
         self._allocator.apply_glance(glance.feedback)
         frame = self._read(self._reallocate_view)
         if frame is None:
@@ -200,7 +200,7 @@ class AllocateStage:
         self._send_picture()
 
     def _send_picture(self, *, asked: bool = True) -> None:
-        """Send the picture of the newest frame, if an output wants it and the texture still holds the frame."""
+        """Send the picture of the newest frame, if an output shows it and the texture still holds the frame."""
         if (frame := self._last) is None or not self._tap.policy.asked:
             return
         if not self._tap.has_picture(frame):
@@ -211,7 +211,7 @@ class AllocateStage:
     def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame.
 
-        If the model has a memory, it holds what is new to the group of pictures that the model has `kept`.
+        With a visual memory, it holds the regions that are new to the group of pictures that the model has `kept`.
         """
         return self._read(lambda view: self._packet(view, kept))
 
@@ -250,7 +250,7 @@ class AllocateStage:
                 self._texture.offer(Credit())
 
     def _process_frame(self, update: TextureUpdated, motion: TileMotion | None) -> None:
-        """Allocate one frame, whose tiles moved by `motion`, emit its events, and ask about it where that is due."""
+        """Allocate one frame, whose tiles moved by `motion`, emit its events, and ask about it if a question is due."""
         start_ns = self._clock.now_ns()
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
@@ -275,7 +275,7 @@ class AllocateStage:
         )
 
     def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
-        """Wait until a frame whose allocation was done at `done_ns` may be let out; returns when it is ready."""
+        """Wait until a frame whose allocation was done at `done_ns` is due; returns when it is ready."""
         if self._playout is None:
             return done_ns
         rest_ns = self._playout.release_ns(capture_ns, done_ns) - self._clock.now_ns()
@@ -284,7 +284,7 @@ class AllocateStage:
         return self._clock.now_ns()
 
     def _read(self, make: Callable[[TextureView], T]) -> T:
-        """Return what `make` reads from the texture; it reads again where the hardware under it gave up."""
+        """Return what `make` reads from the texture; read again after the hardware texture failed."""
         try:
             with self._context.lease() as view:
                 return make(view)
@@ -304,7 +304,7 @@ class AllocateStage:
         return frame, frame_events.events_before(update, view.grid, first=self._last is None), done_ns
 
     def _allocate(self, view: TextureView, motion: TileMotion | None) -> FrameAllocation:
-        """Return the frame's allocation; all of its tiles where that fails."""
+        """Return the frame's allocation; all of its tiles if allocation fails."""
 
         def allocated() -> FrameAllocation:
             frame = self._allocator.observe(view, motion, *self._limits(view))
@@ -313,13 +313,13 @@ class AllocateStage:
         return self._or_all_tokens(view, allocated)
 
     def _chosen(self, view: TextureView) -> FrameAllocation:
-        """Return the newest frame with its regions; all of its tiles where choosing them fails."""
+        """Return the newest frame with its regions; all of its tiles if choosing them fails."""
         frame = self._last
         assert frame is not None
         return self._or_all_tokens(view, frame.with_regions)
 
     def _or_all_tokens(self, view: TextureView, allocate: Callable[[], FrameAllocation]) -> FrameAllocation:
-        """Return what `allocate` gives; all tokens where it fails: better answered about than lost."""
+        """Return what `allocate` returns; all tokens if it fails, so that the frame can still be answered about."""
         try:
             return allocate()
         except (StoreError, BudgetError):
@@ -343,7 +343,7 @@ class AllocateStage:
         return frame
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
-        """Return the budget that the latency target allows, and the most tokens; None where nothing limits them."""
+        """Return the budget that the latency target allows, and the maximum number of tokens; None without a limit."""
         latency = self._context.latency
         return (None, None) if latency is None else latency.limits(view.grid.tiles)
 
@@ -379,7 +379,7 @@ class AllocateStage:
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.
 
-        Where the standing query has ended the run, what was read beyond that is not reported.
+        If the standing query has ended the run, later reads of the source are not reported.
         """
         self._emit(*map(frame_events.segment_written, end.segments))
         if self._control.found:

@@ -30,7 +30,7 @@ class Stage(Protocol):
 
 
 class StageThread(threading.Thread):
-    """Thread that runs one stage and reports what it raises."""
+    """Thread that runs one stage and reports its error."""
 
     def __init__(self, stage: Stage, control: RunControl) -> None:
         super().__init__(name=stage.name, daemon=True)

@@ -111,7 +111,7 @@ class CaptureStage:
             poller.wait(WAIT_MS)
 
     def _enqueue(self, item: SourceFrame | SourceOutage, link: Link) -> None:
-        """Puts a frame into the outbox once it is due; reports an outage at once."""
+        """Sends a frame to the outbox once it is due; reports an outage at once."""
         if isinstance(item, SourceOutage):
             self._report_outage(item, link)
             return
@@ -160,7 +160,7 @@ class CaptureStage:
             self._process_credits(link, WAIT_MS)
 
     def _process_credits(self, link: Link, timeout_ms: int) -> bool:
-        """Takes a credit of the texture stage and sends the frame that it allows; returns whether one came."""
+        """Receives a credit of the texture stage and sends the frame that it allows; returns whether one came."""
         received = link.receive(timeout_ms)
         granted = received is not None
         if received is not None and isinstance(received.message, Credit):

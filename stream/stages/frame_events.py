@@ -30,7 +30,7 @@ from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpda
 
 
 def events_before(update: TextureUpdated, grid: TileGrid, *, first: bool) -> list[Event]:
-    """Return the events that come before a frame's own: what was skipped, a cut, another size or form.
+    """Return the events that come before a frame's own: skipped items, a cut, another size or form.
 
     `grid` covers the frame; the `first` frame of a run is no change.
     """
@@ -90,7 +90,7 @@ def frame_ready(
 
 
 def skipped_events(items: tuple[SkippedItem, ...], frame_index: int, at_s: float) -> list[Skipped]:
-    """Return an event for each part of the source that could not be used; `at_s` if it has no time of its own."""
+    """Return an event for each unusable part of the source; `at_s` is the time of those without one."""
     return [
         Skipped(
             frame_index=frame_index,
@@ -122,7 +122,7 @@ def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> E
 
 
 def with_group(answer: AnswerPoint, shown: GroupFrame | None) -> AnswerPoint:
-    """Return an answer with the figures of the group of pictures that it was made from; as it is if that was none."""
+    """Return an answer with the figures of its group of pictures; unchanged without a group."""
     if shown is None or shown.place is None or shown.stamp.frame_index != answer.frame_index:
         return answer
     return structs.replace(

@@ -34,7 +34,7 @@ class TapPolicy:
         asked: A picture is sent of each frame that is answered about or checked.
         every: A picture is also sent of every N-th frame.
         layers: Maps that a heat map draws, by their names in `LAYER_MAPS`.
-        all_tiles: The model reads a token for every tile, whatever was chosen.
+        all_tiles: The model reads a token for every tile, chosen or not.
     """
 
     maps: bool = False
@@ -90,7 +90,7 @@ class FrameTap:
         return requested or self.policy.maps or self._overlays is not None
 
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
-        """Copy a frame for the subscribers that want it, while its lease lasts. `motion` of its tiles, if known."""
+        """Copy a frame for its subscribers, while its lease lasts. `motion` of its tiles, if known."""
         requests = [(exchange, request) for exchange in self._exchanges if (request := exchange.request) is not None]
         group = self._allocator.group
         if group is None or (self._overlays is None and all(request.inspect is None for _, request in requests)):

@@ -1,4 +1,4 @@
-"""Texture stage: compares each frame with the texture, writes the changed tiles, and tells the allocate stage."""
+"""Texture stage: compares each frame with the texture, writes the changed tiles and notifies the allocate stage."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TextureStage:
                 capture.offer(Credit())
 
     def _process_credits(self, allocate: Link, timeout_ms: int) -> bool:
-        """Takes a credit of the allocate stage; returns whether one came."""
+        """Receives a credit of the allocate stage; returns whether one came."""
         received = allocate.receive(timeout_ms)
         if received is None or not isinstance(received.message, Credit):
             return False

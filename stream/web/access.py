@@ -1,4 +1,4 @@
-"""Access to the web page: its address, and the hosts, origins and tokens that are let in. Imports no server."""
+"""Access to the web page: its address, and the allowed hosts, origins and tokens. Imports no server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TOKEN = "ARR_COC_WEB_TOKEN"
 class WebAccess:
     """Place of the page, and who may see it. `control`: viewers may ask. `certificate` and `key` are files for TLS.
 
-    `token` is demanded of every viewer; None where anybody on this machine may look. `made_token`: the program made it,
-    so nobody else knows it.
+    `token` is required of every viewer; None if any user of this machine may look. `made_token`: the program made it,
+    so the user does not know it yet.
     """
 
     host: str
@@ -55,7 +55,7 @@ class WebAccess:
         local, token = is_loopback(host), output.web_token or environment.get(TOKEN) or None
         if not local and token is None:
             raise ConfigError(
-                f"--web {output.web} can be reached from other machines, and anybody there could look; give "
+                f"--web {output.web} can be reached from other machines, and any user there could look; give "
                 f"--web-token auto or a secret in {TOKEN}, or serve it on this machine only, with --web PORT"
             )
         name = "--web-token" if output.web_token else TOKEN
@@ -85,7 +85,7 @@ class WebAccess:
         return "http" if self.certificate is None else "https"
 
     def address(self, port: int) -> str:
-        """Return the page's address for a browser; with the token where the program made that."""
+        """Return the page's address for a browser, with the token if the program made it."""
         host = os.uname().nodename if self.host in ("0.0.0.0", "::") else self.host
         query = f"/?token={self.token}" if self.made_token else "/"
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}{query}"
@@ -93,7 +93,7 @@ class WebAccess:
     def allows_host(self, header: str | None) -> bool:
         """Return whether a request may be addressed to this host.
 
-        A page on this machine only has this machine's names, so that another site cannot point a name of its own at it
+        A page on this machine only has this machine's names, so that another site cannot point its own name at it
         (DNS rebinding). Elsewhere the token keeps such a site out: its cookie belongs to another name.
         """
         return header is not None and names_server(header, self.host)

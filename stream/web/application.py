@@ -1,4 +1,4 @@
-"""The page and its socket as an ASGI application: who is let in, the headers of every reply, and what a viewer gets."""
+"""The page and its socket as an ASGI application: access, the headers of every reply, and the messages of viewers."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parent / "page"
 
 VIEWERS_MAX = 64
-"""Viewers of the page at a time, of one camera or of all; one more is told so."""
+"""Limit of concurrent viewers of the page, of one camera or of all; further ones are refused."""
 
 WRONG_TOKEN_S = 0.5
-"""Time that a wrong token costs."""
+"""Delay of the reply to a wrong token."""
 
 CLOSE_CHARS_MAX = 100
 """A reason for closing has at most 123 bytes (RFC 6455)."""
 
 UNREADABLE_MAX = 10
-"""So many messages that cannot be followed end a viewer's connection."""
+"""Number of invalid messages after which a viewer's connection is closed."""
 
 HEADERS = {
     "content-security-policy": (
@@ -90,7 +90,7 @@ class PageCamera:
 
 
 class Gate:
-    """Middleware that lets in whom the access rules allow, and gives every reply its security headers.
+    """Middleware that enforces the access rules, and adds the security headers to every reply.
 
     Files of the page hold nothing of the run, and need no token: the page that asks for one uses them.
     """
@@ -124,7 +124,7 @@ class Gate:
         await (reply or self._application)(scope, receive, send_guarded)
 
     def _problem(self, scope: Scope, headers: Headers) -> str | None:
-        """Return why a request is refused: "host", "origin" or "token"; None where it is let in."""
+        """Return why a request is refused: "host", "origin" or "token"; None if it is allowed."""
         if not self._access.allows_host(headers.get("host")):
             return "host"
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
@@ -277,8 +277,8 @@ async def _refuse(_request: Request, refusal: Exception) -> Response:
 
 
 async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Event) -> None:
-    """Send what waits for the viewers of one connection, a message of each in turn, until it is closed or takes nothing
-    any more."""
+    """Send the waiting messages of one connection's viewers, one of each in turn, until it is closed or accepts no
+    more."""
     while True:
         await wake.wait()
         wake.clear()
@@ -293,7 +293,7 @@ async def _send(socket: WebSocket, viewers: Sequence[Viewer], wake: asyncio.Even
 
 
 async def _take_frames(socket: WebSocket, camera: BrowserCamera, hub: Hub) -> None:
-    """Give out a camera's frames until it leaves or the run is over, and confirm each: then the page sends the next."""
+    """Publish a camera's frames until it leaves or the run is over, and confirm each: then the page sends the next."""
     camera.in_use = True
     try:
         while hub.takes_camera:
@@ -327,4 +327,4 @@ async def _receive(socket: WebSocket, viewers: Mapping[str, Viewer], cameras: Ma
             if unreadable > UNREADABLE_MAX:
                 await socket.close(REFUSED, "messages that cannot be followed")
                 return
-            next(iter(viewers.values())).tell(encoded("refused", {"error": str(error)}))
+            next(iter(viewers.values())).send(encoded("refused", {"error": str(error)}))

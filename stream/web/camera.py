@@ -1,4 +1,4 @@
-"""A viewer's camera as the run's source: checks its frames and gives them out, for one camera at a time."""
+"""A viewer's camera as the run's source: checks and publishes its frames, for one camera at a time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ CAMERA = "camera"
 """Name of the camera's socket in a private directory."""
 
 WAIT_S = 86_400.0
-"""Time within which somebody is to allow their camera."""
+"""Time within which a viewer is to allow their camera."""
 
 
 def of_camera(config: Config, endpoint: str) -> Config:
-    """Return the configuration of a run whose source is the camera that is given out at `endpoint`."""
+    """Return the configuration of a run whose source is the camera published at `endpoint`."""
     capture = config.capture.model_copy(update={"open_timeout_s": WAIT_S})
     output = config.output.model_copy(update={"web_camera": endpoint})
     return config.model_copy(update={"source": f"{ZMQ_PREFIX}{endpoint}", "capture": capture, "output": output})
 
 
 class BrowserCamera:
-    """Frames of a viewer's camera, given out at a ZeroMQ endpoint. All belongs to the event loop.
+    """Frames of a viewer's camera, published at a ZeroMQ endpoint. All belongs to the event loop.
 
-    The socket is there while a camera is: a source that reads it notices that a camera has gone by the silence.
+    The socket exists while a camera is connected: a source that reads it detects by the silence that a camera has gone.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -52,7 +52,7 @@ class BrowserCamera:
         self.in_use = False
 
     def publish(self, message: bytes) -> None:
-        """Give out a frame: width and height as u16, then JPEG. Raises MessageRefused for anything else."""
+        """Publish a frame: width and height as u16, then JPEG. Raises MessageRefused for anything else."""
         if len(message) <= HEADER.size or len(message) > FRAME_BYTES_MAX:
             raise MessageRefused(f"a frame has at most {FRAME_BYTES_MAX} bytes")
         width, height = HEADER.unpack_from(message)

@@ -46,7 +46,7 @@ CLIENTS_MAX = 32
 """Viewers of the compare page at a time."""
 
 MESSAGES_WAITING = 4000
-"""Messages that may wait for a viewer; one that does not read them is let go."""
+"""Messages that may wait for a viewer; one that does not read them is disconnected."""
 
 MESSAGES_A_SECOND, MESSAGES_AT_ONCE = 5.0, 30.0
 
@@ -125,7 +125,7 @@ class CompareClient:
     gone: bool = False
 
     def enqueue(self, topic: str, **fields: Any) -> None:
-        """Queue a message for the viewer, who is gone if too many wait."""
+        """Queue a message for the viewer; disconnect the viewer beyond the limit."""
         try:
             self.outgoing.put_nowait(msgspec.json.encode({"topic": topic, **fields}))
         except asyncio.QueueFull:
@@ -202,7 +202,7 @@ class CompareDesk:
     async def _show_picture(self, request: Request) -> Response:
         picture = self._pictures.get(request.path_params["key"])
         if picture is None:
-            raise PictureRefused("that picture is not kept any more; give it again", 404)
+            raise PictureRefused("that picture has expired; send it again", 404)
         return Response(picture.jpeg, media_type="image/jpeg")
 
     async def _serve(self, socket: WebSocket) -> None:
@@ -269,7 +269,7 @@ class CompareDesk:
         """Put a comparison into the queue. Raises MessageRefused."""
         picture = self._pictures.get(request.picture)
         if picture is None:
-            raise MessageRefused("that picture is not kept any more; give it again")
+            raise MessageRefused("that picture has expired; send it again")
         self._check_room(client)
         height, width = picture.rgb.shape[:2]
         known = self._known_answer(request)
@@ -327,11 +327,11 @@ class CompareDesk:
             await asyncio.to_thread(self._engine.answer, job, partial(call_in, loop, pass_on))
         except CompareFailed as error:
             client.enqueue(ENDED, error=str(error))
-        except Exception as error:  # the page and the run beside it go on, whatever one comparison does
+        except Exception as error:  # the page and the run outlive any failure of a comparison
             client.enqueue(ENDED, error=f"unexpected {describe(error)}")
 
 
 async def _send(socket: WebSocket, client: CompareClient) -> None:
-    """Send what waits for a viewer until it is gone, or takes nothing any more."""
+    """Send a viewer's waiting messages until the viewer has left, or accepts no more."""
     while not client.gone and await send(socket, (await client.outgoing.get()).decode()):
         pass

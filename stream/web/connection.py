@@ -26,7 +26,7 @@ async def converse(
     receiving: Coroutine[None, None, None],
     leave: Callable[[], None],
 ) -> None:
-    """Send to and receive from a viewer until either ends; then let it `leave`, and close the connection."""
+    """Send to and receive from a viewer until either ends; then call `leave`, and close the connection."""
     tasks = [asyncio.create_task(one) for one in (sending, receiving)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -40,7 +40,7 @@ async def converse(
 
 
 async def send(socket: WebSocket, message: bytes | str) -> bool:
-    """Send a message; return False if the viewer has left, or takes nothing any more."""
+    """Send a message; return False if the viewer has left, or accepts no more."""
     try:
         sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
         await asyncio.wait_for(sent, SEND_LIMIT_S)

@@ -1,4 +1,4 @@
-"""The viewers of a camera's run, or of one run after another: each gets the state so far, then what happens."""
+"""The viewers of a camera's run, or of one run after another: each gets the state so far, then the events."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from stream.web.sources import SourceChooser
 
 HISTORY = 200
-"""Events that a newcomer is told of."""
+"""Number of past events that a new viewer receives."""
 
 KEPT = (STATUS, "health", STATS, "look", "turned", "why")
-"""Topics of which a newcomer gets the last message."""
+"""Topics of which a new viewer receives the last message."""
 
-TOLD = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
-"""Topics that make up what has happened so far."""
+LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+"""Topics of the history."""
 
 STATS_EVERY_S = 1.0
 
@@ -41,9 +41,9 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 @dataclass(frozen=True, slots=True)
 class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if there is one; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a page to
-    compare. `cameras` are the names of all cameras of the page, and `name` is the one of this run; "" for a run that
-    is alone and has none."""
+    question, if any; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
+    `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
+    cameras."""
 
     rate: float
     greatest_px: int
@@ -61,8 +61,8 @@ class HubOptions:
 
 
 class Hub:
-    """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the thread that serves, but
-    for the methods that say otherwise.
+    """Viewers of the run that `begin` names, until `finish`. Belongs to the event loop of the serving thread, except
+    for methods marked otherwise.
 
     `pictures` shows them the run's pictures. With a `chooser` viewers choose the source.
     """
@@ -90,17 +90,17 @@ class Hub:
 
     @property
     def takes_camera(self) -> bool:
-        """True where the run's source is a viewer's camera, and viewers may do more than look."""
+        """True if the run's source is a viewer's camera, and viewers may do more than look."""
         return self._options.browser_camera and self._options.control
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Tell viewers figures and state once a second until `ending` is set."""
+        """Send viewers figures and state once a second until `ending` is set."""
         self._loop = self.pictures.loop = asyncio.get_running_loop()
         if self._chooser is not None:
-            self._chooser.on_change = lambda: call_in(self._loop, self._tell_sources)
+            self._chooser.on_change = lambda: call_in(self._loop, self._send_sources)
         while not ending.is_set():
             if self._viewers:
-                await self._tell_figures()
+                await self._send_figures()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
@@ -144,28 +144,28 @@ class Hub:
             call_in(self._loop, self._publish, event, *message)
 
     def publish_status(self) -> None:
-        """Tell viewers of the run's changed status; for any thread."""
+        """Send viewers the run's changed status; for any thread."""
         if self._monitor is not None:
             status = self._monitor.status()
             body = self._encoded(STATUS, asdict(replace(status, source=name_of(status.source))))
             call_in(self._loop, self._keep, STATUS, body)
 
     def add(self, wake: asyncio.Event | None = None) -> Viewer:
-        """Return a new viewer, who is told the state so far first. `wake` is set if a message waits for it."""
+        """Return a new viewer, with the state so far as its first messages. `wake` is set if a message waits for it."""
         viewer = Viewer(self._options.rate, self._options.greatest_px, wake)
-        viewer.tell(self._hello())
+        viewer.send(self._hello())
         if self._chooser is not None:
-            viewer.tell(self._encoded("sources", self._chooser.described))
+            viewer.send(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
             if topic in self._kept:
-                viewer.tell(self._kept[topic])
+                viewer.send(self._kept[topic])
         none = self._encoded("history", {"events": []})
-        viewer.tell(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
+        viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
-            viewer.tell(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
+            viewer.send(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
         self._viewers.add(viewer)
-        self._tell_count()
+        self._send_count()
         self.pictures.show_newest(viewer)
         self.pictures.update()
         return viewer
@@ -173,19 +173,19 @@ class Hub:
     def remove(self, viewer: Viewer) -> None:
         """Forget a viewer that has left."""
         self._viewers.discard(viewer)
-        self._tell_count()
+        self._send_count()
 
     def follow(self, viewer: Viewer, message: ViewerMessage) -> None:
-        """Do as a viewer's message says."""
+        """Act on a viewer's message."""
         viewer.choose(message)
         if message.clock is not None:
-            viewer.tell(self._encoded("clock", {"clock": message.clock}))
+            viewer.send(self._encoded("clock", {"clock": message.clock}))
         if message.ask is not None:
             problem = self._ask(message.ask)
             if problem is not None:
-                viewer.tell(self._encoded("refused", {"query": message.ask, "error": problem}))
+                viewer.send(self._encoded("refused", {"query": message.ask, "error": problem}))
         if message.chooses and (problem := self._choose(message)) is not None:
-            viewer.tell(self._encoded("refused", {"choice": True, "error": problem}))
+            viewer.send(self._encoded("refused", {"choice": True, "error": problem}))
         self.pictures.update()
 
     def _ask(self, query: str) -> str | None:
@@ -210,9 +210,9 @@ class Hub:
             return self._chooser.open(message.open)
         return self._chooser.stop()
 
-    def _tell_sources(self) -> None:
+    def _send_sources(self) -> None:
         if self._chooser is not None:
-            self._tell(self._encoded("sources", self._chooser.described))
+            self._broadcast(self._encoded("sources", self._chooser.described))
 
     def _begin(self) -> None:
         self._runs += 1
@@ -220,20 +220,20 @@ class Hub:
         self._history.clear()
         self._speaking = None
         self.pictures.clear()
-        self._tell(self._hello())
-        self._tell(self._encoded("history", {"events": []}))
+        self._broadcast(self._hello())
+        self._broadcast(self._encoded("history", {"events": []}))
 
     def _finish(self) -> None:
         for topic in (STATUS, "health", STATS):
             self._kept.pop(topic, None)
         self._speaking = None
         self.pictures.clear()
-        self._tell(self._hello())
+        self._broadcast(self._hello())
 
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
         self._note_speech(event, topic)
         body = self._encoded(topic, fields)
-        if topic in TOLD and not (isinstance(event, Notice) and event.code == "loading"):
+        if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
@@ -242,11 +242,11 @@ class Hub:
     def _keep(self, topic: str, body: bytes) -> None:
         if topic in KEPT:
             self._kept[topic] = body
-        self._tell(body)
+        self._broadcast(body)
 
-    def _tell(self, body: bytes) -> None:
+    def _broadcast(self, body: bytes) -> None:
         for viewer in self._viewers:
-            viewer.tell(body)
+            viewer.send(body)
 
     def _note_speech(self, event: Event, topic: str) -> None:
         if isinstance(event, AnswerDeltaEvent):
@@ -255,7 +255,7 @@ class Hub:
         elif topic in ("answer", "cancelled"):
             self._speaking = None
 
-    async def _tell_figures(self) -> None:
+    async def _send_figures(self) -> None:
         monitor = self._monitor
         if monitor is None:
             return
@@ -286,8 +286,8 @@ class Hub:
             },
         )
 
-    def _tell_count(self) -> None:
-        self._tell(self._encoded("viewers", {"count": len(self._viewers)}))
+    def _send_count(self) -> None:
+        self._broadcast(self._encoded("viewers", {"count": len(self._viewers)}))
 
     def _encoded(self, topic: str, fields: dict[str, Any]) -> bytes:
         """Return a message, with the camera's name if it has one."""

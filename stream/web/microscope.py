@@ -1,6 +1,6 @@
-"""The texture microscope's server: inspections of the newest frame, or of a picture, for whoever asks for one.
+"""The texture microscope's server: inspections of the newest frame, or of a picture, on request.
 
-A request is answered once. While nobody asks, nothing is computed or sent.
+A request is answered once. Without requests, nothing is computed or sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stream.web.uploads.decoder import PictureRefused
 from stream.web.uploads.receiver import PictureUploads
 
 WAITING_MAX = 16
-"""Requests that wait at a time; one more is told so."""
+"""Limit of waiting requests; further ones are refused."""
 
 FRAME_LIMIT_S = 5.0
 """Longest wait for the next frame."""
@@ -64,11 +64,11 @@ class Microscope(PictureRequests):
 
     @property
     def is_crowded(self) -> bool:
-        """True where so many wait that no more may."""
+        """True if no further request may wait."""
         return len(self._waiting) >= WAITING_MAX
 
     async def newest(self, levels: tuple[int, ...]) -> bytes | None:
-        """Return an inspection of the next frame with pictures of these levels; None where none comes in time."""
+        """Return an inspection of the next frame with pictures of these levels; None if no frame comes in time."""
         self.loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = self.loop.create_future()
         self._waiting[answer] = levels
@@ -81,7 +81,7 @@ class Microscope(PictureRequests):
             self._waiting.pop(answer, None)
 
     async def picture(self, pixels: Rgb, levels: tuple[int, ...]) -> bytes | None:
-        """Return the inspection of a picture uint8 RGB [H, W, 3]; None where none comes in time."""
+        """Return the inspection of a picture uint8 RGB [H, W, 3]; None if it does not come in time."""
         async with self._turn:
             if self._source is None:
                 return None

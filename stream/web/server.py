@@ -1,4 +1,4 @@
-"""Server of the web page, in a thread with an event loop of its own: uvicorn over a socket that is bound here."""
+"""Server of the web page, in a thread with its own event loop: uvicorn over a socket that is bound here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ACCEPT_RETRY_S = 1.0
 """Wait before another connection is accepted, after one could not be for lack of descriptors or memory."""
 
 SILENT_LIMIT_S = 10.0
-"""A connection that asks for nothing for so long, at first or after a request, is closed: a thousand of them would take
+"""Time after which a connection without a request, at first or after one, is closed: a thousand of them would take
 all descriptors."""
 
 SILENT_CHECK_S = 1.0
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 class WebServer:
     """Serves the page of `cameras`, by name, from when it is made until it is closed.
 
-    Raises OutputError where the address cannot be had or the certificate cannot be used.
+    Raises OutputError if the address cannot be bound or the certificate cannot be used.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WebServer:
         self._begun.result(START_LIMIT_S)
 
     def close(self) -> None:
-        """Let the viewers go and end the thread; may be called twice."""
+        """Disconnect the viewers and end the thread; may be called twice."""
         if self._compare is not None:
             self._compare.close()
         self._server.should_exit = True
@@ -123,7 +123,7 @@ class WebServer:
 
     async def _serve(self) -> None:
         ending = asyncio.Event()
-        telling = asyncio.gather(*(camera.hub.run(ending) for camera in self._cameras.values()))
+        hubs = asyncio.gather(*(camera.hub.run(ending) for camera in self._cameras.values()))
         closing = asyncio.create_task(self._close_silent(ending))
         accepting = asyncio.create_task(self._accept())
         await asyncio.sleep(0)  # the hubs know their loop from here on
@@ -135,7 +135,7 @@ class WebServer:
             for connection in list(self._server.server_state.connections):
                 connection.transport.abort()  # a browser keeps connections open that it does not use
             ending.set()
-            await telling
+            await hubs
             await closing
             if self._browser_camera is not None:
                 self._browser_camera.close()
@@ -201,15 +201,17 @@ def _silent(connections: Iterable[Protocols]) -> list[Protocols]:
 
 
 def _bound(access: WebAccess) -> socket.socket:
-    """Return a listening socket at the page's address. Raises OutputError where that cannot be had."""
-    where = f"{access.host}:{access.port}"
+    """Return a listening socket at the page's address. Raises OutputError if that cannot be bound."""
+    address = f"{access.host}:{access.port}"
     try:
         family = socket.getaddrinfo(access.host, access.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((access.host, access.port), family=family, backlog=CONNECTIONS_WAITING)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise OutputError(f"cannot serve the web page at {where}: the port is in use; name another one") from error
+            raise OutputError(
+                f"cannot serve the web page at {address}: the port is in use; name another one"
+            ) from error
         reason = error.strerror or (os.strerror(error.errno) if error.errno else str(error))
-        raise OutputError(f"cannot serve the web page at {where}: {reason}; name another HOST:PORT") from error
+        raise OutputError(f"cannot serve the web page at {address}: {reason}; name another HOST:PORT") from error
     listener.setblocking(False)
     return listener

@@ -38,9 +38,9 @@ State = Literal["idle", "opening", "running", "ending"]
 
 @dataclass(frozen=True, slots=True)
 class OfferedSource:
-    """A source under the name by which the page asks for it. `address` may hold a password, and never leaves here.
+    """A source with its name on the page. `address` may hold a password, and is never sent to viewers.
 
-    `problem` says why it cannot be chosen, where that is known before.
+    `problem` is why it cannot be chosen, if that is known in advance.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class OfferedSource:
 
     @property
     def key(self) -> str:
-        """Kind and name: a source that somebody named cannot stand for another one."""
+        """Kind and name: a source named by a user cannot replace one of another kind."""
         return f"{self.kind}/{self.name}"
 
     @property
@@ -77,7 +77,7 @@ def read_named(texts: Iterable[str]) -> list[OfferedSource]:
         if not equals or not NAME.fullmatch(name) or not address:
             raise ConfigError(f"a source for the page is NAME=SOURCE, such as door=rtsp://camera/1; got {text!r}")
         if name in found:
-            raise ConfigError(f"two sources are called {name!r}; give each a name of its own")
+            raise ConfigError(f"two sources are called {name!r}; give each a different name")
         if address == STDIN:
             raise ConfigError(f"{text!r}: standard input can be read only once; name a file or a camera")
         found[name] = OfferedSource("named", name, address, printable_span(name_of(address)))
@@ -140,7 +140,7 @@ class SourceChooser:
 
     @property
     def left(self) -> bool:
-        """True where viewers, or the end of the program, ended the present run."""
+        """True if viewers, or the end of the program, ended the present run."""
         return self._left
 
     @property
@@ -229,7 +229,7 @@ class SourceChooser:
         self.on_change()
 
     def ended(self, remark: str | None = None, error: str | None = None) -> None:
-        """The run of the chosen source is over: `remark` says how, `error` why it failed, where viewers did not end it.
+        """The run of the chosen source is over. `remark` is how, `error` why it failed, unless viewers ended it.
 
         A password in either is left out.
         """

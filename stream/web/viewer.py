@@ -1,4 +1,4 @@
-"""One viewer of the page: the messages that wait for it, its credits for pictures, and limits on what it sends."""
+"""One viewer of the page: the messages that wait for it, its credits for pictures, and limits on its messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT_BYTES_MAX = 64 * 1024
 """Longest message of a viewer; a question has at most 4,000 characters."""
 
 TEXTS_WAITING = 200
-"""Messages that may wait for a viewer; then the oldest is dropped, and the viewer is told how many."""
+"""Limit of messages that wait for a viewer; beyond it the oldest is dropped, and the viewer gets the number."""
 
 CREDITS = 2
 """Pictures that may be on their way to a viewer that has not confirmed one."""
@@ -32,10 +32,10 @@ MESSAGES_A_SECOND = 100
 
 
 class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Message of a viewer. `ok`: so many pictures more may come; `ask`: a question; `rate` and `width`: of pictures;
-    `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run; `clock`: a number
-    that comes back with the program's time. `camera`: the one that the message is for, of several; None for all
-    that the viewer sees."""
+    """Message of a viewer. `ok`: number of further pictures that may come; `ask`: a question; `rate` and `width`: of
+    pictures; `choose`: the key of an offered source; `open`: another source's address; `stop`: end the run; `clock`: a
+    number that comes back with the program's time. `camera`: the one that the message is for, of several; None for
+    all that the viewer sees."""
 
     ok: int | None = None
     clock: int | None = None
@@ -49,7 +49,7 @@ class ViewerMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chooses(self) -> bool:
-        """True where the message is about the source."""
+        """True if the message is about the source."""
         return self.choose is not None or self.open is not None or self.stop
 
 
@@ -57,7 +57,7 @@ _decoder = msgspec.json.Decoder(ViewerMessage)
 
 
 class MessageRefused(Exception):
-    """A viewer's message cannot be followed; the viewer is told why."""
+    """A viewer's message cannot be followed; the error is sent to the viewer."""
 
 
 def decode_message(decoder: msgspec.json.Decoder[Decoded], text: str | bytes) -> Decoded:
@@ -114,7 +114,7 @@ class RateLimit:
 
 
 class Viewer:
-    """Messages for one viewer, taken out one at a time: texts first, and a picture where it has a credit.
+    """Messages for one viewer, taken out one at a time: texts first, and a picture if the viewer has a credit.
 
     Belongs to the event loop. A picture is never queued: the newest one is sent when the viewer is ready for it.
     `greatest_px` limits the width that it may choose. `wake` is set if something waits; a connection that shows several
@@ -133,7 +133,7 @@ class Viewer:
         self._next_s = 0.0
 
     def choose(self, message: ViewerMessage) -> None:
-        """Follow what a viewer wishes for its pictures."""
+        """Apply a viewer's settings of its pictures."""
         if message.ok is not None:
             self.credits = min(CREDITS, self.credits + message.ok)
         if message.rate is not None:
@@ -141,8 +141,8 @@ class Viewer:
         if message.width is not None:
             self.width = min(message.width, self._greatest_px)
 
-    def tell(self, text: bytes) -> None:
-        """Leave a message for the viewer; the oldest goes where too many wait."""
+    def send(self, text: bytes) -> None:
+        """Queue a message for the viewer; drop the oldest beyond the limit."""
         if len(self._texts) >= TEXTS_WAITING:
             self._texts.popleft()
             self._missed += 1
@@ -150,11 +150,11 @@ class Viewer:
         self.wake.set()
 
     def due_s(self) -> float | None:
-        """Return when the viewer wants the next picture; None where it is not ready for one."""
+        """Return when the viewer wants the next picture; None if it is not ready for one."""
         return self._next_s if self.credits > 0 and self._picture is None else None
 
     def show(self, picture: bytes, now_s: float) -> bool:
-        """Give the viewer a picture, if it wants one now; return whether it does."""
+        """Queue a picture for the viewer, if it is ready for one; return whether it is."""
         due_s = self.due_s()
         interval_s = 1 / self.rate
         if due_s is None or now_s < due_s - interval_s / 4:
@@ -166,7 +166,7 @@ class Viewer:
         return True
 
     def next(self) -> bytes | str | None:
-        """Return what is sent next, a text as str and a picture as bytes; None where nothing waits."""
+        """Return the next message, a text as str and a picture as bytes; None if none waits."""
         if self._missed:
             missed, self._missed = self._missed, 0
             return msgspec.json.encode({"topic": "missed", "count": missed}).decode()

@@ -1,4 +1,4 @@
-"""Clocks that jump: the wall clock means nothing, and a monotonic clock that stands still or leaps breaks nothing."""
+"""Clocks that jump: the wall clock has no effect, and a monotonic clock that stops or leaps causes no failure."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ FRAMES = 20
 WALL_CLOCK_FOR_PEOPLE = {
     "stream/fleet/on_ray/hosts.py": "relates the monotonic times of two machines",
     "stream/fleet/on_ray/run.py": "relates the monotonic times of two machines",
-    "stream/logs.py": "tells people and log readers when something happened",
-    "stream/recording/recorder.py": "tells a person when something was recorded",
+    "stream/logs.py": "dates log lines for readers",
+    "stream/recording/recorder.py": "dates recordings for readers",
     "stream/sinks/services.py": "stamps messages for other machines",
     "stream/runtime/pictures.py": "stamps pictures with the time of day for browsers",
-    "stream/sinks/robotics/pictures.py": "places a recording among those of other programs, where asked to",
+    "stream/sinks/robotics/pictures.py": "places a recording among those of other programs, if asked to",
     "stream/sinks/webhook.py": "stamps messages for other machines",
     "stream/sources/soap.py": "stamps requests with the time of a camera, which refuses others",
     "stream/sinks/otlp/sink.py": "places spans among those of other programs",
     "stream/web/hub.py": "stamps messages for browsers",
-    "stream/display/state.py": "tells a person at what time something was said",
+    "stream/display/state.py": "dates answers for users",
 }
-"""Where the time of day is what is wanted."""
+"""Modules that may read the time of day, with the reason."""
 
 
 def wall_clocks(path: Path) -> list[str]:

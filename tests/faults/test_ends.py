@@ -57,7 +57,7 @@ class Run:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that descends from the command, whoever its parent is by now."""
+        """Every process that descends from the command, orphans included."""
         found = []
         for process in psutil.process_iter():
             try:

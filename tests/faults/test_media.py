@@ -19,7 +19,7 @@ MUTATIONS = 200
 BATCH = 50
 BATCH_LIMIT_S = 1200
 PEAK_MAX_BYTES = 3 << 30
-"""What a reader may hold at its peak: some decoded frames of the largest size that a damaged header may claim."""
+"""Limit of a reader's peak memory: some decoded frames of the largest size that a damaged header may claim."""
 
 MADE = {
     "square.mp4": {},
@@ -32,7 +32,7 @@ MADE = {
 
 
 def read_all(path: Path, seeds: Sequence[int]) -> Counter[str]:
-    """What became of the copies of `path` with the damage of each seed."""
+    """Counts of the outcomes of reading copies of `path` with the damage of each seed."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.damaged", str(path), *map(str, seeds)],
         cwd=ROOT,

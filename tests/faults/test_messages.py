@@ -70,7 +70,7 @@ from tests.support.served_answers import ServedAnswers
 
 COUNTS = [1000, pytest.param(100_000, marks=pytest.mark.slow)]
 GROWTH_MAX_BYTES = 64 << 20
-"""What decoding garbage may add to the process: far above noise, far below what garbage announces."""
+"""Limit of memory that decoding garbage may add: far above noise, far below what garbage announces."""
 
 pytestmark = pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES)
 
@@ -175,7 +175,7 @@ def unpack(message: Message, parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_arrays_are_what_their_header_says_or_refused(count: int) -> None:
+def test_arrays_match_their_header_or_are_refused(count: int) -> None:
     rng = random.Random(1)
     read = 0
     for number, data in enumerate(many([part for parts in WITH_PARTS for part in parts], count)):
@@ -227,7 +227,7 @@ def _packed(sent: tuple[Message, list[np.ndarray]]) -> tuple[Message, tuple[byte
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: int) -> None:
-    """Damage below the checksums is told and left out; behind them, as another program may write it, it is refused."""
+    """Damage below the checksums is reported and left out; damage behind them, written by a program, is refused."""
     encoder = msgspec.msgpack.Encoder()
     message, arrays = token_message(2, 1, PACKET)
     whole, image = frame_message(2, 1, WHOLE, in_snapshot=False)

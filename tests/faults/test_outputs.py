@@ -57,7 +57,7 @@ def lines(path: Path) -> int:
 
 
 def frames(path: Path) -> int:
-    """Frames that can be shown before the place where the file was cut off."""
+    """Number of decodable frames of a file that may be cut off."""
     shown = 0
     with av.open(str(path)) as container, suppress(av.FFmpegError):
         for _ in container.decode(video=0):
@@ -174,7 +174,7 @@ def test_a_run_that_would_speak_to_a_closed_stdout_ends_well(video: str, closed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_an_error_without_anywhere_to_tell_it_is_a_status(closed: str) -> None:
+def test_an_error_without_an_output_for_its_message_is_a_status(closed: str) -> None:
     done = shell(f"$CAPTION caption absent.mp4 -o a.vtt {closed}")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

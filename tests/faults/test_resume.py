@@ -1,4 +1,4 @@
-"""`kill -9` of a whole run at random moments, with the bundled model: it goes on, and ends with the same bytes."""
+"""`kill -9` of a whole run at random moments, with the bundled model: it continues, and ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Runs:
         return path.read_bytes().count(b'"type":"answer"') if path.exists() else 0
 
     def kill(self, name: str, answers: int, later_s: float, *more: str) -> None:
-        """Ends a run and its children by SIGKILL once it has given so many answers, or a moment later."""
+        """Ends a run and its children by SIGKILL after this many answers, or a moment later."""
         run = self.start(name, *more)
         until = time.monotonic() + LIMIT_S
         while self.answers(name) < answers:

@@ -33,7 +33,7 @@ RUNS = {
 
 
 class EventRecorder:
-    """Sink that keeps every event as JSON lines, without what the clock decides."""
+    """Sink that keeps every event as JSON lines, without fields that depend on the clock."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

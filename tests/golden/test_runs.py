@@ -39,7 +39,7 @@ def compare(folder: Path, golden_folder: Path, count_share: float = 0.0) -> None
     names = sorted(file.name for file in golden_folder.iterdir())
     assert sorted(file.name for file in folder.iterdir()) == names
     for name in names:
-        lines, golden = ((where / name).read_text(encoding="utf-8").splitlines() for where in (folder, golden_folder))
+        lines, golden = ((part / name).read_text(encoding="utf-8").splitlines() for part in (folder, golden_folder))
         assert len(lines) == len(golden), name
         for number, (line, golden_line) in enumerate(zip(lines, golden, strict=True), 1):
             if name.endswith(".jsonl") and is_alike(json.loads(line), json.loads(golden_line), count_share):

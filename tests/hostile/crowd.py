@@ -1,4 +1,4 @@
-"""A crowd of connections that say nothing, and one that says too much."""
+"""A crowd of connections that send nothing, and one that sends too much."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOM = 2 * CROWD + 500
 
 
 def room_for_a_crowd() -> bool:
-    """Whether this process may have so many connections; asks for it where that is needed."""
+    """Whether this process may have that many connections; raises the limit if needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < ROOM <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (ROOM, hard))

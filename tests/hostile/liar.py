@@ -1,4 +1,4 @@
-"""An answer stage that lies: it greets a client as it should, and answers with whatever it is given to say."""
+"""An answer stage that lies: it greets a client as it should, and answers with the messages of a test."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.hostile.lies import Sent, answered, glanced, greeting
 from tests.support.network import LIMIT_S
 
 Say = Callable[[int], Sequence[Sent]]
-"""What is said about a packet, by the number of the answer that it asks for."""
+"""Messages about a packet, by the number of the answer that it asks for."""
 
 
 class Liar:
-    """Serves one port in a thread. `honest_after`: from this packet on it answers as it should. `look`: what it says of
-    overviews, if it wants any; from the third one on it tells the truth."""
+    """Serves one port in a thread. `honest_after`: from this packet on it answers as it should. `look`: its messages
+    about overviews, if it wants any; from the third one on it is honest."""
 
     def __init__(self, say: Say, honest_after: int | None = None, look: Say | None = None) -> None:
         self._say = say

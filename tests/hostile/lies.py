@@ -48,7 +48,7 @@ def glanced(number: int, query: str = "What?", **fields: Any) -> Sent:
 
 
 def greeting(query: str = "What?", *, can_glance: bool = False) -> list[Sent]:
-    """What a client must hear before it asks."""
+    """Messages that a client must receive before it asks."""
     embedding = np.full((1, 8), 0.5, np.float32)
     asking = QueryAccepted(query=query, model_id="liar", arrays=specs_of(embedding))
     return [
@@ -111,7 +111,7 @@ LOOKS: dict[str, Callable[[int], list[Sent]]] = {
     "a turn that expires": lambda number: [[encode(TurnExpired(turn=turn))] for turn in range(50)],
     "an answer instead": lambda number: [answered(number), glanced(number)],
 }
-"""What is said about an overview, by the number of the glance."""
+"""Messages about an overview, by the number of the glance."""
 
 
 def lie(rng: random.Random, number: int) -> Sequence[Sent]:

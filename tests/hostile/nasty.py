@@ -1,4 +1,4 @@
-"""One text with everything that a server may say and a terminal, a player or a reader of lines would obey."""
+"""One text with every sequence that a terminal, a player or a reader of lines would obey."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NASTY = (
 )
 
 SHOWN = ("plain", "[link=http://x]a[/link]", "[bold]b[/bold]", ":smile:", "zerowidth", "forged cue", "last", "end")
-"""What is to be read of it."""
+"""Parts of it that outputs must show."""
 
 FORBIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\u3164\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
-"""What no line of an output may hold."""
+"""Sequences that no line of an output may hold."""
 
 BROKEN_NAME = b"caf\xe9\x1b]0;owned\x07".decode("utf-8", "surrogateescape")
-"""The name of a file as the system gives it where its bytes are no UTF-8."""
+"""The name of a file as the system returns it if its bytes are not UTF-8."""

@@ -19,7 +19,7 @@ TOPIC = b"ask"
 
 
 def publish(payload: bytes, qos: int = 1, number: int = 1, size: int | None = None) -> bytes:
-    """A PUBLISH packet (MQTT 3.1.1, 3.3); `size` is what it says of its length."""
+    """A PUBLISH packet (MQTT 3.1.1, 3.3); `size` is its declared length."""
     content = len(TOPIC).to_bytes(2, "big") + TOPIC + number.to_bytes(2, "big") + payload
     left, length = len(content) if size is None else size, b""
     while True:
@@ -31,7 +31,7 @@ def publish(payload: bytes, qos: int = 1, number: int = 1, size: int | None = No
 
 @contextmanager
 def hostile(talk: Callable[[socket.socket], None]) -> Iterator[tuple[BrokerSession, list[bytes]]]:
-    """A session with a broker that lets it in and then talks; the questions that arrive."""
+    """A session with a broker that accepts it and then sends; the questions that arrive."""
 
     def serve() -> None:
         connection, _ = listener.accept()

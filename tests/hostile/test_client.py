@@ -50,7 +50,7 @@ OTHER = TokenPacket(FrameStamp(1, 1, 1, 9), HONEST.grid, HONEST.regions, HONEST.
 
 
 class EchoingAnswerModel(GlancingAnswerModel):
-    """Says the question with its answer, so that another client's would be seen; trips over some questions."""
+    """Answers with the question, so that another client's would be seen; fails on some questions."""
 
     def embed_query(self, query: str) -> Any:
         if "\x00" in query:
@@ -100,7 +100,7 @@ class Honest:
 
 
 def structured(rng: random.Random) -> list[bytes]:
-    """A message of a client, with some of its fields changed, or in a place where it does not belong."""
+    """A message of a client, with some of its fields changed or misplaced."""
     packet, arrays = token_message(rng.randrange(3), rng.randrange(50), OTHER)
     overview, _ = glance_message(rng.randrange(3), rng.randrange(50), OTHER)
     seeds: list[tuple[Message, list[bytes]]] = [
@@ -129,7 +129,7 @@ def structured(rng: random.Random) -> list[bytes]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedAnswers]:
-    """An answer server that only holders of a key reach; whatever they send, it does not fail."""
+    """An answer server that only holders of a key reach; none of their messages makes it fail."""
     with ExitStack() as stack:
         served = ServedAnswers(stack, f"tcp://127.0.0.1:{free_port()}", EchoingAnswerModel, tmp_path / "keys")
         yield served
@@ -163,7 +163,7 @@ def test_a_flood_of_questions_is_looked_at_a_few_at_a_time(server: ServedAnswers
             honest.ask()
 
 
-def test_one_that_wants_turns_and_takes_none_loses_them_sooner_and_sooner(
+def test_a_client_that_asks_for_turns_and_uses_none_loses_them_sooner_and_sooner(
     server: ServedAnswers, honest: Honest
 ) -> None:
     bad = server.raw()

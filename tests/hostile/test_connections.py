@@ -1,4 +1,4 @@
-"""A thousand connections that never say who they are, at every port: an honest client beside them is served."""
+"""A thousand connections that never finish their greeting, at every port: an honest client beside them is served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.served_answers import ServedAnswers
 ANYWHERE = "tcp://127.0.0.1:*"
 GROWTH_MAX_BYTES = 200 << 20
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
-"""The first half of what a ZeroMQ peer says."""
+"""The first half of a ZeroMQ peer's greeting."""
 
 pytestmark = [
     pytest.mark.growth_max_bytes(GROWTH_MAX_BYTES),
@@ -32,7 +32,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING, b"\x00" * 64])
-def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
+def test_the_answer_port_serves_clients_beside_a_half_open_connection(first: bytes) -> None:
     with ExitStack() as stack:
         endpoint = f"tcp://127.0.0.1:{free_port()}"
         served = ServedAnswers(stack, endpoint)
@@ -48,13 +48,13 @@ def test_the_answer_port_serves_whoever_speaks(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING])
-def test_the_control_port_serves_whoever_speaks(first: bytes) -> None:
+def test_the_control_port_serves_clients_beside_a_half_open_connection(first: bytes) -> None:
     with closing(RequestServer(ANYWHERE, None, lambda body: body[::-1])) as server, half_open(server.endpoint, first):
         assert request(server.endpoint, None, b"abc", LIMIT_S) == b"cba"
 
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING])
-def test_the_published_run_reaches_whoever_listens(first: bytes) -> None:
+def test_the_published_run_reaches_its_subscribers_beside_a_half_open_connection(first: bytes) -> None:
     with closing(Publisher(ANYWHERE, None, kept=("state",))) as publisher, half_open(publisher.endpoint, first):
         publisher.publish("state", b"\x01")
         with listening(publisher.endpoint, "state") as listener:
@@ -62,7 +62,7 @@ def test_the_published_run_reaches_whoever_listens(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
-def test_the_metrics_reach_whoever_asks(first: bytes) -> None:
+def test_the_metrics_reach_clients_beside_a_half_open_connection(first: bytes) -> None:
     with closing(HttpServer("127.0.0.1", 0, lambda path: Page(200, "text/plain", b"well"))) as server:
         host, port = server.address
         with half_open(f"http://{host}:{port}", first):
@@ -77,7 +77,7 @@ def test_the_metrics_reach_whoever_asks(first: bytes) -> None:
     [b"X: " + b"y" * 60_000 + b"\r\n", b"X: y\r\n" * 5_000, b"GET /" + b"a" * 1_000_000],
     ids=["line", "lines", "path"],
 )
-def test_a_bomb_of_headers_gets_an_error_and_nobody_else_does(bomb: bytes) -> None:
+def test_a_bomb_of_headers_gets_an_error_and_other_clients_do_not(bomb: bytes) -> None:
     with closing(HttpServer("127.0.0.1", 0, lambda path: Page(200, "text/plain", b"well"))) as server:
         host, port = server.address
         with (
@@ -97,12 +97,12 @@ with zmq.Context() as context, context.socket(zmq.XSUB) as flood:
     for number in range(int(sys.argv[2])):
         flood.send(b"\\x01" + f"{number}".encode() * 100)
 """
-"""A subscriber to as many topics; in a process of its own, because its socket remembers all of them itself."""
+"""A subscriber to as many topics, in a separate process, because its socket remembers all of them itself."""
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_subscriber_cannot_make_the_publisher_remember_all_it_says(count: int) -> None:
-    """It may subscribe to anything; what nothing is published about is forgotten."""
+    """It may subscribe to anything; topics without publications are forgotten."""
     topics = ("state", "frame")
     with ExitStack() as stack:
         publisher = stack.enter_context(closing(Publisher(ANYWHERE, None, kept=("state",), topics=topics)))

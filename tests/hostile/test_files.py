@@ -1,4 +1,4 @@
-"""Recordings, journals and configurations that somebody has tampered with: refused, and nothing else is read."""
+"""Recordings, journals and configurations that were tampered with: refused, and nothing else is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDENTITY = msgspec.msgpack.encode({"identity": {"source": "x"}})
 
 
 def sparse(path: Path, head: bytes, size: int) -> None:
-    """A file that says to be large, and takes no room on the disk."""
+    """A sparse file: a large size, and no room on the disk."""
     with path.open("wb") as file:
         file.write(head)
         file.truncate(size)

@@ -1,4 +1,4 @@
-"""Media made to harm: what unfolds to gigabytes, and what leads to other files than the one that was named."""
+"""Media made to harm: files that unfold to gigabytes, and files that lead to others than the named one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.support.video import make_video, moving_square
 ROOT = Path(__file__).resolve().parents[2]
 
 GROWTH_MAX_BYTES = 200 << 20
-"""What all bombs together may add to a process; most would add more, each by itself."""
+"""Limit of memory that all bombs together may add to a process; most would add more, each by itself."""
 
 LIMIT_S = 120.0
-"""Far above what refusing takes; a bomb that unfolds takes minutes."""
+"""Far above the time of a refusal; a bomb that unfolds takes minutes."""
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -136,25 +136,25 @@ from stream.errors import SourceError
 from stream.sources.factory import open_source
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-begin, said = peak_bytes(), {}
+begin, results = peak_bytes(), {}
 for address in sys.argv[1:]:
     try:
         with open_source(address, CaptureConfig(max_frames=50), MonotonicClock()) as source:
-            said[address] = f"{sum(1 for _ in source.frames())} frames"
+            results[address] = f"{sum(1 for _ in source.frames())} frames"
     except SourceError as error:
-        said[address] = str(error)
-print(json.dumps({"said": said, "growth_bytes": peak_bytes() - begin}))
+        results[address] = str(error)
+print(json.dumps({"results": results, "growth_bytes": peak_bytes() - begin}))
 """
 
 
 def opened_apart(*addresses: Path) -> tuple[list[str], int]:
-    """What became of each address in a process of its own, and by how much that process grew at most, in bytes."""
+    """The outcome of each address in a separate process, and the peak growth of that process in bytes."""
     done = subprocess.run(
         [sys.executable, "-c", OPENS, *map(str, addresses)], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout)
-    return [result["said"][str(address)] for address in addresses], result["growth_bytes"]
+    return [result["results"][str(address)] for address in addresses], result["growth_bytes"]
 
 
 @pytest.fixture(scope="module")
@@ -170,25 +170,25 @@ def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestBombs:
     def test_none_unfolds(self, bombs: Path) -> None:
         paths = [bombs / name for name in BOMBS]
-        said, growth_bytes = opened_apart(*paths)
-        for path, line in zip(paths, said, strict=True):
+        outcomes, growth_bytes = opened_apart(*paths)
+        for path, line in zip(paths, outcomes, strict=True):
             assert line.startswith((f"{path} has ", f"no frame of {path} can be decoded (", f"{path} is not a video"))
             assert "\n" not in line
         assert growth_bytes < GROWTH_MAX_BYTES
-        assert said[0] == (
+        assert outcomes[0] == (
             f"{paths[0]} has 65000x65000 pixels, more than capture.max_pixels = {MAX_PIXELS}; scale it down, or raise "
             "capture.max_pixels"
         )
 
     def test_nor_does_any_in_a_folder(self, bombs: Path) -> None:
-        said, growth_bytes = opened_apart(bombs)
-        assert said in (["1 frames"], ["2 frames"], ["3 frames"]), "and those whose metadata Pillow leaves alone"
+        outcomes, growth_bytes = opened_apart(bombs)
+        assert outcomes in (["1 frames"], ["2 frames"], ["3 frames"]), "and those whose metadata Pillow leaves alone"
         assert growth_bytes < GROWTH_MAX_BYTES
 
     def test_a_hundred_thousand_pictures_are_read_one_by_one(self, tmp_path: Path) -> None:
         (tmp_path / "long.gif").write_bytes(gif(100_000, 16))
-        said, growth_bytes = opened_apart(tmp_path / "long.gif")
-        assert said == ["50 frames"]
+        outcomes, growth_bytes = opened_apart(tmp_path / "long.gif")
+        assert outcomes == ["50 frames"]
         assert growth_bytes < GROWTH_MAX_BYTES
 
     def test_the_limit_can_be_moved(self, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def playlist(name: str, video: Path) -> str:
 class TestOtherFiles:
     @pytest.fixture
     def private(self, tmp_path: Path) -> Path:
-        """A video that lies beside what is opened, and is not what was asked for."""
+        """A video that lies beside the opened file, and was not asked for."""
         return make_video(tmp_path / "private.ts", moving_square(5), codec="mpeg2video")
 
     @pytest.mark.parametrize(("name", "kind"), list(zip(PLAYLISTS, [*KINDS, KINDS[0]], strict=True)))

@@ -58,8 +58,8 @@ def test_a_lie_ends_a_run_in_one_line_or_is_survived(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["an answer of 40 MB", "a part of 40 MB", "numbers that are none", "nonsense"])
-def test_where_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: Path) -> None:
-    """A captioning run asks again what came to nothing, and its files hold no more than what is true."""
+def test_if_the_truth_follows_a_lie_every_answer_comes(name: str, tmp_path: Path) -> None:
+    """A captioning run asks again after an invalid answer, and its files hold true answers only."""
     path = tmp_path / "a.jsonl"
     with lying(LIES[name], honest_after=1) as liar:
         events, error = run(config(liar.endpoint, output=OutputConfig(paths=(str(path),))))
@@ -86,7 +86,7 @@ def test_a_lie_about_an_overview_is_survived(name: str, live: bool) -> None:
 
 
 def test_a_flood_of_texts_costs_no_frame() -> None:
-    """Frames do not wait for what is said, and no more of it is passed on than an answer may have."""
+    """Frames do not wait for texts, and no more text is passed on than an answer may have."""
     too_many = 600
 
     def flood(number: int) -> list[list[bytes]]:
@@ -108,11 +108,11 @@ def test_a_flood_of_texts_costs_no_frame() -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_random_lies_never_end_in_anything_but_an_answer_or_one_error(count: int) -> None:
     rng = random.Random(11)
-    said = 0
-    while said < count:
+    lies = 0
+    while lies < count:
         with lying(lambda number: [*(one for _ in range(200) for one in lie(rng, number)), answered(number)]) as liar:
             events, error = run(config(liar.endpoint))
             assert liar.sent
-            said += liar.sent
+            lies += liar.sent
         assert error is not None or isinstance(events[-1], Summary)
         assert all(event.query == "What?" for event in events if isinstance(event, Answer))

@@ -55,7 +55,7 @@ EVENTS: list[Event] = [
 ]
 
 
-def tell(sink: Sink) -> None:
+def write_nasty_events(sink: Sink) -> None:
     if isinstance(sink, (LinesDisplay, ProgressDisplay, LiveDisplay)):
         sink.attach(ScriptedRun([]), None)
     for event in EVENTS:
@@ -73,7 +73,7 @@ def check_lines(text: str) -> None:
     "make", [lambda: ProgressDisplay(captions=True), lambda: LinesDisplay(None)], ids=["terminal", "lines"]
 )
 def test_displays_print_lines(make: Callable[[], Sink], capfd: pytest.CaptureFixture[str]) -> None:
-    tell(make())
+    write_nasty_events(make())
     out, err = capfd.readouterr()
     check_lines(out)
     check_lines(err)
@@ -83,7 +83,7 @@ def test_displays_print_lines(make: Callable[[], Sink], capfd: pytest.CaptureFix
 
 
 def test_the_log_for_machines_is_lines_of_json(capfd: pytest.CaptureFixture[str]) -> None:
-    tell(JsonDisplay(captions=True))
+    write_nasty_events(JsonDisplay(captions=True))
     out, err = capfd.readouterr()
     check_lines(out)
     check_lines(err)
@@ -111,7 +111,7 @@ def screen() -> Iterator[Pty]:
 
 
 OWN_CONTROLS = re.compile(r"\x1b\[(?:\?(?:1|7|12|25|1049|2004)[hl]|[0-2]?[JK]|\d*(?:;\d+)*m|H|\d*[ACD])|[\b\r\n]")
-"""What the displays write themselves: cursor, colours, erasing what they have drawn; no title, no link."""
+"""Control sequences of the displays: cursor, colours, erasing what they have drawn; no title, no link."""
 
 
 @pytest.mark.parametrize("kind", ["terminal", "live"])
@@ -136,7 +136,7 @@ def test_on_a_terminal_only_the_display_itself_controls_it(screen: Pty, kind: st
 
 def test_web_captions_hold_one_cue_for_one_answer(tmp_path: Path) -> None:
     path = tmp_path / "a.vtt"
-    tell(CaptionSink(str(path)))
+    write_nasty_events(CaptionSink(str(path)))
     text = path.read_text(encoding="utf-8")
     check_lines(text)
     cues = webvtt.read(str(path)).captions
@@ -152,7 +152,7 @@ def test_web_captions_hold_one_cue_for_one_answer(tmp_path: Path) -> None:
 
 def test_subrip_captions_hold_one_cue_for_one_answer_and_no_tag(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
-    tell(CaptionSink(str(path)))
+    write_nasty_events(CaptionSink(str(path)))
     text = path.read_text(encoding="utf-8")
     check_lines(text)
     cues = list(pysubs2.load(str(path)))
@@ -163,7 +163,7 @@ def test_subrip_captions_hold_one_cue_for_one_answer_and_no_tag(tmp_path: Path) 
 
 def test_lines_of_json_keep_the_text_as_data(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    tell(JsonlSink(str(path)))
+    write_nasty_events(JsonlSink(str(path)))
     data = path.read_bytes().decode()
     check_lines(data)
     reported = [json.loads(line) for line in data.splitlines()]

@@ -11,7 +11,7 @@ Ctrl-C. Then three short runs are killed whole, by SIGKILL of the command.
 
 Faults: a process that is left; the command has grown; a file that cannot be read; an answer that is in one file and not
 in another, or twice; an answer to another camera's question; a camera that has no answer for SILENCE_MAX_S although its
-processes and a server are there. That counts from its last answer, from the last signal to a process of its own, and
+processes and a server are there. That counts from its last answer, from the last signal to one of its processes, and
 from the moment at which a server was ready again, whichever is latest.
 """
 
@@ -53,10 +53,10 @@ QUESTIONS = {
     "own1": "What is there?",
     "own2": "What happens now?",
 }
-"""Cameras, and what each of them asks; the first two ask servers."""
+"""Cameras, and the question of each; the first two ask servers."""
 
 MARK = "ARR_COC_KILLS"
-"""Environment variable by which the processes of a run are known, whoever their parent is."""
+"""Environment variable that marks the processes of a run, orphans included."""
 
 EVERY_S = 2.0
 STOPPED_MAX_S, DOWN_MAX_S = 12.0, 5.0
@@ -66,7 +66,7 @@ SILENCE_MAX_S = 30.0
 """A frame process that is stopped is killed after 5 s, and the model loads for a while on a busy machine."""
 END_LIMIT_S = 60.0
 GONE_LIMIT_S = 5.0
-"""The processes of a run end within 3 s (docs/robustness.md); this is what a busy machine takes."""
+"""The processes of a run end within 3 s (docs/robustness.md); this limit is for a busy machine."""
 FORKS_DIE_AT = 0.9
 
 
@@ -81,7 +81,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 class FleetCommand:
-    """`fleet` with its cameras, and what it has answered so far."""
+    """`fleet` with its cameras, and its answers so far."""
 
     def __init__(self, folder: Path, servers: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class FleetCommand:
                     self.answered_s[event["camera"]].append(now_s)
 
     def children(self) -> dict[str, psutil.Process]:
-        """Return its frame processes by camera, the answer process, and what forks them all, where they are there.
+        """Return its frame processes by camera, the answer process, and the fork server, as far as they exist.
 
         Those that were forked have another parent once the fork server is gone.
         """
@@ -139,7 +139,7 @@ class FleetCommand:
 
 
 class Silences:
-    """For how long each camera had no answer while nothing was done to it and somebody could answer."""
+    """For how long each camera had no answer while it was not disturbed and a server could answer."""
 
     def __init__(self, command: FleetCommand, servers: Mapping[str, AnswerServerProcess]) -> None:
         self._command = command
@@ -165,7 +165,7 @@ class Silences:
 
 @dataclass
 class Kills:
-    """What is done to whom, and when; by a seed."""
+    """Signals to processes, and their times; by a seed."""
 
     command: FleetCommand
     servers: dict[str, AnswerServerProcess]
@@ -177,7 +177,7 @@ class Kills:
     _number: Iterator[int] = field(default_factory=itertools.count)
 
     def step(self, now_s: float) -> None:
-        """Do what is due; start servers again that have died."""
+        """Send the due signals; start servers again that have died."""
         while self._due and self._due[0][0] <= now_s:
             heapq.heappop(self._due)[2]()
 
@@ -187,7 +187,7 @@ class Kills:
             self._later(now_s, lambda name=name: self._keep(name))  # type: ignore[misc]
 
     def kill_forks(self) -> None:
-        """Kill what forks the processes: from then on they are started afresh."""
+        """Kill the fork server: from then on processes are started afresh."""
         if (forks := self.command.children().get("forks")) is not None:
             self._send(forks, "forks", signal.SIGKILL)
 
@@ -231,7 +231,7 @@ class Kills:
             self.servers[name].stopped = how == signal.SIGSTOP
 
     def release(self) -> None:
-        """Let all go on that are stopped, without doing anything else."""
+        """Resume all stopped processes, without doing anything else."""
         for name, server in self.servers.items():
             if server.lives:
                 self._send(psutil.Process(server.process.pid), name, signal.SIGCONT)
@@ -240,7 +240,7 @@ class Kills:
 
 
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> int | None:
-    """Ask a process to end; return its status, None where it had to be killed."""
+    """Ask a process to end; return its status, None if it had to be killed."""
     process.send_signal(how)
     try:
         return process.wait(END_LIMIT_S)
@@ -264,13 +264,13 @@ def left_over(mark: str) -> list[str]:
 
 
 def merged(texts: Sequence[str]) -> list[str]:
-    """Return texts without line breaks, and each once where it follows itself; as captions show them."""
+    """Return texts without line breaks and without repetitions of the text before; as captions show them."""
     words = [" ".join(text.split()) for text in texts]
     return [text for text, _ in itertools.groupby(words) if text]
 
 
 def cues(path: Path) -> list[str]:
-    """Return the texts of a WebVTT file. Raises ValueError where it is none, or its cues are not in order."""
+    """Return the texts of a WebVTT file. Raises ValueError if it is none, or its cues are not in order."""
     head, *blocks = path.read_text(encoding="utf-8").strip().split("\n\n")
     if head != "WEBVTT":
         raise ValueError("it does not begin with WEBVTT")
@@ -286,7 +286,7 @@ def cues(path: Path) -> list[str]:
 
 
 def mcap_answers(path: Path) -> list[dict[str, Any]]:
-    """Return the answers of an MCAP file. Raises where it is damaged."""
+    """Return the answers of an MCAP file. Raises if it is damaged."""
     found = []
     with path.open("rb") as file:
         for _, channel, message in make_reader(file).iter_messages():
@@ -310,7 +310,7 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
     if lines.pop() and ended:
         faults.append("day.jsonl: the last line is cut off")
     events = [json.loads(line) for line in lines]
-    told: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, float]] = {}
     for name, question in QUESTIONS.items():
         own = [event for event in events if event["camera"] == name]
         answers = [event for event in own if event["type"] == "answer"]
@@ -323,7 +323,7 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
         if {answer["query"] for answer in answers} - {question}:
             faults.append(f"{name}: it has an answer to another question")
         faults += _file_faults(folder, name, answers, ended=ended)
-        told[name] = {
+        counts[name] = {
             "answers": len(answers),
             "numbers_without_answer": (numbers[-1] + 1 if numbers else 0) - len(answers),
             "restarts": sum(event["type"] == "restarted" for event in own),
@@ -333,10 +333,10 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
         if ended and len(summaries) != 1:
             faults.append(f"{name}: it has {len(summaries)} summaries")
         for summary in summaries:
-            told[name]["answers_lost"] = lost = summary["dropped"].get("answer.lost", 0)
-            if told[name]["numbers_without_answer"] > lost + told[name]["of_these_frames"]:
+            counts[name]["answers_lost"] = lost = summary["dropped"].get("answer.lost", 0)
+            if counts[name]["numbers_without_answer"] > lost + counts[name]["of_these_frames"]:
                 faults.append(f"{name}: more answers are missing than were lost or died with a frame process")
-    return faults, told
+    return faults, counts
 
 
 def _file_faults(folder: Path, name: str, answers: Sequence[dict[str, Any]], *, ended: bool) -> list[str]:
@@ -365,7 +365,7 @@ def _file_faults(folder: Path, name: str, answers: Sequence[dict[str, Any]], *, 
 
 
 def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[str, Any]:
-    """Run, kill, and return what was found."""
+    """Run, kill, and return the findings."""
     mark = secrets.token_hex(8)
     temporary = folder / "tmp"
     temporary.mkdir()
@@ -421,7 +421,7 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
             "longest_unexplained_s": round(silent_s, 1),
         }
         if silent_s > SILENCE_MAX_S:
-            faults.append(f"{name}: no answer for {silent_s:.0f} s, although somebody could answer")
+            faults.append(f"{name}: no answer for {silent_s:.0f} s, although a server could answer")
     return {
         "seconds": round(time.monotonic() - begin_s),
         "signals": _by_victim(kills.done),

@@ -2,8 +2,8 @@
 
 Server, pool, client, scheduler of answers and supervisor are the program's own; the links between them are simulated.
 
-What a camera shows is a secret, and the model tells everything that a client has ever shown it: so an answer that went
-to somebody else, or a client that got another one's place, is seen in its text.
+A camera shows a secret, and the model's answer lists all secrets that a client has ever shown it: so an answer that
+went to another client, or a client in another one's slot, is seen in its text.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ FRAME_NS, PROBES_NS = NS_PER_S // 4, NS_PER_S // 4
 EVERY_NS, FILM_EVERY_NS = 4 * NS_PER_S, NS_PER_S // 2
 HOP_NS = NS_PER_MS // 2
 COARSE = 5
-"""A server waits so many times as long for a message where none comes: what it does then has limits of a second."""
+"""Factor of a server's waits for messages: its work after an empty wait has limits of a second."""
 LOAD_S = (3.0, 10.0)
 PIECE_S = (0.02, 0.15)
 LONG_PREFILL, LONG_S = 0.01, 12.0
-"""Share of answers that begin with so long a silence; a server that works is not to be left."""
+"""Share of answers that begin with a silence of LONG_S; clients must not leave a server that works."""
 PIECE_CHARS = 4
 STATS = AnswerStats(1, 1, 1.0, 1.0, 1.0, None)
 SILENCE_MAX_S = 45.0
@@ -159,7 +159,7 @@ class SimulatedLink(Link):
             self._server.clients.pop(self._name, None)
 
     def _connect(self) -> None:
-        """Reach the server, where it is there and does not stand still, and send what waits."""
+        """Reach the server, if it runs and is not stopped, and send the waiting messages."""
         if self._server is None:
             server = self._network.servers.get(self._endpoint)
             if server is None or server.process.dead or server.process.stopped_ns is not None:
@@ -180,7 +180,7 @@ class SimulatedLink(Link):
 
 
 def _travelled(message: Message, arrays: Sequence[npt.NDArray[Any]]) -> Envelope:
-    """Return what arrives of a message."""
+    """Return a message as it arrives."""
     return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
 
 
@@ -198,10 +198,10 @@ class SimulatedTransport(Transport):
         return SimulatedServerLink(self._network, self._process, endpoint)
 
 
-class TellingModel:
-    """Model that tells each client all secrets that it has ever shown, piece by piece."""
+class RememberingModel:
+    """Model that answers with all secrets that the client has ever shown, piece by piece."""
 
-    model_id = "telling"
+    model_id = "remembering"
     knows_levels = knows_wide = can_glance = takes_device_pixels = False
     attention_readable = True
     memory = None
@@ -235,7 +235,7 @@ class TellingModel:
         assert isinstance(packet, TokenPacket)
         seen = self._seen.setdefault(client, set())
         seen.add(int(packet.host_pixels[0, 0, 0, 0]))
-        return told(query, seen)
+        return expected_text(query, seen)
 
     def prefill(self) -> None:
         """Take the time of a prefill: none, but for a few that are very long."""
@@ -275,8 +275,8 @@ class TellingModel:
         question.ended, question.stats = True, STATS
 
 
-def told(query: str, secrets: set[int]) -> str:
-    """Return the answer to a query of somebody who has shown these secrets."""
+def expected_text(query: str, secrets: set[int]) -> str:
+    """Return the answer to a query of a client that has shown these secrets."""
     return f"{query} {sorted(secrets)}"
 
 
@@ -285,7 +285,7 @@ def _ns(seconds: float) -> int:
 
 
 class MortalServer:
-    """`serve-answers`, which is started again a while after it has died; with slots where it is `batched`."""
+    """`serve-answers`, which is started again a while after it has died; with slots if it is `batched`."""
 
     def __init__(self, fleet: ChaosFleet, endpoint: str, *, batched: bool) -> None:
         self.endpoint = endpoint
@@ -304,7 +304,11 @@ class MortalServer:
         transport = SimulatedTransport(self._fleet.network, self.process)
         options = ServerOptions(self.endpoint, shared=True, statistics=self.statistics)
         server = AnswerServer(
-            lambda: TellingModel(time, self._fleet.chance, self._slots), options, transport, self.control, clock=time
+            lambda: RememberingModel(time, self._fleet.chance, self._slots),
+            options,
+            transport,
+            self.control,
+            clock=time,
         )
         self.process.start(server.run)
 
@@ -359,7 +363,7 @@ class SimulatedChild(ChildProcess):
 
 
 class MortalCamera:
-    """Run of one camera: its frame process under a supervisor, and what has come of its answers.
+    """Run of one camera: its frame process under a supervisor, and its answers.
 
     With `lockstep` it reads a film frame by frame, and no answer may be missing.
     """
@@ -391,7 +395,7 @@ class MortalCamera:
         return child.process
 
     def poll(self) -> None:
-        """Start the frame process again where it has died; after a crash loop a service manager begins anew."""
+        """Start the frame process again if it has died; after a crash loop a service manager begins anew."""
         try:
             self.restarts += isinstance(self._supervisor.poll(), Restarted)
         except StageDied:
@@ -425,7 +429,7 @@ class MortalCamera:
         elif isinstance(event, Answer):
             self.answers += 1
             self.answered_ns = self._fleet.time.now_ns()
-            if event.text != told(self.query, {self.number}) or event.query != self.query:
+            if event.text != expected_text(self.query, {self.number}) or event.query != self.query:
                 self.faults.append(f"it heard {event.text!r}")
             if event.answer < self._expected or (self.lockstep and event.answer != self._expected):
                 self.faults.append(f"answer {event.answer} came where {self._expected} was expected")
@@ -461,7 +465,7 @@ class CameraStage:
         self._stamp: FrameStamp | None = None
 
     def run(self) -> None:
-        """Show frame after frame. Ends where the run would end with an error."""
+        """Show frame after frame. Ends as the run would end with an error."""
         scheduler, time = self._scheduler, self._fleet.time
         scheduler.connect(self._transport)
         with closing(scheduler):
@@ -537,7 +541,7 @@ class ChaosFleet:
         self._starts: dict[str, int] = {}
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass, with deaths."""
+        """Let `seconds` pass, with deaths."""
         end_ns = self.time.now_ns() + _ns(seconds)
         while self.time.now_ns() < end_ns:
             self.time.advance(NS_PER_S // 10)
@@ -558,7 +562,7 @@ class ChaosFleet:
             server.process.kill()
 
     def faults(self) -> list[str]:
-        """Return what must not be."""
+        """Return the faults."""
         found = [f"camera {camera.number}: {fault}" for camera in self.cameras for fault in camera.faults]
         for camera in self.cameras:
             if camera.longest_silence_s > SILENCE_MAX_S:
@@ -582,7 +586,7 @@ class ChaosFleet:
                     server.start()
 
     def _strike(self) -> None:
-        """Do something to somebody; a film's frame process is not started again by anybody, and is left alone."""
+        """Disturb a process at random; a film's frame process is not started again, and is left alone."""
         chance = self.chance
         victims: list[MortalServer | MortalCamera] = [*self.servers, *(c for c in self.cameras if not c.lockstep)]
         victim = chance.choice(victims)

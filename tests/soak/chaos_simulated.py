@@ -1,12 +1,12 @@
-"""Ten hours in virtual time in which answer servers and frame processes die at random: who is served, what grows.
+"""Ten hours in virtual time in which answer servers and frame processes die at random: service and growth.
 
     python -m tests.soak.chaos_simulated [--hours 10] [--cameras 6] [--servers 3] [--every 12] [--seed 1] [--out FILE]
 
 The program's own answer server, server pool, client, scheduler of answers and supervisor run over simulated links
 (`tests/soak/chaos_fleet.py`); nothing else is simulated of them. Every 12 s on average a server or a frame
 process is killed, stopped for up to 20 s, or asked to end. A server is started again after up to 10 s, and loads its
-model for 3 to 10 s. One camera reads a film in lockstep, where no answer may be missing; its frame process is left
-alone. One answer in a hundred begins with a silence of 12 s, for which no server is to be left.
+model for 3 to 10 s. One camera reads a film in lockstep, in which no answer may be missing; its frame process is left
+alone. One answer in a hundred begins with a silence of 12 s, for which clients must not leave the server.
 
 Faults: an answer that holds what another camera has shown, or an answer to its question; one that is missing in
 lockstep, or comes twice; a server that was left although it did not stand still; more clients at a server than there
@@ -34,11 +34,11 @@ from tests.soak.chaos_fleet import ChaosFleet
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos_simulated.json"
 HOUR_S = 3600.0
 OBJECTS_GROW_MAX = 0.03
-"""Share of the objects after the first hour: what is under way differs from moment to moment."""
+"""Share of the objects after the first hour: the work in flight differs from moment to moment."""
 
 
 def measure(hours: float, cameras: int, servers: int, every_s: float, seed: int) -> dict[str, Any]:
-    """Run a fleet for so long and report on it after each hour and at the end."""
+    """Run a fleet for `hours` and report on it after each hour and at the end."""
     begin_s, others = time.monotonic(), threading.active_count()
     fleet = ChaosFleet(cameras, servers, every_s=every_s, seed=seed)
     looks: list[dict[str, Any]] = []

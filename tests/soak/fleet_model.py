@@ -1,4 +1,4 @@
-"""Simulated cameras that ask answer servers: what a turn costs, who waits, and what a server's death does."""
+"""Simulated cameras that ask answer servers: the cost of a turn, the waits, and the effect of a server's death."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FAILOVER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one server's work takes in ms, by how many answers it is done for at once.
+    """Times of one server's work in ms, by the number of concurrent answers.
 
-    `begin_ms`: encoding and prefilling so many newcomers; `step_ms`: one more token for so many answers. Both are
+    `begin_ms`: encoding and prefilling that many new answers; `step_ms`: one more token for that many answers. Both are
     measured for some numbers, and lie on straight lines between them and beyond. An answer has `tokens`. `message_ms`
-    is what the server adds to a step for so many beside the model: taking in messages, sending tokens, keeping account.
+    is the overhead of the server in a step for that many: receiving messages, sending tokens, accounting.
     """
 
     begin_ms: Mapping[int, float]
@@ -30,7 +30,7 @@ class Costs:
     message_ms: Mapping[int, float] = field(default_factory=dict)
 
     def begin_s(self, count: int) -> float:
-        """Seconds until `count` newcomers have their first token."""
+        """Seconds until `count` new answers have their first token."""
         return (_between(self.begin_ms, count) + self._messages_ms(count)) / 1e3
 
     def step_s(self, count: int) -> float:
@@ -51,7 +51,7 @@ def _between(known: Mapping[int, float], count: int) -> float:
 
 @dataclass(slots=True)
 class Turn:
-    """One answer: when it was asked for, begun, and heard of first and last, in seconds; None where it never was."""
+    """One answer: when it was asked for, begun, and heard of first and last, in seconds; None if it never was."""
 
     camera: int
     asked_s: float
@@ -82,7 +82,7 @@ class Served:
     lost: int = 0
 
     def figures(self) -> dict[str, float]:
-        """Answers a second, waits in seconds, and the least share of a camera in what it wanted and in the mean."""
+        """Answers a second, waits in seconds, and the least share of a camera in its demand and in the mean."""
         span_s = self.seconds - self.warm_s
         done = [[turn for turn in own if turn.done_s is not None and turn.done_s >= self.warm_s] for own in self.turns]
         ended = [turn for own in done for turn in own]
@@ -126,7 +126,7 @@ class Fleet:
         self._lost = 0
 
     def run(self, seconds: float, *, warm_s: float = 0.0, outages: tuple[Outage, ...] = ()) -> Served:
-        """Simulate so many seconds."""
+        """Simulate `seconds` seconds."""
         for server in self._servers:
             self._env.process(self._serve(server))
         for camera in range(len(self._turns)):

@@ -1,18 +1,18 @@
-"""Many cameras and several answer servers, simulated: where they are full, and what the death of one does.
+"""Many cameras and several answer servers, simulated: their capacity, and the effect of the death of one.
 
     python -m tests.soak.fleet_simulation [--figures FILE] [--every SECONDS] [--seconds N] [--out FILE]
 
-What encoding and prefilling so many newcomers takes, and one more token for so many answers, is measured here with the
-bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is what a server adds to a step beside
-the model (`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and what the model
-takes for that is taken off. `--figures` gives those of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
+The costs of encoding and prefilling several new answers, and of one more token for several, are measured here with the
+bundled model on one thread, 63 visual and 12 text tokens, in processor time. So is the overhead of a server in a step
+(`message_ms`, by slots and by answers at once): one client asks it alone, then four do, and the model's time is
+subtracted. `--figures` gives the costs of another machine instead, as JSON: {"name", "begin_ms": {"1": …,
 "8": …}, "step_ms": {"1": …, "8": …}, "message_ms": {"1": {"1": …}, "8": {"1": …, "4": …}}, "tokens", "slots"}. Beside
 them stand those of a GPU, which are an estimate.
 
-The simulation is compared with what was measured: eight clients that ask without a pause, by slots (`batching.json`),
-and paced cameras (`fleet.json`). Nothing of that goes into its costs. Target: answers a second within 15 %.
+The simulation is compared with measurements: eight clients that ask without a pause, by slots (`batching.json`),
+and paced cameras (`fleet.json`). They do not enter its costs. Target: answers a second within 15 %.
 
-A server is *full* where the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
+A server is *full* if the worst camera gets less than 0.9 of its answers, or the first text of one answer in twenty
 comes later than a second after it was due; `first` says which of the two comes first with a tenth more cameras.
 `one_more`: how many cameras more one more server serves. `death`: one server of several dies at 70 % of their cameras,
 for a minute. Figures are medians of simulations that begin by chance.
@@ -55,9 +55,9 @@ LEAST_SHARE, LATEST_FIRST_S = 0.9, 1.0
 WITHIN = 0.15
 SEEDS = (0, 1, 2)
 ALONE_ANSWERS = 4
-"""Of each client, for each time that what messages cost is measured."""
+"""Of each client, for each measurement of the cost of messages."""
 ASKING = 4
-"""Clients of the second measurement of what messages cost; eight are what the simulation is compared with."""
+"""Clients of the second measurement of the cost of messages; the simulation is compared with eight."""
 
 GPU_ESTIMATE = {
     "name": "Qwen3-VL-2B on a data-center GPU (estimate, not measured)",
@@ -139,7 +139,7 @@ def together(model: QwenAnswerModel, packets: Sequence[TokenPacket]) -> list[flo
 
 
 def compared(figures: dict[str, Any], every_s: float) -> list[dict[str, Any]]:
-    """Simulated answers a second beside the measured ones, where a benchmark has written some."""
+    """Simulated answers a second beside the measured ones, if a benchmark has written some."""
     rows = []
 
     def add(case: str, found: float, simulated: float) -> None:
@@ -180,8 +180,8 @@ def most_cameras(figure: Callable[[int], dict[str, float]], likely: int) -> int:
 
 
 def law(figures: dict[str, Any], every_s: float, seconds: float) -> list[dict[str, Any]]:
-    """For each number of servers: the most cameras, what fails with more, what one more server brings, and what a death
-    does."""
+    """For each number of servers: the most cameras, the first failure with more, the gain of one more server, and the
+    effect of a death."""
     costs, rows = costs_of(figures), []
 
     def simulated(cameras: int, servers: int, outages: tuple[Outage, ...] = ()) -> dict[str, float]:
@@ -221,17 +221,17 @@ def fails_first(beyond: dict[str, float]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """As it is printed."""
+    """The report as text."""
     lines = [
         f"{'servers':>8}{'cameras':>9}{'answers/s':>11}{'p95 first, s':>14}{'busy':>6}{'one more':>10}  "
         "fails first; a death"
     ]
     for row in rows:
         death, more = row.get("death"), row["one_more"]
-        told = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
+        losses = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
         lines.append(
             f"{row['servers']:8}{row['cameras']:9}{row['answers_hz']:11.1f}{row['p95_first_s']:14.2f}"
-            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{told}"
+            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{losses}"
         )
     return "\n".join(lines)
 

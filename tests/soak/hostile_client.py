@@ -2,9 +2,10 @@
 
     python -m tests.soak.hostile_client [--answers N] [--out FILE]
 
-The answer stage runs in a process of its own, with a model that takes 20 ms for an answer, so that what others cost is
-seen. The hostile client runs in a third process. A latency is from asking for a turn to the whole answer. Target: the
-median beside any hostile client at most twice the median alone; a client that takes its turns doubles it by right.
+The answer stage runs in a separate process, with a model that takes 20 ms for an answer, so that the cost of other
+clients is seen. The hostile client runs in a third process. A latency is from asking for a turn to the whole answer.
+Target: the median beside any hostile client at most twice the median alone; a client that takes its turns doubles it by
+right.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ PACKET = TokenPacket(
 
 
 class SteadyAnswerModel:
-    """Takes ANSWER_S for an answer, in four pieces, and nothing for a question."""
+    """Model with answers of ANSWER_S in four pieces, and no work for a question."""
 
     model_id, knows_levels, knows_wide, known_world, allocator = "steady", True, False, None, b""
     can_glance, attention_readable, takes_device_pixels = False, False, False
@@ -169,13 +170,13 @@ class Honest:
 
     def ask_ms(self, number: int) -> float:
         """How long one answer took."""
-        start_s, told = time.monotonic(), None
-        while not isinstance(told, AnswerReply):
+        start_s, reply = time.monotonic(), None
+        while not isinstance(reply, AnswerReply):
             self._link.send(TurnRequest())
             turn = self._until(TurnGrant)
             self._link.send(*token_message(number, turn.turn, PACKET))
-            told = self._until(AnswerReply, TurnExpired)
-        assert told.answer == number
+            reply = self._until(AnswerReply, TurnExpired)
+        assert reply.answer == number
         return 1000 * (time.monotonic() - start_s)
 
     def _until(self, *kinds: type[Any]) -> Any:

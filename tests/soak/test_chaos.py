@@ -1,4 +1,4 @@
-"""Fleets whose processes die: in virtual time, and what is said of the files that they leave."""
+"""Fleets whose processes die: in virtual time, and the checks of the files that they leave."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answers(fleet: ChaosFleet) -> list[int]:
     return [camera.answers for camera in fleet.cameras]
 
 
-def test_whoever_dies_all_are_served_again_and_hear_nothing_of_each_other() -> None:
+def test_after_any_death_all_are_served_again_and_hear_nothing_of_each_other() -> None:
     with closing(ChaosFleet(4, 2, every_s=6.0, seed=5)) as fleet:
         fleet.run(120)
         assert sum(fleet.deeds.values()) > 10
@@ -85,7 +85,7 @@ def test_a_simulation_of_no_length_is_refused_in_one_line(value: str, capsys: py
 
 
 def leave(folder: Path, answers: dict[str, list[dict[str, Any]]], captions: dict[str, list[str]]) -> None:
-    """Write what a run would have left."""
+    """Write the files of a run."""
     lines = [
         json.dumps({"type": "answer", "camera": name, "query": QUESTIONS[name], **given})
         for name, all_given in answers.items()
@@ -107,9 +107,9 @@ def given(number: int, text: str, **changes: Any) -> dict[str, Any]:
 def test_what_is_lost_or_doubled_in_the_files_is_found(tmp_path: Path) -> None:
     good = [given(0, "a"), given(1, "a"), given(3, "b\nc")]
     leave(tmp_path, {"own1": good}, {"own1": ["a", "b c"]})
-    faults, told = check_outputs(tmp_path, ended=False)
+    faults, counts = check_outputs(tmp_path, ended=False)
     assert faults == []
-    assert told["own1"] == {"answers": 3, "numbers_without_answer": 1, "restarts": 0, "of_these_frames": 0}
+    assert counts["own1"] == {"answers": 3, "numbers_without_answer": 1, "restarts": 0, "of_these_frames": 0}
     leave(tmp_path, {"own1": [*good, good[-1]], "own2": [given(0, "x", query="?")]}, {"own1": ["a", "b c"]})
     assert check_outputs(tmp_path, ended=False)[0] == [
         "own1: an answer is there twice, or out of order",

@@ -1,4 +1,4 @@
-"""The simulated fleet: what it must do where the outcome is known."""
+"""The simulated fleet: its results in cases with a known outcome."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_cameras_of_a_dead_server_ask_another_and_come_back() -> None:
     assert 0.5 < before / after < 0.9  # it was dead for a quarter of the time
 
 
-def test_no_server_answers_nobody() -> None:
+def test_without_a_server_no_camera_is_answered() -> None:
     served = Fleet(COSTS, 2, 1, every_s=1).run(30, outages=(Outage(0, 10, 20),))
     assert not any(10.5 < (turn.done_s or 0) < 20 for own in served.turns for turn in own)
     assert served.figures()["answers_hz"] > 1
@@ -71,7 +71,7 @@ def test_messages_cost_each_step() -> None:
     assert fleet_simulation.costs_of(figures).step_s(1) == pytest.approx(0.009)
 
 
-def test_the_law_tells_what_fails_first_and_what_one_more_server_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_shows_what_fails_first_and_what_one_more_server_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"begin_ms": {"1": 2000}, "step_ms": {"1": 1}, "tokens": 2, "slots": 1}
     monkeypatch.setattr(fleet_simulation, "SERVERS", (1, 2))
     monkeypatch.setattr(fleet_simulation, "LATEST_FIRST_S", 30.0)

@@ -1,6 +1,6 @@
 """Virtual time: threads that run one at a time, each until it waits, in the order of the moments they wait for.
 
-Code that blocks runs in it as it is; only what it waits for has to be made of `VirtualTime.wait`. Two runs with the
+Blocking code runs in it unchanged; only its waits have to be made of `VirtualTime.wait`. Two runs with the
 same random numbers are equal.
 """
 
@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable
 
 RUN_LIMIT_S = 120.0
-"""What runs without waiting for so long hangs."""
+"""A thread that runs for this long without waiting hangs."""
 
 
 class Killed(BaseException):
-    """Raised in a thread of a process that is killed, where it waits. No program can catch it as an error."""
+    """Raised in a waiting thread of a process that is killed. No program can catch it as an error."""
 
 
 class VirtualProcess:
@@ -32,12 +32,12 @@ class VirtualProcess:
         self._held: list[tuple[_VirtualThread, int]] = []
 
     def start(self, run: Callable[[], None]) -> None:
-        """Run something in a thread of its own, from now on. The process is dead once the first of them returns."""
+        """Run something in a separate thread, from now on. The process is dead once the first of them returns."""
         self._threads.append(_VirtualThread(self, run, first=not self._threads))
         self._time.wake(self._threads[-1], 0)
 
     def kill(self) -> None:
-        """End all of its threads where they wait."""
+        """End all of its threads at their waits."""
         self.dead, self.stopped_ns = True, None
         self._held.clear()
         threads, self._threads = self._threads, []
@@ -45,19 +45,19 @@ class VirtualProcess:
             thread.end()
 
     def stop(self) -> None:
-        """Let its threads stand still."""
+        """Stop its threads."""
         if not self.dead and self.stopped_ns is None:
             self.stopped_ns = self._time.now_ns()
 
     def go_on(self) -> None:
-        """Let its threads go on that stand still."""
+        """Resume its stopped threads."""
         self.stopped_ns = None
         held, self._held = self._held, []
         for thread, number in held:
             self._time.wake(thread, number)
 
     def hold(self, thread: _VirtualThread, number: int) -> bool:
-        """Return whether it stands still; then the thread goes on with it."""
+        """Return whether it is stopped; then the thread goes on with it."""
         if self.stopped_ns is not None:
             self._held.append((thread, number))
         return self.stopped_ns is not None
@@ -78,7 +78,7 @@ class _VirtualThread:
         self._thread.start()
 
     def turn(self) -> None:
-        """Let it run until it waits or has ended. Raises what it raised."""
+        """Run it until it waits or has ended. Raises its error."""
         if self._ended:
             return
         self._go.release()
@@ -133,19 +133,19 @@ class VirtualTime:
         heapq.heappush(self._due, (max(when_ns, self._now_ns), next(self._number), act))
 
     def wait(self, limit_ns: int) -> None:
-        """Wait, at most so long; in a virtual thread. `waker` ends it early."""
+        """Wait, at most `limit_ns`; in a virtual thread. `waker` ends it early."""
         thread, number = self._waiting()
         self.at(self._now_ns + limit_ns, lambda: self.wake(thread, number))
         thread.pause()
         thread.waits += 1
 
     def waker(self) -> Callable[[], None]:
-        """Return what ends the next wait of this thread early; for whoever knows that there is something for it."""
+        """Return the function by which another thread ends the next wait of this one early."""
         thread, number = self._waiting()
         return lambda: self.wake(thread, number)
 
     def wake(self, thread: _VirtualThread, number: int) -> None:
-        """Let a thread go on now, unless it has done so already; with its process, where that stands still."""
+        """Let a thread go on now, unless it has done so already; later with its process, if that is stopped."""
 
         def turn() -> None:
             if thread.waits == number and not thread.process.dead and not thread.process.hold(thread, number):
@@ -160,7 +160,7 @@ class VirtualTime:
         self.at(self._now_ns, turn)
 
     def advance(self, span_ns: int) -> None:
-        """Let so much time pass."""
+        """Let `span_ns` pass."""
         end_ns = self._now_ns + span_ns
         while self._due and self._due[0][0] <= end_ns:
             self._now_ns, _, act = heapq.heappop(self._due)

@@ -47,7 +47,7 @@ def clip(tmp_path: Path) -> str:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit status and the error, which is the last line and the only one that says so."""
+    """The exit status and the error, which is the last line and the only one that reports it."""
     status = main(list(arguments))
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("error: ") for line in lines].count(True) == 1, lines
@@ -177,7 +177,7 @@ def test_help_lists_realtime_wherever_it_is_accepted(capsys: pytest.CaptureFixtu
     assert "no SOURCE to watch" in error_of(capsys, "watch", "--realtime")[1]
 
 
-def test_help_tells_the_question_that_is_asked_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_default_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["caption", "--help"]) == 0
     assert f"The question. [{DEFAULT_QUERY}]" in " ".join(capsys.readouterr().out.split())
 
@@ -234,7 +234,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["demo", "-o", "/dev/null/x"], "cannot make the folder"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_what_cannot_be_done_is_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, error = error_of(capsys, *arguments)

@@ -1,4 +1,4 @@
-"""Configuration in layers: what wins, and what each mistake says."""
+"""Configuration in layers: precedence, and the message of each mistake."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_set_takes_toml_values_and_bare_text(assignment: str, key: str, value: o
 
 
 @pytest.mark.parametrize("assignment", ["allocate.budget", "=3", ""])
-def test_set_without_key_or_equals_sign_says_the_form(assignment: str) -> None:
+def test_set_without_key_or_equals_sign_shows_the_form(assignment: str) -> None:
     with pytest.raises(ConfigError, match=r"--set needs KEY=VALUE.*got"):
         layer_from_assignment(assignment)
 
@@ -103,7 +103,7 @@ def test_an_unknown_key_names_the_place_and_the_nearest_right_one(key: str, mess
         ("pipeline.single_process", "yes", "pipeline.single_process should be a valid boolean, got 'yes'"),
     ],
 )
-def test_a_wrong_value_says_what_is_accepted(key: str, value: object, message: str) -> None:
+def test_a_wrong_value_is_refused_with_the_accepted_ones(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_config([ConfigLayer("here", {key: value})])
     assert str(caught.value) == f"here: {message}"
@@ -196,7 +196,7 @@ def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], 
         (["--budget", "4000", "--max-budget", "4000"], True),
     ],
 )
-def test_a_memory_is_kept_where_it_can_be(options: list[str], kept: bool) -> None:
+def test_a_memory_is_kept_if_it_can_be(options: list[str], kept: bool) -> None:
     assert run_config(*options).answer.keeps_groups is kept
 
 
@@ -272,7 +272,7 @@ def test_set_and_options_win_over_every_file() -> None:
     assert run_config("--budget", "6", "-s", "allocate.budget=5", "-c", "webcam").allocate.budget == 6
 
 
-def test_what_is_wrong_in_one_of_several_files_names_that_file(tmp_path: Path) -> None:
+def test_a_mistake_in_one_of_several_files_names_that_file(tmp_path: Path) -> None:
     good, unknown, wrong = (tmp_path / name for name in ("good.toml", "unknown.toml", "wrong.toml"))
     good.write_text("[allocate]\nbudget = 5\n", encoding="utf-8")
     unknown.write_text("[allocate]\nbudgt = 5\n", encoding="utf-8")
@@ -302,7 +302,7 @@ def test_files_that_cannot_be_used_say_why(tmp_path: Path) -> None:
 
 
 def refusal(key: str, text: str) -> str:
-    """What is wrong with that text as that key's value; empty where nothing is."""
+    """The error of that text as that key's value; empty for a valid one."""
     try:
         build_config([layer_from_option("--set", key, text)])
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The presets in configs/ hold only keys that exist, and say what they are for."""
+"""The presets in configs/ hold only keys that exist, and state their purpose."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_preset_for_files_loses_nothing() -> None:
 
 
 def test_a_folder_of_the_same_name_does_not_hide_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the folder `demo` that `make demo` leaves."""
+    """As the folder `demo` of `make demo`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
     assert layer_from_file("demo").values

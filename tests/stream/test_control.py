@@ -1,4 +1,4 @@
-"""How a run is told to stop, and what its failures are called."""
+"""How a run is stopped, and the errors of its failures."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_failure_after_a_cancel_follows_from_it() -> None:
 
 
 @pytest.mark.parametrize("error", [SourceError("gone"), ModelError("gated"), StageDied("answer", "x")])
-def test_what_the_user_can_put_right_is_reported_as_it_is(error: Exception) -> None:
+def test_an_error_that_the_user_can_fix_is_reported_as_it_is(error: Exception) -> None:
     assert failure_of("capture", error) is error
 
 
@@ -110,7 +110,7 @@ def test_any_other_is_none_that_is_known_here(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [ModelNotFound, SourceNotFound])
-def test_an_error_tells_problem_and_remedy_apart(kind: type[ModelNotFound | SourceNotFound]) -> None:
+def test_an_error_separates_problem_and_remedy(kind: type[ModelNotFound | SourceNotFound]) -> None:
     error = kind("it is not there", "give another")
     assert (str(error), error.problem, error.remedy) == (
         "it is not there; give another",

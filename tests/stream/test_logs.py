@@ -1,4 +1,4 @@
-"""With --log-json stderr is one JSON object a line, whoever writes."""
+"""With --log-json stderr is one JSON object a line, for any writer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_the_command_says_is_an_object_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_remarks_of_the_command_are_objects_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     written = tmp_path / "a.vtt"
     written.touch()
     report_error("cannot\nread")
@@ -126,7 +126,7 @@ def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str], t
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_nobody_has_to_read_stderr(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_needs_no_reader(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb", buffering=0) as gone:
@@ -143,7 +143,7 @@ def test_nobody_has_to_read_stderr(as_json: bool, monkeypatch: pytest.MonkeyPatc
             logs.set_up(debug=False, as_json=False)
 
 
-def test_ctrl_c_is_obeyed_where_nobody_reads_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_obeyed_without_a_reader_of_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(logs, "STDERR", writer)

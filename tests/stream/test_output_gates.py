@@ -1,4 +1,4 @@
-"""Every text reaches a terminal through few functions, which make it printable: nobody else prints."""
+"""Every text reaches a terminal through few functions, which make it printable; no other function prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRINTS |= {
 PRINTS |= {"Console", "Vt100_Output", "rich.print", "logging.StreamHandler", "os.write", "warnings.warn"}
 
 SHOWN_BY = ("stream.cli", "stream.commands", "stream.logs", "stream.sinks", "stream.display")
-"""Where `os.write` may lead to a terminal; elsewhere it writes files and pipes."""
+"""Packages in which `os.write` may lead to a terminal; elsewhere it writes files and pipes."""
 
 GATES = {
     ("stream.logs", "show", "print"),
@@ -27,7 +27,7 @@ GATES = {
     ("stream.logs", "set_up", "logging.StreamHandler"),
     ("stream.logs", "print_line", "print"),
 }
-"""Where text becomes output: each makes it printable, and a test of its own sees to that."""
+"""Functions by which text becomes output: each makes it printable, as a separate test checks."""
 
 CONSTANT = {
     ("stream.cli", "_print_version", "typer.echo"),
@@ -35,7 +35,7 @@ CONSTANT = {
     ("stream.display.live", "__init__", "print"),
     ("stream.display.live", "_end_waiting", "print"),
 }
-"""They print what the program itself says, and nobody else's words."""
+"""They print the program's own texts, and no others."""
 
 ELSEWHERE = {
     ("arr_coc.ops.backends", "main", "print"),
@@ -46,7 +46,7 @@ ELSEWHERE = {
     ("stream.sinks.output_file", "_write_all", "os.write"),
     ("stream.web.uploads.decoder", "main", "sys.stdout.buffer.write"),
 }
-"""Files, pipes, and what a child prints for its parent, which shows it through a gate."""
+"""Files, pipes, and the output of a child for its parent, which shows it through a gate."""
 
 
 def dotted(node: ast.expr) -> str:
@@ -56,7 +56,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def printing(node: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
-    """Each call that prints: the function that it stands in, and what is called."""
+    """Each call that prints: the function around it, and the called function."""
     for child in ast.iter_child_nodes(node):
         inside = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
         if isinstance(child, ast.Call) and dotted(child.func) in PRINTS:

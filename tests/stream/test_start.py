@@ -1,4 +1,4 @@
-"""Only code of the program and of its libraries runs, never what lies in the folder that the user is in."""
+"""Only code of the program and of its libraries runs, never files of the user's working folder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROOF = """
 import posix
 posix.close(posix.open({proof!r} + "/" + __name__, posix.O_WRONLY | posix.O_CREAT))
 """
-"""Leaves a file of the module's name; it uses nothing but what is built into the interpreter."""
+"""Writes a file of the module's name; it uses only what is built into the interpreter."""
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Every call in a file, with the source of what is called."""
+    """Every call in a file, with the source of the called function."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
@@ -159,8 +159,8 @@ def test_no_command_runs_code_of_the_working_folder(command: str, trapped: Path,
 
 
 @pytest.mark.slow
-def test_neither_does_one_where_python_is_set_to_look_there(tmp_path: Path) -> None:
-    """An empty entry of PYTHONPATH is the working folder; what Python itself imports at its start is out of reach."""
+def test_neither_does_one_on_the_path_of_python(tmp_path: Path) -> None:
+    """An empty entry of PYTHONPATH is the working folder; Python's own imports at its start are out of reach."""
     bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
     elsewhere = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None}
     at_start = {"sitecustomize", "usercustomize", *bare.stdout.replace(".", " ").split(), *elsewhere}

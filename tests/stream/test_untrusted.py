@@ -1,4 +1,4 @@
-"""Text from elsewhere: what of it a terminal may see."""
+"""Text from elsewhere, as a terminal may show it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.hostile.nasty import FORBIDDEN
         ("\x00\x07\x08\x7f", ""),
     ],
 )
-def test_what_a_terminal_would_obey_or_nobody_sees_is_gone(text: str, shown: str) -> None:
+def test_control_sequences_and_invisible_characters_are_removed(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -51,7 +51,7 @@ def test_words_in_any_script_stay(text: str) -> None:
     assert printable(text) == text
 
 
-def test_lines_stay_lines_only_where_they_are_asked_for() -> None:
+def test_lines_stay_lines_only_on_request() -> None:
     text = "one\ttwo\r\nthree\x1b[2J\u2028four  five"
     assert printable_lines(text) == "one two\nthree\nfour  five"
     assert printable_span(text) == "one two three four  five"
@@ -74,7 +74,7 @@ def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
 
 
 @given(st.text())
-def test_json_says_the_same_and_is_printable(text: str) -> None:
+def test_json_keeps_its_value_and_is_printable(text: str) -> None:
     printed = printable_json(json.dumps({"text": text}, ensure_ascii=False))
     assert json.loads(printed) == {"text": text}
     assert not FORBIDDEN.search(printed)

@@ -50,7 +50,7 @@ A = TypeVar("A", bound=Action)
 
 
 def received(message: Message, arrays: Sequence[np.ndarray] = ()) -> Envelope:
-    """What arrives of a message. Raises TransportError if it cannot be read."""
+    """The envelope of a message as it arrives. Raises TransportError if it cannot be read."""
     return Envelope(decode(encode(message)), tuple(np.ascontiguousarray(array).data for array in arrays))
 
 
@@ -168,7 +168,7 @@ class ClientFixture:
         self.hear(TurnGrant(turn=turn))
 
     def grant_again(self, turn: int, kind: type[M]) -> M:
-        """Grants the turn that an open request or glance asks for; the message in which it is sent again."""
+        """Grants the turn of an open request or glance; the message in which it is sent again."""
         self.expect(TurnRequest)
         self.hear(TurnGrant(turn=turn))
         return self.expect(kind)
@@ -182,7 +182,7 @@ class ClientFixture:
         return message.answer
 
     def lose(self) -> list[object]:
-        """The server is gone, and another one is there."""
+        """Replaces the server by another one."""
         self.client.connect("another server", "loss")
         return []
 
@@ -205,7 +205,7 @@ Opener = Callable[..., ClientFixture]
 
 
 class FakeJournal:
-    """Holds the answers of an earlier run by number, and what is kept."""
+    """Answers of an earlier run by number, and kept records."""
 
     def __init__(self, *recalled: JournalEntry) -> None:
         self._recalled = {one.answer.answer: one for one in recalled}

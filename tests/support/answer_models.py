@@ -24,16 +24,16 @@ def on_packet(frame_index: int) -> None:
 
 
 GLANCED_AT = "ARR_COC_TEST_GLANCED_AT"
-"""Environment variable: the file that a killed process leaves."""
+"""Environment variable: the file that a killed process writes."""
 
 BRIGHT = 200
-"""Of 255: a pixel that is brighter makes a check say yes."""
+"""Of 255: a brighter pixel makes a check answer yes."""
 
 
 class FakeAnswerModel:
-    """Says what it was shown; deterministic, and so is its feedback.
+    """Answers with what it was shown; deterministic, and so is its feedback.
 
-    Its yes/no checks report whether something bright is there.
+    Its yes/no checks report whether any pixel is bright.
     """
 
     model_id = "fake"
@@ -61,7 +61,7 @@ class FakeAnswerModel:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
-        """Takes any."""
+        """Accept any query."""
         return ()
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
@@ -170,7 +170,7 @@ class MemoryAnswerModel(FakeAnswerModel):
 
 
 class GlancingAnswerModel(FakeAnswerModel):
-    """Looks at the brightest region of an overview."""
+    """Glances at the brightest region of an overview."""
 
     can_glance = True
 
@@ -184,7 +184,7 @@ class GlancingAnswerModel(FakeAnswerModel):
 
 
 class KilledGlancingAnswerModel(GlancingAnswerModel):
-    """Its process is killed in the middle of the first glance of all, after which the named file is there."""
+    """Its process is killed in the middle of the very first glance, after which the named file exists."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         mark = Path(os.environ[GLANCED_AT])
@@ -233,7 +233,7 @@ class SlowAnswerModel(FakeAnswerModel):
 
 
 class SilentAnswerModel(FakeAnswerModel):
-    """Says nothing, and does not end."""
+    """Generates no text, and does not end."""
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         while True:
@@ -272,7 +272,7 @@ class TalkativeAnswerModel(FakeAnswerModel):
 
 
 class WordlessAnswerModel(FakeAnswerModel):
-    """Has no word for yes."""
+    """Model without a word for yes."""
 
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
@@ -320,7 +320,7 @@ class HangingAnswerModel(FakeAnswerModel):
 
 
 class LeavingAnswerModel(FakeAnswerModel):
-    """Ends its process without telling anybody."""
+    """Ends its process without a message."""
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         print("no more memory", flush=True)
@@ -333,7 +333,7 @@ def open_missing(config: Config) -> FakeAnswerModel:
 
 
 class OneClient:
-    """Asks a model one question after another, as the client that is set; `stats` are those of the last one."""
+    """Client that asks a model one question after another; `stats` are those of the last one."""
 
     def __init__(self, model: Any, client: bytes = b"one") -> None:
         self.model = model
@@ -360,7 +360,7 @@ def pixels_of(packet: Packet) -> np.ndarray:
 
 
 class DeviceAnswerModel(FakeAnswerModel):
-    """Takes pixels on their device, and says where they came from."""
+    """Accepts pixels on their device, and answers with the place that they came from."""
 
     takes_device_pixels = True
 

@@ -1,4 +1,4 @@
-"""Server with an OpenAI-compatible API, of the standard library alone, that behaves as well or badly as it is told."""
+"""Server with an OpenAI-compatible API, of the standard library alone, whose behaviour the test sets, good or bad."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIKELY = {"yes": -0.1, "no": -3.0, "maybe": -4.0}
 
 
 HEAD: dict[str, Any] = {"id": "chatcmpl-1", "created": CREATED, "model": MODEL}
-"""What all replies begin with."""
+"""Fields at the beginning of all replies."""
 
 
 def event(text: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class FakeApiServer(LoopbackServer):
 
     `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`, unless
     `listing` replies in its place. As "vllm"
-    it keeps pictures by their `uuid` in `kept`; else it refuses the field. Whoever stalls waits for `released`.
+    it keeps pictures by their `uuid` in `kept`; else it refuses the field. A stalled request waits for `released`.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _keep_pictures(self, body: dict[str, Any]) -> tuple[int, object] | None:
-        """Keep the pictures of a request by their names as vLLM does; returns what is wrong with them."""
+        """Keep the pictures of a request by their names as vLLM does; returns the error about them."""
         contents = [message["content"] for message in body.get("messages", [])]
         parts = [part for content in contents for part in content if isinstance(part, dict) and "image_url" in part]
         if self.fake.owner != "vllm":
@@ -119,8 +119,8 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
             if part["image_url"] is not None:
                 self.fake.kept[part.get("uuid", "")] = part["image_url"]
             elif part["uuid"] not in self.fake.kept:
-                said = f"Cache miss for image at index {at} but data is not provided."
-                return 400, {"error": {"message": said, "type": "BadRequestError", "param": None, "code": 400}}
+                problem = f"Cache miss for image at index {at} but data is not provided."
+                return 400, {"error": {"message": problem, "type": "BadRequestError", "param": None, "code": 400}}
         return None
 
     def reply(self, status: int, body: object, kind: str = "application/json", **headers: str) -> None:

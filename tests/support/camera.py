@@ -1,4 +1,4 @@
-"""Reads the fake camera in a process into which it was preloaded, and prints what came as JSON.
+"""Reads the fake camera in a process into which it was preloaded, and prints the result as JSON.
 
 FAKE_CAMERA=FOLDER LD_PRELOAD=fake_camera.so python -m tests.support.camera
 """
@@ -27,20 +27,20 @@ def refusal(**capture: object) -> str:
 
 
 def main() -> None:
-    said: dict[str, object] = {"busy": "", "denied": "", "gone": ""}
-    for fault in said:
+    results: dict[str, object] = {"busy": "", "denied": "", "gone": ""}
+    for fault in results:
         (FAULTS / fault).touch()
-        said[fault] = refusal()
+        results[fault] = refusal()
         (FAULTS / fault).unlink()
-    said["mode"] = refusal(camera_mode="640x480:mjpeg")
+    results["mode"] = refusal(camera_mode="640x480:mjpeg")
     (FAULTS / "hang").touch()
-    said["hang"] = refusal(open_timeout_s=0.3)
+    results["hang"] = refusal(open_timeout_s=0.3)
     (FAULTS / "hang").unlink()
     with opened(CAMERA, stall_s=1.5, camera_mode="640x480:yuyv422", fps=30.0) as source:
         info, reading = source.describe(), Reading(source)
-        said["info"] = [info.name, info.width_px, info.height_px, info.fps, info.live, info.codec]
+        results["info"] = [info.name, info.width_px, info.height_px, info.fps, info.live, info.codec]
         frames = reading.frames(15)
-        said["rise"] = all(a.capture_ns < b.capture_ns for a, b in itertools.pairwise(frames))
+        results["rise"] = all(a.capture_ns < b.capture_ns for a, b in itertools.pairwise(frames))
         outages = []
         for fault in ("hang", "gone"):
             (FAULTS / fault).touch()
@@ -48,9 +48,9 @@ def main() -> None:
             (FAULTS / fault).unlink()
             reading.back()
             outages.append(reading.frames(1)[0].discontinuity)
-        said["outages"] = outages
+        results["outages"] = outages
         (FAULTS / "hang").touch()
-    print(json.dumps(said))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from arr_coc.types import TILE_PX, FramePlanes, TileGrid
 Picture = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.float64]
 Pose = tuple[float, float, float, float]
-"""Where a camera looks: pixels right and down of the middle, zoom, angle in degrees."""
+"""Direction of a camera: pixels right and down of the middle, zoom, angle in degrees."""
 
 HEIGHT, WIDTH = 448, 640
 GRID = TileGrid.of(HEIGHT, WIDTH)
@@ -50,7 +50,7 @@ def wall_with_picture(seed: int, height: int = 2 * HEIGHT, width: int = 2 * WIDT
 
 
 def matrix_of(shape: tuple[int, ...], pose: Pose) -> Places:
-    """The affine matrix [2, 3] from a wide picture of `shape` to what a camera in `pose` shows."""
+    """The affine matrix [2, 3] from a wide picture of `shape` to the view of a camera in `pose`."""
     right, down, zoom, angle_deg = pose
     x, y = shape[1] / 2 + right, shape[0] / 2 + down
     matrix = cv2.getRotationMatrix2D((x, y), angle_deg, zoom)
@@ -59,7 +59,7 @@ def matrix_of(shape: tuple[int, ...], pose: Pose) -> Places:
 
 
 def filmed(wide: Picture, pose: Pose) -> Picture:
-    """What the camera shows: uint8 [448, 640]."""
+    """The camera's picture: uint8 [448, 640]."""
     shown = cv2.warpAffine(
         wide, matrix_of(wide.shape, pose), (WIDTH, HEIGHT), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT_101
     )
@@ -83,7 +83,7 @@ def through(matrix: Places, places: Places) -> Places:
 
 @dataclass(frozen=True)
 class Step:
-    """A frame, and where its tiles' middles were in the frame before: x, y [rows, cols, 2]."""
+    """A frame, and the places of its tiles' middles in the frame before: x, y [rows, cols, 2]."""
 
     picture: Picture
     origin: Places

@@ -1,4 +1,4 @@
-"""A child process that imports next to nothing and does what the first line on its stdin says."""
+"""A child process that imports next to nothing and obeys the first line on its stdin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
         os._exit(int(status))
     if order == "beat":
         Heartbeat(int(rest)).ready()
-    if order == "tell":
+    if order == "print":
         print(os.environ["FAKE_CHILD"], flush=True)
     if order == "modules":
         print(*sys.modules, flush=True)

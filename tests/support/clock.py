@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """A clock that moves only when told, for tests."""
+    """A clock that moves only when the test moves it."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns

@@ -35,7 +35,7 @@ class ReceivedSpan:
 
 @dataclass
 class Collector:
-    """What has come: spans in their order, and the paths that they were posted to. `status` is what it answers."""
+    """Received spans in their order, and the paths that they were posted to. `status` is that of its replies."""
 
     port: int = 0
     status: int = 200

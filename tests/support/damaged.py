@@ -1,6 +1,6 @@
-"""Reads damaged copies of one file, and prints what became of each: `python -m tests.support.damaged FILE SEEDS…`.
+"""Reads damaged copies of one file, and prints the outcome of each: `python -m tests.support.damaged FILE SEEDS…`.
 
-In a process of its own, so that a crash within FFmpeg takes nothing else with it. One JSON object a line: the seed
+In a separate process, so that a crash within FFmpeg takes nothing else with it. One JSON object a line: the seed
 before it is read, the outcome after.
 """
 

@@ -1,4 +1,4 @@
-"""Tensors of a device that is not here: they hold values, lie elsewhere, and count what comes to the host.
+"""Tensors of a device that is not here: they hold values, lie elsewhere, and count copies to the host.
 
     with DeviceTensors() as device:
         there = torch.ones(3).to(device.place)   # lies on `device.place`; cannot become an array
@@ -20,14 +20,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 PLACE = torch.device("meta")
 
 READS_BACK = ("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "masked_select", "unique")
-"""Operations that tell the host something, or wait until the device has told how large a result is."""
+"""Operations that report a value to the host, or wait until the device has reported how large a result is."""
 
 TAKES_HOST_NUMBERS = ("index", "index_put", "_index_put_impl")
-"""Operations that CUDA lets take indices of the host."""
+"""Operations of CUDA that accept indices of the host."""
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor whose values are `held` in host memory, where only kernels of the emulated driver look for them."""
+    """A tensor whose values are `held` in host memory, which only kernels of the emulated driver read."""
 
     held: torch.Tensor
 
@@ -51,7 +51,7 @@ class DeviceTensor(torch.Tensor):
 
 
 class DeviceTensors(TorchDispatchMode):
-    """While active, `place` is a device of its own. `copies`: the operations that brought values to the host."""
+    """While active, `place` is a separate device. `copies`: the operations that brought values to the host."""
 
     place = PLACE
 
@@ -115,7 +115,7 @@ def _device_by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _has_masks(name: str, tensors: list[torch.Tensor]) -> bool:
-    """Whether a mask chooses: how many it chooses has to be known first."""
+    """Whether a mask chooses elements: their number has to be known first."""
     return name in TAKES_HOST_NUMBERS and any(tensor.dtype == torch.bool for tensor in tensors[1:])
 
 
@@ -128,5 +128,5 @@ def _wrapped(value: Any) -> Any:
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What a test looks at, which is not counted."""
+    """The values that a test looks at, which is not counted."""
     return _held(tensor)

@@ -1,4 +1,4 @@
-"""Events, packets and replies made by hand, for tests of what takes them."""
+"""Events, packets and replies made by hand."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def summary(**changes: Any) -> Summary:
 
 
 def make_token_packet(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
-    """A packet of so many tokens of the first tile, all of whose pixels have this value."""
+    """A packet of `tokens` tokens of the first tile, all of whose pixels have this value."""
     regions, pixels = np.zeros((tokens, 3), np.int32), np.full((tokens, 3, 32, 32), value, np.uint8)
     return TokenPacket(stamp, grid, regions, np.ones(tokens, np.float32), pixels)
 
@@ -147,7 +147,7 @@ def make_yes_no_reply(number: int, **fields: Any) -> YesNoReply:
 
 
 def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
-    """A packet of so many tokens, all of which are an overview."""
+    """A packet of `tokens` tokens, all of which are an overview."""
     return replace(make_token_packet(stamp, grid, tokens, value), overview=tokens)
 
 

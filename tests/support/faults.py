@@ -1,4 +1,4 @@
-"""Damage, made at random but the same on every run: what a bad link, a bad disk or a bad neighbour sends."""
+"""Damage, made at random but the same on every run, as from a bad link, a bad disk or a bad neighbour."""
 
 from __future__ import annotations
 

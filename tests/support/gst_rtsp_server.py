@@ -37,7 +37,7 @@ def main(login: str, certificate: str, port: str) -> None:
 
 
 def protected(factory: GstRtspServer.RTSPMediaFactory, login: str, certificate: str) -> GstRtspServer.RTSPAuth:
-    """Let only a viewer with that login have the camera, or whoever comes where there is none."""
+    """Let only a viewer with that login have the camera, or any viewer without one."""
     permissions = GstRtspServer.RTSPPermissions()
     for permission in ("media.factory.access", "media.factory.construct"):
         permissions.add_permission_for_role("viewer", permission, True)

@@ -30,7 +30,7 @@ assert all(Gst.ElementFactory.find(name) for name in ("videotestsrc", "x264enc",
 
 
 def require_gstreamer() -> None:
-    """Skip the test where a part of GStreamer is missing."""
+    """Skip the test if a part of GStreamer is missing."""
     try:
         done = subprocess.run([PYTHON, "-c", PROBE], capture_output=True, timeout=LIMIT_S)
     except OSError:

@@ -15,7 +15,7 @@ Entered = TypeVar("Entered", bound="LoopbackServer")
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing is told of clients that do not wait for their reply."""
+        """Prints nothing about clients that do not wait for their reply."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

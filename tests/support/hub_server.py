@@ -14,7 +14,7 @@ from tests.support.http_server import LoopbackServer, QuietHandler
 class HubServer(LoopbackServer):
     """Serves folders as repositories: `models["owner/name"]` is one; a text in its place is the hub's error code.
 
-    `asked` are the requests, and `sent_bytes` what was sent of files.
+    `asked` are the requests, and `sent_bytes` the number of sent bytes of files.
     """
 
     def __init__(self, models: dict[str, Path | str]) -> None:
@@ -26,7 +26,7 @@ class HubServer(LoopbackServer):
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Let this process ask the hub at `url`, as HF_ENDPOINT does for a new one."""
+    """Make this process ask the hub at `url`, as HF_ENDPOINT does for a new one."""
     from huggingface_hub import constants, hf_api
 
     monkeypatch.setattr(constants, "ENDPOINT", url)

@@ -26,7 +26,7 @@ def picture(grey: int, number: int) -> Image:
 def make_dataset(
     folder: Path, frames: Sequence[int] = (8, 5, 12), cameras: Sequence[str] = ("top", "wrist"), codec: str = "libx264"
 ) -> Path:
-    """Write a dataset with so many frames in each episode; the second camera's pictures are 10 darker."""
+    """Write a dataset with `frames` frames in each episode; the second camera's pictures are 10 darker."""
     import pyarrow
     import pyarrow.parquet
 

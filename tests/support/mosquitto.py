@@ -1,4 +1,4 @@
-"""A real MQTT broker, that can be killed and started again, and somebody who listens there."""
+"""A real MQTT broker, that can be killed and started again, and a client that listens there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Mosquitto:
         self._file = folder / "mosquitto.conf"
         lines = [f"listener {self.port} 127.0.0.1", listener, *(settings or ["allow_anonymous true"])]
         if os.geteuid() == 0:
-            lines.insert(0, "user root")  # or it could not read what the test has written
+            lines.insert(0, "user root")  # or it could not read the files of the test
         self._file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +79,7 @@ def broker(folder: Path, *settings: str, listener: str = "") -> Iterator[Mosquit
 
 
 class Subscriber:
-    """Hears messages at a broker."""
+    """Client that receives messages at a broker."""
 
     def __init__(self, port: int, *topics: str, user: str | None = None, password: str | None = None) -> None:
         self._heard: queue.Queue[MQTTMessage] = queue.Queue()
@@ -102,7 +102,7 @@ class Subscriber:
                 return message
 
     def publish(self, topic: str, payload: Any, *, retain: bool = False) -> None:
-        """Say something there, and wait until the broker has it."""
+        """Publish there, and wait until the broker has it."""
         self._client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(LIMIT_S)
 
     def close(self) -> None:

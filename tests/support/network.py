@@ -1,4 +1,4 @@
-"""Waiting for what other processes and threads do, with a limit, and where they may meet."""
+"""Waiting for what other processes and threads do, with a limit, and the places at which they may meet."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stream.config import NetworkConfig
 from stream.transport.security import make_keys
 
 LIMIT_S = 120.0
-"""Only what hangs takes this long: a test that waits for an event never measures the machine's speed."""
+"""Only a hang takes this long: a test that waits for an event never measures the machine's speed."""
 
 LIMIT_MS = int(LIMIT_S * 1000)
 
 
 def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Looks again and again until `seen` says so; fails where that takes too long."""
+    """Calls `seen` until it returns something true; fails if that takes too long."""
     deadline_s = time.monotonic() + limit_s
     while not seen():
         assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
@@ -33,13 +33,13 @@ def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
 
 
 def keyed(folder: Path, name: str = "keys") -> NetworkConfig:
-    """Configuration of hosts that share new keys, in a folder of their own."""
+    """Configuration of hosts that share new keys, in a separate folder."""
     make_keys(folder / name)
     return NetworkConfig(keys=str(folder / name))
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens at."""
+    """A TCP port of this machine without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
@@ -90,7 +90,7 @@ class Relay:
         self._passes.clear()
 
     def go_on(self) -> None:
-        """Pass on what has come meanwhile, and all that follows."""
+        """Pass on the messages so far, and all that follow."""
         self._passes.set()
 
     def _accept(self) -> None:
@@ -114,16 +114,16 @@ class Relay:
 
 
 class Listener:
-    """Hears one publisher."""
+    """Subscriber of one publisher."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
 
     def next(self, topic: str = "", limit_s: float = LIMIT_S) -> Any:
-        """The next message of a topic, as a robot would see it. Fails where none comes."""
-        said = self.next_or_none(topic, limit_s)
-        assert said is not None, f"no {topic or 'message'} within {limit_s} s"
-        return said
+        """The next message of a topic, as a robot would see it. Fails if none comes."""
+        message = self.next_or_none(topic, limit_s)
+        assert message is not None, f"no {topic or 'message'} within {limit_s} s"
+        return message
 
     def next_or_none(self, topic: str = "", limit_s: float = LIMIT_S) -> Any:
         end_s = time.monotonic() + limit_s

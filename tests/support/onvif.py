@@ -64,36 +64,36 @@ class OnvifCamera(LoopbackServer):
         return f"<m:MediaUri><t:Uri>{self.stream_uri.replace('&', '&amp;')}</t:Uri></m:MediaUri>"
 
     def knows(self, request: str, envelope: ElementTree.Element, headers: Any, path: str) -> bool:
-        """Whether a request carries the right login; the time is told to everybody."""
+        """Whether a request carries the right login; the time needs none."""
         if self.login is None or request == "GetSystemDateAndTime":
             return True
         return self._by_token(envelope) if self.auth == "token" else self._by_digest(headers, path)
 
     def _by_token(self, envelope: ElementTree.Element) -> bool:
-        said = {element.tag.rpartition("}")[2]: element.text or "" for element in envelope.iter()}
-        if not {"Username", "Password", "Nonce", "Created"} <= said.keys() or said["Nonce"] in self._nonces:
+        fields = {element.tag.rpartition("}")[2]: element.text or "" for element in envelope.iter()}
+        if not {"Username", "Password", "Nonce", "Created"} <= fields.keys() or fields["Nonce"] in self._nonces:
             return False
         assert self.login is not None
-        self._nonces.add(said["Nonce"])
-        created = datetime.strptime(said["Created"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        self._nonces.add(fields["Nonce"])
+        created = datetime.strptime(fields["Created"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
         if abs(created - datetime.now(timezone.utc) - self.ahead) > TOLERANCE:
             return False
-        nonce = base64.b64decode(said["Nonce"])
-        digest = hashlib.sha1(nonce + said["Created"].encode() + self.login[1].encode()).digest()
+        nonce = base64.b64decode(fields["Nonce"])
+        digest = hashlib.sha1(nonce + fields["Created"].encode() + self.login[1].encode()).digest()
         right = base64.b64encode(digest).decode()
-        return said["Username"] == self.login[0] and hmac.compare_digest(said["Password"], right)
+        return fields["Username"] == self.login[0] and hmac.compare_digest(fields["Password"], right)
 
     def _by_digest(self, headers: Any, path: str) -> bool:
         scheme, _, rest = headers.get("Authorization", "").partition(" ")
         if scheme != "Digest":
             return False
         assert self.login is not None
-        said = parse_keqv_list(parse_http_list(rest))
+        fields = parse_keqv_list(parse_http_list(rest))
         made = hashlib.md5 if self.algorithm == "MD5" else hashlib.sha256
         ours = made(f"{self.login[0]}:cam:{self.login[1]}".encode()).hexdigest()
         asked = made(f"POST:{path}".encode()).hexdigest()
-        right = made(f"{ours}:n0nce:{said['nc']}:{said['cnonce']}:auth:{asked}".encode()).hexdigest()
-        return said["username"] == self.login[0] and said["uri"] == path and said["response"] == right
+        right = made(f"{ours}:n0nce:{fields['nc']}:{fields['cnonce']}:auth:{asked}".encode()).hexdigest()
+        return fields["username"] == self.login[0] and fields["uri"] == path and fields["response"] == right
 
 
 def _profile(profile: tuple[str, str, str, int, int]) -> str:

@@ -20,7 +20,7 @@ def largest_process_bytes() -> int:
 
 
 def complaint(largest_bytes: int) -> str | None:
-    """What is wrong with so much memory; None where it is within the limit."""
+    """The problem with this much memory; None if it is within the limit."""
     if largest_bytes <= LIMIT_BYTES:
         return None
     return (

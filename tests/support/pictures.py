@@ -9,7 +9,7 @@ from stream.protocol.pictures import HEADER, KIND
 
 
 def picture_fields(message: bytes) -> dict[str, Any]:
-    """Return what a picture message holds, by name."""
+    """Return the fields of a picture message, by name."""
     kind, codec, level, camera, index, unix_ms, media_s, *rest = HEADER.unpack_from(message)
     width, height, rows, cols, tokens, overview, *lengths = rest
     assert kind == KIND

@@ -1,4 +1,4 @@
-"""Configurations of the dense Qwen3-VL models as they are published, and how many parameters follow from them."""
+"""Configurations of the dense Qwen3-VL models as they are published, and their numbers of parameters."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def picture(
 
 
 class Recorded(NamedTuple):
-    """A message of a recording: its topic, the name of its schema, its time, its bytes and what they mean."""
+    """A message of a recording: its topic, the name of its schema, its time, its bytes and their meaning."""
 
     topic: str
     schema: str

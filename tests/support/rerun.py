@@ -1,4 +1,4 @@
-"""Rerun recordings read back, and a real server in a viewer's place. Skips where the extra `rerun` is not installed."""
+"""Rerun recordings read back, and a real server in a viewer's place. Skips if the extra `rerun` is not installed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RerunServer:
         self._process.send_signal(number)
 
     def wait_for(self, folder: Path, entity: str, text: str) -> dict[str, list[Row]]:
-        """What it holds, once a row of an entity contains this text."""
+        """The rows of a server, once a row of an entity contains this text."""
         path = folder / "received.rrd"
         url = f"rerun+http://127.0.0.1:{self.port}/proxy"
         fetching = self._program("--connect", url, "--save", str(path))
@@ -105,7 +105,7 @@ class RerunServer:
 
 
 def _readable(path: Path) -> dict[str, list[Row]]:
-    """The rows of a file that still grows; none where its beginning is not written yet."""
+    """The rows of a file that still grows; none if its beginning is not written yet."""
     try:
         return rows_of(path)
     except (RuntimeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Runs without stages, for what shows and ends runs."""
+"""Runs without stages, for displays and for code that ends runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INFO = SourceInfo("a", 64, 64, 25.0, 2_000_000_000, None, False, "h264", "yuv420
 
 
 class ScriptedRun:
-    """Gives the events, and then raises the error, if any."""
+    """Yields the events, and then raises the error, if any."""
 
     source_info = INFO
 
@@ -73,7 +73,7 @@ class ScriptedRun:
 
 
 class EndlessRun(ScriptedRun):
-    """Gives its events, and its summary once it has been told to end."""
+    """Yields its events, and its summary once it has been ended."""
 
     def __init__(self, events: list[Event]) -> None:
         super().__init__(events)
@@ -81,7 +81,7 @@ class EndlessRun(ScriptedRun):
 
     def run(self) -> Iterator[Event]:
         yield from self.events
-        assert self._ending.wait(LIMIT_S), "nobody ended the run"
+        assert self._ending.wait(LIMIT_S), "the run was not ended"
         yield summary(ended=self.calls[0])
 
     def end(self, outcome: str = INTERRUPTED) -> None:
@@ -93,7 +93,7 @@ WATCHED_INFO = SourceInfo("camera", 64, 48, 25.0, None, None, True, "h264", "yuv
 
 
 class WatchedRun:
-    """Remembers what was asked."""
+    """Records the questions."""
 
     source_info = WATCHED_INFO
 
@@ -114,7 +114,7 @@ class WatchedRun:
 E = TypeVar("E", bound=Event)
 
 ENDLESS = "scene:paced-720p30"
-"""An hour long: a run of it ends when the test says so, however long its processes take to start."""
+"""An hour long: a run of it ends on the test's signal, however long its processes take to start."""
 
 RUN_LIMIT_S = 5 * LIMIT_S
 """Several processes start one after the other."""
@@ -122,7 +122,7 @@ RUN_LIMIT_S = 5 * LIMIT_S
 
 @dataclass
 class Seen:
-    """What a run has told so far."""
+    """Events of a run so far."""
 
     run: Run
     events: list[Event] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Seen:
         return self.events[-1]
 
     def since(self, kind: type[Event]) -> list[Event]:
-        """What was told after the last event of that kind; everything where there was none."""
+        """Events after the last one of that kind; all of them without one."""
         at = max((index for index, event in enumerate(self.events) if isinstance(event, kind)), default=-1)
         return self.events[at + 1 :]
 
@@ -199,7 +199,7 @@ M = TypeVar("M", bound=Message)
 
 
 class StageRunner:
-    """A context, a control, and what the test needs of both; closes everything at the end."""
+    """A context, a control, and the parts that the test needs of both; closes everything at the end."""
 
     def __init__(self) -> None:
         self.transport = Transport()
@@ -251,7 +251,7 @@ def expect(link: Link, kind: type[M]) -> M:
 
 
 def expect_whole(link: Link, kind: type[M]) -> tuple[M, Envelope]:
-    """The next message, which must be of this kind, and what came with it."""
+    """The next message, which must be of this kind, and its envelope."""
     received = link.receive(LIMIT_MS)
     assert received is not None, f"no {kind.__name__} came"
     assert isinstance(received.message, kind), f"{received.message} came"

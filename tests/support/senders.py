@@ -32,7 +32,7 @@ FPS = 50
 
 
 class Sender:
-    """Encodes a moving square at its pace into whatever FFmpeg can write to, until it is closed."""
+    """Encodes a moving square at its pace into any output of FFmpeg, until it is closed."""
 
     def __init__(self, target: str, container_format: str, *, gop: int = 10, **options: str) -> None:
         self._target = target
@@ -154,7 +154,7 @@ TYPES = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the files of a folder, and what `live` gives under its name. Close it by `cut`."""
+    """Serves the files of a folder, and the content of `live` under its name. Close it by `cut`."""
 
     daemon_threads = True
     block_on_close = False
@@ -165,7 +165,7 @@ class Server(ThreadingHTTPServer):
         self.live = live or {}
         self.login: tuple[str, str] | None = None
         self.ranges = True
-        """Whether a client may ask for a part of a file."""
+        """True if a client may ask for a part of a file."""
         self.clients: set[socket.socket] = set()
         self.stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
@@ -192,7 +192,7 @@ class Server(ThreadingHTTPServer):
         self.cut()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients may leave when they like."""
+        """Clients may leave at any time."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -243,7 +243,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[start:])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def jpegs(pictures: list[Image]) -> list[bytes]:
@@ -306,7 +306,7 @@ class Reading:
         return self.stop
 
     def until(self, enough: Callable[[list[Item]], bool]) -> list[Item]:
-        """What comes until that is enough."""
+        """Items as they come, until `enough` accepts them."""
         items: list[Item] = []
         while not enough(items):
             items.append(next(self._items))

@@ -27,7 +27,7 @@ BACKENDS: tuple[Backend, ...] = ("cpu", "gl", "cuda")
 Kind = Literal["compiled", "reference", "gl", "cuda"]
 
 KINDS: tuple[Kind, ...] = ("compiled", "reference", "gl", "cuda")
-"""Stores with code of their own: host memory comes with the compiled kernel and without."""
+"""Stores with separate code: host memory comes with the compiled kernel and without."""
 
 MUST_WORK_IN_CI = ("cpu", "compiled", "reference", "gl")
 
@@ -41,8 +41,8 @@ def open_kind(fmt: PlaneFormat, kind: Kind, **options: Any) -> TextureStore:
 
 
 def require(backend: Backend | Kind) -> None:
-    """Skips the test where the store cannot run here, saying what to install; fails it where continuous integration
-    must have it."""
+    """Skips the test if the store cannot run here, with what to install; fails it if continuous integration must have
+    it."""
     problem = _problem(backend)
     if problem is None:
         return
@@ -69,7 +69,7 @@ def _problem(backend: Backend | Kind) -> str | None:
 
 
 def prepare(backend: Backend | Kind, request: pytest.FixtureRequest) -> None:
-    """As `require`; but where no CUDA device is, its store runs on one that the tests make of the CPU."""
+    """As `require`; but without a CUDA device, its store runs on one that the tests make of the CPU."""
     if backend == "cuda":
         request.getfixturevalue("cuda")
     else:
@@ -80,7 +80,7 @@ GONE = "the GPU has fallen off the bus"
 
 
 class FailingStore(CpuStore):
-    """Gives up with its write number `fails_writing` (counted from 0), or its read number `fails_reading`."""
+    """Fails at its write number `fails_writing` (counted from 0), or its read number `fails_reading`."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ def use_failing_stores(monkeypatch: pytest.MonkeyPatch, **fails: int) -> list[Te
 
 
 def shared_device() -> GlDevice:
-    """The device that stores use. Skips the test where there is none."""
+    """The device that stores use. Skips the test if there is none."""
     require("gl")
     return open_device()
 

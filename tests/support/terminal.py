@@ -1,4 +1,4 @@
-"""A terminal made in the test, and what a program wrote on it."""
+"""A terminal made in the test, and the output of a program on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pty:
-    """`program` is the program's end, `written` all that it wrote. `rows` is what the terminal shows."""
+    """`program` is the program's end, `written` all of its output. `rows` is the screen of the terminal."""
 
     def __init__(self, columns: int = 80, rows: int = 24) -> None:
         self.person, self.program = os.openpty()
@@ -55,7 +55,7 @@ class Pty:
         os.write(self.person, keys.encode())
 
     def read(self) -> str:
-        """What was written since the last call."""
+        """Output since the last call."""
         fresh = b""
         while select.select([self.person], [], [], 0)[0]:
             try:
@@ -71,7 +71,7 @@ class Pty:
         return [row.rstrip() for row in self.screen.display]
 
     def until(self, seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-        """Reads until `seen`; fails where that takes too long."""
+        """Reads until `seen`; fails if that takes too long."""
         deadline_s = time.monotonic() + limit_s
         while not seen():
             assert time.monotonic() < deadline_s, self.rows

@@ -1,4 +1,4 @@
-"""Certificates that nobody signed, and TLS in front of servers that have none."""
+"""Self-made certificates, and TLS in front of servers that have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small video, made in code: what the tests feed to whatever reads files."""
+"""Small video, made in code: the input of tests that read files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def make_video(
 
 
 def make_still_video(path: Path, levels: Sequence[int], frames_each: int, brightest: int = 256) -> Path:
-    """A still picture of noise, but for one tile that has each level for so many frames, at 10 frames a second."""
+    """A still picture of noise, but for one tile with each level for `frames_each` frames, at 10 frames a second."""
     still = np.random.default_rng(0).integers(0, brightest, (128, 192, 3), dtype=np.uint8)
     frames = []
     for level in levels:
@@ -198,7 +198,7 @@ def flat_planes(height: int, width: int, values: tuple[int, int, int] = (100, 12
 
 
 def copied(planes: FramePlanes) -> FramePlanes:
-    """The same picture in arrays of its own."""
+    """The same picture in separate arrays."""
     return FramePlanes(planes.layout, tuple(plane.copy() for plane in planes.planes), planes.colour)
 
 
@@ -257,7 +257,7 @@ def levels_of(picture: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], ..
 
 
 class PictureStream:
-    """Gives out one view after the other; a tile's version moves where its pixels did."""
+    """Yields one view after the other; a tile's version changes if its pixels did."""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch

@@ -1,4 +1,4 @@
-"""A web page over a run made by hand: pictures drawn on request, events when the test says so, and a browser."""
+"""A web page over a run made by hand: pictures drawn on request, events on the test's signal, and a browser."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def inspected(index: int = 0, levels: tuple[int, ...] = (0,), *, picture: str = 
 
 
 class DrawnPictures:
-    """Gives a picture for each request, at once."""
+    """Sends a picture for each request, at once."""
 
     def __init__(self, hub: Hub, microscope: Microscope) -> None:
         self._hub = hub
@@ -138,7 +138,7 @@ class DrawnPictures:
 
 
 class PagedRun(WatchedRun):
-    """Takes each question, and says so."""
+    """Accepts each question, and reports it."""
 
     picture_endpoints = PictureEndpoints()
 
@@ -149,7 +149,7 @@ class PagedRun(WatchedRun):
     def ask(self, query: str) -> None:
         super().ask(query)
         assert self.page is not None
-        self.page.tell(QueryChanged(query=query))
+        self.page.emit(QueryChanged(query=query))
 
 
 class ShownRun:
@@ -166,13 +166,13 @@ class ShownRun:
         self.source = source
 
     def go_live(self) -> None:
-        """Gives pictures and the first frame."""
+        """Attaches pictures and emits the first frame."""
         self.hub.pictures.attach(self.pictures)
         self.microscope.attach(self.pictures)
-        self.tell(Started(source=self.source, model="fake", query="What?", backend="cpu"))
-        self.tell(frame(0, 0.0))
+        self.emit(Started(source=self.source, model="fake", query="What?", backend="cpu"))
+        self.emit(frame(0, 0.0))
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self.monitor.add(event)
         self.run.statistics.add(event)
         self.hub.publish_status()
@@ -328,7 +328,7 @@ FLAGS = [
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser; the test is skipped where there is none, and fails where CI should have installed one."""
+    """A browser; the test is skipped if there is none, and fails if CI should have installed one."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         message = "no Chromium: apt-get install --no-install-recommends chromium-headless-shell"
@@ -359,7 +359,7 @@ class Visit:
         return page
 
     def see(self, url: str, count: int = 3) -> None:
-        """Open the live page and wait until so many pictures have been drawn."""
+        """Open the live page and wait until `count` pictures have been drawn."""
         self.page.goto(url)
         shown(self.page, count)
 
@@ -374,13 +374,13 @@ class Visit:
         assert self.outside == []
 
 
-def text(page: Page, where: str) -> str:
-    return " ".join(page.locator(where).inner_text().split())
+def text(page: Page, selector: str) -> str:
+    return " ".join(page.locator(selector).inner_text().split())
 
 
-def has(page: Page, where: str, words: str) -> None:
+def has(page: Page, selector: str, words: str) -> None:
     """Waits until an element has words that match."""
-    page.locator(where).filter(has_text=re.compile(words)).first.wait_for()
+    page.locator(selector).filter(has_text=re.compile(words)).first.wait_for()
 
 
 def pixel(page: Page, canvas: str, x: float, y: float) -> list[int]:
@@ -404,5 +404,5 @@ def on_phone(visit: Visit, scheme: Literal["light", "dark"] = "dark") -> Page:
 
 
 def shown(page: Page, count: int = 3) -> None:
-    """Waits until so many pictures have been drawn."""
+    """Waits until `count` pictures have been drawn."""
     page.wait_for_function("(count) => window.live && window.live.stage.shown >= count", arg=count)

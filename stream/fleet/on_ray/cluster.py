@@ -22,8 +22,8 @@ ENVIRONMENT = {
     "RAY_NUM_REDIS_GET_RETRIES": "2",
     "RAY_py_gcs_connect_timeout_s": "5",
 }
-"""Environment of Ray, where it has none of its own: no warning about a future default, no statistics sent to its
-makers, and no minutes of attempts where something else listens."""
+"""Environment of Ray, unless already set: no warning about a future default, no statistics sent to its
+makers, and no minutes of attempts if another program listens at the address."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ClusterActor:
         self._handle = handle
 
     def call(self, method: str, *arguments: object, limit_s: float) -> Any:
-        """Return what a method returns. Raises HostUnavailable where there is no reply in time, StageDied where the
+        """Return what a method returns. Raises HostUnavailable if there is no reply in time, StageDied if the
         actor is gone for good, and what the method raised as StageDied too."""
         import ray
 
@@ -50,7 +50,7 @@ class ClusterActor:
             return ray.get(getattr(self._handle, method).remote(*arguments), timeout=limit_s)
 
     def stream(self, method: str, *arguments: object) -> ActorStream:
-        """Return what a method yields."""
+        """Yield the items of a method."""
         # batches of reports that may wait for the command before an actor waits
         call = getattr(self._handle, method).options(_generator_backpressure_num_objects=16)
         return ActorStream(self.name, call.remote(*arguments))
@@ -86,7 +86,7 @@ class ActorStream:
 class RayCluster:
     """Connection to a cluster, one in a process; `close` ends it, and with it all of its actors.
 
-    Raises ConfigError where Ray is not installed, or the cluster cannot be used.
+    Raises ConfigError if Ray is not installed, or the cluster cannot be used.
     """
 
     def __init__(self, address: str) -> None:
@@ -105,7 +105,7 @@ class RayCluster:
         self.address = address
 
     def check(self, needs: Mapping[str, Mapping[str, float]]) -> None:
-        """Raises ConfigError where a node, or all of them together, lack resources that actors need.
+        """Raise ConfigError if a node, or all of them together, lack resources that actors need.
 
         `needs` has the resources of each actor by its name.
         """
@@ -131,7 +131,7 @@ class RayCluster:
                 )
 
     def has_room(self, resources: Mapping[str, float]) -> bool:
-        """Return whether so much is free now, on all nodes together."""
+        """Return whether these resources are free now, on all nodes together."""
         import ray
 
         return _holds(ray.available_resources(), resources)
@@ -195,7 +195,7 @@ def _as_own_errors(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_to_nowhere() -> Iterator[None]:
-    """Let nothing reach stderr inside the block: Ray's native code logs each attempt there. The exception tells it."""
+    """Discard stderr inside the block: Ray's native code logs each attempt there, and the exception reports it."""
     kept = os.dup(STDERR)
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -208,7 +208,7 @@ def _stderr_to_nowhere() -> Iterator[None]:
 
 
 def _silence() -> None:
-    """Log what Ray prints for people about its nodes: standard output belongs to answers and JSON lines.
+    """Log Ray's messages about its nodes: standard output belongs to answers and JSON lines.
 
     Ray has no option for it (2.60): `log_to_driver` is about the output of actors.
     """
@@ -221,7 +221,7 @@ def _silence() -> None:
 
 
 def _probe(address: str) -> None:
-    """Raises ConfigError for an address that is none, and where nothing listens: Ray would try for a minute."""
+    """Raise ConfigError for an invalid address, and if nothing listens there: Ray would try for a minute."""
     if address == AUTO:
         return
     found = _ADDRESS.fullmatch(address)

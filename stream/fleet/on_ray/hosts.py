@@ -1,6 +1,6 @@
-"""Hosts on the nodes of a cluster: the actors that run one camera, or one answer server, where Ray has placed them.
+"""Hosts on the nodes of a cluster: actors that each run one camera, or one answer server.
 
-Each runs what the command would run on one machine, in a thread; its methods are called by the command.
+Each runs in a thread what the command would run on one machine; its methods are called by the command.
 """
 
 from __future__ import annotations

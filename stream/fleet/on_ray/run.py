@@ -1,4 +1,4 @@
-"""Frame worker on a node of a cluster, as the command sees it: frames are there, outputs are here."""
+"""Frame worker on a node of a cluster, as the command sees it: frames are read there, outputs are written here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLACE_LIMIT_S = 120.0
 log = logging.getLogger(__name__)
 
 MOVED = "host-moved"
-"""Code of the notice that says on which node a camera runs."""
+"""Code of the notice that reports the node of a camera."""
 
 
 class FrameActor:
@@ -134,8 +134,8 @@ class FrameActor:
         self._lost = True
 
     def _begin(self) -> ActorStream:
-        """Begin the camera on its host, where things stand; return its reports. Raises HostUnavailable, and ConfigError
-        if that has another version of this program."""
+        """Begin the camera on its host, at the present position; return its reports. Raises HostUnavailable, and
+        ConfigError if the host has another version of this program."""
         identity = msgspec.json.decode(self._host.call("identity", limit_s=CALL_LIMIT_S), type=HostIdentity)
         here = version(DISTRIBUTION)
         if identity.version != here:
@@ -181,7 +181,7 @@ def run_in_actor(
 class ClusterFleet(Fleet):
     """Several cameras, each on a node of a cluster; outputs, metrics and signals are as with `Fleet`.
 
-    Raises ConfigError where the cluster lacks resources.
+    Raises ConfigError if the cluster lacks resources.
     """
 
     def __init__(

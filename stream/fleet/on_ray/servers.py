@@ -1,4 +1,4 @@
-"""Answer servers of a fleet on a cluster: as many as are needed, and where each of them is now."""
+"""Answer servers of a fleet on a cluster: as many as are needed, and the node of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALM_S = 120.0
 """Time for which the wait must be short before a server is drained."""
 
 SETTLE_S = 60.0
-"""Time after a change: the p95 is that of the last minute, so it still tells of what was before."""
+"""Time after a change: the p95 is that of the last minute, so until then it includes the time before."""
 
 
 class ScalingPolicy:
@@ -47,8 +47,7 @@ class ScalingPolicy:
     def decide(self, servers: int, waits_s: Sequence[float], now_s: float) -> int:
         """Return 1 for another server, -1 for one fewer, 0 for no change.
 
-        `servers` are those that there are, ready or not; `waits_s` has the p95 of the wait for a turn of each that is
-        ready.
+        `servers` is the number of servers, ready or not; `waits_s` has the p95 wait for a turn of each ready one.
         """
         if servers < self._least:
             return 1
@@ -97,7 +96,7 @@ class PlacedServer:
 @dataclass
 class ServerGroup:
     """Answer servers of the cameras whose model and options are the same. `assigned` are their addresses;
-    `given_up`: there are none any more, because they failed again and again."""
+    `given_up`: all of them failed again and again, and none is started any more."""
 
     config: Config
     policy: ScalingPolicy
@@ -197,7 +196,7 @@ class ClusterServers:
             server.state = ServerState("failed", error="ConfigError", message=str(error))
 
     def _act(self, group: ServerGroup, server: PlacedServer) -> None:
-        """Do what the state of a server asks for."""
+        """Act on the state of a server."""
         state, actor = server.state, server.actor
         if server.draining:
             if state.status in ("loading", "ok"):

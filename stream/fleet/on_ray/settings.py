@@ -1,4 +1,4 @@
-"""Table `[ray]` of a fleet file: what cameras and answer servers need of a node, and how many servers there are.
+"""Table `[ray]` of a fleet file: resources of cameras and answer servers on a node, and the number of servers.
 
 [ray]
 camera = { camera_host = 1 }     # resources of each camera
@@ -41,7 +41,7 @@ class RaySettings(Section):
     answers: Resources = Field(default={})
     """Resources that each answer server needs of its node."""
     servers: int = Field(default=1, ge=1, le=SERVERS_MAX)
-    """Answer servers at the beginning; there are never fewer."""
+    """Answer servers at the beginning, and the least number of them."""
     servers_max: int | None = Field(default=None, ge=1, le=SERVERS_MAX)
     """Most answer servers; as many as `servers` when absent."""
     wait_s: float = Field(default=2.0, gt=0)
@@ -58,7 +58,7 @@ class RaySettings(Section):
 
 
 def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> RaySettings:
-    """Return what the table says; `origin` names it in messages, `cameras` are those of the file.
+    """Return the settings of the table; `origin` names it in messages, `cameras` are those of the file.
 
     Raises ConfigError with one line for an unknown key, a wrong value, and a camera that the file does not have.
     """
@@ -82,7 +82,7 @@ def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> Ray
 
 
 def check_far(config: Config) -> None:
-    """Raises ConfigError for an output that needs what stays on a camera's node."""
+    """Raises ConfigError for an output that needs data that stays on a camera's node."""
     for name in STAY:
         if getattr(config.output, name) is not None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-// What the run says: text as it is spoken, whole answers with their figures, and events between them.
+// What the run reports: text as it is generated, whole answers with their figures, and events between them.
 
 import { byId, make } from "./dom.js";
 import { download } from "./files.js";
@@ -23,7 +23,7 @@ const TRIGGERS = { start: "first frame", asked: "new question", cut: "after a cu
 
 const BEFORE_CUT = "before the cut";
 
-/** One line of words for an event; null for one that is not told. */
+/** One line of words for an event; null for one that is not listed. */
 export function wordsOf(event) {
   const at = clock(event.pts_s);
   switch (event.topic) {
@@ -56,12 +56,12 @@ export class Answers {
     byId("copy").onclick = () => this.copy();
     byId("save-jsonl").onclick = () => this.saveLines();
     byId("save-vtt").onclick = () => this.saveCaptions();
-    this.tellOrder();
+    this.showOrder();
   }
 
   clear() {
     this.events = [];
-    this.list.replaceChildren(make("li", { className: "none" }, "Nothing has been said yet."));
+    this.list.replaceChildren(make("li", { className: "none" }, "No answers yet."));
     this.speak(null);
   }
 
@@ -74,12 +74,12 @@ export class Answers {
   text(event) {
     if (this.speaking?.answer !== event.answer) {
       this.speak({ answer: event.answer, text: event.text, at: event.pts_s, begun: performance.now(), pieces: 1, timer: null });
-      this.tellSpeech();
+      this.showSpeech();
       return;
     }
     this.speaking.text += event.text;
     this.speaking.pieces++;
-    this.speaking.timer ??= setTimeout(() => this.tellSpeech(), PIECE_MS);
+    this.speaking.timer ??= setTimeout(() => this.showSpeech(), PIECE_MS);
   }
 
   speak(speech) {
@@ -88,7 +88,7 @@ export class Answers {
     byId("speaking").hidden = speech === null;
   }
 
-  tellSpeech() {
+  showSpeech() {
     const speech = this.speaking;
     if (!speech) return;
     speech.timer = null;
@@ -103,7 +103,7 @@ export class Answers {
     if (["answer", "cancelled", "unchanged"].includes(event.topic)) this.speak(null);
     if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
       this.speaking.beforeCut = true;
-      this.tellSpeech();
+      this.showSpeech();
     }
     const line = event.topic === "answer" ? this.answerLine(event) : this.eventLine(event);
     if (!line) return;
@@ -143,10 +143,10 @@ export class Answers {
     remember("newest-first", this.newestFirst);
     this.list.replaceChildren(...[...this.list.children].reverse());
     this.list.scrollTop = this.newestFirst ? 0 : this.list.scrollHeight;
-    this.tellOrder();
+    this.showOrder();
   }
 
-  tellOrder() {
+  showOrder() {
     byId("order").textContent = this.newestFirst ? "newest first" : "newest last";
   }
 

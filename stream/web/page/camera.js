@@ -1,6 +1,6 @@
-// This browser's camera as the source of the run: asks for it, sends its pictures, and says in words why it cannot.
+// This browser's camera as the source of the run: asks for it, sends its pictures, and shows why it cannot.
 
-import { byId, setPressed, tellNote } from "./dom.js";
+import { byId, setPressed, writeNote } from "./dom.js";
 import { openSocket } from "./link.js";
 
 const QUALITY = 0.8;
@@ -15,7 +15,7 @@ const PROBLEMS = {
 };
 const INSECURE = "Browsers give their camera to secure pages only. Open the page at 127.0.0.1 (from another machine by ssh -L), or serve it with a certificate.";
 
-/** Open this browser's camera. Throws an error that says in words why it cannot be used. */
+/** Open this browser's camera. Throws an error whose message is why it cannot be used. */
 export async function openCamera(video) {
   if (!navigator.mediaDevices?.getUserMedia) throw new Error(INSECURE);
   try {
@@ -33,8 +33,8 @@ export class Camera {
     for (const id of ["camera-device", "camera-size", "camera-rate"]) byId(id).onchange = () => this.on && this.restart();
   }
 
-  tell(words, bad = false) {
-    tellNote("camera-state", words, bad);
+  showState(words, bad = false) {
+    writeNote("camera-state", words, bad);
     byId("camera-start").textContent = this.on ? "Stop the camera" : "Start this browser’s camera";
     setPressed(byId("camera-start"), this.on);
   }
@@ -45,14 +45,14 @@ export class Camera {
   }
 
   async start() {
-    this.tell("Asking for the camera …");
+    this.showState("Asking for the camera …");
     const [width, height] = byId("camera-size").value.split("×").map(Number);
     const device = byId("camera-device").value;
     this.rate = Number(byId("camera-rate").value);
     try {
       this.stream = await openCamera({ ...(device && { deviceId: { exact: device } }), width: { ideal: width }, height: { ideal: height }, frameRate: { ideal: this.rate } });
     } catch (error) {
-      return this.tell(error.message, true);
+      return this.showState(error.message, true);
     }
     this.on = true;
     this.stream.getVideoTracks()[0].onended = () => this.stop("The camera is gone.", true);
@@ -66,7 +66,7 @@ export class Camera {
     this.credits = CREDITS;
     this.socket = openSocket("/camera");
     this.socket.onopen = () => {
-      this.tell("Sending the camera’s pictures.");
+      this.showState("Sending the camera’s pictures.");
       this.timer = setInterval(() => this.send(), 1000 / this.rate);
     };
     this.socket.onmessage = () => this.credits++;
@@ -94,7 +94,7 @@ export class Camera {
     clearInterval(this.timer);
     this.stream?.getTracks().forEach((track) => track.stop());
     this.socket?.close();
-    this.tell(words, bad);
+    this.showState(words, bad);
   }
 
   async listDevices() {

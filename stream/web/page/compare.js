@@ -2,7 +2,7 @@
 
 import { openCamera } from "./camera.js";
 import { Column, mb, ms } from "./compare_columns.js";
-import { byId, make, setPressed, tellNote, writeState } from "./dom.js";
+import { byId, make, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Link, openSocket, readPicture } from "./link.js";
 import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
@@ -15,8 +15,8 @@ const page = { known: null, columns: [], picture: null, bitmap: null, running: n
 const given = new URLSearchParams(location.search);
 const view = new Set(LAYERS.filter((name) => (given.get("layers") ?? "td").includes(name)));
 
-const tell = (words, bad) => tellNote("note", words, bad);
-const tellPicture = (words, bad) => tellNote("picture-note", words, bad);
+const showStatus = (words, bad) => writeNote("note", words, bad);
+const showPictureNote = (words, bad) => writeNote("picture-note", words, bad);
 
 /* The link to the server */
 
@@ -34,32 +34,32 @@ const handlers = {
     const example = message.examples.find(({ name }) => name === given.get("example"));
     if (example) takeExample(example.name, given.get("q") ? null : example.question);
   },
-  queued: ({ place }) => tell(place === 1 ? "Next, after the comparison that runs." : `Number ${place} of those that wait.`),
+  queued: ({ place }) => showStatus(place === 1 ? "Next, after the comparison that runs." : `Number ${place} of those that wait.`),
   begun() {
     page.columns.forEach((column) => column.clear());
     page.settings = page.columns.map((column) => column.settings);
-    tell("Comparing, one column after the other.");
+    showStatus("Comparing, one column after the other.");
   },
-  progress: ({ column, state }) => page.columns[column]?.tellState(state === "loading" ? "loading the model" : state),
+  progress: ({ column, state }) => page.columns[column]?.showState(state === "loading" ? "loading the model" : state),
   text: ({ column, text }) => page.columns[column]?.addText(text),
   column(message) {
     const column = page.columns[message.column];
-    if (message.error) column.tellError(message.error);
+    if (message.error) column.showError(message.error);
     else column.show(message, page.asked.bitmap);
-    tellTable();
+    showTable();
   },
   ended(message) {
     stop();
-    message.verdicts?.forEach((verdict, number) => page.columns[number]?.tellVerdict(verdict, page.asked.answer));
+    message.verdicts?.forEach((verdict, number) => page.columns[number]?.showVerdict(verdict, page.asked.answer));
     for (const column of page.columns) if (!column.result && !column.error) column.clear();
-    tell(message.error ?? (message.cancelled ? "Cancelled." : ""), Boolean(message.error));
-    tellTable();
+    showStatus(message.error ?? (message.cancelled ? "Cancelled." : ""), Boolean(message.error));
+    showTable();
     const answers = page.columns.filter((column) => column.result).map((column) => `${column.name}: ${column.result.text}`);
     byId("announce").textContent = answers.join(". ");
   },
   refused({ error }) {
     if (page.running === "asked") stop();
-    tell(error, true);
+    showStatus(error, true);
   },
 };
 
@@ -72,7 +72,7 @@ const link = new Link({
     if (state === "connected") return;
     if (page.running) {
       stop();
-      tell("The program was lost; ask again when it is back.", true);
+      showStatus("The program was lost; ask again when it is back.", true);
     }
     if (state === "crowded") writeState("refused", "this page has as many viewers as it can; it tries again");
     else if (reason) writeState("refused", reason);
@@ -85,15 +85,15 @@ const link = new Link({
 /* The picture */
 
 async function keepPicture(path, body) {
-  tellPicture("Taking the picture …");
+  showPictureNote("Taking the picture …");
   page.taking += 1;
-  tellReady();
+  showReady();
   try {
     await takeKept(path, body);
   } finally {
     page.taking -= 1;
   }
-  tellReady();
+  showReady();
   if (page.wanted && !page.taking) ask();
 }
 
@@ -106,9 +106,9 @@ async function takeKept(path, body) {
     reply = { error: "The picture could not be sent: the program does not answer, or refuses it." };
   }
   if (reply.error) {
-    if (page.wanted) tell("");
+    if (page.wanted) showStatus("");
     page.wanted = false;
-    return tellPicture(reply.error, true);
+    return showPictureNote(reply.error, true);
   }
   const blob = await (await fetch(`/compare/picture/${reply.picture}`)).blob();
   page.bitmap = await createImageBitmap(blob);
@@ -118,12 +118,12 @@ async function takeKept(path, body) {
   preview.getContext("2d").drawImage(page.bitmap, 0, 0);
   preview.hidden = false;
   byId("drop-words").hidden = true;
-  tellPicture(`${reply.width}×${reply.height} pixels`);
+  showPictureNote(`${reply.width}×${reply.height} pixels`);
 }
 
 async function takeFile(file) {
   const most = page.known?.limits.bytes;
-  if (most && file.size > most) return tellPicture(`A picture has at most ${Math.floor(most / 2 ** 20)} MiB; save it smaller.`, true);
+  if (most && file.size > most) return showPictureNote(`A picture has at most ${Math.floor(most / 2 ** 20)} MiB; save it smaller.`, true);
   setExample(null);
   await keepPicture("/compare/picture", file);
 }
@@ -138,7 +138,7 @@ async function takeExample(name, question) {
 function setExample(name) {
   page.example = name;
   for (const button of document.querySelectorAll(".examples button")) setPressed(button, button.textContent === name);
-  tellKnown();
+  showKnown();
 }
 
 /** The answer to the example's own question; null for any other question or picture. */
@@ -148,7 +148,7 @@ function knownAnswer() {
   return example && words(example.question) === words(byId("question").value) ? example.answer : null;
 }
 
-function tellKnown() {
+function showKnown() {
   const answer = knownAnswer();
   byId("known").textContent = answer ? `Known answer: ${answer}` : "";
 }
@@ -156,10 +156,10 @@ function tellKnown() {
 /** The newest frame of the run, as a viewer of the live page gets it. */
 function takeLive() {
   const live = openSocket("/live");
-  tellPicture("Waiting for a frame …");
+  showPictureNote("Waiting for a frame …");
   const late = setTimeout(() => {
     live.close();
-    tellPicture("No frame came: nothing runs on the live page. Choose a source there first.", true);
+    showPictureNote("No frame came: nothing runs on the live page. Choose a source there first.", true);
   }, 5000);
   live.onmessage = ({ data }) => {
     if (typeof data === "string") return;
@@ -180,18 +180,18 @@ async function takeCamera() {
     const blob = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));
     return takeFile(blob);
   }
-  tellPicture("Asking for the camera …");
+  showPictureNote("Asking for the camera …");
   try {
     page.stream = await openCamera({ width: { ideal: 1280 } });
   } catch (error) {
-    return tellPicture(error.message, true);
+    return showPictureNote(error.message, true);
   }
   video.srcObject = page.stream;
   await video.play();
   video.hidden = false;
   byId("preview").hidden = byId("drop-words").hidden = true;
   byId("take-camera").textContent = "Take the picture";
-  tellPicture("Press again to take the picture.");
+  showPictureNote("Press again to take the picture.");
 }
 
 function closeCamera() {
@@ -208,31 +208,31 @@ function addColumn(settings) {
   const column = new Column(settings, page.known, view, { changed: columnChanged, remove: removeColumn });
   page.columns.push(column);
   byId("columns").append(column.root);
-  tellColumns();
+  showColumns();
 }
 
 function columnChanged() {
-  tellWorld();
+  showWorld();
   writeChoices();
 }
 
 function removeColumn(column) {
   page.columns = page.columns.filter((one) => one !== column);
   column.root.remove();
-  tellColumns();
+  showColumns();
   writeChoices();
-  tellTable();
+  showTable();
 }
 
-function tellColumns() {
+function showColumns() {
   const most = page.columns.length >= (page.known?.limits.columns ?? 6);
   byId("add").disabled = most || Boolean(page.running);
   for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(page.running);
-  tellWorld();
+  showWorld();
 }
 
 /** What the columns' models know, if that is drawn scenes only. */
-function tellWorld() {
+function showWorld() {
   const worlds = new Map();
   for (const { settings: { model } } of page.columns) {
     const world = page.known.worlds[model];
@@ -241,7 +241,7 @@ function tellWorld() {
   byId("world").textContent = [...worlds].map(([world, models]) => `${[...models].join(", ")}: knows ${world} only; answers about other pictures mean nothing.`).join(" ");
 }
 
-/** Each column in the address: encode, strategy, budget, and the model where there are several. */
+/** Each column in the address: encode, strategy, budget, and the model if there are several. */
 function readAddress() {
   const { models, encodes } = page.known;
   const wanted = given.getAll("c").map((text) => {
@@ -266,11 +266,11 @@ function writeChoices() {
 
 /* Asking */
 
-/** Asks, or does so as soon as the picture is there that is being taken. */
+/** Ask, or ask as soon as the picture that is being taken has come. */
 function ask(event) {
   event?.preventDefault();
   page.wanted = page.taking > 0;
-  if (page.wanted) return tell("Asking when the picture is there …");
+  if (page.wanted) return showStatus("Asking when the picture is there …");
   if (page.running || !page.picture || !link.isOpen) return;
   page.running = "asked";
   page.asked = { bitmap: page.bitmap, question: byId("question").value, width: page.bitmap.width, height: page.bitmap.height, answer: knownAnswer() };
@@ -280,29 +280,29 @@ function ask(event) {
   };
   page.asked.run = run;
   link.send({ run });
-  tell("Asking …");
-  tellReady();
+  showStatus("Asking …");
+  showReady();
   writeChoices();
 }
 
 function stop() {
   page.running = null;
-  tellReady();
+  showReady();
 }
 
-function tellReady() {
+function showReady() {
   byId("go").disabled = !(page.picture || page.taking) || Boolean(page.running) || !link.isOpen;
   byId("cancel").hidden = !page.running;
   for (const column of page.columns) for (const field of Object.values(column.fields)) field.disabled = Boolean(page.running);
-  if (!page.running) page.columns.forEach((column) => column.tellTitle());
-  tellColumns();
+  if (!page.running) page.columns.forEach((column) => column.showTitle());
+  showColumns();
 }
 
 /* All answers */
 
 const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", "prefill", "decode", "in all", "kept", "verdict"];
 
-function tellTable() {
+function showTable() {
   const done = page.columns.filter((column) => column.result || column.error);
   byId("save").disabled = !done.some((column) => column.result);
   const head = make("tr", {}, ...HEADS.map((name, at) => make("th", { scope: "col", className: at === 1 ? "text" : "" }, name)));
@@ -312,7 +312,7 @@ function tellTable() {
     if (column.error) return make("tr", {}, name, make("td", { className: "text", colSpan: HEADS.length - 1 }, column.error));
     const { result } = column;
     const times = [result.ms.first_token, result.ms.allocate + result.ms.glance, result.ms.encode, result.ms.prefill, result.ms.decode, result.ms.total];
-    const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), column.told?.text ?? "–"];
+    const values = [`${result.tokens} of ${result.tiles}`, ...times.map(ms), mb(result.memory.kept_bytes), column.outcome?.text ?? "–"];
     return make("tr", {}, name, make("td", { className: "text" }, result.text), ...values.map((value) => make("td", {}, value)));
   }));
 }
@@ -333,11 +333,11 @@ function save() {
 
 function turnLayer(name) {
   view.has(name) ? view.delete(name) : view.add(name);
-  tellLayers();
+  showLayers();
   writeChoices();
 }
 
-function tellLayers() {
+function showLayers() {
   for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.has(name));
   for (const column of page.columns) column.draw();
 }
@@ -353,7 +353,7 @@ byId("add").onclick = () => {
 byId("ask").onsubmit = ask;
 byId("cancel").onclick = () => link.send({ cancel: true });
 byId("save").onclick = save;
-byId("question").addEventListener("input", tellKnown);
+byId("question").addEventListener("input", showKnown);
 for (const id of ["question", "max-tokens", "seed", "warm"]) byId(id).addEventListener("change", writeChoices);
-tellLayers();
+showLayers();
 globalThis.compare = page;

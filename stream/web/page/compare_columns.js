@@ -43,19 +43,19 @@ export class Column {
     fields[0].hidden = known.models.length < 2;
     for (const field of Object.values(this.fields)) {
       field.onchange = () => {
-        this.tellTitle();
+        this.showTitle();
         changed();
       };
     }
     this.canvas = make("canvas", { width: 0, height: 0, role: "img" });
     this.layers = make("canvas", { width: 0, height: 0, ariaHidden: "true" });
     this.seen = make("div", { className: "seen" }, this.canvas, this.layers);
-    this.said = make("p", { className: "said" });
+    this.answer = make("p", { className: "answer-text" });
     this.steps = make("div", { className: "steps", role: "img" });
     this.figures = make("dl");
     this.verdict = make("p", { className: "verdict" });
-    this.root.append(make("div", { className: "head" }, this.title, this.away), make("div", { className: "fields" }, ...fields), this.seen, this.said, this.verdict, this.steps, this.figures);
-    this.tellTitle();
+    this.root.append(make("div", { className: "head" }, this.title, this.away), make("div", { className: "fields" }, ...fields), this.seen, this.answer, this.verdict, this.steps, this.figures);
+    this.showTitle();
     this.clear();
   }
 
@@ -79,7 +79,7 @@ export class Column {
     return this.known.models.length > 1 ? `${model} · ${how}` : how;
   }
 
-  tellTitle() {
+  showTitle() {
     this.title.textContent = this.name;
     const full = this.fields.encode.value === "full";
     this.fields.budget.disabled = this.fields.strategy.disabled = full;
@@ -87,34 +87,34 @@ export class Column {
 
   /** Forget the answer. */
   clear() {
-    this.result = this.told = null;
+    this.result = this.outcome = null;
     this.error = this.text = "";
     this.canvas.width = this.layers.width = 0;
     this.seen.hidden = this.steps.hidden = this.figures.hidden = this.verdict.hidden = true;
-    this.said.className = "said";
-    this.said.replaceChildren(make("span", { className: "state", textContent: "No answer yet." }));
+    this.answer.className = "answer-text";
+    this.answer.replaceChildren(make("span", { className: "state", textContent: "No answer yet." }));
   }
 
-  tellState(words) {
-    this.said.replaceChildren(make("span", { className: "state", textContent: `${words} …` }));
+  showState(words) {
+    this.answer.replaceChildren(make("span", { className: "state", textContent: `${words} …` }));
   }
 
   addText(text) {
     this.text += text;
-    this.said.textContent = this.text;
+    this.answer.textContent = this.text;
   }
 
-  tellError(error) {
+  showError(error) {
     this.error = error;
-    this.said.className = "said bad";
-    this.said.textContent = error;
+    this.answer.className = "answer-text bad";
+    this.answer.textContent = error;
   }
 
   /** Show a whole answer about `picture`, an ImageBitmap. */
   show(result, picture) {
     this.result = result;
     this.picture = picture;
-    this.said.textContent = result.text || "(an empty answer)";
+    this.answer.textContent = result.text || "(an empty answer)";
     this.frame = {
       rows: result.rows, cols: result.cols, relevance: Uint8Array.from(result.relevance), regions: Int16Array.from(result.regions),
       overview: result.overview, level: 0, width: result.cols * this.known.tile_px, height: result.rows * this.known.tile_px,
@@ -122,8 +122,8 @@ export class Column {
     this.regions = regionsOf(this.frame, this.known.shapes);
     this.seen.hidden = this.steps.hidden = this.figures.hidden = false;
     this.draw();
-    this.tellSteps();
-    this.tellFigures();
+    this.showSteps();
+    this.showFigures();
   }
 
   draw() {
@@ -145,7 +145,7 @@ export class Column {
     this.canvas.setAttribute("aria-label", `The picture as this answer was given it: ${this.result.tokens} of ${this.result.tiles} tokens`);
   }
 
-  tellSteps() {
+  showSteps() {
     const steps = this.result.ms;
     this.steps.replaceChildren(...STEPS.filter(([name]) => steps[name] > 0).map(([name, words]) => {
       const part = make("span", { className: `s-${name}`, title: `${words}: ${ms(steps[name])}` });
@@ -155,7 +155,7 @@ export class Column {
     this.steps.setAttribute("aria-label", STEPS.map(([name, words]) => `${words} ${ms(steps[name])}`).join(", "));
   }
 
-  tellFigures() {
+  showFigures() {
     const { result } = this;
     const rows = [
       ["visual tokens", `${result.tokens} of ${result.tiles}`],
@@ -170,12 +170,12 @@ export class Column {
     this.figures.replaceChildren(...rows.flatMap(([name, value, colour]) => [make("dt", {}, ...(colour ? [make("i", { className: colour })] : []), name), make("dd", { textContent: value })]));
   }
 
-  tellVerdict(verdict, answer) {
+  showVerdict(verdict, answer) {
     this.agreement = verdict;
-    this.told = this.result && verdictOf(this.result, verdict, answer);
-    this.verdict.hidden = !this.told;
-    if (!this.told) return;
-    this.verdict.className = `verdict ${this.told.kind}`;
-    this.verdict.textContent = this.told.text;
+    this.outcome = this.result && verdictOf(this.result, verdict, answer);
+    this.verdict.hidden = !this.outcome;
+    if (!this.outcome) return;
+    this.verdict.className = `verdict ${this.outcome.kind}`;
+    this.verdict.textContent = this.outcome.text;
   }
 }

@@ -11,7 +11,7 @@ export function make(tag, fields = {}, ...parts) {
 }
 
 /** Write a note; `bad`: it is about a problem. */
-export function tellNote(id, words, bad = false) {
+export function writeNote(id, words, bad = false) {
   byId(id).textContent = words;
   byId(id).classList.toggle("bad", bad);
 }

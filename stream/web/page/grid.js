@@ -1,7 +1,7 @@
-// All cameras of a page: a picture, the state and the newest answer of each, over one connection; each leads to its own page.
+// All cameras of a page: picture, state and newest answer of each, over one connection; each links to its own page.
 
 import { clock } from "./answers.js";
-import { byId, make, onResize, setPressed, tellNote, writeState } from "./dom.js";
+import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { drawOutlines, regionsOf, tilePx } from "./layers.js";
 import { Link, NewestPicture } from "./link.js";
 import { onKeys, readView, startTheme, writeView } from "./settings.js";
@@ -29,15 +29,15 @@ class Tile {
     this.words = make("span");
     this.state = make("p", { className: "state" }, make("span", { className: "dot" }), this.words);
     this.facts = make("p", { className: "facts" });
-    this.said = make("p", { className: "said" });
+    this.answer = make("p", { className: "answer-text" });
     this.own = make("p", { className: "own", hidden: true });
-    this.root = make("a", { className: "tile" }, this.stage, make("div", { className: "bar" }, make("h2", {}, name), this.state, this.facts), this.said, this.own);
+    this.root = make("a", { className: "tile" }, this.stage, make("div", { className: "bar" }, make("h2", {}, name), this.state, this.facts), this.answer, this.own);
     this.item = make("li", {}, this.root);
-    this.tellAddress();
+    this.showAddress();
   }
 
-  /** The layers of this page come along. */
-  tellAddress() {
+  /** Apply the layers of this page. */
+  showAddress() {
     const given = new URLSearchParams(location.search);
     given.set("camera", this.name);
     this.root.href = `/?${given}`;
@@ -46,12 +46,12 @@ class Tile {
   hello(message) {
     if (this.run !== null && this.run !== message.run) {
       Object.assign(this, { health: null, status: null, speaking: null });
-      this.said.textContent = "";
+      this.answer.textContent = "";
     }
     Object.assign(this, { run: message.run, number: message.number, shapes: message.shapes, tile: message.tile_px });
   }
 
-  tell(message) {
+  receive(message) {
     switch (message.topic) {
       case "status": this.status = message; break;
       case "health": this.health = message; break;
@@ -70,7 +70,7 @@ class Tile {
   say(answer) {
     if (answer?.topic === "answer") this.speaking = null;
     if (!answer) return;
-    this.said.replaceChildren(make("time", {}, clock(answer.pts_s)), answer.text.trim());
+    this.answer.replaceChildren(make("time", {}, clock(answer.pts_s)), answer.text.trim());
   }
 
   get stateNow() {
@@ -78,7 +78,7 @@ class Tile {
     return this.health ? stateOfHealth(this.health) : ["connecting", null];
   }
 
-  tellState() {
+  showState() {
     const [state, reason] = this.stateNow;
     const failed = state === "ended" && isIll(state, reason);
     this.state.dataset.state = failed ? "failed" : state;
@@ -122,17 +122,17 @@ const handlers = {
     }
     page.tiles.get(message.camera).hello(message);
     byId("ask").hidden = !message.control;
-    tellWishes();
+    showWishes();
   },
-  asked: (message) => tellAsked(message.error ? `${message.camera}: refused: ${message.error}` : "", Boolean(message.error)),
-  refused: (message) => tellAsked(message.camera ? `${message.camera}: ${message.error}` : message.error, true),
+  asked: (message) => showAsked(message.error ? `${message.camera}: refused: ${message.error}` : "", Boolean(message.error)),
+  refused: (message) => showAsked(message.camera ? `${message.camera}: ${message.error}` : message.error, true),
 };
 
 const link = new Link({
   onMessage(message) {
     handlers[message.topic]?.(message);
-    page.tiles.get(message.camera)?.tell(message);
-    if (["status", "health"].includes(message.topic)) tellState();
+    page.tiles.get(message.camera)?.receive(message);
+    if (["status", "health"].includes(message.topic)) showState();
   },
   onPicture(frame) {
     [...page.tiles.values()].find((tile) => tile.number === frame.camera)?.newest.take(frame);
@@ -140,19 +140,19 @@ const link = new Link({
   onState(state) {
     page.linked = state;
     byId("ask-button").disabled = state !== "connected";
-    tellState();
+    showState();
   },
 });
 
 /** Pictures as wide as they are shown, and less often the more cameras there are. */
-function tellWishes() {
+function showWishes() {
   const widest = Math.max(...[...page.tiles.values()].map((tile) => tile.stage.clientWidth)) * pixelRatio();
   link.send({ width: WIDTHS.find((width) => width >= widest) ?? WIDTHS.at(-1), rate: Math.min(PICTURES_A_SECOND, PICTURES_OF_ALL / page.tiles.size) });
 }
 
-function tellState() {
+function showState() {
   const tiles = [...page.tiles.values()];
-  for (const tile of tiles) tile.tellState();
+  for (const tile of tiles) tile.showState();
   const ill = tiles.filter((tile) => isIll(...tile.stateNow)).length;
   const linked = { connected: null, connecting: "connecting", lost: "reconnecting: the program does not answer", crowded: "full: this page has as many viewers as it can; it tries again" }[page.linked];
   const state = page.linked !== "connected" ? { crowded: "refused", lost: "reconnecting" }[page.linked] ?? "connecting" : ill ? "stalled" : "ok";
@@ -168,16 +168,16 @@ function tellState() {
   if (!byId("asked").classList.contains("bad")) byId("asked").textContent = questions.size > 1 ? "The cameras have different questions." : questions.size ? `The question now: ${[...questions][0]}` : "";
 }
 
-function tellAsked(text, bad) {
-  tellNote("asked", text, bad);
-  if (!bad) tellState();
+function showAsked(text, bad) {
+  writeNote("asked", text, bad);
+  if (!bad) showState();
 }
 
 function turnTiles() {
   view.layers.has("t") ? view.layers.delete("t") : view.layers.add("t");
   setPressed(byId("layer-t"), view.layers.has("t"));
   writeView(view);
-  for (const tile of page.tiles.values()) tile.tellAddress();
+  for (const tile of page.tiles.values()) tile.showAddress();
 }
 
 onKeys({ t: ["tiles", turnTiles], "/": ["go to the question", () => byId("question").focus()] });
@@ -188,10 +188,10 @@ byId("ask").onsubmit = (event) => {
   const query = byId("question").value.trim();
   if (!query) return;
   byId("question").value = "";
-  tellNote("asked", `Asking all: ${query}`);
+  writeNote("asked", `Asking all: ${query}`);
   link.send({ ask: query });
 };
-onResize(tellWishes);
-setInterval(tellState, 500);
+onResize(showWishes);
+setInterval(showState, 500);
 
 globalThis.fleet = { page, link };

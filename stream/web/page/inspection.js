@@ -26,7 +26,7 @@ class TileMap {
 }
 
 export class Inspection {
-  /** Throws where the message says why there is no inspection. */
+  /** Throws if the message has a reason instead of an inspection. */
   static read(buffer) {
     const length = new DataView(buffer).getUint32(4, true);
     const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, HEADER_BYTES, length)));

@@ -46,7 +46,7 @@ export function tokensOf({ head, tokens, rows, cols }, shapes) {
   return ["superseded", "shown", "new"].flatMap((state) => held.filter((one) => one.state === state));
 }
 
-/** The finest region that shows a tile; undefined where none does. */
+/** The finest region that shows a tile; undefined if none does. */
 export function regionAt(regions, row, col) {
   return regions
     .filter((one) => one.top <= row && row < one.bottom && one.left <= col && col < one.right)

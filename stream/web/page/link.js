@@ -106,7 +106,7 @@ export class NewestPicture {
     else frame.bitmap.close();
   }
 
-  /** Draw none of those that have come: they are another run's. */
+  /** Discard the pictures that have come: they are another run's. */
   clear() {
     this.epoch++;
   }

@@ -2,7 +2,7 @@
 
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
-import { byId, make, onResize, setPressed, tellNote, writeState } from "./dom.js";
+import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
@@ -39,25 +39,25 @@ const handlers = {
     byId("ask").hidden = !message.control;
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
-    tellCameras(message.cameras, message.camera);
-    tellMirror();
+    showCameras(message.cameras, message.camera);
+    showMirror();
     if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
-    tellWidth();
+    showWidth();
   },
   sources(message) {
     sources.take(message);
-    tellState();
+    showState();
   },
   status(message) {
     run.status = message;
     byId("question").setAttribute("list", message.known_world ? "scene-presets" : "presets");
-    tellState();
-    if (!questions.pending && byId("ask").hidden === false) tellAsked(`The question now: ${message.query}`);
+    showState();
+    if (!questions.pending && byId("ask").hidden === false) showAsked(`The question now: ${message.query}`);
   },
   health(message) {
     run.health = message;
-    tellState();
+    showState();
   },
   stats(message) {
     const passed = (performance.now() - statsBefore) / 1000;
@@ -66,31 +66,31 @@ const handlers = {
     [shownBefore, statsBefore] = [stage.shown, performance.now()];
     run.seconds = message.uptime_s;
     figures.add(message, own);
-    tellState();
+    showState();
   },
   viewers: ({ count }) => (byId("viewers").textContent = count === 1 ? "1 viewer" : `${count} viewers`),
   history: ({ events }) => answers.history(events),
   text: (message) => answers.text(message),
-  look: (message) => tellStanding(message),
+  look: (message) => showStanding(message),
   why: (message) => (stage.why = message),
   asked(message) {
     if (questions.pending !== null) {
       questions.pending = null;
       byId("ask-button").disabled = false;
     }
-    tellAsked(message.error ? `Refused: ${message.error}` : `The question now: ${message.query}`, Boolean(message.error));
+    showAsked(message.error ? `Refused: ${message.error}` : `The question now: ${message.query}`, Boolean(message.error));
   },
   refused(message) {
     if (message.choice) return sources.refused(message.error);
     questions.pending = null;
     byId("ask-button").disabled = false;
-    tellAsked(message.error, true);
+    showAsked(message.error, true);
   },
   clock: (message) => clockDifference.take(message),
   missed: ({ count }) => answers.add({ topic: "notice", code: "missed", message: `${count} messages came too fast for this page` }),
   summary(message) {
     run.ended = message.error ?? message.ended;
-    tellState();
+    showState();
   },
 };
 
@@ -106,12 +106,12 @@ const link = new Link({
     state === "connected" ? clockDifference.start() : clockDifference.stop();
     if (state === "lost") questions.pending = null;
     byId("ask-button").disabled = state !== "connected";
-    tellState();
+    showState();
   },
 });
 
 /** Links to the other cameras of this page, and to the grid of all. */
-function tellCameras(names, own) {
+function showCameras(names, own) {
   run.name = own;
   if (own) byId("microscope").href = `/microscope?camera=${encodeURIComponent(own)}`;
   byId("cameras").hidden = names.length < 2;
@@ -128,7 +128,7 @@ function startAfresh() {
   figures.clear();
   byId("standing").hidden = true;
   byId("facts").textContent = "";
-  tellAsked("");
+  showAsked("");
 }
 
 function stateOf() {
@@ -139,14 +139,14 @@ function stateOf() {
   return stateOfHealth(run.health);
 }
 
-function tellState() {
+function showState() {
   const [state, reason] = stateOf();
   const words = [STATE_WORDS[state] ?? state];
   const seconds = run.status?.live === false ? stage.frame?.mediaS ?? null : run.seconds; // a file's time is its own
   if (state === "ok" && seconds !== null) words.push(clock(seconds).replace(/\.\d$/, ""));
   writeState(state, reason ? `${words.join(" ")}: ${reason}` : words.join(" "));
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
-  stage.tellWaiting(STATE_WORDS[state] ?? state, run.camera);
+  stage.showWaiting(STATE_WORDS[state] ?? state, run.camera);
   const status = run.status;
   document.title = `${STATE_WORDS[state]} · ${run.name || (run.camera ? "camera" : status?.source) || "ARR-COC Stream"}`;
   if (!status) return;
@@ -154,9 +154,9 @@ function tellState() {
   byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
 }
 
-const tellAsked = (words, bad) => tellNote("asked", words, bad);
+const showAsked = (words, bad) => writeNote("asked", words, bad);
 
-function tellStanding(look) {
+function showStanding(look) {
   byId("standing").hidden = false;
   byId("standing-question").textContent = look.question;
   byId("standing-holds").textContent = look.holds ?? "not known yet";
@@ -164,11 +164,11 @@ function tellStanding(look) {
   byId("standing-note").textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
 }
 
-function tellWidth() {
+function showWidth() {
   link.send({ width: stage.wantedWidth() });
 }
 
-function tellLayers() {
+function showLayers() {
   for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.layers.has(name));
   byId("scale").hidden = !view.layers.has("h");
   setPressed(byId("scale"), view.relative);
@@ -177,14 +177,14 @@ function tellLayers() {
   stage.draw();
 }
 
-function tellMirror() {
+function showMirror() {
   setPressed(byId("mirror"), view.mirror);
   stage.setMirrored(view.mirror && Boolean(run.camera));
 }
 
 function turnLayer(name) {
   view.layers.has(name) ? view.layers.delete(name) : view.layers.add(name);
-  tellLayers();
+  showLayers();
 }
 
 function turnFull() {
@@ -201,7 +201,7 @@ function ask(event) {
   remember("questions", questions.past);
   byId("question").value = "";
   byId("ask-button").disabled = true;
-  tellAsked(`Asking: ${query}`);
+  showAsked(`Asking: ${query}`);
   link.send({ ask: query });
 }
 
@@ -224,29 +224,29 @@ for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name)
 stage.onLevel = (level) => {
   view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
   byId("legend").dataset.key = "";
-  tellLayers();
+  showLayers();
 };
 byId("scale").onclick = () => {
   view.relative = !view.relative;
-  tellLayers();
+  showLayers();
 };
 byId("mirror").onclick = () => {
   view.mirror = !view.mirror;
   writeView(view);
-  tellMirror();
+  showMirror();
 };
 byId("opacity").oninput = ({ target }) => {
   view.opacity = Number(target.value);
-  tellLayers();
+  showLayers();
 };
 byId("freeze").onclick = () => stage.setFrozen(!stage.frozen);
 byId("full").onclick = turnFull;
 byId("save").onclick = () => stage.save();
 byId("ask").onsubmit = ask;
 byId("question").onkeydown = recall;
-onResize(tellWidth);
-setInterval(() => stage.tellAge(), 250);
+onResize(showWidth);
+setInterval(() => stage.showAge(), 250);
 setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
-tellLayers();
+showLayers();
 
 globalThis.live = { stage, answers, figures, camera, sources, run, link };

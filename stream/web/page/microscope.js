@@ -1,6 +1,6 @@
 // The texture microscope: every map that a frame's allocation was made from, over the picture, and a tile's values in all.
 
-import { byId, make, setPressed, tellNote, writeState } from "./dom.js";
+import { byId, make, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Inspection } from "./inspection.js";
 import { drawOutlines, heatTable, regionAt, regionsOf, tilePx, tokensOf } from "./layers.js";
@@ -24,7 +24,7 @@ function remembersView() {
   writeAddress(["map", view.map, CHOICE], ["tiles", view.regions ? "" : "0"], ["scale", view.relative ? "relative" : ""], ["op", String(view.opacity), "60"]);
 }
 
-function tell(state, words, facts = "") {
+function showState(state, words, facts = "") {
   writeState(state, words);
   byId("facts").textContent = facts;
 }
@@ -40,7 +40,7 @@ async function ask(picture) {
   return Inspection.read(await reply.arrayBuffer());
 }
 
-/** Look again and again, never twice at once, and not while the page is hidden or what it shows is kept. */
+/** Inspect repeatedly, one request at a time, and not while the page is hidden or its content is frozen. */
 async function watch() {
   for (;;) {
     const begun = performance.now();
@@ -51,7 +51,7 @@ async function watch() {
         if (!scope.frozen && !scope.picture) await show(seen);
         else seen.close();
       } catch (error) {
-        if (!scope.picture) tell("reconnecting", error.message === "Failed to fetch" ? "the program does not answer" : error.message);
+        if (!scope.picture) showState("reconnecting", error.message === "Failed to fetch" ? "the program does not answer" : error.message);
         await new Promise((done) => setTimeout(done, RETRY_MS));
       }
     }
@@ -64,7 +64,7 @@ async function look(picture) {
   if (scope.busy) return;
   scope.busy = true;
   scope.refusalEnds = 0;
-  tell("loading", `looking at ${picture.name || "the picture"} …`);
+  showState("loading", `looking at ${picture.name || "the picture"} …`);
   try {
     const seen = await ask(picture);
     scope.picture = picture;
@@ -72,9 +72,9 @@ async function look(picture) {
     byId("freeze").disabled = true;
     await show(seen);
   } catch (error) {
-    tellNote("verdict", error.message, true);
+    writeNote("verdict", error.message, true);
     scope.refusalEnds = performance.now() + REFUSAL_MS;
-    tell("refused", "not a picture that can be looked at");
+    showState("refused", "not a picture that can be looked at");
   }
   scope.busy = false;
 }
@@ -89,7 +89,7 @@ function backToTheRun() {
 function setFrozen(frozen) {
   scope.frozen = frozen;
   setPressed(byId("freeze"), frozen);
-  if (scope.shown) tellShown();
+  if (scope.shown) showShown();
 }
 
 async function show(seen) {
@@ -102,21 +102,21 @@ async function show(seen) {
   byId("waiting").hidden = true;
   if (performance.now() >= scope.refusalEnds) byId("verdict").classList.remove("bad"); // long enough to be read
   if (!seen.maps.has(view.map)) view.map = CHOICE;
-  tellShown();
+  showShown();
   layMaps();
   drawPicture();
   drawMaps();
   drawMips();
-  tellTile();
+  showTile();
 }
 
-function tellShown() {
+function showShown() {
   const { head } = scope.shown;
   const facts = [`${head.width}×${head.height}`, `${head.tokens} of ${head.rows * head.cols} tokens`, head.strategy, head.profile];
   if (head.query) facts.push(`“${head.query}”`);
   if (head.group) facts.push(`memory: ${head.group.tokens} tokens, ${head.group.appended} new, ${head.group.superseded} superseded`);
   const words = scope.picture ? scope.picture.name || "a picture" : `${scope.frozen ? "frozen" : "live"} · frame ${head.frame_index} · ${head.media_s?.toFixed(1)} s`;
-  tell(scope.picture || scope.frozen ? "kept" : "ok", words, facts.join(" · "));
+  showState(scope.picture || scope.frozen ? "kept" : "ok", words, facts.join(" · "));
   byId("badge").hidden = !(scope.frozen || scope.picture);
   byId("badge").textContent = scope.picture ? "a picture of your own" : "frozen";
 }
@@ -158,7 +158,7 @@ function drawLayers() {
       context.strokeRect(tile[1] * side, tile[0] * side, side, side);
     }
   }
-  tellScale(map);
+  showScale(map);
 }
 
 /** Lowest and highest value that the colours spread over. */
@@ -189,7 +189,7 @@ function coloured(map, { rows, cols }, low, high) {
   return canvas;
 }
 
-function tellScale(map) {
+function showScale(map) {
   byId("scale").hidden = !map;
   if (!map) return;
   const [low, high] = bounds(map, view.relative);
@@ -204,7 +204,7 @@ function groups() {
   return Object.entries(GROUPS).map(([group, title]) => [title, [...scope.shown.maps.keys()].filter((name) => scope.shown.maps.get(name).group === group)]).filter(([, names]) => names.length);
 }
 
-/** Make a button for each map where there are others than before. */
+/** Make a button for each map if the maps have changed. */
 function layMaps() {
   const names = [...scope.shown.maps.keys()].join("|");
   if (byId("maps").dataset.names === names) return;
@@ -227,7 +227,7 @@ function choose(name) {
   remembersView();
   drawLayers();
   markChosen();
-  tellTile();
+  showTile();
 }
 
 function markChosen() {
@@ -353,7 +353,7 @@ function memoryOf(row, col) {
   return words.length ? words.join(" ") : "Not in the memory.";
 }
 
-function tellTile() {
+function showTile() {
   const { shown } = scope;
   const tile = scope.pinned ?? scope.pointer;
   if (!shown || byId("verdict").classList.contains("bad")) return;
@@ -390,14 +390,14 @@ function point(tile) {
   scope.pointer = tile;
   if (!scope.shown || scope.pinned) return;
   drawLayers();
-  tellTile();
+  showTile();
 }
 
 function pin(tile) {
   const same = scope.pinned && tile && scope.pinned[0] === tile[0] && scope.pinned[1] === tile[1];
   scope.pinned = same ? null : tile;
   drawLayers();
-  tellTile();
+  showTile();
 }
 
 function saveValues() {
@@ -422,7 +422,7 @@ stage.onkeydown = (event) => {
   if (!tile) return;
   scope.pinned = tile;
   drawLayers();
-  tellTile();
+  showTile();
 };
 onFile(stage, byId("file"), look);
 byId("open").onclick = () => byId("file").click();
@@ -432,10 +432,10 @@ byId("save").onclick = saveValues;
 
 function turn(name) {
   view[name] = !view[name];
-  tellView();
+  showView();
 }
 
-function tellView() {
+function showView() {
   setPressed(byId("regions"), view.regions);
   setPressed(byId("relative"), view.relative);
   byId("opacity").value = view.opacity;
@@ -447,7 +447,7 @@ byId("regions").onclick = () => turn("regions");
 byId("relative").onclick = () => turn("relative");
 byId("opacity").oninput = ({ target }) => {
   view.opacity = Number(target.value);
-  tellView();
+  showView();
 };
 byId("rate").value = remembered("microscope-rate", "2");
 byId("rate").onchange = ({ target }) => remember("microscope-rate", target.value);
@@ -456,6 +456,6 @@ startKeys({
   r: ["colours over the map’s own values", () => turn("relative")], s: ["save the values of all tiles", saveValues], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
 new ResizeObserver(fit).observe(stage);
-tellView();
+showView();
 watch();
 window.scope = scope;

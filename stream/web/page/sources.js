@@ -1,6 +1,6 @@
-// The source of the run, where viewers choose it: what is offered, what runs, and why the last one ended.
+// The source of the run, if viewers choose it: what is offered, what runs, and why the last one ended.
 
-import { byId, make, setPressed, tellNote } from "./dom.js";
+import { byId, make, setPressed, writeNote } from "./dom.js";
 
 const KINDS = [["named", "Named sources"], ["browser", "This browser"], ["camera", "Cameras of the server"], ["scene", "Drawn scenes"]];
 const THUMBNAIL = [64, 36];
@@ -69,7 +69,7 @@ export class Sources {
     byId("source-open").hidden = !last.free;
     const problem = this.problem ?? last.error;
     const words = problem ?? last.remark ?? (this.control ? "" : "This page only shows the run; it is started elsewhere.");
-    tellNote("source-note", words, Boolean(problem));
+    writeNote("source-note", words, Boolean(problem));
     byId("source-note").hidden = !words;
     const key = JSON.stringify([last.offered, last.now?.key]);
     if (key === this.shown) return;
@@ -84,7 +84,7 @@ export class Sources {
     return [make("div", {}, make("h3", {}, title), list)];
   }
 
-  /** The drawn scene itself, or the picture that was seen last. */
+  /** The drawn scene itself, or the last picture of the source. */
   thumbnail(one) {
     if (!this.thumbnails.has(one.key)) {
       const [width, height] = THUMBNAIL;

@@ -1,4 +1,4 @@
-// The picture and its layers: draws the newest frame, tells of a tile, freezes, saves, and says when a picture is old.
+// The picture and its layers: draws the newest frame, describes a tile, freezes, saves, and marks an old picture.
 
 import { byId, make, setPressed } from "./dom.js";
 import { download } from "./files.js";
@@ -74,17 +74,17 @@ export class Stage {
     this.setFrozen(false);
   }
 
-  /** Say in place of a picture why there is none. */
-  tellWaiting(words, camera) {
+  /** Show why there is no picture, in its place. */
+  showWaiting(words, camera) {
     const text = { "no source": "choose a source", opening: camera ? "waiting for a viewer’s camera" : "opening the source" }[words];
     byId("waiting").textContent = text ?? "no picture yet";
   }
 
-  /** Show left and right changed over, as a mirror does. Tiles keep their numbers, and what is saved is the picture. */
+  /** Show the picture mirrored. Tiles keep their numbers, and the saved picture is not mirrored. */
   setMirrored(mirrored) {
     this.mirrored = mirrored;
     this.root.classList.toggle("mirrored", mirrored);
-    this.tellTile();
+    this.showTile();
   }
 
   fit() {
@@ -105,7 +105,7 @@ export class Stage {
     if (this.view.layers.has("m")) drawAsModelSees(context, frame.bitmap, frame, frame.all, this.tile);
     else context.drawImage(frame.bitmap, 0, 0);
     this.drawLayers();
-    this.tellTile();
+    this.showTile();
   }
 
   drawLayers() {
@@ -114,7 +114,7 @@ export class Stage {
     const context = layers.getContext("2d");
     context.clearRect(0, 0, layers.width, layers.height);
     this.drawOn(context, layers.width, pixelRatio());
-    this.tellLegend();
+    this.showLegend();
   }
 
   drawOn(context, width, ratio) {
@@ -134,7 +134,7 @@ export class Stage {
     }
   }
 
-  tellLegend() {
+  showLegend() {
     const counts = [0, 0, 0, 0, 0, 0];
     for (const one of this.frame.all) if (!one.overview) counts[one.level]++;
     const key = this.view.layers.has("t") ? counts.map((count, level) => (count ? `${level}:${count}` : "")).join() : "";
@@ -171,10 +171,10 @@ export class Stage {
   point(tile) {
     this.pointer = tile;
     this.drawLayers();
-    this.tellTile();
+    this.showTile();
   }
 
-  tellTile() {
+  showTile() {
     const tip = byId("tip");
     tip.hidden = !this.pointer || !this.frame;
     if (tip.hidden) return;
@@ -211,7 +211,7 @@ export class Stage {
     tip.style.top = `${Math.max(4, top)}px`;
   }
 
-  /** Scores of a region at the last answer, where the run explains its tokens (--why). */
+  /** Scores of a region at the last answer, if the run explains its tokens (--why). */
   reasons(region) {
     const index = this.why?.tokens.findLastIndex((one) => one.level === region.shape && one.row === region.row && one.col === region.col);
     const [found, kept] = [this.why?.tokens[index], this.why?.memory?.[index]];
@@ -225,8 +225,8 @@ export class Stage {
     ];
   }
 
-  /** Say how old the picture is; `quiet` explains why none comes. */
-  tellAge() {
+  /** Show how old the picture is; `quiet` explains why none comes. */
+  showAge() {
     if (!this.frame) return;
     const waited = performance.now() - this.drawnMs;
     const stale = waited > STALE_MS;
@@ -241,7 +241,7 @@ export class Stage {
   setFrozen(frozen) {
     this.frozen = frozen;
     setPressed(byId("freeze"), frozen);
-    this.tellAge();
+    this.showAge();
   }
 
   /** Width of pictures that suits this window. */

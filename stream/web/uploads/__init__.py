@@ -1,1 +1,1 @@
-"""Pictures that viewers send: limits, decoding in a process apart, and the store of those that are kept."""
+"""Pictures that viewers send: limits, decoding in a separate process, and the store of those that are kept."""

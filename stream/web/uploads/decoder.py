@@ -1,9 +1,9 @@
-"""Decoder of one uploaded picture, run as a program in a process apart. It imports nothing of the product.
+"""Decoder of one uploaded picture, run as a program in a separate process. It imports nothing of the product.
 
     decoder.py LONGEST_PX PATH… < FILE > PIXELS
 
 PATHs are those of `sys.path`. Exit status 0: width and height, u32 little-endian each, and RGB [height, width, 3] on
-stdout. Exit status `REFUSED`: one line on stdout says why the file is refused.
+stdout. Exit status `REFUSED`: one line on stdout with the reason.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 SIDE_PX_MAX = 16_384
 
 PIXELS_MAX = 50_000_000
-"""Width times height, above what most phones take: 150 MB once it is decoded."""
+"""Width times height, above that of most phones: 150 MB once it is decoded."""
 
 ASPECT_MAX = 200
-"""Most times that a picture may be as long as wide; the model's own processor takes no more."""
+"""Largest ratio of a picture's sides; the model's own processor accepts no more."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 

@@ -104,7 +104,7 @@ class PictureUploads:
 
 
 async def _decoded(data: bytearray, longest_px: int) -> Rgb:
-    """Return the picture in a file, decoded by a process of its own, which takes its memory along when it ends."""
+    """Return the picture in a file, decoded by a separate process, whose memory is freed when it ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", decoder.__file__, str(longest_px), *filter(os.path.isabs, sys.path)),
         stdin=asyncio.subprocess.PIPE,

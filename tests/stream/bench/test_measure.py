@@ -1,4 +1,4 @@
-"""Making the runs: their order, their limits, and what becomes of those that are stopped or fail."""
+"""Making the runs: their order, their limits, and runs that are stopped or fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAMES = [frame(index, index / 25) for index in range(20)]
 
 
 def scripted(*, ended: str = "finished", fails: bool = False, live: bool = False) -> ScriptedRun:
-    """Gives twenty frames and a summary, or fails."""
+    """A run that yields twenty frames and a summary, or fails."""
     run = ScriptedRun(FRAMES, StageDied("answer", "it fell")) if fails else ScriptedRun([*FRAMES, summary(ended=ended)])
     run.source_info = replace(INFO, live=live)
     return run
@@ -57,7 +57,7 @@ def test_two_configurations_take_turns() -> None:
     assert (measured.interrupted, measured.failure) == (False, None)
 
 
-def test_jitter_is_measured_where_there_is_a_schedule() -> None:
+def test_jitter_is_measured_if_there_is_a_schedule() -> None:
     assert not recorded(scripted()).scheduled
     assert recorded(scripted(live=True)).scheduled
     assert recorded(scripted(), Config(capture=CaptureConfig(realtime=True))).scheduled
@@ -73,7 +73,7 @@ def test_a_run_ends_when_its_time_is_up() -> None:
     assert not measured.interrupted
 
 
-def test_a_run_that_the_user_stops_is_the_last_and_counts_only_where_it_is_the_first() -> None:
+def test_a_run_that_the_user_stops_is_the_last_and_counts_only_if_it_is_the_first() -> None:
     alone = Studio(scripted(ended="interrupted")).measure(BenchPlan({"A": A}, 3))
     assert (alone.interrupted, len(alone.series[0].runs)) == (True, 1)
     later = Studio(scripted(), scripted(ended="cancelled")).measure(BenchPlan({"A": A}, 3))

@@ -1,4 +1,4 @@
-"""The benchmark's report of one run: what is measured, what is left out, and its JSON."""
+"""The benchmark's report of one run: its measured values, the parts left out, and its JSON."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_longer_warm_up_is_left_out_at_the_start() -> None:
     assert (result.measured_frames, result.left_out_s) == (26, (3, 1.0))
 
 
-def test_a_short_run_is_measured_whole_and_says_so() -> None:
+def test_a_short_run_is_measured_whole_and_reports_it() -> None:
     result = report(recorded(50))
     assert (result.measured_frames, result.left_out_s) == (50, (0.0, 0.0))
 
@@ -153,7 +153,7 @@ def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
     assert record.frames.nbytes == 2 * 88
 
 
-def test_the_machine_is_reported_even_where_a_package_goes_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_reported_even_if_a_package_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.bench.report.PACKAGES", ("torch", "no-such-package"))
     reported = machine()
     assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(reported)

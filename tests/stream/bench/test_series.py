@@ -1,4 +1,4 @@
-"""Several runs and two configurations: medians, spreads, what differs and what is noise, and the JSON of it all."""
+"""Several runs and two configurations: medians, spreads, differences and noise, and their JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_runs_that_lie_apart_differ_and_runs_that_overlap_are_noise() -> None:
     assert difference(a, faster, "fps", "").verdict == "noise"
 
 
-def test_a_few_runs_never_tell_a_difference() -> None:
+def test_a_few_runs_never_show_a_difference() -> None:
     result = difference(series("A", 5, 5, 5, 5), series("B", 1, 1, 1, 1), "frame")
     assert result.verdict == "too few runs"
 
@@ -113,7 +113,7 @@ def test_the_tables_fit_80_columns(
     assert any("--realtime" in line for line in lines) != scheduled
 
 
-def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
+def test_the_comparison_s_table_fits_80_columns_and_marks_differences(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -126,20 +126,20 @@ def test_the_comparison_s_table_fits_80_columns_and_says_what_differs(
     assert any(line.startswith("fps") and line.rstrip().endswith("noise") for line in lines)
 
 
-def test_the_note_on_queueing_breaks_where_it_is_written() -> None:
+def test_the_note_on_queueing_fits_eighty_columns() -> None:
     assert max(map(len, QUEUEING.splitlines())) <= 80
 
 
-def test_a_comparison_of_few_runs_says_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_of_few_runs_reports_once_that_they_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     print_report([series("A", 5), series("B", 6)], "clip.mp4", scheduled=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "too few" in line.lower()] == [
-        "Too few runs to tell a difference from noise: --runs 5 or more."
+        "Too few runs to distinguish a difference from noise: --runs 5 or more."
     ]
     assert any(line.startswith("frame p50, ms") for line in lines)
 
 
-def test_tables_that_nobody_reads_are_the_reader_s_going(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_a_reader_raise_reader_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     stdout = open(writer, "w", encoding="utf-8")  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""`adapt` makes an allocator that other commands use, and says in one line what is wrong."""
+"""`adapt` makes an allocator that other commands use, and reports each mistake in one line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def test_where_nothing_more_can_be_written_what_was_saved_stays(model: Path, clip: Path, tmp_path: Path) -> None:
+def test_on_a_full_disk_what_was_saved_stays(model: Path, clip: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10", "--steps", "3"]
     failed = subprocess.run(
@@ -127,12 +127,12 @@ def test_where_nothing_more_can_be_written_what_was_saved_stays(model: Path, cli
     )
     assert failed.returncode == 1
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
-    assert f"cannot write {made}: File too large; what was saved before is whole; make room, and go on" in line
+    assert f"cannot write {made}: File too large; the last save is intact; make room, and go on" in line
     assert [path.name for path in made.iterdir()] == ["adapt.json"]
     assert main([*asked, "--resume"]) == 0
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_reports_how_to_continue(model: Path, clip: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10"]
     with subprocess.Popen(
@@ -150,7 +150,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, clip: Path, tmp_path: P
         run.send_signal(signal.SIGINT)
         rest = run.stderr.read()
         assert run.wait(LIMIT_S) == 130
-    assert "stopping: what was learned is being saved" in rest
-    assert "not finished: the same command with --resume goes on where this one stopped" in rest
+    assert "stopping: saving the allocator" in rest
+    assert "not finished: the same command with --resume continues from here" in rest
     assert {path.name for path in made.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
     assert main([*asked, "--steps", "1", "--resume"]) == 0

@@ -1,4 +1,4 @@
-"""`bench` on the command line: its options, and what it refuses."""
+"""`bench` on the command line: its options, and the mistakes that it refuses."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_picture_needs_matplotlib(
         (["scene:demo", "--against-set", "allocate.budgt=3"], "did you mean allocate.budget?"),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_one_line_before_any_run(
+def test_what_cannot_be_measured_is_reported_in_one_line_before_any_run(
     options: list[str], message: str, plans: list[BenchPlan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *options]) == 2

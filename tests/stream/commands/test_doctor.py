@@ -124,7 +124,7 @@ def test_something_needed_that_is_broken_is_a_status(asked: list[Config], capsys
     assert capsys.readouterr().out.splitlines()[-1] == "broken  model         is not there; do: give another"
 
 
-def test_so_many_streams(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_needs_a_whole_number(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--streams", "4"]) == 0
     assert capsys.readouterr().out.splitlines() == ["works   cards         4 streams"]
     assert main(["doctor", "--streams", "0"]) == 2

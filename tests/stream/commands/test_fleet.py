@@ -1,4 +1,4 @@
-"""Cameras on the command line: what is said of those that cannot be watched, and the exit status of all."""
+"""Cameras on the command line: the message about those that cannot be watched, and the exit status of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Watched = Callable[..., dict[str, Config]]
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
-    """Runs a command in an empty folder with cameras that end as is said; returns what was to be watched."""
+    """Runs a command in an empty folder with cameras that end as given; returns what was to be watched."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, status: int, **ends: str | Exception | None) -> dict[str, Config]:
@@ -68,7 +68,7 @@ def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: W
 
 
 @pytest.mark.parametrize(
-    ("ends", "status", "told"),
+    ("ends", "status", "last_line"),
     [
         ({"a": "finished", "b": "interrupted"}, 130, "1 finished, 1 interrupted"),
         ({"a": "elapsed", "b": None}, 130, "1 ended after --for, 1 interrupted"),
@@ -78,15 +78,15 @@ def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: W
         ({"a": SourceError("x"), "b": StageDied("frame", "x")}, 1, "2 failed (a, b)"),
     ],
 )
-def test_the_exit_status_and_the_last_line_tell_how_each_ended(
+def test_the_exit_status_and_the_last_line_report_how_each_ended(
     watched: Watched,
     capsys: pytest.CaptureFixture[str],
     ends: dict[str, str | Exception | None],
     status: int,
-    told: str,
+    last_line: str,
 ) -> None:
     watched("watch", A, B, status=status, **ends)
-    assert capsys.readouterr().err.splitlines()[-1] == f"2 cameras: {told}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"2 cameras: {last_line}"
 
 
 def test_with_a_standing_query_one_camera_that_found_it_is_enough(watched: Watched) -> None:
@@ -95,7 +95,7 @@ def test_with_a_standing_query_one_camera_that_found_it_is_enough(watched: Watch
     watched("watch", A, B, *until, status=3)
 
 
-def test_a_camera_that_cannot_be_watched_is_told_in_a_line_and_the_others_are_watched(
+def test_a_camera_that_cannot_be_watched_is_reported_in_a_line_and_the_others_are_watched(
     watched: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watched("watch", A, B, "--server", "tcp://10.0.0.1:5", status=2) == {}

@@ -1,4 +1,4 @@
-"""`--until` as a user meets it: what is printed, exit statuses, and what is refused in one line."""
+"""`--until` for a user: output, exit statuses, and mistakes that are refused in one line."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def run(command: str, clip: str, *options: str) -> int:
 
 
 @pytest.mark.parametrize("command", ["caption", "watch"])
-def test_the_status_says_whether_it_came(
-    command: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_is_the_verdict(command: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, clips["light"]) == 0
     assert capsys.readouterr().out == "0:00.4  yes (99 %): is there a light?\n"
     assert run(command, clips["dark"]) == 3
@@ -69,7 +67,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--until", "x" * 4001], "4001 characters"),
         (["--go-on"], "--go-on needs --until"),
         (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms needs answers"),
-        (["--until", "is it?", "-o", "a.vtt"], "nothing would be said in 'a.vtt'"),
+        (["--until", "is it?", "-o", "a.vtt"], "nothing would be written to 'a.vtt'"),
         (["--until", "is it?", "--set", "answer.until.sure=2"], "answer.until.sure should be less than or equal to 1"),
         (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal has no yes/no checks"),
     ],

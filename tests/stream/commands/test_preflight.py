@@ -1,4 +1,4 @@
-"""What is wrong with a command line is told before anything heavy is loaded."""
+"""Mistakes in a command line are reported before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRONG = {
     "watch clip.mp4 --mqtt-ask": "--mqtt-ask needs --mqtt",
     "watch clip.mp4 --mqtt-name door": "--mqtt-name needs --mqtt",
     "watch clip.mp4 --webhook home": "is no address",
-    "watch clip.mp4 --foxglove 0.0.0.0:8765": "anybody there could look",
+    "watch clip.mp4 --foxglove 0.0.0.0:8765": "can be reached from other machines",
     "watch clip.mp4 -o shots.rosbag": "exists already, and a bag is never overwritten",
     "watch clip.mp4 --otlp desk:4318": "--otlp needs an address such as",
     "watch clip.mp4 --rerun desk": "--rerun needs",

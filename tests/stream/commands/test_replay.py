@@ -1,4 +1,4 @@
-"""`--record` and `replay` as a user meets them: what is printed, exit statuses, and what is refused in one line."""
+"""`--record` and `replay` for a user: output, exit statuses, and mistakes that are refused in one line."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_another_model_is_refused_and_a_copy_is_not(
         (["{folder}", "--budget", "3"], "no such option: --budget"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_line(
+def test_what_cannot_be_replayed_is_reported_in_one_line(
     arguments: list[str], message: str, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", *(argument.format(folder=recorded) for argument in arguments)]) == 2

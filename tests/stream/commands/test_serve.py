@@ -1,4 +1,4 @@
-"""`ask` reaches a run, or says in one line why not."""
+"""`ask` reaches a run, or reports in one line why not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_asked(arguments: list[str], message: str, capsys: pytest
 
 
 @pytest.mark.parametrize("extra", [(), ("--plain-tcp",)])
-def test_nobody_there(
+def test_no_program_at_the_address(
     extra: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_module.request, "__defaults__", (0.05,))
@@ -100,7 +100,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def answering(endpoint: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, from when it says that it answers until it is ended by Ctrl-C, with what shells call 130."""
+    """The command, from its ready line until Ctrl-C ends it with status 130, as in shells."""
     served = start("serve-answers", endpoint, *options)
     assert served.stderr is not None
     try:
@@ -177,7 +177,7 @@ def test_keys_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Captur
     assert "holds no server.key_secret; make keys with `keys FOLDER`" in error
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, error = error_of(capsys, "serve-answers", "tcp://127.0.0.1:5555", "-m", str(tmp_path / "nothing"))
     assert status == 2
     assert "nothing" in error

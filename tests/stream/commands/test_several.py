@@ -27,7 +27,7 @@ def clips(tmp_path: Path) -> list[str]:
     return [str(make_video(tmp_path / f"{name}.mp4", moving_square(6), fps=10)) for name in ("one", "two")]
 
 
-def test_each_source_has_outputs_of_its_own_and_one_that_fails_stops_none(
+def test_each_source_has_its_own_outputs_and_one_that_fails_stops_none(
     clips: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(tiny_folder(tmp_path_factory.mktemp("model")))
@@ -143,7 +143,7 @@ def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int)
     ("error", "goes_on"),
     [(SourceError("x"), True), (ConfigError("x"), False), (ResumeError("x"), False), (ReaderGone("x"), False)],
 )
-def test_what_is_wrong_with_all_ends_all(error: Exception, goes_on: bool) -> None:
+def test_a_problem_of_all_ends_all(error: Exception, goes_on: bool) -> None:
     done: list[str] = []
 
     def one(config: Config, shared: object) -> Summary:

@@ -1,4 +1,4 @@
-"""`watch` chooses what the output can show, and runs until it is told to end."""
+"""`watch` chooses what the output can show, and runs until it is ended."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_page_of_a_run_is_served_and_closed_with_it(
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", moving_square(8), fps=10)
     assert run(clip, model, "--stats-every", "none", "--web", "0", "--web-rate", "5", "--web-token", "auto") == 0
-    told = re.search(r"web page at http://127\.0\.0\.1:(\d+)/\?token=", capsys.readouterr().err)
-    assert told is not None
+    printed = re.search(r"web page at http://127\.0\.0\.1:(\d+)/\?token=", capsys.readouterr().err)
+    assert printed is not None
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(told[1])))
+        socket.create_connection(("127.0.0.1", int(printed[1])))
 
 
 @pytest.mark.parametrize(

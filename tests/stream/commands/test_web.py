@@ -1,4 +1,4 @@
-"""`web` runs what viewers choose, one source after another, and outlives each of them."""
+"""`web` runs the sources that viewers choose, one after another, and outlives each of them."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def serving(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stderr is not None
-            told = re.match(r"web page at http://(127\.0\.0\.1:\d+)/", child.stderr.readline())
-            assert told is not None
-            with connect(f"ws://{told[1]}/live", max_size=None, compression=None) as socket:
+            printed = re.match(r"web page at http://(127\.0\.0\.1:\d+)/", child.stderr.readline())
+            assert printed is not None
+            with connect(f"ws://{printed[1]}/live", max_size=None, compression=None) as socket:
                 yield child, PageClient(socket)
         finally:
             child.terminate()
@@ -113,9 +113,9 @@ def serving(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
 
 
 def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
-    while (told := viewer.next("sources"))["state"] != wanted:
+    while (message := viewer.next("sources"))["state"] != wanted:
         pass
-    return told
+    return message
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: 
         state(viewer, "running")
         viewer.picture()
         viewer.next("answer")
-        viewer.send(choose="browser/this browser’s camera")  # waits for a camera that nobody allows
+        viewer.send(choose="browser/this browser’s camera")  # waits for a camera that no viewer allows
         state(viewer, "opening")
         while not viewer.next("hello")["browser_camera"]:
             pass
@@ -148,9 +148,9 @@ def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: 
         viewer.send(ask="where?")
         assert viewer.next("asked")["query"] == "where?"
         viewer.send(stop=True)
-        told = state(viewer, "idle")
-        assert told["now"] is None
-        assert told["error"] is None
+        message = state(viewer, "idle")
+        assert message["now"] is None
+        assert message["error"] is None
         child.send_signal(signal.SIGINT)
         assert child.wait(LIMIT_S) == 130
 

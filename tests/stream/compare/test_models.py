@@ -45,7 +45,7 @@ class FakeLoader(QwenLoader):
 
 
 class Loading:
-    """Models `a`, `b`, `c` of one size, in memory for so many bytes. `loaded` as in `CompareOptions`."""
+    """Models `a`, `b`, `c` of one size, and a memory of that many bytes. `loaded` as in `CompareOptions`."""
 
     def __init__(self, folder: Path, *choices: ModelChoice, memory: int, loaded: int | None = None) -> None:
         self.loader = FakeLoader(memory)

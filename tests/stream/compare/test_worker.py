@@ -1,4 +1,4 @@
-"""Answers of a comparison, made where the test can look at the model."""
+"""Answers of a comparison, in this process, so that the test can look at the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nothing_that_an_answer_kept_makes_the_next_one_quicker(model: ARRCOCQwe
     assert prefilled[0] == prefilled[1] == prefilled[2]
 
 
-def test_a_first_call_is_said_to_be_one(comparer: Comparer) -> None:
+def test_a_first_call_is_marked(comparer: Comparer) -> None:
     def first_calls(number: int, *columns: ColumnSettings, warm: bool) -> list[bool]:
         messages = answered(comparer, number, *columns, warm=warm)
         return [message["first_call"] for message in messages if message["topic"] == "column"]

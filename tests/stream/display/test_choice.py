@@ -1,4 +1,4 @@
-"""A display is what the output can show, for one camera as for several."""
+"""The choice of a display by the abilities of the output, for one camera as for several."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_is_a_live_view_or_plain_lines(
 
 
 @NAMES
-def test_where_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str], terminals: set[int]) -> None:
+def test_if_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str], terminals: set[int]) -> None:
     terminals.update((0, 1))
     opened = open_display(names, captions=False, watched=WatchOptions(None, ask_stdin=True))
     assert type(opened) is (ProgressDisplay if names is ALONE else LinesDisplay)

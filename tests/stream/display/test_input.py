@@ -22,7 +22,7 @@ from tests.support.runs import ScriptedRun
 
 
 class Piped:
-    """A reader at the end of a pipe, and what it did."""
+    """A reader at the end of a pipe, and its calls."""
 
     def __init__(self) -> None:
         self.asked: queue.Queue[str] = queue.Queue()
@@ -138,7 +138,7 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
     assert asked == ["door who?"]
 
 
-def test_a_question_to_a_camera_that_is_not_there_is_refused_with_the_names() -> None:
+def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
     questions = Questions(["door", "yard", "gate"])
     refused: list[str] = []
     asked: list[str] = []

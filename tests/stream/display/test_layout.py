@@ -1,4 +1,4 @@
-"""The live view fits every terminal, and shows the most telling first."""
+"""The live view fits every terminal, and shows the most important first."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_file_has_a_position_and_a_live_source_the_time_that_it_runs() -> None
 @pytest.mark.parametrize(
     ("name", "start"),
     [
-        ("/home/somebody/films of 2024/a holiday/static_signer.mkv", " …/a holiday/static_signer.mkv  "),
+        ("/home/operator/films of 2024/a holiday/static_signer.mkv", " …/a holiday/static_signer.mkv  "),
         ("/home/" + "a" * 60 + ".mkv", " …" + "a" * 32 + ".mkv  "),
         ("rtsp://camera.example.org:8554/building/floor/stream1", " rtsp://camera.e…uilding/floor/stream1  "),
     ],
@@ -140,7 +140,7 @@ def test_the_same_answer_again_is_counted() -> None:
     )
 
 
-def test_a_narrow_terminal_leaves_out_what_tells_least() -> None:
+def test_a_narrow_terminal_leaves_out_the_least_important() -> None:
     lines = shown(VIEW, 60, 19)
     assert " frames   25.0 a second · 24.9 in all · 1800 frames" in lines
     assert " memory   612 MB · frames 290 MB · answers 322 MB" in lines
@@ -171,7 +171,7 @@ def test_however_low_it_is_there_is_text(height: int) -> None:
     assert height < 2 or "scene:demo" in lines[0]
 
 
-def test_the_newest_text_is_shown_where_there_is_no_room_for_all() -> None:
+def test_the_newest_text_is_shown_if_there_is_no_room_for_all() -> None:
     view = dataclasses.replace(
         VIEW, entries=tuple(TranscriptEntry("0:00.0", f"answer {number}") for number in range(99))
     )

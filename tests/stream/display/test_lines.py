@@ -51,7 +51,7 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
     ]
 
 
-def test_figures_come_from_time_to_time_also_where_no_event_does(capfd: pytest.CaptureFixture[str]) -> None:
+def test_figures_come_from_time_to_time_also_without_events(capfd: pytest.CaptureFixture[str]) -> None:
     run, looked = ScriptedRun([]), threading.Semaphore(0)
     run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
     display = LinesDisplay(0.01)
@@ -77,7 +77,7 @@ def test_the_line_of_figures() -> None:
     assert "25.0 frames per second · source lost for 0:12 · " in figures_text(lost, "1:12.0")
 
 
-def test_while_a_model_is_loaded_that_is_said_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
+def test_while_a_model_is_loaded_that_is_reported_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
     run, asked, looked = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
     run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
@@ -132,8 +132,8 @@ def test_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> None:
         camera.write(Notice(code="loading", message="loading tiny"))
         camera.write(Notice(code="model-world", message="knows scenes only"))
         camera.write(Restarted(process="answers", cause="x", count=1))
-        for said in (answer(0.0, "nobody"), answer(2.0, "nobody"), answer(4.0, "nobody")):
-            camera.write(said)
+        for event in (answer(0.0, "no person"), answer(2.0, "no person"), answer(4.0, "no person")):
+            camera.write(event)
     door.write(turned(4.0))
     door.write(Restarted(process="frames", cause="it hung", count=1))
     door.write(QueryChanged(query="Who?"))
@@ -142,8 +142,8 @@ def test_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> None:
     display.close()
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "door      0:00.0  nobody",
-        "big-yard  0:00.0  nobody",
+        "door      0:00.0  no person",
+        "big-yard  0:00.0  no person",
         "door      0:02.0 to 0:04.0  the same, 2 times",
         "door      0:04.0  yes (97 %): is it here?",
         "big-yard  0:02.0 to 0:04.0  the same, 2 times",
@@ -159,13 +159,13 @@ def test_json_lines_name_their_camera(capsys: pytest.CaptureFixture[str]) -> Non
     display = JsonDisplay(["door"], captions=True)
     door = display.camera("door")
     door.attach(ScriptedRun([]), None)
-    for event in (frame(0, 0.0), Notice(code="x", message="look"), answer(0.0, "nobody")):
+    for event in (frame(0, 0.0), Notice(code="x", message="look"), answer(0.0, "no person")):
         door.write(event)
     display.close()
     out, err = capsys.readouterr()
-    told = [json.loads(line) for line in err.splitlines()]
-    assert [(entry["event"], entry["camera"]) for entry in told] == [("notice", "door"), ("answer", "door")]
-    assert out.splitlines() == ["door  0:00.0  nobody"]
+    entries = [json.loads(line) for line in err.splitlines()]
+    assert [(entry["event"], entry["camera"]) for entry in entries] == [("notice", "door"), ("answer", "door")]
+    assert out.splitlines() == ["door  0:00.0  no person"]
 
 
 def test_a_message_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_a_message_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr().err == "finishing soon\n"
 
 
-def test_nobody_has_to_read_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_needs_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", closefd=True) as gone:

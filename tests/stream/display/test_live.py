@@ -223,7 +223,7 @@ def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monke
     screen.close()
 
 
-def test_before_the_view_one_word_says_that_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_the_view_one_word_shows_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     pty = Pty()
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
@@ -247,7 +247,7 @@ def test_lines_of_a_writer_are_whole() -> None:
     assert shown == ["one two", "three", "four"]
 
 
-def test_a_terminal_that_takes_no_output_holds_nobody_up(terminal: Terminal) -> None:
+def test_a_terminal_that_takes_no_output_does_not_block_the_run(terminal: Terminal) -> None:
     terminal.begin()
     terminal.pty.shows("type a question")
     view = terminal.display._view
@@ -356,12 +356,12 @@ def test_the_last_answers_of_each_camera_stay_on_the_terminal(pty: Pty, monkeypa
             camera.write(Notice(code="model-world", message="knows scenes only"))
         for second in range(15):
             shown.cameras["door"].write(answer(float(second), f"answer {second}"))
-        shown.cameras["yard"].write(answer(0.0, "nobody"))
+        shown.cameras["yard"].write(answer(0.0, "no person"))
         shown.cameras["yard"].write(answer(2.0, "word " * 20))
         pty.shows("note: knows scenes only")
         assert sum("knows scenes only" in row for row in pty.rows) == 1, "once for all cameras"
     assert written[:12] == [f"door  0:{second:02}.0  answer {second}" for second in range(3, 15)]
-    assert written[12] == "yard  0:00.0  nobody"
+    assert written[12] == "yard  0:00.0  no person"
     first, second = written[13].split("\n")
     assert first.startswith("yard  0:02.0  word word")
     assert second.startswith("              word")

@@ -1,4 +1,4 @@
-"""Panes of cameras in the rows that there are."""
+"""Panes of cameras in a number of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.monitor.statistics import RunStatistics
 FIGURES = replace(RunStatistics(MonotonicClock()).snapshot({"q": 3}), fps=24.96, answers=7, ttft_ms=120.4)
 
 
-def camera(name: str, text: str = "nobody", **more: object) -> CameraSnapshot:
+def camera(name: str, text: str = "nothing", **more: object) -> CameraSnapshot:
     given = CameraSnapshot(
         name, "", model="tiny", query="Who?", figures=FIGURES, entries=[TranscriptEntry("12:00:01", text)]
     )
@@ -39,20 +39,20 @@ def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None
     assert rows[0].startswith(" 2 cameras  tiny  Who?")
     assert rows[0].endswith("running 1:05")
     assert rows[1] == f" door  25.0 fps · 7 answers · first token 120 ms · 3 dropped {'─' * 9}"
-    assert rows[2] == " 12:00:01  nobody"
+    assert rows[2] == " 12:00:01  nothing"
     assert rows[7] == " 12:00:00  a cat (×3, to 12:00:09)"
     assert rows[-1] == " a note"
     assert composed(camera("door"), message="finishing")[-1] == " finishing"
 
 
-def test_what_is_wrong_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
+def test_a_problem_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
     lost = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
     new = camera("new", state="opening", figures=None, entries=[], query="")
     rows = composed(camera("door"), lost, new, height=14)
     assert rows[0].startswith(" 3 cameras, 1 not well  tiny")
     assert rows[6].startswith(" yard  source lost for 3s: no frame comes")
     assert rows[7].startswith("       comes no frame")
-    assert rows[9] == " 12:00:01  nobody"
+    assert rows[9] == " 12:00:01  nothing"
     assert rows[10].startswith(" new   opening ──")
 
 
@@ -64,8 +64,8 @@ def test_different_questions_stand_in_the_panes() -> None:
 
 
 def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
-    said = [TranscriptEntry(f"0:{second:02}.0", f"answer {second}") for second in range(30)]
-    running = [camera(name, entries=said) for name in ("door", "yard")]
+    entries = [TranscriptEntry(f"0:{second:02}.0", f"answer {second}") for second in range(30)]
+    running = [camera(name, entries=entries) for name in ("door", "yard")]
     gone = CameraSnapshot("gone", "opening")
     rows = composed(*running, gone, width=80, height=23)
     assert sum(row == "" for row in rows) == 2, "all are filled but those of the camera that does not run"
@@ -93,7 +93,7 @@ def test_the_newest_notes_are_wrapped_on_a_tall_terminal_and_cut_to_one_row_on_a
 def test_many_cameras_have_a_row_each_and_those_without_room_are_counted() -> None:
     cameras = [camera(f"camera{number}") for number in range(16)]
     rows = composed(*cameras, height=20)
-    assert rows[1:17] == [f" camera{number:<2}  {' 25.0 fps'}  12:00:01  nobody" for number in range(16)]
+    assert rows[1:17] == [f" camera{number:<2}  {' 25.0 fps'}  12:00:01  nothing" for number in range(16)]
     rows = composed(*cameras, height=10)
     assert rows[8] == " 9 cameras more; the terminal is too low for all of them"
     assert composed(replace(cameras[0], state="opening"), *cameras, height=19)[1] == " camera0   opening"

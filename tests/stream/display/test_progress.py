@@ -17,7 +17,7 @@ from tests.support.runs import ScriptedRun
 
 
 class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -48,7 +48,7 @@ def test_without_a_terminal_each_caption_is_one_plain_line(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("captions", [True, False])
-def test_a_turn_is_reported_on_stdout_or_where_captions_go_to_files_on_stderr(
+def test_a_turn_is_reported_on_stdout_or_with_captions_in_files_on_stderr(
     captions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     display = ProgressDisplay(captions=captions)
@@ -88,7 +88,7 @@ def test_frames_are_counted_when_the_bar_is_drawn(monkeypatch: pytest.MonkeyPatc
     assert updates == [{"description": "", "completed": 5, "counts": "frame 5"}]
 
 
-def test_what_a_dead_process_was_saying_is_not_shown_any_more() -> None:
+def test_the_partial_answer_of_a_dead_process_is_removed() -> None:
     display = ProgressDisplay(captions=True)
     display.write(AnswerDeltaEvent(answer=0, text="half a sen"))
     display.write(Restarted(process="answers", cause="it hung", count=1))

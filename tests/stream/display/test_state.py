@@ -52,7 +52,7 @@ def test_a_snapshot_holds_what_the_run_has_reported() -> None:
     assert state.snapshot().query == "Who?", "the other one was refused"
 
 
-def test_what_is_wrong_with_a_camera_is_its_state_until_its_run_begins() -> None:
+def test_the_problem_of_a_camera_is_its_state_until_its_run_begins() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = CameraState(clock, "door")
     assert state.snapshot() == CameraSnapshot("door", "opening")
@@ -143,7 +143,7 @@ def test_an_answer_that_was_broken_off_is_forgotten(transcript: Transcript, even
 
 def test_an_answer_that_is_the_same_extends_the_one_before(transcript: Transcript) -> None:
     for at_s in (1.0, 2.0, 3.0):
-        assert transcript.add(answer(at_s, "a")) == TranscriptEntry(f"0:0{at_s:.1f}", "a"), "told as any other"
+        assert transcript.add(answer(at_s, "a")) == TranscriptEntry(f"0:0{at_s:.1f}", "a"), "shown as any other"
     assert transcript.entries == (TranscriptEntry("0:01.0", "a", count=3, until="0:03.0"),)
     assert transcript.entries[0].display_text == "a (×3, to 0:03.0)"
     transcript.add(answer(4.0, "b"))

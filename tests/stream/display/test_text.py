@@ -27,7 +27,7 @@ from tests.support.events import frame
         ("你好世界", 5, ["你好", "世界"]),
     ],
 )
-def test_lines_break_between_words_where_they_can(text: str, width: int, lines: list[str]) -> None:
+def test_lines_break_between_words_if_possible(text: str, width: int, lines: list[str]) -> None:
     assert wrap(text, width) == lines
 
 
@@ -107,7 +107,7 @@ def test_changes_of_the_picture_are_reported_and_do_not_flood() -> None:
     assert lines[CHANGES_SHOWN:] == ["the picture keeps changing; .jsonl has every change", None]
 
 
-def test_cuts_are_reported_where_that_is_wanted() -> None:
+def test_cuts_are_reported_on_request() -> None:
     assert EventText(cuts=True).line(Cut(frame_index=1, pts_s=62.0, score=0.5)) == "cut at 1:02.0"
 
 

@@ -1,4 +1,4 @@
-"""What a model needs on cards of usual sizes."""
+"""Memory of a model on cards of usual sizes."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     model_fit._on_hub.cache_clear()
 
 
-def test_of_a_model_that_is_nowhere_nothing_is_said(tmp_path: Path, hub: HubServer) -> None:
+def test_a_model_that_cannot_be_found_is_absent(tmp_path: Path, hub: HubServer) -> None:
     assert cards.cards(config(answer={"model": str(tmp_path)})).state == "absent"
-    nowhere = config(answer={"model": "nobody/has-this"})
-    assert cards.cards(nowhere).found == "neither this machine nor the hub tells of nobody/has-this"
+    nowhere = config(answer={"model": "absent/model"})
+    assert cards.cards(nowhere).found == "neither this machine nor the hub describes absent/model"
     check = model_fit.model(nowhere)
     assert check.state == "broken"
     assert "no public model of this name on the hub" in check.found

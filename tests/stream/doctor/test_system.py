@@ -1,4 +1,4 @@
-"""What works here: every check in each of its states."""
+"""The doctor's checks of this machine: every check in each of its states."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TestSoftware:
 
     def test_hardware_decoding(self) -> None:
         some = system.hardware_decoding({"cuda": None, "vaapi": "it is off"})
-        assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder says so")
+        assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder selects it")
         none = system.hardware_decoding({"cuda": "operation not permitted", "vaapi": "it is off"})
         assert (none.state, none.found) == (
             "absent",
@@ -160,7 +160,7 @@ class TestAbilities:
         assert abilities.encodes_heatmaps()
         assert all(abilities.protocols().values())
 
-    def test_what_is_not_there_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_absent_parts_are_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(abilities, "DECODERS", {"X": ("no-such-codec",)})
         monkeypatch.setattr(abilities, "PROTOCOLS", ("nosuch",))
         monkeypatch.setattr(abilities, "HEATMAP_ENCODER", "no-such-encoder")
@@ -191,7 +191,7 @@ class TestHardware:
         check = system.texture("cpu", "auto")
         assert (check.part, check.state, check.found.partition(",")[0]) == ("texture cpu", "works", "host memory")
 
-    def test_what_makes_the_cpu_store_faster_is_said(self) -> None:
+    def test_what_makes_the_cpu_store_faster_is_reported(self) -> None:
         program = "print('host memory, NumPy and OpenCV'); print('install a compiler')"
         check = system.texture("cpu", "auto", [sys.executable, "-c", program])
         expected = DiagnosticCheck("texture cpu", "works", "host memory, NumPy and OpenCV", "install a compiler")

@@ -1,4 +1,4 @@
-"""Cameras by name, and what two of them may not share."""
+"""Cameras by name, and the checks across them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_name_stands_before_a_source_of_any_kind(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("second", "problem"),
     [
-        ("a=3", "^'a=3': another camera is called 'a'; give each a name of its own$"),
+        ("a=3", "^'a=3': another camera is called 'a'; give each a different name$"),
         ("-x=4", "^a camera cannot be called '-x'; take letters"),
         (f"{'n' * 41}=5", "^a camera cannot be called 'nnn"),
     ],
@@ -72,7 +72,7 @@ def test_what_is_for_one_camera_alone(config: Config, problem: str) -> None:
         check_camera(config)
 
 
-def test_two_cameras_write_one_file_only_where_its_lines_tell_them_apart(tmp_path: Path) -> None:
+def test_two_cameras_write_one_file_only_if_its_lines_name_them(tmp_path: Path) -> None:
     check_together([camera("a", "all.jsonl", "-", "a.vtt"), camera("b", "all.jsonl", "-", "b.vtt")])
     twice = "the cameras a and b both write '.*one.vtt'; put .camera. into its name, such as '.camera.\\.vtt'"
     with pytest.raises(ConfigError, match=twice):

@@ -1,4 +1,4 @@
-"""Files of cameras: what holds for all, what for one, and each mistake with its file, camera and remedy."""
+"""Files of cameras: common keys, keys of one camera, and each mistake with its file, camera and remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configs(text: str) -> tuple[dict[str, Config], dict[str, str]]:
     return {name: build_config([*found.common, *layers]) for name, layers in found.cameras.items()}, found.problems
 
 
-def test_a_camera_has_what_holds_for_all_and_keys_of_its_own() -> None:
+def test_a_camera_has_the_common_keys_and_its_own() -> None:
     Path("night.toml").write_text("answer.every_s = 9\nanswer.seed = 3\n", encoding="utf-8")
     cameras, problems = configs(
         """
@@ -66,7 +66,7 @@ def test_a_camera_has_what_holds_for_all_and_keys_of_its_own() -> None:
         ("source = '0'\noutput.web_token = 'secret'", "output.web_token is for the one page of all cameras; put it"),
     ],
 )
-def test_a_mistake_in_one_camera_is_told_with_file_and_camera_and_the_others_stay(table: str, problem: str) -> None:
+def test_a_mistake_in_one_camera_is_reported_with_file_and_camera_and_the_others_stay(table: str, problem: str) -> None:
     cameras, problems = configs(f"[cameras.yard]\nsource = 'scene:demo'\n[cameras.door]\n{table}\n")
     assert set(cameras) == {"yard"}
     assert problems["door"].startswith(f"f.toml: camera door: {problem}")
@@ -93,7 +93,7 @@ def test_a_mistake_that_is_no_cameras_ends_it(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_fleet(written(text))
     assert problem in str(refused.value)
-    assert "twice" not in problem or str(refused.value).endswith("; give each camera a name of its own")
+    assert "twice" not in problem or str(refused.value).endswith("; give each camera a different name")
 
 
 def test_a_file_that_is_not_there() -> None:

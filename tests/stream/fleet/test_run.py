@@ -1,4 +1,4 @@
-"""Cameras that run at once: one model for all, and what becomes of the others when one fails."""
+"""Cameras that run at once: one model for all, and the others after one has failed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to_lines(given: Config, path: Path) -> Config:
 
 
 def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path) -> None:
-    """One is not there, one loses its frame process, one answer process dies: the others go on with one model."""
+    """One is absent, one loses its frame process, one answer process dies: the others go on with one model."""
     lines = tmp_path / "all.jsonl"
     cameras = [NamedCamera(name, to_lines(config(), lines)) for name in ("door", "yard")]
     cameras.append(NamedCamera("gone", to_lines(config(str(tmp_path / "gone.mp4")), lines)))
@@ -87,8 +87,8 @@ def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path
     written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     assert {tuple(entry)[:2] for entry in written} == {("type", "camera")}
     for name in ("door", "yard"):
-        told = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
-        assert told == [answer.text for answer in seen.of(name, Answer)]
+        texts = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
+        assert texts == [answer.text for answer in seen.of(name, Answer)]
 
 
 def on_one_page(given: Config, port: int, metrics_port: int | None = None) -> Config:
@@ -109,8 +109,8 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
             while not (pictures and {"gone", "refused"} <= health.keys()):
                 viewer.take()
                 pictures.update(picture_fields(body)["camera"] for body in viewer.pictures)
-                told = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
-                health.update({text["camera"]: text["reason"] for text in told})
+                ended = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
+                health.update({text["camera"]: text["reason"] for text in ended})
         reports.update(json.loads(fetched(("127.0.0.1", metrics_port), "/healthz")[1])["cameras"])
         for run in seen.runs.values():
             run.end()
@@ -159,7 +159,7 @@ def test_frame_processes_weigh_together_no_more_than_two_others() -> None:
 
 
 def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first attempts fail; it is told once, and the camera is watched as soon as it is there."""
+    """The first attempts fail; that is reported once, and the camera is watched as soon as it can be opened."""
     tries: list[str] = []
 
     class Late(Fleet):

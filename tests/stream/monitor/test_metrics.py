@@ -73,7 +73,7 @@ def test_jitter_takes_the_period_from_the_median_gap() -> None:
     assert jitter(pts[:2], pts[:2], pts[:2]) is None
 
 
-def test_the_first_and_last_second_are_left_out_where_there_is_a_middle() -> None:
+def test_the_first_and_last_second_are_left_out_if_there_is_a_middle() -> None:
     at = ns(0, 500, 1000, 2000, 3000, 3500, 4000)
     assert trimmed(at).tolist() == [False, False, True, True, True, False, False]
     assert trimmed(ns(0, 2900)).all()

@@ -1,4 +1,4 @@
-"""What systemd is told, at a real datagram socket in its place."""
+"""Notifications to systemd, at a real datagram socket in its place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def systemd(address: str) -> Iterator[Systemd]:
         yield made
 
 
-def test_ready_is_told_once_and_the_watchdog_is_fed_while_alive(systemd: Systemd, address: str) -> None:
+def test_ready_is_sent_once_and_the_watchdog_is_fed_while_alive(systemd: Systemd, address: str) -> None:
     states = [ServiceState("loading", False, True), ServiceState("ok", True, True), ServiceState("ok", True, True)]
     stuck = ServiceState("stalled: no\nframe", True, False)
     manager = ServiceManager(address, 0.02, lambda: states.pop(0) if states else stuck)
@@ -72,13 +72,13 @@ def test_ready_is_told_once_and_the_watchdog_is_fed_while_alive(systemd: Systemd
     assert systemd.next() == ["STOPPING=1"]
 
 
-def test_without_a_watchdog_only_changes_are_told(systemd: Systemd, address: str) -> None:
+def test_without_a_watchdog_only_changes_are_sent(systemd: Systemd, address: str) -> None:
     with closing(ServiceManager(address, None, lambda: ServiceState("ok", True, True))):
         assert systemd.next() == ["READY=1", "STATUS=ok"]
     assert systemd.next() == ["STOPPING=1"]
 
 
-def test_nobody_is_told_where_nobody_asks(systemd: Systemd, address: str) -> None:
+def test_nothing_is_sent_without_a_socket(systemd: Systemd, address: str) -> None:
     def state() -> ServiceState:
         return ServiceState("ok", True, True)
 
@@ -97,7 +97,7 @@ def test_nobody_is_told_where_nobody_asks(systemd: Systemd, address: str) -> Non
 
 
 def test_systemd_that_is_gone_is_no_failure(tmp_path: Path) -> None:
-    ServiceManager(f"{tmp_path}/nobody", 0.01, lambda: ServiceState("ok", True, True)).close()
+    ServiceManager(f"{tmp_path}/absent", 0.01, lambda: ServiceState("ok", True, True)).close()
 
 
 def test_a_state_that_cannot_be_had_feeds_nothing(systemd: Systemd, address: str) -> None:
@@ -136,18 +136,18 @@ class Silent:
         pass
 
 
-def test_a_session_tells_systemd(systemd: Systemd, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_notifies_systemd(systemd: Systemd, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
     run = EndlessRun([frame(0, 0.0), answer(0.0, "a cat")])
-    told: list[str] = []
+    words: list[str] = []
 
     def follow() -> None:
-        told.extend(systemd.until("READY=1"))
+        words.extend(systemd.until("READY=1"))
         run.end()
 
     following = threading.Thread(target=follow)
     following.start()
     run_session(Config(source="scene:demo"), Silent(), make_run=lambda config: run)  # type: ignore[arg-type, return-value]
     following.join(LIMIT_S)
-    assert "STATUS=ok" in told
+    assert "STATUS=ok" in words
     assert systemd.until("STOPPING=1")[-1] == "STOPPING=1"

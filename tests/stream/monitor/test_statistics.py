@@ -61,7 +61,7 @@ def play(figures: Measured, count: int, latency_ms: float = 5, first: int = 0) -
     return (first + count - 1) * PERIOD + round(latency_ms * MS)
 
 
-def test_before_the_first_frame_there_is_little_to_tell() -> None:
+def test_before_the_first_frame_few_figures_are_known() -> None:
     figures = Measured().at(2 * S)
     assert (figures.uptime_s, figures.frames, figures.fps, figures.answers) == (2, 0, 0, 0)
     nothing = (figures.media_s, figures.fps_run, figures.latency_ms, figures.jitter, figures.dirty_share)
@@ -80,7 +80,7 @@ def test_an_even_stream_has_its_rate_and_no_jitter() -> None:
     assert figures.media_s == pytest.approx(99 / 25)
 
 
-def test_the_rate_falls_where_frames_stop_coming() -> None:
+def test_the_rate_falls_if_frames_stop_coming() -> None:
     live = Measured(FPS)
     last_ns = play(live, 100)
     assert live.at(last_ns + S).fps == pytest.approx(12.5, abs=0.5)
@@ -205,10 +205,10 @@ def test_every_kind_is_counted_in_the_summary() -> None:
     assert (summary.mean_motion_px, summary.mean_moving_share) == (4, 0.25)
     assert summary.duration_s == pytest.approx(0.2)
     assert summary.timing == {"wall_s": 15.0, "fps": 2.0}
-    assert summary.work_ratio is None, "the model does not tell"
+    assert summary.work_ratio is None, "the model does not report it"
 
 
-def test_the_summary_says_what_choosing_tokens_saved() -> None:
+def test_the_summary_has_the_saving_by_choosing_tokens() -> None:
     run = Measured()
     for flops in (10, 30):
         run.add(replace(answer(0.0, ""), flops=flops, full_flops=50))
@@ -222,7 +222,7 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
     assert (summary.ended, summary.error, summary.backend) == ("error", "the capture stage died: …", "gl")
 
 
-def test_a_standing_query_was_found_where_it_once_held() -> None:
+def test_a_standing_query_was_found_if_it_once_held() -> None:
     run = Measured()
     found = [run.summary().found]
     for holds in (None, "yes", "no"):

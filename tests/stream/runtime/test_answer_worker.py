@@ -125,7 +125,7 @@ def test_a_large_model_has_all_cores_while_frames_wait_for_it(
     monkeypatch: pytest.MonkeyPatch, model: str | None, realtime: bool, answers: str, threads: int
 ) -> None:
     class Started(Exception):
-        """Says with how many threads a process would start."""
+        """Raised with the number of threads that a process would start with."""
 
     def start(*arguments: Any, forks: object) -> None:
         raise Started(arguments[-1]["OMP_NUM_THREADS"])
@@ -232,7 +232,7 @@ def continued(
 ) -> tuple[bytes, list[int]]:
     """Fail a run of `caption` while it speaks about frame 25, and continue it: the bytes are those of a whole run.
 
-    Returns what the failed run wrote, and the frames that the continued one asked about.
+    Returns the output of the failed run, and the frames that the continued one asked about.
     """
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{model}")
 
@@ -262,7 +262,7 @@ def without_clock(events: list[Event]) -> list[dict[str, Any]]:
     return [{k: v for k, v in msgspec.to_builtins(event).items() if k not in clocked} for event in events]
 
 
-def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
+def test_a_run_is_answered_without_a_separate_child(endpoint: str) -> None:
     with serving_at(endpoint):
         pipeline = run_in_threads(client(endpoint))
         events = list(pipeline.run())
@@ -273,7 +273,7 @@ def test_a_run_is_answered_without_a_child_of_its_own(endpoint: str) -> None:
     assert Notice(code="loading", message=f"connecting to {endpoint}") in events
 
 
-def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoint: str) -> None:
+def test_runs_that_share_an_answer_stage_get_the_answers_that_each_would_get_alone(endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     with serving_at(endpoint, model="SlowAnswerModel"):
         alone = [without_clock(events_of(client(endpoint, query))) for query in queries]
@@ -291,11 +291,11 @@ def test_runs_that_share_an_answer_stage_hear_what_each_would_hear_alone(endpoin
 
 
 def without_pieces(events: Iterable[Event]) -> list[Event]:
-    """What is told but for the pieces of answers, some of which are spoken again where an answer stage was lost."""
+    """The events without the pieces of answers, some of which are sent again after an answer stage was lost."""
     return [event for event in events if not isinstance(event, AnswerDeltaEvent)]
 
 
-def test_a_recording_tells_what_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
+def test_a_recording_has_the_settings_that_the_server_answers_by(endpoint: str, tmp_path: Path) -> None:
     with serving_at(endpoint, Config(answer=AnswerConfig(max_tokens=7))):
         events = events_of(client(endpoint, output=OutputConfig(record=str(tmp_path / "a"))))
     recording = Recording(tmp_path / "a")
@@ -325,7 +325,7 @@ def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
         events_of(client(endpoint))
 
 
-def test_where_nobody_answers_the_run_says_so(endpoint: str) -> None:
+def test_without_an_answer_server_the_run_reports_it(endpoint: str) -> None:
     capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
     with pytest.raises(ConnectionRefused, match=r"no answer server at tcp://.* within 0.2 s; start one there with"):
         events_of(client(endpoint, capture=capture))
@@ -417,7 +417,7 @@ def test_an_address_in_use_is_reported_before_the_model_is_loaded(
             serve_answers(Config(), endpoint, lambda: None, RunControl())
 
 
-def test_nobody_is_served_beyond_this_machine_without_keys() -> None:
+def test_without_keys_clients_of_other_machines_are_not_served() -> None:
     with pytest.raises(ConfigError, match="leaves this machine without keys"):
         serve_answers(Config(), "tcp://0.0.0.0:5555", lambda: None, RunControl())
 
@@ -520,7 +520,7 @@ def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize(("runs", "given", "tried"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])])
-def test_several_runs_have_slots_unless_their_number_is_said(
+def test_several_runs_have_slots_unless_their_number_is_given(
     monkeypatch: pytest.MonkeyPatch, runs: int, given: int, tried: list[int]
 ) -> None:
     loaded: list[int] = []

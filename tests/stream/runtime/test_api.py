@@ -93,7 +93,7 @@ def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> Non
     assert sum(isinstance(event, FrameReady) for event in events) == FRAMES
 
 
-def test_lost_requests_lose_no_frame_and_each_is_told(server: FakeApiServer) -> None:
+def test_lost_requests_lose_no_frame_and_each_is_reported(server: FakeApiServer) -> None:
     server.behaviour = fail_every_fifth()
     events = list(run_in_threads(config(server, answers="newest")).run())
     failed = len(server.bodies) // 5
@@ -105,7 +105,7 @@ def test_lost_requests_lose_no_frame_and_each_is_told(server: FakeApiServer) -> 
     assert summary.dropped.get("answer.lost", 0) == failed
 
 
-def test_where_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeApiServer) -> None:
+def test_if_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeApiServer) -> None:
     whole = texts(list(run_in_threads(config(server)).run()))
     server.bodies.clear()
     server.behaviour = fail_every_fifth()

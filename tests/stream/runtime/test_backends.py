@@ -45,7 +45,7 @@ def captions(folder: Path, source: str, backend: str, *options: str) -> tuple[by
 
 @pytest.mark.parametrize("source", ["scene:demo", "scene:cuts"])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_the_bundled_model_says_the_same_byte_for_byte(
+def test_the_bundled_model_answers_the_same_byte_for_byte(
     tmp_path: Path, backend: Backend, source: str, request: pytest.FixtureRequest
 ) -> None:
     prepare(backend, request)
@@ -59,7 +59,7 @@ def test_the_bundled_model_says_the_same_byte_for_byte(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_stream_that_changes_its_size_stays_where_it_is(
+def test_a_stream_that_changes_its_size_stays_in_its_store(
     backend: Backend, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(backend, request)
@@ -85,7 +85,7 @@ def test_a_stream_that_changes_its_size_stays_where_it_is(
             pass
 
 
-def test_where_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_integration(
+def test_if_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_integration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backends, "_problem", lambda backend: "no EGL; install it")
@@ -101,7 +101,7 @@ def test_where_a_store_is_missing_its_tests_are_skipped_but_fail_in_continuous_i
 
 @pytest.mark.parametrize("while_reading", [False, True])
 def test_a_stream_outlives_its_graphics_device(monkeypatch: pytest.MonkeyPatch, while_reading: bool) -> None:
-    """The real store, whose device is lost as a driver would tell it; `auto` means OpenGL here."""
+    """The real store, whose device is lost as a driver would report it; `auto` means OpenGL here."""
     require("gl")
     opened: list[TextureStore] = []
 

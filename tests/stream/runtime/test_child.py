@@ -1,4 +1,4 @@
-"""ChildProcess processes: what they are told, how they end, and what is said of it."""
+"""ChildProcess processes: their input, how they end, and the message about it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_death_by_a_signal_is_reported_with_its_name(make: MakeChild, number: 
     assert child.died_by_signal
 
 
-def test_the_last_line_that_it_printed_says_why(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
+def test_its_last_printed_line_is_the_reason(make: MakeChild, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "stream.runtime.child")
     child = make("exit 3 no more memory")
     death = death_of(child)
@@ -104,7 +104,7 @@ def test_an_output_of_the_parent_takes_what_the_child_prints(forks: SharedForkSe
     assert (tmp_path / "printed").read_text() == "no more memory\n"
 
 
-def test_it_hears_the_pulse(make: MakeChild) -> None:
+def test_it_receives_the_heartbeat(make: MakeChild) -> None:
     child = make()
     assert child.silence_s() == 0
     child.send_line(f"beat {child.heartbeat_writer}".encode())
@@ -144,7 +144,7 @@ def test_who_is_gone_need_not_be_informed(make: MakeChild) -> None:
 
 
 def test_it_has_the_environment_that_it_was_given(make: MakeChild) -> None:
-    child = make("tell", FAKE_CHILD="here")
+    child = make("print", FAKE_CHILD="here")
     until(lambda: "here" in child._printed())
 
 
@@ -224,7 +224,7 @@ def test_one_that_exited_may_still_be_received() -> None:
     assert kept.supervisor.poll() == Restarted(process="answers", cause="exited with status 1", count=1)
 
 
-def test_each_death_has_last_words_of_its_own() -> None:
+def test_each_death_has_its_own_last_words() -> None:
     kept = Kept(RESTART)
     for number in range(2):
         kept.children[number].die("exited", by_signal=False)
@@ -234,7 +234,7 @@ def test_each_death_has_last_words_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_where_nothing_is_started_again_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
+def test_without_restarts_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
     kept = Kept(RestartPolicy(restart=False))
     kept.children[0].die("gone", by_signal=by_signal)
     assert kept.supervisor.poll() is None
@@ -274,7 +274,7 @@ def test_a_crash_loop_is_given_up_with_the_last_cause() -> None:
         kept.supervisor.poll()
     assert str(raised.value) == (
         "the answer stage died: it died 3 times within a minute, the last time because exited with status 3 "
-        "(no more memory); --debug shows what it printed, and pipeline.restart_limit allows more"
+        "(no more memory); --debug shows its output, and pipeline.restart_limit allows more"
     )
 
 
@@ -317,7 +317,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Beating:
-    """What a Heartbeat asks before each beat; `stop` returns once there will be no other one."""
+    """Called by a Heartbeat before each beat; `stop` returns once there will be no other one."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -377,7 +377,7 @@ def test_once_ready_it_stays_so(seconds: list[float], reader: HeartbeatMonitor) 
     assert reader.silence_s() == 3
 
 
-def test_the_child_first_says_that_it_loads_then_that_it_is_ready(reader: HeartbeatMonitor, beating: Beating) -> None:
+def test_the_child_first_reports_loading_then_readiness(reader: HeartbeatMonitor, beating: Beating) -> None:
     heartbeat = Heartbeat(reader.writer, beating)
     beating.some()
     assert set(os.read(reader._reader, 100)) == {LOADING[0]}
@@ -398,7 +398,7 @@ def test_a_child_that_is_not_lively_is_silent(reader: HeartbeatMonitor, monkeypa
         os.read(reader._reader, 100)
 
 
-def test_a_full_pipe_blocks_nobody(reader: HeartbeatMonitor, beating: Beating) -> None:
+def test_a_full_pipe_does_not_block(reader: HeartbeatMonitor, beating: Beating) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(reader.writer, LOADING * 4096)

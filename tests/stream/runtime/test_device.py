@@ -1,4 +1,4 @@
-"""Live runs whose texture is on a device: pixels stay there on their way to the model, or it is said why not."""
+"""Live runs whose texture is on a device: pixels stay there on their way to the model, or the reason is reported."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ def test_in_one_process_the_model_gets_tensors(cuda_on_cpu: CpuMachine, video: P
     assert not [event for event in events if isinstance(event, Notice) and event.code == PIXELS_COPIED]
 
 
-def test_a_model_without_a_device_gets_host_memory_and_it_is_said_once(cuda_on_cpu: CpuMachine, video: Path) -> None:
+def test_a_model_without_a_device_gets_host_memory_and_it_is_reported_once(
+    cuda_on_cpu: CpuMachine, video: Path
+) -> None:
     """The driver of the tests is this process's own."""
     events = run(video, single_process=False)
     assert answers(events)
     assert all(text.endswith(" here") for text in answers(events))
-    said = [event.message for event in events if isinstance(event, Notice) and event.code == PIXELS_COPIED]
-    assert len(said) == 1
-    assert "built without" in said[0] or "finds no CUDA device" in said[0]
+    messages = [event.message for event in events if isinstance(event, Notice) and event.code == PIXELS_COPIED]
+    assert len(messages) == 1
+    assert "built without" in messages[0] or "finds no CUDA device" in messages[0]
 
 
 def test_a_recording_holds_the_pixels(cuda_on_cpu: CpuMachine, video: Path, tmp_path: Path) -> None:

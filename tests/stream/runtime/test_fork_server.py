@@ -1,4 +1,4 @@
-"""Fork server: what its processes share, how they end, and what happens without it."""
+"""Fork server: shared memory, the ends of its processes, and runs without it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_children_outlive_a_server_that_dies(mortal: ForkServer, tmp_path: Path)
         assert psutil.Process(process.pid).is_running()
         assert process.stdin is not None
         process.stdin.close()
-        assert ended(process) == -signal.SIGKILL, "nobody can tell how it ended"
+        assert ended(process) == -signal.SIGKILL, "no process knows how it ended"
     child = ChildProcess("answer", "tests.support.child", forks=mortal)
     assert psutil.Process(child.pid).ppid() == os.getpid(), "it was started afresh"
     child.stop()

@@ -1,4 +1,4 @@
-"""The frame process while its source is still being opened: it hears its parent all the same."""
+"""The frame process while its source is still being opened: it follows its parent all the same."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.children import SHARED
 from tests.support.network import LIMIT_S, until
 
 
-def tell_to_end(child: ChildProcess) -> None:
+def request_end(child: ChildProcess) -> None:
     child.send_line(msgspec.json.encode(WorkerCommand(end="interrupted")))
     until(lambda: child.exit_error() is not None)
 
 
-@pytest.mark.parametrize(("how", "status", "forks"), [(ChildProcess.stop, 1, SHARED), (tell_to_end, 0, None)])
+@pytest.mark.parametrize(("how", "status", "forks"), [(ChildProcess.stop, 1, SHARED), (request_end, 0, None)])
 def test_it_ends_at_once_although_its_source_does_not_open(
     how: Callable[[ChildProcess], None], status: int, forks: Any, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs that glance, with a fake answer model that looks at what is brightest."""
+"""Whole runs that glance, with a fake answer model that looks at the brightest region."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_model_looks_once_before_the_first_answer_about_a_question(video: st
 
 
 def test_the_place_that_it_looked_at_is_what_matters_most_in_its_answer(video: str, tmp_path: Path) -> None:
-    """The lamp is the dullest thing in the room, and nobody would choose it by how it looks."""
+    """The lamp is the dullest thing in the room, which no score would choose by how it looks."""
 
     def ranks(**answer: Any) -> list[int]:
         """The best rank of a sharp token on the lamp, in each frame that was answered about."""
@@ -123,7 +123,7 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
         ({}, "FakeAnswerModel"),
     ],
 )
-def test_where_it_is_off_nothing_is_looked_at(video: str, answer: dict[str, Any], model: str) -> None:
+def test_if_it_is_off_nothing_is_looked_at(video: str, answer: dict[str, Any], model: str) -> None:
     result = run(glancing(video, **answer), model)
     assert result.of(Glance) == []
     assert {answer.glances for answer in result.of(Answer)} == {0}
@@ -175,8 +175,8 @@ def test_another_question_is_glanced_for_anew(video: str) -> None:
     result = run(glancing(video), MODEL, ask)
     queries = [event.query for event in result.of(Glance)]
     assert (queries[0], set(queries[1:])) == ("Say what happens.", {"who?"})
-    told = [event for event in result.events if isinstance(event, (Glance, QueryChanged, Answer))]
-    after = told[next(index for index, event in enumerate(told) if isinstance(event, QueryChanged)) + 1 :]
+    turns = [event for event in result.events if isinstance(event, (Glance, QueryChanged, Answer))]
+    after = turns[next(index for index, event in enumerate(turns) if isinstance(event, QueryChanged)) + 1 :]
     assert isinstance(after[0], Glance)
 
 
@@ -240,9 +240,9 @@ def _killed_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def test_a_server_that_dies_in_a_glance_is_replaced_and_looks_at_the_same_frame(video: str) -> None:
     config = glancing(video).model_copy(update={"pipeline": PipelineConfig(restart=True)})
     result, calm = run(config, "KilledGlancingAnswerModel"), run(glancing(video), MODEL)
-    told = (FrameReady, Glance, Answer)
-    assert without_timing([event for event in result.events if isinstance(event, told)]) == without_timing(
-        [event for event in calm.events if isinstance(event, told)]
+    kinds = (FrameReady, Glance, Answer)
+    assert without_timing([event for event in result.events if isinstance(event, kinds)]) == without_timing(
+        [event for event in calm.events if isinstance(event, kinds)]
     )
 
 

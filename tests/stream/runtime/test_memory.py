@@ -84,10 +84,10 @@ def test_in_lockstep_a_server_that_dies_changes_no_answer(
     run, answers = run_in_threads(config(video, endpoint, memory)), 0
     served = serving_at(endpoint, SERVER, "MemoryAnswerModel")
     served.__enter__()
-    told: list[Event] = []
+    events: list[Event] = []
     try:
         for event in run.run():
-            told.append(event)
+            events.append(event)
             if isinstance(event, Answer):
                 answers += 1
                 if answers in deaths:
@@ -96,11 +96,11 @@ def test_in_lockstep_a_server_that_dies_changes_no_answer(
                     served.__enter__()
     finally:
         served.__exit__(None, None, None)
-    assert [event for event in told if isinstance(event, Notice) and event.code == "answers-lost"]
-    assert without_clock(answers_of(told)) == without_clock(expected)
+    assert [event for event in events if isinstance(event, Notice) and event.code == "answers-lost"]
+    assert without_clock(answers_of(events)) == without_clock(expected)
 
 
-def test_runs_that_share_a_server_hear_what_each_would_hear_alone(video: str, endpoint: str) -> None:
+def test_runs_that_share_a_server_get_the_answers_that_each_would_get_alone(video: str, endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     expected = [[answer.text for answer in answers_of(alone(video, query=query))] for query in queries]
     together: dict[str, list[str]] = {}

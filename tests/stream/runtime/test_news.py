@@ -1,4 +1,4 @@
-"""Runs whose answers are given only if they say something new, or with earlier ones before the question."""
+"""Runs that give only answers with news, or with earlier ones before the question."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_the_first_of_two_runs_that_ends_leaves_the_other_its_short_pauses() -> 
 
 
 @pytest.mark.parametrize(("realtime", "steady", "entered"), [(True, True, 1), (True, False, 0), (False, True, 0)])
-def test_pauses_are_short_where_frames_are_live(
+def test_pauses_are_short_if_frames_are_live(
     monkeypatch: pytest.MonkeyPatch, realtime: bool, steady: bool, entered: int
 ) -> None:
     count = 0

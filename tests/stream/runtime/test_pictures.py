@@ -35,7 +35,7 @@ def with_web(given: Config) -> Config:
 
 
 class Watcher:
-    """Asks for the next picture whenever one has come."""
+    """Requests the next picture whenever one has come."""
 
     def __init__(self, endpoint: str, *widths: int) -> None:
         self.widths = widths
@@ -89,7 +89,7 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
     assert picture.shape == (96, 128, 3)
 
 
-def test_a_picture_comes_with_the_map_of_its_own_frame() -> None:
+def test_a_picture_comes_with_the_map_of_the_same_frame() -> None:
     given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}}))
     given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
     run = run_in_threads(given, model_loader=LOADER)
@@ -129,7 +129,7 @@ def test_red_stays_red() -> None:
 
 
 class Inspector:
-    """Asks for an inspection, and again whenever one has come."""
+    """Requests an inspection, and another one whenever one has come."""
 
     def __init__(self, endpoint: str, request: InspectionRequest) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""Whole runs on small videos, with a fake answer model: what comes out, and how runs end."""
+"""Whole runs on small videos, with a fake answer model: their events, and how they end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FPS = 10
 
 @dataclass
 class Result:
-    """What one run gave."""
+    """Events, summary and error of one run."""
 
     events: list[Event]
     error: Exception | None
@@ -173,7 +173,7 @@ def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None
         assert other == first
 
 
-def test_a_target_is_left_alone_where_every_run_gives_the_same(video: str) -> None:
+def test_a_target_has_no_effect_if_every_run_must_give_the_same(video: str) -> None:
     targeted = run(configured(video, answer=AnswerConfig(every_s=1.0, target_ms=0.001)))
     plain = run(configured(video))
     (off,) = [event for event in targeted.of(Notice) if event.code == "target-off"]
@@ -190,7 +190,7 @@ def test_latencies_count_from_the_capture_of_the_answers_frame(video: str) -> No
 @pytest.mark.parametrize(
     ("encode", "tokens"), [("sparse", 12), ("incremental", 12), ("prune", 12), ("weighted", 24), ("full", 24)]
 )
-def test_frames_and_summary_tell_the_tokens_that_the_model_gets(video: str, encode: Encode, tokens: int) -> None:
+def test_frames_and_summary_report_the_tokens_that_the_model_gets(video: str, encode: Encode, tokens: int) -> None:
     result = run(configured(video, answer=AnswerConfig(every_s=1.0, encode=encode)))
     assert {(frame.tokens, frame.tiles) for frame in result.of(FrameReady)} == {(tokens, 24)}
     assert result.summary.mean_tokens == tokens
@@ -292,7 +292,7 @@ def test_repaired_times_are_reported_once_at_the_end(tmp_path_factory: pytest.Te
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "pts-repaired"]
 
 
-def test_a_model_that_cannot_glance_is_told_of_once_where_it_would() -> None:
+def test_a_model_that_cannot_glance_is_reported_once_if_it_would() -> None:
     scene = configured("scene:demo", capture=CaptureConfig(max_frames=3))
     notices = [n for n in run(scene, "UnreadableAnswerModel").of(Notice) if n.code == "glances-off"]
     assert len(notices) == 1
@@ -300,7 +300,7 @@ def test_a_model_that_cannot_glance_is_told_of_once_where_it_would() -> None:
     assert not [n for n in run(scene).of(Notice) if n.code == "glances-off"]
 
 
-def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
+def test_a_model_of_drawn_scenes_gives_notice_on_real_video_only(video: str) -> None:
     notices = [n for n in run(configured(video), "DrawnWorldAnswerModel").of(Notice) if n.code == "model-world"]
     assert len(notices) == 1
     assert "drawn scenes" in notices[0].message
@@ -310,7 +310,7 @@ def test_a_model_of_drawn_scenes_says_so_on_real_video_only(video: str) -> None:
     assert not [n for n in run(configured(video)).of(Notice) if n.code == "model-world"]
 
 
-def test_overlays_are_there_for_whoever_draws_them(video: str) -> None:
+def test_overlays_are_published_for_sinks_that_draw_them(video: str) -> None:
     shapes, slots, runs = [], [], []
 
     def draw(pipeline: Run, event: Event) -> None:
@@ -380,7 +380,7 @@ def test_closing_the_run_stops_everything(video: str, two_processes: bool) -> No
     events.close()
 
 
-def test_an_answer_process_that_is_killed_is_named_and_what_was_said_stays(video: str) -> None:
+def test_an_answer_process_that_is_killed_is_named_and_earlier_answers_stay(video: str) -> None:
     result = run(configured(video, two_processes=True), "KilledAnswerModel", fails=True)
     assert isinstance(result.error, StageDied)
     assert result.error.stage == "answer"
@@ -405,7 +405,7 @@ def test_a_model_that_cannot_be_loaded_is_the_users_to_put_right(video: str, two
     assert result.summary.ended == "error"
 
 
-def test_an_answer_stage_that_says_nothing_for_too_long_is_named(video: str) -> None:
+def test_an_answer_stage_that_is_silent_for_too_long_is_named(video: str) -> None:
     policy = PipelineConfig(timeout_s=0.01)
     result = run(configured(video, pipeline=policy), "SilentAnswerModel", fails=True)
     assert str(result.error) == ("the answer stage died: silent for 0.01 s; raise pipeline.timeout_s for slow models")
@@ -450,7 +450,7 @@ def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_fact
         run_in_threads(configured(video, answer=AnswerConfig(model=str(empty))))
 
 
-def test_a_video_that_plays_at_its_own_pace_drops_what_nobody_has_time_for(
+def test_a_video_that_plays_at_its_own_pace_drops_frames_that_no_stage_has_time_for(
     video: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The allocate stage holds the first frame until the last one has been captured; time flies."""
@@ -515,7 +515,7 @@ class TestHardwareThatGivesUp:
         ]
         assert (result.of(Started)[0].backend, result.summary.backend) == ("cuda", "cpu")
         assert result.summary.dropped == {"texture.fallbacks": 1}
-        if encode == "prune" and "fails_reading" in fails:  # the picture is the same, whatever was chosen of it before
+        if encode == "prune" and "fails_reading" in fails:  # the picture is the same for any earlier choice
             assert [a.text for a in result.of(Answer)] == [a.text for a in undisturbed.of(Answer)]
 
     @pytest.mark.parametrize("fails", [{"fails_writing": 7}, {"fails_reading": 30}])

@@ -1,4 +1,4 @@
-"""The plan of a run: what the configuration and the source decide."""
+"""The plan of a run, by configuration and source."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_lost_server_is_looked_for_unless_measured_and_a_run_at_its_own_pace_n
     assert (client.reconnect, client.persistent) == (reconnects, persistent)
 
 
-def test_the_answer_section_says_when_to_ask() -> None:
+def test_the_answer_section_sets_when_to_ask() -> None:
     answer = AnswerConfig(every_s=0.5, on_change=0.25, on_cut=False, query="why?")
     schedule = RunPlan.of(Config(answer=answer, pipeline=PipelineConfig(timeout_s=7)), FILE).schedule
     assert schedule.triggers == AnswerTriggerOptions(every_ns=500_000_000, on_change=0.25, on_cut=False)
@@ -122,7 +122,7 @@ def test_what_is_encoded_decides_what_is_sent(encode: str, whole: bool) -> None:
     assert plan.client.encode == encode
 
 
-def test_frames_come_with_maps_where_the_run_publishes() -> None:
+def test_frames_come_with_maps_if_the_run_publishes() -> None:
     assert not RunPlan.of(Config(), FILE).tap.maps
     assert RunPlan.of(Config(output=OutputConfig(publish="tcp://127.0.0.1:5556")), FILE).tap.maps
 
@@ -158,7 +158,7 @@ def test_the_texture_section_becomes_options() -> None:
     ("wide", "knows_wide", "expected"),
     [("auto", True, True), ("auto", False, False), (True, False, True), (False, True, False)],
 )
-def test_wide_tokens_are_for_models_that_know_them_unless_the_user_says_otherwise(
+def test_wide_tokens_are_for_models_that_know_them_unless_the_user_sets_them(
     wide: bool | Literal["auto"], knows_wide: bool, expected: bool
 ) -> None:
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, knows_wide=knows_wide)
@@ -228,7 +228,7 @@ def follows(**answer: Any) -> bool:
     return RunPlan.of(Config(answer=AnswerConfig(**answer)), CAMERA).schedule.follows_change
 
 
-def test_change_is_measured_only_where_an_answer_or_a_check_depends_on_it() -> None:
+def test_change_is_measured_only_if_an_answer_or_a_check_depends_on_it() -> None:
     assert not follows()
     assert follows(on_change=0.1)
     assert follows(until=StandingQueryConfig(question="is it?"))
@@ -243,7 +243,7 @@ def interop(monkeypatch: pytest.MonkeyPatch, problem: str | None, backend: str =
     return texture_interop(config, backend)
 
 
-def test_a_model_on_cuda_reads_a_texture_of_opengl_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_cuda_reads_a_texture_of_opengl_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interop(monkeypatch, None) == (1, None)
     assert interop(monkeypatch, None, interop="off") == (None, None)
     assert interop(monkeypatch, None, backend="cuda") == (None, None)

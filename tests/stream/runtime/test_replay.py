@@ -1,4 +1,4 @@
-"""Runs that are recorded and answered again: what is the same, what is not, and what is refused."""
+"""Runs that are recorded and answered again: equal events, differing ones, and refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PROVENANCE = AnswerProvenance("0.1.0", None, "7 files", 1, {})
 
 
 class Forgetful(FakeAnswerModel):
-    """Says how many packets of this client it has seen."""
+    """Answers with the number of packets of this client that it has seen."""
 
     def __init__(self) -> None:
         super().__init__(Config())
@@ -150,7 +150,7 @@ def without_timing(event: Event) -> Event:
     return msgspec.structs.replace(event, timing=None)
 
 
-def test_a_recording_is_whole_when_its_run_tells_the_summary(video: str, tmp_path: Path) -> None:
+def test_a_recording_is_whole_when_its_run_reports_the_summary(video: str, tmp_path: Path) -> None:
     whole: list[AnyRecord] = []
 
     def look(pipeline: Run, event: Event) -> None:
@@ -265,7 +265,7 @@ def test_only_packets_that_were_answered_are_asked() -> None:
     assert replay.summary(["cut"]).damage == ("cut",)
 
 
-def test_an_answer_that_was_cancelled_is_not_asked_for_even_where_it_came_too_late() -> None:
+def test_an_answer_that_was_cancelled_is_not_asked_for_even_if_it_came_too_late() -> None:
     late = [packet_record(1), SentMessage(Cancel()), answered(1, "x")]
     events, replay = take(FakeAnswerModel(Config()), JOIN, *late, packet_record(2), answered(2, "frame 2 sum 3072"))
     assert [event.answer for event in events] == [2]  # type: ignore[attr-defined]

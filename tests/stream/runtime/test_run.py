@@ -63,7 +63,7 @@ def test_frames_and_answers_are_counted_on() -> None:
     assert (rebased.answer, rebased.frame_index) == (1, 43)  # type: ignore[union-attr]
 
 
-def test_what_every_frame_process_says_as_it_begins_is_reported_once() -> None:
+def test_notices_that_every_frame_process_repeats_are_reported_once() -> None:
     run = continuity()
     loading, world, repaired = (Notice(code=code, message="") for code in ("loading", "model-world", "pts-repaired"))
     rebased = [run.rebase(event) for event in (loading, world, repaired, loading, world, repaired)]
@@ -203,4 +203,4 @@ def test_a_process_that_dies_before_its_first_frame_changes_nothing() -> None:
     assert numbers(numbering.apply(captured(0, 0.0, 107))) == (1, 7.0)
     assert numbers(numbering.apply(captured(1, 0.5, 107.5))) == (2, 7.5)
     numbering.next_epoch(0)
-    assert numbers(numbering.apply(captured(0, 0.0, 109))) == (3, 9.0), "a third one goes on where the second was"
+    assert numbers(numbering.apply(captured(0, 0.0, 109))) == (3, 9.0), "a third one goes on from the second"

@@ -1,4 +1,4 @@
-"""Runs with several answer servers: they go on with another one, and nothing crosses from one camera to another."""
+"""Runs with several answer servers: they fail over, and no data crosses from one camera to another."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.support.network import LIMIT_S, Relay, free_port, keyed, until
 from tests.support.video import make_video
 
 GREYS = (60, 180)
-"""The secrets: what the one camera sees and the other must never hear of."""
+"""The secrets: data of one camera that must never reach the other."""
 
 
 class RememberingModel(FakeAnswerModel):
-    """Tells every grey that a client has shown it, and every client that it ever had at once."""
+    """Answers with every grey that a client has shown it, and every client that it ever had at once."""
 
     most: ClassVar[int] = 0
 
@@ -239,8 +239,10 @@ def test_a_server_with_another_key_or_encoding_is_named_and_another_one_answers(
         ):
             stack.enter_context(serving_at(endpoint, config))
         events = events_of(client(",".join([*endpoints, third]), network=ours))
-        told = "\n".join(event.message for event in events if isinstance(event, Notice) and event.code == ANSWER_SERVER)
-        assert f"answers come from {third}" in told
+        messages = "\n".join(
+            event.message for event in events if isinstance(event, Notice) and event.code == ANSWER_SERVER
+        )
+        assert f"answers come from {third}" in messages
         capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.5)
         with pytest.raises(ConnectionRefused, match=f"{endpoints[0]} turns this end away: give --keys"):
             events_of(client(f"{endpoints[0]},tcp://127.0.0.1:{free_port()}", network=ours, capture=capture))
@@ -248,7 +250,7 @@ def test_a_server_with_another_key_or_encoding_is_named_and_another_one_answers(
             events_of(client(endpoints[1].replace("127.0.0.1", "localhost") + "," + endpoints[1], network=ours))
 
 
-def test_where_no_server_is_there_all_of_them_are_named(endpoints: list[str]) -> None:
+def test_without_a_server_all_addresses_are_named(endpoints: list[str]) -> None:
     capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
     both = ",".join(endpoints)
     with pytest.raises(ConnectionRefused, match=rf"no answer server at {both} within 0\.2 s; start one there"):

@@ -63,7 +63,7 @@ def test_live_sources_are_supervised_and_files_if_that_is_configured_and_frames_
     assert {is_supervised(config(source, **pipeline)) for source in sources} == {supervised}
 
 
-def test_a_heat_map_is_drawn_where_the_pictures_are() -> None:
+def test_a_run_with_a_heat_map_is_supervised() -> None:
     assert is_supervised(config("0").model_copy(update={"output": OutputConfig(heatmap="seen.mp4")}))
 
 
@@ -75,7 +75,7 @@ def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FullSink(Sink):
-    """Takes nothing; `run_was_closed` tells whether the run had been stopped when the sink was closed."""
+    """Fails every write; `run_was_closed`: the run had been stopped when the sink was closed."""
 
     def __init__(self, run: ScriptedRun) -> None:
         self._run = run
@@ -100,7 +100,7 @@ def test_every_output_gets_every_event(tmp_path: Path) -> None:
     assert len((tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
-def test_a_run_that_dies_leaves_what_was_said(tmp_path: Path) -> None:
+def test_a_run_that_dies_leaves_its_answers(tmp_path: Path) -> None:
     run = ScriptedRun([answer(0.0, "hello")], StageDied("answer", "it fell"))
     with pytest.raises(StageDied):
         run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run)
@@ -155,9 +155,7 @@ def test_the_first_signal_ends_the_second_cancels_the_third_kills(capfd: pytest.
         (signal.SIGHUP, "SIGHUP, the terminal is gone: finishing what is in flight; SIGTERM stops now"),
     ],
 )
-def test_where_nobody_can_press_a_key_none_is_asked_for(
-    number: int, remark: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_keyboard_no_key_is_asked_for(number: int, remark: str, capfd: pytest.CaptureFixture[str]) -> None:
     run = ScriptedRun([])
     with signals_end(run, ProgressDisplay(captions=False)):
         os.kill(os.getpid(), number)
@@ -199,7 +197,7 @@ def test_frames_to_expect_come_from_the_container_and_the_limit() -> None:
     assert expected_frames(unknown, CaptureConfig(max_frames=7)) == 7
 
 
-def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
+def test_a_run_whose_time_is_over_ends_well_and_reports_it(tmp_path: Path) -> None:
     run = EndlessRun([frame(0, 0.0)])
     result = run_session(
         config_of_session(tmp_path), ProgressDisplay(captions=False), make_run=lambda _: run, limit_s=0.01
@@ -210,7 +208,7 @@ def test_a_run_whose_time_is_over_ends_well_and_says_so(tmp_path: Path) -> None:
 
 
 class FakeTimer:
-    """Goes off when the test says so."""
+    """Expires when the test calls it."""
 
     def __init__(self, seconds: float, call: Callable[[str], None], arguments: list[str]) -> None:
         self.seconds, self.go_off = seconds, lambda: call(*arguments)

@@ -48,7 +48,7 @@ def asked_with_shadow(server: ClientFixture) -> FramePacket:
     return shadow
 
 
-def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> None:
+def test_the_check_follows_its_answer_in_a_separate_turn(opened: Opener) -> None:
     server = opened()
     shadow = asked_with_shadow(server)
     (reported,) = server.hear(answered(0))
@@ -78,7 +78,7 @@ def test_the_check_follows_its_answer_in_a_turn_of_its_own(opened: Opener) -> No
     assert server.ask(turn=3) == 1
 
 
-def test_the_frame_lies_in_the_snapshot_where_there_is_one(opened: Opener) -> None:
+def test_the_frame_lies_in_the_snapshot_if_there_is_one(opened: Opener) -> None:
     writer = SharedFrameWriter()
     try:
         server = opened(snapshot=writer)
@@ -131,7 +131,7 @@ def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> Non
 
 @pytest.mark.parametrize("two_processes", [False, True])
 @pytest.mark.parametrize("encode", ["sparse", "prune"])
-def test_every_so_many_answers_one_is_checked_and_nothing_else_changes(
+def test_one_in_n_answers_is_checked_and_nothing_else_changes(
     tmp_path_factory: pytest.TempPathFactory, two_processes: bool, encode: Any
 ) -> None:
     video = str(make_video(tmp_path_factory.mktemp("v") / "a.mp4", list(moving_square(12, 192, 128)), 10))

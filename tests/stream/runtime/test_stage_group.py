@@ -12,7 +12,7 @@ from stream.runtime.frame_stages import StageGroup
 
 
 class FakeStage:
-    """Runs until it is let go."""
+    """Runs until it is released."""
 
     def __init__(self, name: str, drops: dict[str, int] | None = None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Runs that watch for something, with a fake answer model that sees whether something bright is there."""
+"""Runs that watch for something, with a fake answer model that detects brightness."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_it_ends_with_the_frame_in_which_the_answer_turns_to_yes(video: str) -> 
     assert next(event for event in events if isinstance(event, Started)).query == QUESTION
 
 
-def test_going_on_it_tells_every_turn(video: str) -> None:
+def test_going_on_it_reports_every_turn(video: str) -> None:
     events = run(configured(video, go_on=True))
     assert turns(events) == [(20, "yes"), (40, "no")]
     assert looks(events) == [(0, "start", "no"), (20, "change", "yes"), (40, "change", "no"), (59, "end", "no")]
@@ -112,7 +112,7 @@ def test_a_source_that_ends_without_it_is_reported_and_without_a_question_nothin
     assert looks(events) == []
 
 
-def test_the_beat_goes_on_where_nothing_changes(video: str) -> None:
+def test_the_beat_goes_on_if_nothing_changes(video: str) -> None:
     events = run(configured(video, go_on=True, on_change=None, every_s=1.5))
     assert [frame for frame, trigger, _ in looks(events) if trigger == "every"] == [15, 30, 45]
     assert turns(events) == [(30, "yes"), (45, "no")]

@@ -1,4 +1,4 @@
-"""Runs whose processes are killed, stopped and broken: what goes on, what is told, and that nothing is left behind."""
+"""Runs whose processes are killed, stopped and broken: what goes on, what is reported, and that no process is left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
 from tests.support.stores import require
 
 HEARTBEAT_S = 3.0
-"""Far longer than a busy machine holds up a thread, so that only what was stopped is silent for so long."""
+"""Far longer than a busy machine delays a thread, so that only a stopped process is silent for this long."""
 
 
 @pytest.fixture(autouse=True)
@@ -139,13 +139,13 @@ def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_p
 def test_a_run_that_is_ended_before_its_source_is_open_waits_no_longer(tmp_path: Path) -> None:
     control = RunControl()
     control.cancel()
-    waiting = Config(source=f"zmq+ipc://{tmp_path}/nobody", capture=CaptureConfig(open_timeout_s=86_400))
+    waiting = Config(source=f"zmq+ipc://{tmp_path}/absent", capture=CaptureConfig(open_timeout_s=86_400))
     with pytest.raises(OpeningCancelled, match="ended before its source was open"):
         run_in_child(waiting, control=control)
 
 
 @pytest.mark.slow
-def test_a_fork_server_of_somebody_else_outlives_a_run() -> None:
+def test_a_fork_server_of_the_caller_outlives_a_run() -> None:
     forks = start_fork_server()
     if forks is None:
         pytest.skip("processes are not forked here")
@@ -186,7 +186,7 @@ def test_a_spare_process_takes_over() -> None:
 
 
 class LastWords:
-    """A frame process that says why it ends, and ends, while its parent looks the other way."""
+    """A frame process that reports its error and ends, while its parent looks the other way."""
 
     def __init__(self) -> None:
         self._dead = False
@@ -248,7 +248,7 @@ def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
     assert isinstance(seen.error, StageDied)
     assert str(seen.error) == (
         "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
-        "SIGKILL; --debug shows what it printed, and pipeline.restart_limit allows more"
+        "SIGKILL; --debug shows its output, and pipeline.restart_limit allows more"
     )
     assert (seen.summary.ended, seen.summary.error) == ("error", str(seen.error))
     assert [count for _, _, count in seen.restarts()] == [1]
@@ -325,9 +325,9 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 @pytest.mark.parametrize("how", ["end", "cancel"])
 @pytest.mark.parametrize("victim", [None, "frames", "answers"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_it_ends_when_asked_by_another_thread_whoever_is_dead(how: str, victim: str | None, number: int) -> None:
+def test_it_ends_when_asked_by_another_thread_with_any_process_dead(how: str, victim: str | None, number: int) -> None:
     if victim is None and number == signal.SIGSTOP:
-        pytest.skip("nobody to stop")
+        pytest.skip("no process to stop")
     run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
@@ -361,7 +361,7 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 
 def watching(*, go_on: bool) -> Config:
-    """The scene has something bright in it all the time, which this model takes for what is watched for."""
+    """The scene is bright all the time, for which this model answers yes."""
     given = config()
     until = StandingQueryConfig(question="is it there?", go_on=go_on, every_s=0.2)
     return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
@@ -432,7 +432,7 @@ def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> Non
         open_supervised(given=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
 
 
-def test_the_frame_process_says_which_store_it_runs() -> None:
+def test_the_frame_process_reports_which_store_it_runs() -> None:
     require("gl")
     given = config().model_copy(update={"texture": TextureConfig(backend="gl")})
 

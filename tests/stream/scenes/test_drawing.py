@@ -1,4 +1,4 @@
-"""What scenes are drawn with: shapes, lettering, grain, clutter and shadows."""
+"""Drawing of scenes: shapes, lettering, grain, clutter and shadows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grey(height: int = 120, width: int = 120) -> np.ndarray:
 
 
 def filled(shape: str, angle_deg: float = 0.0) -> np.ndarray:
-    """Where a shape of 80 pixels in the middle of 120x120 lies, bool [120, 120]."""
+    """Coverage of a shape of 80 pixels in the middle of 120x120, bool [120, 120]."""
     image = grey()
     fill(image, placed(shape, 60, 60, 80, angle_deg), (255, 0, 0))
     return image[..., 0] > 190
@@ -120,7 +120,7 @@ def test_a_shadow_is_soft_and_near_its_box() -> None:
     shadow(image, (500, 500, 540, 540))
 
 
-def test_the_street_shows_its_signs_where_it_says() -> None:
+def test_the_street_shows_its_signs_at_their_boxes() -> None:
     image = street(1000, 384)
     np.testing.assert_array_equal(image, street(1000, 384))
     for word, _, ink in SIGNS:

@@ -52,7 +52,7 @@ def test_an_unknown_name_gets_the_nearest_right_one() -> None:
         load_scene("xyz")
 
 
-def test_the_demo_tells_a_story() -> None:
+def test_the_demo_has_a_story() -> None:
     scene = load_scene("demo")
     captions = [scene.facts(frame_index).caption for frame_index in range(scene.frames)]
     story = [caption for index, caption in enumerate(captions) if index == 0 or caption != captions[index - 1]]
@@ -218,7 +218,7 @@ def test_the_moving_part_leaves_no_seam_in_the_ground(scene: PacedScene) -> None
     assert abs(rows[1] - rows[0]) < 2
 
 
-def test_the_things_of_a_paced_scene_are_where_it_says(scene: PacedScene) -> None:
+def test_the_objects_of_a_paced_scene_are_at_their_boxes(scene: PacedScene) -> None:
     for frame_index in (0, 100, scene.frames - 1):
         image, facts = scene.render(frame_index), scene.facts(frame_index)
         assert [label for label, _ in facts.labels] == ["red circle moves right", "blue square stays still"]

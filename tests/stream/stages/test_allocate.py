@@ -1,4 +1,4 @@
-"""Allocate: greeting, answer points, and the order of what it tells."""
+"""Allocate: greeting, answer points, and the order of its events."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Fixture:
         return allocator
 
     def receive_whole(self, kind: type[M], timeout_ms: int = LIMIT_MS) -> tuple[M, Envelope]:
-        """What the answer stage hears next, which must be of this kind."""
+        """The next message at the answer stage, which must be of this kind."""
         arrived = self.answers.receive(timeout_ms)
         assert arrived is not None, f"no {kind.__name__} came"
         self.client, received = arrived
@@ -173,7 +173,7 @@ class Fixture:
         return self.receive_whole(kind)[0]
 
     def say(self, message: Message, *arrays: np.ndarray) -> None:
-        """Says it as the answer stage, to whoever spoke last."""
+        """Sends it as the answer stage, to the last client."""
         assert self.answers.send(self.client, message, arrays)
 
     def greet(self, model_id: str = "m") -> None:
@@ -194,7 +194,7 @@ class Fixture:
         return self
 
     def credit(self) -> None:
-        """The stage wants another frame."""
+        """The stage waits for another frame."""
         expect(self.texture, Credit)
 
     def grant(self, kept: GroupPlace | None = None) -> None:
@@ -241,7 +241,7 @@ class Fixture:
         seed: int | None = None,
         **fields: object,
     ) -> None:
-        """Writes a frame into the texture and tells of it, and of its motion."""
+        """Writes a frame into the texture and reports it, with its motion."""
         seed = index if seed is None else seed
         image = np.random.default_rng(seed).integers(0, 256, (96, 128, 3), dtype=np.uint8)
         captured_ns = 1000 + index if captured_ns is None else captured_ns
@@ -357,7 +357,7 @@ def test_on_a_device_the_pixels_stay_there(runner: StageRunner, cuda_on_cpu: Cpu
 
 
 def groups_of(fixture: Fixture, frames: int) -> list[tuple[GroupPlace | None, int]]:
-    """Place and number of regions of the packets of so many frames, one after another, of a server that keeps them."""
+    """Place and number of regions of the packets of `frames` frames, in order, of a server that keeps them."""
     packets: list[tuple[GroupPlace | None, int]] = []
     kept = None
     for index in range(frames):
@@ -581,7 +581,7 @@ def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: 
     assert (frame.texture_ms, frame.dirty_share, frame.slot, frame.map) == (0.5, 1.0, None, None)
 
 
-def test_a_frame_says_how_far_its_tiles_surely_moved(runner: StageRunner) -> None:
+def test_a_frame_has_the_distance_that_its_tiles_surely_moved(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
     right = np.zeros((3, 4), np.float32)
     right[0], right[1], right[2, 0] = 6, 2, 0.1
@@ -607,12 +607,12 @@ def test_a_change_of_size_is_reported_and_answered_at_once_but_at_the_beginning(
         fixture.reply(index)
     events = [fixture.next_event() for _ in range(7)]
     kinds = [FrameReady, Answer, PictureChanged, FrameReady, Answer, FrameReady, Answer]
-    assert [type(event) for event in events] == kinds, "an outage tells of itself"
+    assert [type(event) for event in events] == kinds, "an outage reports itself"
     assert events[2] == PictureChanged(frame_index=1, pts_s=1e-9, reason="resolution", width_px=128, height_px=96)
     assert [event.trigger for event in events if isinstance(event, Answer)] == ["start", *["discontinuity"] * 2]
 
 
-def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: StageRunner) -> None:
+def test_an_outage_is_reported_at_its_place_and_costs_no_credit(runner: StageRunner) -> None:
     fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
@@ -622,7 +622,7 @@ def test_an_outage_is_reported_where_it_happened_and_costs_no_credit(runner: Sta
     assert fixture.texture.receive(30) is None
 
 
-def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner) -> None:
+def test_a_map_goes_with_each_frame_if_the_run_publishes(runner: StageRunner) -> None:
     fixture = Fixture(runner, tap=TapPolicy(maps=True)).begin()
     fixture.show(0)
     frame = fixture.next_of(FrameReady)
@@ -632,7 +632,7 @@ def test_a_map_goes_with_each_frame_where_the_run_publishes(runner: StageRunner)
     np.testing.assert_array_equal(np.frombuffer(frame.map.regions, "<i2").reshape(-1, 3), regions)
 
 
-def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRunner) -> None:
+def test_a_picture_goes_with_each_frame_if_a_sink_draws_it(runner: StageRunner) -> None:
     overlays: SlotTable[AllocationOverlay] = SlotTable(1)
     fixture = Fixture(runner, schedule=NEWEST, overlays=overlays).begin()
     fixture.show(0)
@@ -645,7 +645,7 @@ def test_a_picture_goes_with_each_frame_where_somebody_draws_it(runner: StageRun
     fixture.credit()
 
 
-def test_whole_frames_are_sent_where_the_model_encodes_them(runner: StageRunner) -> None:
+def test_whole_frames_are_sent_if_the_model_encodes_them(runner: StageRunner) -> None:
     fixture = Fixture(runner, replace(POLICY, whole_frames=True)).begin()
     fixture.show(0)
     message, received = fixture.packet(FramePacketMessage)
@@ -707,7 +707,7 @@ def test_another_question_is_known_to_the_allocator_and_answered_at_once(runner:
     assert [type(fixture.next_event()) for _ in range(3)] == [FrameReady, Answer, QueryChanged]
 
 
-def test_another_model_gets_an_allocator_of_its_own(runner: StageRunner) -> None:
+def test_another_model_gets_its_own_allocator(runner: StageRunner) -> None:
     fixture = Fixture(runner, schedule=NEWEST, client=ClientOptions(reconnect=True)).begin()
     fixture.show(0)
     fixture.credit()
@@ -740,7 +740,7 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
 
 
 @pytest.mark.parametrize(("with_maps", "chosen"), [(False, 2), (True, 4)])
-def test_regions_are_chosen_where_somebody_looks_at_them(
+def test_regions_are_chosen_if_an_output_shows_them(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, chosen: int
 ) -> None:
     looked_at, select = 0, SelectionInputs.select
@@ -803,7 +803,7 @@ def test_an_answer_that_never_comes_is_noticed_while_frames_go_on(runner: StageR
     assert "silent for 60 s" in fixture.failure(runner)
 
 
-def test_cancelling_tells_the_answer_stage(runner: StageRunner) -> None:
+def test_cancelling_notifies_the_answer_stage(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
     runner.control.cancel()
     assert runner.join() is None

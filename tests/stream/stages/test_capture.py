@@ -28,7 +28,7 @@ MS = 1_000_000
 
 
 class ListedSource:
-    """Gives the frames of a list; `read` is set for each one that has been asked for."""
+    """Yields the frames of a list; `read` is set for each one that has been asked for."""
 
     def __init__(self, frames: list[SourceFrame], trailing: tuple[SkippedItem, ...] = ()) -> None:
         self._frames = frames
@@ -214,7 +214,7 @@ def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
     assert expect(fixture.link, End) == End(reason="finished", made_pts=3, clamped_pts=2)
 
 
-def test_ending_sends_what_was_read_and_says_interrupted(runner: StageRunner) -> None:
+def test_ending_sends_the_frames_read_and_reports_interrupted(runner: StageRunner) -> None:
     source = ListedSource([frame(index) for index in range(100)])
     fixture = Fixture(runner, source)
     fixture.next()
@@ -264,7 +264,7 @@ def test_a_source_that_fails_is_reported_and_closed(runner: StageRunner) -> None
 
 
 class CameraSource(ListedSource):
-    """Gives what the test puts into `queue`, when it does."""
+    """Yields the items of `queue` as the test puts them there."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -297,10 +297,10 @@ class TestSourcesThatComeInTheirOwnTime:
         assert fixture.link.receive(30) is None
         assert fixture.next().frame_index == 2
 
-    def test_a_frame_goes_out_as_it_comes_where_it_is_awaited(
+    def test_a_frame_goes_out_as_it_comes_if_it_is_awaited(
         self, runner: StageRunner, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A stage that slept through its turn would not be heard within the limit of this test."""
+        """A stage that slept through its turn would send nothing within the limit of this test."""
         monkeypatch.setattr(capture_module, "WAIT_MS", 2 * LIMIT_MS)
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
@@ -312,7 +312,7 @@ class TestSourcesThatComeInTheirOwnTime:
         runner.control.end()
         source.queue.put(frame(5))
 
-    def test_outages_are_reported_whether_or_not_anybody_wants_frames(self, runner: StageRunner) -> None:
+    def test_outages_are_reported_with_and_without_credits(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
         source.queue.put(frame(0))

@@ -1,4 +1,4 @@
-"""A frame's way on a device, from its planes to the model's door: what comes to the host on it is counted.
+"""A frame's way on a device, from its planes to the model's input: copies to the host are counted.
 
 The driver is `tests.cuda_on_cpu`, the device's tensors are `tests.support.device_tensors`; both count.
 """
@@ -107,7 +107,7 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensor
 
 
 def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
-    """What the counters count, if a frame of a device's texture is allocated in host memory."""
+    """The counters, if a frame of a device's texture is allocated in host memory."""
     updater = TextureUpdater(TextureOptions(backend="cuda", cuts=False))
     allocator = StreamAllocator(dataclasses.replace(OPTIONS, budget="adaptive"), RelevanceRealiser())
     for index in range(2):

@@ -40,7 +40,7 @@ class Fixture:
         runner.start(self.stage)
 
     def begin(self) -> Fixture:
-        """Grants the first credit, and notes how many frames the stage then wants."""
+        """Grants the first credit, and notes how many frames the stage then asks for."""
         self.allocate.send(Credit())
         self.wanted_frames = expect(self.capture, Credit).count
         return self
@@ -57,7 +57,7 @@ class Fixture:
         )
 
 
-def test_it_wants_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
+def test_it_asks_for_nothing_before_the_allocate_stage_does(runner: StageRunner) -> None:
     fixture = Fixture(runner)
     assert fixture.capture.receive(30) is None
     assert fixture.begin().wanted_frames == LOSSLESS_CREDITS

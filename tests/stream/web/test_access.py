@@ -42,7 +42,7 @@ def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
     assert access(web=f"{host}:8080", web_token="long enough").token == "long enough"
 
 
-def test_a_token_that_is_made_is_long_and_told_in_the_address() -> None:
+def test_a_token_that_is_made_is_long_and_part_of_the_address() -> None:
     one, other = access(web_token="auto"), access(web_token="auto")
     assert one.token != other.token
     assert len(one.token or "") >= 20
@@ -75,7 +75,7 @@ def test_only_the_token_is_the_token() -> None:
     assert access().allows_token(None)
 
 
-def test_questions_are_taken_on_this_machine_only_unless_said_otherwise() -> None:
+def test_questions_are_taken_on_this_machine_only_unless_configured_otherwise() -> None:
     away = {"web": "0.0.0.0:8080", "web_token": "long enough"}
     assert access().control
     assert not access(web_control=False).control

@@ -43,7 +43,7 @@ def live(run: ServedPage, page: Page) -> None:
     page.goto(run.url + "?layers=thdm")
     shown(page)
     for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), Outage(1, 1.0, "unplugged"), look(2.0)):
-        run.tell(event)
+        run.emit(event)
     page.locator("#lines", has_text="unplugged").wait_for()
     page.locator("#stage").focus()
     page.keyboard.press("ArrowRight")
@@ -93,9 +93,7 @@ def test_axe_finds_nothing_amiss(
         assert violations(visit.page, axe) == []
 
 
-def test_axe_finds_nothing_amiss_where_a_token_is_asked_for(
-    axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_axe_finds_nothing_amiss_on_the_token_page(axe: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     visit.allowed = "401"
     with served(web_token="a secret of some length") as run:
         visit.page.goto(run.url)

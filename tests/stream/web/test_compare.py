@@ -1,4 +1,4 @@
-"""The compare page: who may ask, what is refused, the queue, and the page in a browser. Answers are made up here."""
+"""The compare page: access, refusals, the queue, and the page in a browser. Answers are made up here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def made_up(text: str, tokens: int, total_ms: float) -> dict[str, Any]:
 
 
 class MadeUpAnswers:
-    """An engine that answers when the test says so."""
+    """An engine that answers on the test's signal."""
 
     def __init__(self) -> None:
         self.jobs: list[CompareJob] = []
@@ -160,7 +160,7 @@ def test_another_site_gives_no_picture(page: ComparePage, path: str) -> None:
     assert ask(page, path, png(8, 8), Origin=f"http://127.0.0.1:{page.port}").status == 200
 
 
-def test_who_may_only_look_gives_no_picture_and_compares_nothing() -> None:
+def test_viewers_that_may_only_look_send_no_picture_and_compare_nothing() -> None:
     with closing(ComparePage(web_control=False)) as page:
         for path in TAKES_PICTURES:
             reply = ask(page, path, png(8, 8))
@@ -201,7 +201,7 @@ def test_answers_come_piece_by_piece_and_then_whole(page: ComparePage) -> None:
         ({"columns": [FULL] * 7}, "from 1 to 6 columns"),
         ({"max_tokens": 0}, "from 1 to 256"),
         ({"seed": -1}, "the seed is from 0"),
-        ({"picture": "0" * 24}, "not kept any more"),
+        ({"picture": "0" * 24}, "has expired"),
         ({"columns": [{"model": "/etc/passwd"}]}, "model is one of one, two"),
         ({"columns": [{"model": "one", "encode": "all"}]}, "encode is one of full"),
         ({"columns": [{"model": "one", "strategy": "all"}]}, "strategy is one of auto"),
@@ -244,7 +244,7 @@ def test_one_comparison_at_a_time_in_their_order(page: ComparePage) -> None:
         assert third.next("ended")["cancelled"] is True
 
 
-def test_who_leaves_takes_the_comparison_along(page: ComparePage) -> None:
+def test_a_viewer_that_leaves_ends_its_comparison(page: ComparePage) -> None:
     picture = page.picture()
     with comparing(page) as viewer, comparing(page) as patient:
         viewer.send(run=request(picture))
@@ -322,7 +322,7 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
         "same answer",
         "80 % equal words",
     ]
-    assert on.locator(".said").nth(2).inner_text() == "<b>a blue</b> circle."
+    assert on.locator(".answer-text").nth(2).inner_text() == "<b>a blue</b> circle."
     assert alpha(visit, 1, 0, 0) > 100
     assert alpha(visit, 1, 5, 5) == 0
     assert "encode\t" in on.locator("#table").inner_text()
@@ -341,7 +341,7 @@ def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_
     assert saved["columns"][1]["right"] is None
 
 
-def test_an_answer_is_right_or_wrong_where_it_is_known(page: ComparePage, visit: Visit) -> None:
+def test_an_answer_is_right_or_wrong_if_it_is_known(page: ComparePage, visit: Visit) -> None:
     on = visit.page
     on.goto(page.url + "compare?example=place&c=full,auto,auto&c=sparse,auto,auto")
     has_picture(visit, WIDTH_PX)
@@ -372,7 +372,7 @@ def test_a_known_answer_is_that_of_an_examples_own_question(page: ComparePage) -
     assert known_of(gradient, "What is in the picture?") is None
 
 
-def test_the_page_says_what_a_columns_model_knows(page: ComparePage, visit: Visit) -> None:
+def test_the_page_shows_what_a_columns_model_knows(page: ComparePage, visit: Visit) -> None:
     on = visit.page
     on.goto(page.url + "compare?c=full,auto,auto,one")
     note = on.locator("#world", has_text="one: knows drawn scenes only; answers about other pictures mean nothing.")
@@ -402,8 +402,8 @@ def test_a_model_that_does_not_fit_is_one_line_in_its_column(page: ComparePage, 
     has_picture(visit, WIDTH_PX)
     page.engine.go.release()
     on.get_by_role("button", name="Compare", exact=True).click()
-    on.locator(".said.bad", has_text="needs about 90.0 GB").wait_for()
-    assert on.locator(".said").nth(0).inner_text() == "a red circle."
+    on.locator(".answer-text.bad", has_text="needs about 90.0 GB").wait_for()
+    assert on.locator(".answer-text").nth(0).inner_text() == "a red circle."
     assert "90.0 GB" in on.locator("#table").inner_text()
 
 
@@ -490,7 +490,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_everything_has_a_name(p
     assert nameless == []
 
 
-def test_the_live_page_leads_here_and_a_lost_program_is_told(page: ComparePage, visit: Visit) -> None:
+def test_the_live_page_leads_here_and_a_lost_program_is_reported(page: ComparePage, visit: Visit) -> None:
     visit.allowed = "WebSocket"
     visit.see(page.url)
     visit.page.get_by_role("link", name="Compare").click()

@@ -1,4 +1,4 @@
-"""One page for several cameras: what a connection to all, or to one, is told, and the grid in a browser."""
+"""One page for several cameras: the messages of a connection to all, or to one, and the grid in a browser."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def hellos(viewer: PageClient) -> dict[str, int]:
     return {hello["camera"]: hello["number"] for hello in (viewer.next("hello") for _ in NAMES)}
 
 
-def test_one_connection_tells_of_all_cameras_and_each_message_names_its_own(page: SharedPage) -> None:
-    page.cameras["köln"].tell(answer(1.0, "a tower"))
+def test_one_connection_reports_all_cameras_and_each_message_names_its_own(page: SharedPage) -> None:
+    page.cameras["köln"].emit(answer(1.0, "a tower"))
     with viewing(page) as viewer:
         assert hellos(viewer) == {"door": 0, "back yard": 1, "köln": 2}
-        told = {history["camera"]: history["events"] for history in (viewer.next("history") for _ in NAMES)}
-        assert [event["text"] for event in told.pop("köln")] == ["a tower"]
-        assert list(told.values()) == [[], []]
-        page.cameras["door"].tell(answer(1.0, "a person"))
+        histories = {history["camera"]: history["events"] for history in (viewer.next("history") for _ in NAMES)}
+        assert [event["text"] for event in histories.pop("köln")] == ["a tower"]
+        assert list(histories.values()) == [[], []]
+        page.cameras["door"].emit(answer(1.0, "a person"))
         assert viewer.next("answer")["camera"] == "door"
         assert {viewer.next("stats")["camera"] for _ in range(9)} == set(NAMES)
 
@@ -138,17 +138,17 @@ def test_the_most_of_viewers_is_that_of_the_whole_page(page: SharedPage, monkeyp
         assert len(hellos(viewer)) == 3
 
 
-def test_a_camera_that_has_ended_or_never_began_says_so_to_a_newcomer(page: SharedPage) -> None:
+def test_a_new_viewer_sees_that_a_camera_has_ended_or_never_began(page: SharedPage) -> None:
     door = page.cameras["door"]
-    door.tell(summary(ended="finished"))
+    door.emit(summary(ended="finished"))
     door.hub.finish()
     page.page.unreachable("back yard", "it is unplugged")
     page.page.failed("köln", "it broke")
     with viewing(page) as viewer:
         health: dict[str, tuple[str, str]] = {}
         while len(health) < 3 or health["back yard"][0] != "outage":
-            told = viewer.next("health")
-            health[told["camera"]] = (told["status"], told["reason"])
+            message = viewer.next("health")
+            health[message["camera"]] = (message["status"], message["reason"])
         assert health == {
             "door": ("ended", "finished"),
             "back yard": ("outage", "it is unplugged"),
@@ -165,7 +165,7 @@ def test_more_cameras_than_pictures_can_number_are_refused() -> None:
 
 
 def grown(page: Page, count: int = 3) -> None:
-    """Waits until every camera has drawn so many pictures."""
+    """Waits until every camera has drawn `count` more pictures."""
     page.wait_for_function(
         """(count) => {
             const tiles = [...(window.fleet?.page.tiles.values() ?? [])];
@@ -180,10 +180,10 @@ def test_the_grid_shows_every_camera_and_each_leads_to_its_page(page: SharedPage
     grown(visit.page)
     assert visit.page.locator(".tile h2").all_inner_texts() == list(NAMES)
     for name, camera in page.cameras.items():
-        camera.tell(answer(61.0, f"seen by {name}"))
+        camera.emit(answer(61.0, f"seen by {name}"))
         has(visit.page, ".tile", rf"{name}[\s\S]*live[\s\S]*1:01.0\s*seen by {name}")
-    page.cameras["köln"].tell(AnswerDeltaEvent(answer=5, text="half a ", pts_s=62.0))
-    page.cameras["köln"].tell(AnswerDeltaEvent(answer=5, text="sentence", pts_s=62.0))
+    page.cameras["köln"].emit(AnswerDeltaEvent(answer=5, text="half a ", pts_s=62.0))
+    page.cameras["köln"].emit(AnswerDeltaEvent(answer=5, text="sentence", pts_s=62.0))
     has(visit.page, ".tile", r"1:02.0\s*half a sentence")
     assert text(visit.page, "#state-words") == "3 cameras"
     page.page.failed("door", "it broke")
@@ -212,7 +212,7 @@ def test_a_question_of_the_grid_is_for_all(page: SharedPage, visit: Visit) -> No
     visit.page.keyboard.press("Enter")
     has(visit.page, "#asked", "The question now: where is the cat.")
     assert all(camera.run.questions == ["where is the cat?"] for camera in page.cameras.values())
-    page.cameras["door"].tell(QueryChanged(query="who?"))
+    page.cameras["door"].emit(QueryChanged(query="who?"))
     has(visit.page, "#asked", "The cameras have different questions")
     assert visit.page.locator(".own").all_inner_texts() == ["who?", "where is the cat?", "where is the cat?"]
 
@@ -224,8 +224,8 @@ def test_on_a_phone_the_grid_is_a_column_with_contrast_and_labels(
     on_phone(visit, scheme)
     visit.page.goto(page.url)
     grown(visit.page)
-    page.cameras["door"].tell(answer(1.0, "word" * 60))
-    has(visit.page, ".said", "wordword")
+    page.cameras["door"].emit(answer(1.0, "word" * 60))
+    has(visit.page, ".answer-text", "wordword")
     page.page.failed("köln", "unplugged" * 20)
     has(visit.page, ".state", "unplugged")
     boxes = [tile.bounding_box() for tile in visit.page.locator(".tile").all()]

@@ -19,7 +19,7 @@ from tests.support.network import LIMIT_S, until
 from tests.support.web import COLS, HEIGHT, ROWS, WIDTH, Reply, ServedPage, Visit, ask, on_phone, pixel, png
 
 
-def test_nothing_is_asked_for_before_somebody_looks(run: ServedPage) -> None:
+def test_nothing_is_asked_for_without_a_request(run: ServedPage) -> None:
     assert run.pictures.inspections == []
     reply = ask(run, "/microscope/frame?levels=059")
     assert reply.status == 200
@@ -44,7 +44,7 @@ def test_those_who_wait_share_an_inspection(run: ServedPage) -> None:
     assert len(indices) == 1
 
 
-def test_without_a_frame_the_reason_is_told(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_frame_the_reason_is_reported(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRAME_LIMIT_S", 0.01)
     run.pictures.silent = True
     reply = ask(run, "/microscope/frame")
@@ -59,7 +59,7 @@ def test_a_crowd_is_turned_away(run: ServedPage, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_that_is_lost_is_made_again() -> None:
-    """As where a frame process dies between request and reply."""
+    """As if a frame process dies between request and reply."""
 
     class Forgetful:
         def __init__(self) -> None:
@@ -98,7 +98,7 @@ def test_what_is_no_picture_is_refused(run: ServedPage, body: bytes) -> None:
     assert run.pictures.inspections == []
 
 
-def test_a_run_that_does_not_answer_is_told(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_answer_is_reported(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PICTURE_LIMIT_S", 0.01)
     run.pictures.silent = True
     assert ask(run, "/microscope/picture", png(8, 8))[0] == 503
@@ -109,7 +109,7 @@ def looked(page: Page, rounds: int) -> None:
 
 
 def look(visit: Visit, run: ServedPage, query: str = "", rounds: int = 1) -> None:
-    """Open the microscope and wait until so many inspections have been shown."""
+    """Open the microscope and wait until `rounds` inspections have been shown."""
     visit.page.goto(f"{run.url}microscope{query}")
     looked(visit.page, rounds)
 
@@ -125,7 +125,7 @@ def values(page: Page) -> dict[str, list[str]]:
     return {str(row.get_attribute("data-map")): row.locator("td").all_inner_texts() for row in rows}
 
 
-def test_a_tile_tells_its_values_in_all_maps_and_why_it_is_shown_so(run: ServedPage, visit: Visit) -> None:
+def test_a_tile_shows_its_values_in_all_maps_and_why_it_is_shown_so(run: ServedPage, visit: Visit) -> None:
     look(visit, run, rounds=2)
     visit.page.mouse.click(*at_tile(visit.page, 0, 1))
     visit.page.locator("#values").wait_for()
@@ -171,7 +171,7 @@ WHY = """(strategy) => {
         ("fixation", (7, 14), "Distance: detail falls off"),
     ],
 )
-def test_a_tile_without_full_detail_says_why(
+def test_a_tile_without_full_detail_shows_why(
     run: ServedPage, visit: Visit, strategy: str, tile: tuple[int, int], words: str
 ) -> None:
     look(visit, run)
@@ -217,7 +217,7 @@ MEMORY = """() => {
 }""".replace("tokensOf", "(await import('/page/layers.js')).tokensOf").replace("() =>", "async () =>", 1)
 
 
-def test_a_tile_tells_since_when_the_memory_shows_it(run: ServedPage, visit: Visit) -> None:
+def test_a_tile_shows_since_when_the_memory_shows_it(run: ServedPage, visit: Visit) -> None:
     look(visit, run)
     visit.page.locator("#freeze").click()
     visit.page.mouse.click(*at_tile(visit.page, 2, 4))
@@ -253,7 +253,7 @@ def test_a_picture_of_ones_own_is_looked_at_until_one_goes_back(run: ServedPage,
     visit.page.locator("#state-words", has_text=re.compile("^live")).wait_for()
 
 
-def test_a_file_that_is_no_picture_is_told_in_words(run: ServedPage, visit: Visit) -> None:
+def test_a_file_that_is_no_picture_is_refused_in_words(run: ServedPage, visit: Visit) -> None:
     look(visit, run)
     visit.page.locator("#file").set_input_files({"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     visit.page.locator("#verdict", has_text="that is no picture").wait_for()

@@ -22,7 +22,7 @@ from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, s
 def test_pictures_arrive_and_the_state_is_in_words(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url, 5)
     has(visit.page, "#state-words", "loading the model|live")
-    run.tell(answer(0.5, "a cat"))
+    run.emit(answer(0.5, "a cat"))
     has(visit.page, "#state-words", r"^live \d+:\d\d$")
     assert "camera · 64×48 · fake · cpu" in text(visit.page, "#facts")
     assert text(visit.page, "#viewers") == "1 viewer"
@@ -56,7 +56,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
     assert "layers=" in visit.page.url
 
 
-def test_a_level_can_be_hidden_and_the_address_says_so(run: ServedPage, visit: Visit) -> None:
+def test_a_level_can_be_hidden_and_the_address_has_it(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
     visit.page.get_by_label("L0 full 2: regions of level 0").click()
     assert outline(visit.page, 0, 1) == 0
@@ -80,19 +80,19 @@ def test_as_the_model_sees_it_leaves_out_what_was_not_chosen(run: ServedPage, vi
     assert pixel(visit.page, "picture", 9.5 / 16, 5.5 / 8)[:3] == [0, 0, 0]
 
 
-def test_a_tile_tells_its_level_relevance_and_reasons(run: ServedPage, visit: Visit) -> None:
+def test_a_tile_shows_its_level_relevance_and_reasons(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
     reason = {"level": 0, "row": 0, "col": 1, "rank": 1, "relevance": 1.0, "now": 0.9, "memory": 0.1}
     reasons = [{**reason, "scores": {"information": 0.75}, "shares": {"information": 1.0}}]
-    run.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 0.5}, tokens=reasons))  # type: ignore[arg-type]
+    run.emit(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 0.5}, tokens=reasons))  # type: ignore[arg-type]
     visit.page.wait_for_function("() => window.live.stage.why")
     box = visit.page.locator("#picture").bounding_box()
     assert box is not None
     visit.page.mouse.move(box["x"] + box["width"] * 1.5 / 16, box["y"] + box["height"] * 0.5 / 8)
-    told = text(visit.page, "#tip")
-    assert "level 0 · row 0, column 1 relevance 1.00" in told
-    assert "rank at the last answer 1 of 1" in told
-    assert "information 0.75 × 0.50" in told
+    tip = text(visit.page, "#tip")
+    assert "level 0 · row 0, column 1 relevance 1.00" in tip
+    assert "rank at the last answer 1 of 1" in tip
+    assert "information 0.75 × 0.50" in tip
     visit.page.locator("#stage").focus()
     visit.page.keyboard.press("ArrowDown")
     assert "not shown · row 1, column 1" in text(visit.page, "#tip")
@@ -100,29 +100,29 @@ def test_a_tile_tells_its_level_relevance_and_reasons(run: ServedPage, visit: Vi
 
 def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
-    assert "Nothing has been said yet" in text(visit.page, "#lines")
-    run.tell(AnswerDeltaEvent(answer=0, text="a red ", pts_s=61.0))
+    assert "No answers yet" in text(visit.page, "#lines")
+    run.emit(AnswerDeltaEvent(answer=0, text="a red ", pts_s=61.0))
     has(visit.page, "#speaking-text", "a red")
-    run.tell(AnswerDeltaEvent(answer=0, text="circle", pts_s=61.0))
+    run.emit(AnswerDeltaEvent(answer=0, text="circle", pts_s=61.0))
     has(visit.page, "#speaking-text", "a red circle")
-    run.tell(answer(61.0, "a red circle"))
+    run.emit(answer(61.0, "a red circle"))
     has(visit.page, "#lines", "1:01.0 ?a red circle")
     assert visit.page.locator("#speaking").is_hidden()
     assert "64 of 240 tokens · first token 40 ms" in text(visit.page, "#lines")
     assert text(visit.page, "#announce") == "a red circle"
-    run.tell(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=61.5))
+    run.emit(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=61.5))
     has(visit.page, "#speaking-meta", r"1:01\.5 · speaking$")
-    run.tell(Cut(frame_index=8, pts_s=61.8, score=0.9))
+    run.emit(Cut(frame_index=8, pts_s=61.8, score=0.9))
     has(visit.page, "#speaking-meta", "speaking · before the cut")
-    run.tell(structs.replace(answer(61.5, "a blue square"), before_cut=True))
+    run.emit(structs.replace(answer(61.5, "a blue square"), before_cut=True))
     has(visit.page, "#lines li:first-child", "a blue square.*in all.*before the cut")
-    run.tell(answer(62.0, "<img src=x onerror=alert(1)>"))
+    run.emit(answer(62.0, "<img src=x onerror=alert(1)>"))
     has(visit.page, "#lines li:first-child", re.escape("<img src=x onerror=alert(1)>"))
-    run.tell(Cut(frame_index=9, pts_s=63.0, score=0.9))
-    run.tell(Restarted(process="frames", cause="killed by SIGKILL", count=1))
+    run.emit(Cut(frame_index=9, pts_s=63.0, score=0.9))
+    run.emit(Restarted(process="frames", cause="killed by SIGKILL", count=1))
     has(visit.page, "#lines", "killed by SIGKILL")
     assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
-    run.tell(look(63.0))
+    run.emit(look(63.0))
     has(visit.page, "#standing", r"is it here. yes[\s\S]*97 % yes")
 
 
@@ -156,13 +156,13 @@ def test_a_page_that_only_shows_has_no_question_box(visit: Visit) -> None:
 def test_an_old_picture_is_greyed_with_its_age_and_an_outage_named(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
     run.pictures.silent = True
-    run.tell(Outage(frame_index=1, pts_s=1.0, reason="the cable is unplugged"))
+    run.emit(Outage(frame_index=1, pts_s=1.0, reason="the cable is unplugged"))
     has(visit.page, "#badge", r"source lost · \d.*s old")
     assert "stale" in (visit.page.locator("#stage").get_attribute("class") or "")
     has(visit.page, "#state-words", "source lost.*unplugged")
     run.pictures.silent = False
-    run.tell(Outage(frame_index=2, pts_s=2.0, reason="", lasted_s=3.0))
-    run.tell(frame(3, 2.0))
+    run.emit(Outage(frame_index=2, pts_s=2.0, reason="", lasted_s=3.0))
+    run.emit(frame(3, 2.0))
     has(visit.page, "#lines", "the source is back after 3.0 s")
     visit.page.locator("#badge").wait_for(state="hidden")
 
@@ -185,7 +185,7 @@ def test_the_picture_can_be_saved_with_its_layers(run: ServedPage, visit: Visit,
         visit.page.keyboard.press("s")
     download.value.save_as(tmp_path / "saved.png")
     assert (tmp_path / "saved.png").read_bytes().startswith(b"\x89PNG")
-    run.tell(answer(1.0, "a cat"))
+    run.emit(answer(1.0, "a cat"))
     has(visit.page, "#lines", "a cat")
     with visit.page.expect_download() as download:
         visit.page.locator("#save-vtt").click()
@@ -193,7 +193,7 @@ def test_the_picture_can_be_saved_with_its_layers(run: ServedPage, visit: Visit,
     assert "00:00:01.000 --> 00:00:02.000\na cat" in (tmp_path / "saved.vtt").read_text(encoding="utf-8")
 
 
-def test_figures_are_drawn_and_told_as_a_table(run: ServedPage, visit: Visit) -> None:
+def test_figures_are_drawn_and_shown_as_a_table(run: ServedPage, visit: Visit) -> None:
     visit.page.goto(run.url)
     visit.page.wait_for_function("() => window.live && window.live.figures.rows.length >= 2")
     drawn = visit.page.evaluate(
@@ -212,20 +212,20 @@ def test_a_server_that_is_gone_and_back_is_found_again(visit: Visit) -> None:
     port = free_port()
     with served(web=f"127.0.0.1:{port}") as first:
         visit.see(first.url)
-        first.tell(answer(1.0, "before"))
+        first.emit(answer(1.0, "before"))
         has(visit.page, "#lines", "before")
     has(visit.page, "#state-words", "reconnecting")
     before = visit.page.evaluate("() => window.live.stage.shown")
     with served(web=f"127.0.0.1:{port}"):
         shown(visit.page, before + 3)
-        has(visit.page, "#lines", "Nothing has been said yet")
+        has(visit.page, "#lines", "No answers yet")
         has(visit.page, "#state-words", "loading|live")
     assert all("WebSocket" in error for error in visit.errors)
 
 
-def test_a_run_that_has_ended_says_how(run: ServedPage, visit: Visit) -> None:
+def test_a_run_that_has_ended_shows_how(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
-    run.tell(summary(ended="finished"))
+    run.emit(summary(ended="finished"))
     has(visit.page, "#state-words", "ended: finished")
     has(visit.page, "#lines", "the run has ended")
 
@@ -238,7 +238,7 @@ def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
         until(lambda: run.hub.viewers == 4)
         before = visit.page.evaluate("() => window.live.stage.shown")
         shown(visit.page, before + 10)
-        run.tell(answer(1.0, "everybody hears it"))
+        run.emit(answer(1.0, "everybody hears it"))
         has(visit.page, "#lines", "everybody hears it")
         for viewer in (quick, slow, stalled):
             assert viewer.next("answer")["text"] == "everybody hears it"
@@ -246,7 +246,7 @@ def test_four_viewers_see_the_same_run(run: ServedPage, visit: Visit) -> None:
         has(visit.page, "#viewers", "4 viewers")
 
 
-def test_a_viewer_too_many_is_told_so(run: ServedPage, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_too_many_is_refused(run: ServedPage, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 1)
     with viewing(run) as viewer:
         viewer.next("hello")
@@ -257,7 +257,7 @@ def test_a_viewer_too_many_is_told_so(run: ServedPage, visit: Visit, monkeypatch
 def test_on_a_phone_nothing_is_wider_than_the_screen(run: ServedPage, visit: Visit) -> None:
     on_phone(visit)
     visit.see(run.url)
-    run.tell(answer(1.0, "word" * 60))
+    run.emit(answer(1.0, "word" * 60))
     has(visit.page, "#lines", "wordword")
     assert visit.page.evaluate("() => document.documentElement.scrollWidth") == 400
     assert visit.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(14, 18, 23)"
@@ -354,15 +354,15 @@ def test_everything_has_a_label_and_text_has_contrast(
 ) -> None:
     visit.page.emulate_media(color_scheme=scheme)
     visit.see(run.url + "?layers=thdm")
-    run.tell(answer(1.0, "a cat"))
-    run.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
-    run.tell(look(2.0))
+    run.emit(answer(1.0, "a cat"))
+    run.emit(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
+    run.emit(look(2.0))
     has(visit.page, "#lines", "unplugged")
     assert visit.page.evaluate(LABELS) == []
     assert visit.page.evaluate(CONTRAST) == []
 
 
-def test_the_program_ends_while_somebody_watches(visit: Visit) -> None:
+def test_the_program_ends_while_a_viewer_watches(visit: Visit) -> None:
     visit.allowed = "WebSocket"
     page = ServedPage()
     visit.see(page.url)
@@ -378,7 +378,7 @@ def test_a_file_s_time_is_its_own(run: ServedPage, visit: Visit) -> None:
     has(visit.page, "#facts", "^lesson.mp4")
     assert visit.page.title().endswith(" · lesson.mp4")
     shown(visit.page)
-    run.tell(answer(1.0, "a lesson"))
+    run.emit(answer(1.0, "a lesson"))
     visit.page.evaluate("() => { live.stage.age = (frame) => (frame.mediaS = 3725); }")  # each frame that is shown
     has(visit.page, "#state-words", "live 1:02:05")
 
@@ -410,7 +410,7 @@ CHART = """([times, at]) => {
 }"""
 
 
-def test_charts_have_gaps_where_nothing_was_measured(run: ServedPage, visit: Visit) -> None:
+def test_charts_have_gaps_for_times_without_measurements(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url, 1)
     times = [101, 102, 103, 130, 140, 141]
     drawn = {at: visit.page.evaluate(CHART, [times, at]) for at in (102, 115, 130, 135)}

@@ -49,7 +49,7 @@ def test_the_bundled_model_answers_each_preset_right() -> None:
 def test_the_page_offers_what_the_model_knows(run: ServedPage, visit: Visit, model: str | None, name: str) -> None:
     run.monitor = RunMonitor(Config(answer=AnswerConfig(model=model)))
     run.hub.begin(run.monitor)
-    run.tell(Started(source="camera", model="fake", query="What?", backend="cpu"))
+    run.emit(Started(source="camera", model="fake", query="What?", backend="cpu"))
     visit.page.goto(run.url)
     visit.page.locator("#facts", has_text="fake").wait_for()
     assert visit.page.locator("#question").get_attribute("list") == name

@@ -1,4 +1,4 @@
-"""The served page without a browser: who gets in, what a viewer is told, and that nobody can hold it up."""
+"""The served page without a browser: who gets in, the messages of a viewer, and that no viewer can block it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_page_comes_with_a_strict_policy_and_an_etag(run: ServedPage) -> Non
 
 
 def files_of(page: str) -> set[Path]:
-    """A page and everything that it loads, and what that loads."""
+    """A page and everything that it loads, recursively."""
     found, left = set(), {application.PAGE / page}
     while left:
         file = left.pop()
@@ -73,7 +73,7 @@ def test_nothing_else_is_served(run: ServedPage, path: str) -> None:
     assert ask(run, path)[0] in (404, 405)
 
 
-def test_without_a_page_to_compare_it_says_how_to_get_it(run: ServedPage) -> None:
+def test_without_a_compare_page_it_shows_how_to_get_it(run: ServedPage) -> None:
     status, _, body = ask(run, "/compare")
     assert status == 404
     assert b"run_stream.py web 8090" in body
@@ -102,12 +102,12 @@ def test_a_foreign_origin_is_refused(run: ServedPage, origin: str) -> None:
         assert own.next("hello")["control"] is True
 
 
-def test_a_newcomer_is_told_the_state_first_and_what_has_happened(run: ServedPage) -> None:
-    run.tell(answer(1.0, "a red circle"))
-    run.tell(Cut(frame_index=3, pts_s=1.5, score=0.9))
-    run.tell(look(2.0))
-    run.tell(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=2.0))
-    run.tell(AnswerDeltaEvent(answer=1, text="square", pts_s=2.0))
+def test_a_new_viewer_gets_the_state_and_the_history_first(run: ServedPage) -> None:
+    run.emit(answer(1.0, "a red circle"))
+    run.emit(Cut(frame_index=3, pts_s=1.5, score=0.9))
+    run.emit(look(2.0))
+    run.emit(AnswerDeltaEvent(answer=1, text="a blue ", pts_s=2.0))
+    run.emit(AnswerDeltaEvent(answer=1, text="square", pts_s=2.0))
     with viewing(run) as late:
         assert late.next("hello")["shapes"][1] == [1, 1]
         assert late.next("status")["query"] == "What?"
@@ -121,8 +121,8 @@ def test_events_reach_every_viewer_and_reasons_too(run: ServedPage) -> None:
     with viewing(run) as one, viewing(run) as other:
         for viewer in (one, other):
             viewer.next("history")
-        run.tell(answer(1.0, "hello \ud800 \u202e"))
-        run.tell(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
+        run.emit(answer(1.0, "hello \ud800 \u202e"))
+        run.emit(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
         for viewer in (one, other):
             assert viewer.next("answer")["text"].startswith("hello ")
             assert viewer.next("why")["weights"] == {"information": 1.0}
@@ -137,7 +137,7 @@ def test_a_picture_comes_with_the_map_of_its_frame(run: ServedPage) -> None:
     assert fields["picture"].startswith(b"\xff\xd8")
 
 
-def test_nothing_is_asked_for_while_nobody_watches(run: ServedPage) -> None:
+def test_nothing_is_asked_for_without_viewers(run: ServedPage) -> None:
     assert run.pictures.requests == []
     with viewing(run) as viewer:
         for _ in range(5):
@@ -150,7 +150,7 @@ def test_nothing_is_asked_for_while_nobody_watches(run: ServedPage) -> None:
     assert before + 2 >= len(run.pictures.requests)
 
 
-def test_each_viewer_has_a_width_of_its_own(run: ServedPage) -> None:
+def test_each_viewer_has_its_own_width(run: ServedPage) -> None:
     with viewing(run) as small, viewing(run) as large:
         small.send(width=320)
         widths = set()
@@ -167,7 +167,7 @@ def test_a_viewer_that_confirms_nothing_gets_two_pictures_and_all_texts(run: Ser
     with viewing(run) as stalled, viewing(run) as quick:
         for _ in range(10):
             quick.picture()
-        run.tell(answer(1.0, "still here"))
+        run.emit(answer(1.0, "still here"))
         assert stalled.next("answer")["text"] == "still here"
         assert len(stalled.pictures) <= 2
 
@@ -181,15 +181,15 @@ def open_deaf(page: ServedPage, stack: ExitStack) -> None:
     )
 
 
-def test_a_viewer_that_never_reads_holds_up_nobody(run: ServedPage) -> None:
+def test_a_viewer_that_never_reads_does_not_block_others(run: ServedPage) -> None:
     with ExitStack() as stack, viewing(run) as other:
         open_deaf(run, stack)
         until(lambda: run.hub.viewers == 2)
         for number in range(2000):
-            run.tell(answer(float(number), "x" * 5000))
+            run.emit(answer(float(number), "x" * 5000))
             if number % 20 == 0:
                 other.next("answer")
-        run.tell(summary())
+        run.emit(summary())
         assert other.next("summary")["topic"] == "summary"
     until(lambda: run.hub.viewers == 0)
 
@@ -216,19 +216,19 @@ def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkey
         open_deaf(page, stack)
         until(lambda: page.hub.viewers == 1)
         while page.hub.viewers:
-            page.tell(answer(0.0, "x" * 5000))
+            page.emit(answer(0.0, "x" * 5000))
         until(lambda: not page.server._server.server_state.connections)
 
 
 def test_a_question_reaches_the_run_and_all_viewers_hear_it(run: ServedPage) -> None:
     with viewing(run) as one, viewing(run) as other:
-        one.send(ask="is anybody there?")
-        assert other.next("asked")["query"] == "is anybody there?"
-    assert run.run.questions == ["is anybody there?"]
+        one.send(ask="who is there?")
+        assert other.next("asked")["query"] == "who is there?"
+    assert run.run.questions == ["who is there?"]
 
 
 CUT_OFF = (connection.REFUSED, None)
-"""Where the page closes while messages of the viewer are on their way, TCP may lose the code."""
+"""If the page closes while messages of the viewer are on their way, TCP may lose the code."""
 
 
 def test_a_flood_of_questions_ends_the_connection_and_asks_few(run: ServedPage) -> None:
@@ -277,7 +277,7 @@ def test_a_page_that_only_shows_takes_no_question() -> None:
         assert page.run.questions == []
 
 
-def test_there_is_a_most_of_viewers_and_one_more_is_told(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewers_are_limited_and_one_more_is_refused(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.web.application.VIEWERS_MAX", 3)
     assert VIEWERS_MAX > 3
     with ExitStack() as stack:
@@ -412,7 +412,7 @@ def test_an_outage_ends_requests_that_nothing_answers(run: ServedPage) -> None:
         viewer.picture()
         run.pictures.silent = True
         viewer.send(ok=2)  # however many came before, it is ready for more
-        run.tell(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
+        run.emit(Outage(frame_index=1, pts_s=1.0, reason="unplugged"))
         assert viewer.next("outage")["reason"] == "unplugged"
         before = len(run.pictures.requests)
         until(lambda: len(run.pictures.requests) >= before + 3)  # it keeps asking, for the source may be back

@@ -1,4 +1,4 @@
-"""Sources that viewers choose: what is offered, who may, and that no password and no other address gets through."""
+"""Sources that viewers choose: the offer, the rights, and that no password and no other address gets through."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_chooser(*, free: bool = False, browser: bool = True) -> SourceChooser:
         (["a=-"], "read only once"),
     ],
 )
-def test_a_source_without_a_name_of_its_own_is_refused(texts: list[str], message: str) -> None:
+def test_a_source_without_a_unique_name_is_refused(texts: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_named(texts)
 
@@ -85,8 +85,8 @@ def test_a_source_that_was_seen_has_its_picture_as_thumbnail(visit: Visit) -> No
 
 
 def test_a_choice_is_taken_and_another_one_ends_its_run() -> None:
-    chooser, told = make_chooser(), []
-    chooser.on_change = lambda: told.append(chooser.described["state"])
+    chooser, states = make_chooser(), []
+    chooser.on_change = lambda: states.append(chooser.described["state"])
     assert chooser.choose("named/yard") is None
     first = chooser.take()
     assert first is not None
@@ -105,10 +105,10 @@ def test_a_choice_is_taken_and_another_one_ends_its_run() -> None:
     chooser.ended("cancelled")
     assert chooser.described["remark"] is None
     assert chooser.stop() == "nothing runs"
-    assert told == ["idle", "opening", "running", "ending", "idle", "opening", "ending", "idle"]
+    assert states == ["idle", "opening", "running", "ending", "idle", "opening", "ending", "idle"]
 
 
-def test_a_run_that_fails_or_ends_says_so_without_a_password() -> None:
+def test_a_run_that_fails_or_ends_shows_it_without_a_password() -> None:
     chooser = make_chooser()
     chooser.choose("named/door")
     chooser.take()
@@ -168,8 +168,8 @@ class ChosenPage(ServedPage):
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.hub.pictures.attach(self.pictures)
         self.chooser.running()
-        self.tell(Started(source=chosen.source.name, model="fake", query="What?", backend="cpu"))
-        self.tell(frame(0, 0.0))
+        self.emit(Started(source=chosen.source.name, model="fake", query="What?", backend="cpu"))
+        self.emit(frame(0, 0.0))
 
 
 @pytest.fixture
@@ -180,22 +180,22 @@ def page() -> Iterator[ChosenPage]:
 
 
 def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
-    while (told := viewer.next("sources"))["state"] != wanted:
+    while (message := viewer.next("sources"))["state"] != wanted:
         pass
-    return told
+    return message
 
 
 def test_viewers_choose_and_the_next_run_begins_afresh(page: ChosenPage) -> None:
     with viewing(page) as viewer:
         assert viewer.next("hello")["run"] == 1
         state(viewer, "idle")
-        viewer.send(ask="anybody?")
+        viewer.send(ask="who?")
         assert viewer.next("refused")["error"] == "nothing runs; choose a source first"
         viewer.send(choose="scene/demo")
         page.run_chosen()
         assert state(viewer, "running")["now"]["key"] == "scene/demo"
         viewer.picture()
-        page.tell(answer(1.0, "of the first"))
+        page.emit(answer(1.0, "of the first"))
         assert viewer.next("answer")["text"] == "of the first"
         viewer.send(choose="named/yard")
         state(viewer, "ending")
@@ -240,7 +240,7 @@ def test_in_the_page_a_source_is_chosen_changed_and_stopped(page: ChosenPage, vi
     page.run_chosen()
     shown(on)
     assert on.locator("#source-choices").is_hidden()
-    page.tell(answer(1.0, "of the first"))
+    page.emit(answer(1.0, "of the first"))
     on.locator("#lines").get_by_text("of the first").wait_for()
 
     on.get_by_role("button", name="Change").click()
@@ -250,7 +250,7 @@ def test_in_the_page_a_source_is_chosen_changed_and_stopped(page: ChosenPage, vi
     page.chooser.ended()
     page.run_chosen()
     on.locator("#source-now", has_text="yard · yard.mp4").wait_for()
-    on.locator("#lines").get_by_text("Nothing has been said yet").wait_for()
+    on.locator("#lines").get_by_text("No answers yet").wait_for()
     shown(on)
 
     on.get_by_role("button", name="Stop", exact=True).click()

@@ -1,4 +1,4 @@
-"""Pictures of viewers: what is taken, what is refused in one line, and how many are kept."""
+"""Pictures of viewers: accepted ones, those refused in one line, and how many are kept."""
 
 from __future__ import annotations
 

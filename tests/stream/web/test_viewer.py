@@ -51,7 +51,7 @@ def test_texts_go_before_pictures_and_too_many_push_out_the_oldest() -> None:
     viewer = Viewer(rate=10, greatest_px=640)
     viewer.show(b"picture", 0.0)
     for number in range(TEXTS_WAITING + 3):
-        viewer.tell(b"%d" % number)
+        viewer.send(b"%d" % number)
     assert json.loads(str(viewer.next())) == {"topic": "missed", "count": 3}
     assert [viewer.next() for _ in range(TEXTS_WAITING)] == [str(number) for number in range(3, TEXTS_WAITING + 3)]
     assert viewer.next() == b"picture"

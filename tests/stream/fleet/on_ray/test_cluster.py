@@ -74,8 +74,8 @@ def camera(name: str, lines: Path) -> NamedCamera:
 
 def place_of(seen: FleetRecorder, name: str) -> str:
     """The beginning of the id of the node that a camera runs on."""
-    told = [notice.message for notice in seen.of(name, Notice) if notice.code == MOVED]
-    return told[-1].rpartition("(")[2].rstrip(")")
+    messages = [notice.message for notice in seen.of(name, Notice) if notice.code == MOVED]
+    return messages[-1].rpartition("(")[2].rstrip(")")
 
 
 def test_cameras_of_a_lost_node_go_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_cameras_of_a_lost_node_go_on_elsewhere(nodes: Nodes, tmp_path: Path) ->
         assert numbers == sorted(set(numbers)), "a frame's number is used once"
     written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     for name in both:
-        told = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
-        assert told == [answer.text for answer in seen.of(name, Answer)]
+        texts = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
+        assert texts == [answer.text for answer in seen.of(name, Answer)]

@@ -96,7 +96,7 @@ class LocalCluster:
         return self.actors[name]
 
 
-def test_a_camera_goes_on_where_its_host_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_camera_goes_on_after_its_host_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "node_id", lambda: "a" * 56)
     monkeypatch.setattr(cluster, "node_address", lambda: "127.0.0.1")
     hosts = LocalCluster()
@@ -131,7 +131,7 @@ def test_a_camera_goes_on_where_its_host_is_started_again(monkeypatch: pytest.Mo
     assert any("answers 1 at tcp://127.0.0.1:" in note for note in seen.notes)
 
 
-def test_a_node_with_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_another_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "node_id", lambda: "a" * 56)
     monkeypatch.setattr(cluster, "node_address", lambda: "10.0.0.9")
     monkeypatch.setattr(run, "version", lambda distribution: "9.9")
@@ -143,7 +143,7 @@ def test_a_node_with_another_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(outcome.error, ConfigError)
     assert "the node 10.0.0.9 has arr-coc-stream" in seen.failures["door"]
     assert "this machine 9.9; install the same version on every node" in seen.failures["door"]
-    assert list(hosts.needs) == ["camera door"], "it has a server of its own"
+    assert list(hosts.needs) == ["camera door"], "it has a separate server"
 
 
 def test_a_host_ends_its_reports_with_its_failure() -> None:
@@ -182,7 +182,7 @@ def test_what_comes_together_with_the_open_source_is_not_lost() -> None:
     host = ReportsAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
     elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
     remote = run_in_actor(elsewhere, host)  # type: ignore[arg-type]
-    told = list(remote.run())
-    assert early in told
-    assert isinstance(told[-1], Summary)
-    assert told[-1].dropped == {"capture.replaced": 3}
+    events = list(remote.run())
+    assert early in events
+    assert isinstance(events[-1], Summary)
+    assert events[-1].dropped == {"capture.replaced": 3}

@@ -20,13 +20,13 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "10.0.0.1", "10.0.0.1:99999", "ray://10.0.0.1:10001", ""])
-def test_what_is_no_address_is_told(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_an_invalid_address_is_reported(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(Extra, "missing", lambda extra: [])
     with pytest.raises(ConfigError, match="is not the address of a Ray cluster; give HOST:PORT"):
         RayCluster(address)
 
 
-def test_where_nothing_listens_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_listener_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Extra, "missing", lambda extra: [])
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
@@ -35,7 +35,7 @@ def test_where_nothing_listens_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said", "told"),
+    ("address", "error", "line"),
     [
         (
             "h:1",
@@ -55,10 +55,10 @@ def test_where_nothing_listens_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ("auto", "Could not find any running Ray instance", "there is no Ray cluster on this machine; start one with"),
     ],
 )
-def test_what_ray_says_becomes_one_line(address: str, said: str, told: str) -> None:
-    line = cluster._refusal(address, RuntimeError(said))
-    assert re.search(told, line), line
-    assert "\n" not in line
+def test_an_error_of_ray_becomes_one_line(address: str, error: str, line: str) -> None:
+    refusal = cluster._refusal(address, RuntimeError(error))
+    assert re.search(line, refusal), refusal
+    assert "\n" not in refusal
 
 
 def test_why_an_actor_is_gone_is_one_line() -> None:

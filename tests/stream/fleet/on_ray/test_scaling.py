@@ -5,7 +5,7 @@ from __future__ import annotations
 from stream.fleet.on_ray.servers import CALM_S, HOLD_S, SETTLE_S, ScalingPolicy
 
 
-def test_a_server_is_added_only_where_the_wait_stays_too_long() -> None:
+def test_a_server_is_added_only_if_the_wait_stays_too_long() -> None:
     policy = ScalingPolicy(1, 2, wait_s=2.0)
     assert policy.decide(0, [], 0.0) == 1
     assert policy.decide(1, [], 1.0) == 0, "it is loading"
@@ -21,7 +21,7 @@ def test_a_server_is_added_only_where_the_wait_stays_too_long() -> None:
     assert policy.decide(2, [9.0, 9.0], begin_s + 9_999) == 0, "there are no more"
 
 
-def test_a_server_is_drained_only_where_the_wait_stays_short() -> None:
+def test_a_server_is_drained_only_if_the_wait_stays_short() -> None:
     policy = ScalingPolicy(1, 3, wait_s=2.0)
     assert policy.decide(3, [0.1, 0.1, 0.1], 0.0) == 0
     assert policy.decide(3, [0.1, 1.0, 0.1], CALM_S - 1) == 0, "one of them is busy"

@@ -1,4 +1,4 @@
-"""Answer servers on a cluster: which are assigned, drained and given up, by what each reports."""
+"""Answer servers on a cluster: assignment, draining and giving up, by their reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAMERAS = ("door", "yard")
 
 
 class ScriptedActor:
-    """An answer server that reports `state`; what it is asked to do stands in `calls`."""
+    """An answer server that reports `state`; `calls` has the requests to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -42,7 +42,7 @@ def test_what_a_table_says() -> None:
         (3, "a.toml: [ray] should be a table, such as [ray] with servers = 1, got 3"),
     ],
 )
-def test_mistakes_are_told_in_one_line(table: Any, message: str) -> None:
+def test_mistakes_are_reported_in_one_line(table: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as raised:
         read_settings(table, "a.toml: [ray]", CAMERAS)
     assert "\n" not in str(raised.value)
