@@ -11,7 +11,7 @@ config = Config(
     answer=AnswerConfig(query="Say what happens.", every_s=2.0),
 )
 
-if __name__ == "__main__":  # the model runs in a process of its own, which imports this file
+if __name__ == "__main__":  # the model runs in another process, which imports this file
     tokens = 0
     for event in open_run(config).run():
         if isinstance(event, FrameReady):

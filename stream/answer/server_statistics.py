@@ -185,7 +185,7 @@ class ServerStatistics:
         """Return LOADING, SERVING, "draining", or "stalled" after a long silence, and the reason of that."""
         silent_s = self.figures().silent_s
         if self.state == SERVING and silent_s > silence_limit_s:
-            return "stalled", f"the model has said nothing for {silent_s:.0f} s"
+            return "stalled", f"the model has produced nothing for {silent_s:.0f} s"
         return ("draining" if self.state == SERVING and draining else self.state), None
 
     def _count_time(self) -> int:

@@ -94,7 +94,7 @@ def _serve(config: Config) -> int:
         stack.callback(desk.close)
         shown = output.model_copy(update={"web_camera": endpoint})
         page = stack.enter_context(closing(WebPage(shown, chooser=chooser, compare=desk)))
-        page.tell_address()
+        page.print_address()
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)

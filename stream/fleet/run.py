@@ -163,7 +163,7 @@ class Fleet:
         page = stack.enter_context(closing(WebPage(output, list(names))))
         for name, reason in self._refused.items():
             page.failed(name, reason)
-        page.tell_address()
+        page.print_address()
         return page
 
     def _supervise(self, threads: dict[str, threading.Thread]) -> None:

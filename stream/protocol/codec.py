@@ -232,7 +232,7 @@ def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: A
     elif snapshot is not None:
         regions, scores = _arrays(message, parts, REGIONS, relevance)
     else:
-        raise TransportError("a frame is said to be in shared memory, and this link has none")
+        raise TransportError("a frame refers to shared memory, and this link has none")
     _check_regions(type(message).__name__, regions, grid.rows, grid.cols)
     _check_finite(type(message).__name__, scores)
     return FramePacket(message.stamp, grid, regions, scores, snapshot)

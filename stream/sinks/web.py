@@ -72,7 +72,7 @@ class WebPage:
         """The first camera, the only one without `names`."""
         return next(iter(self.cameras.values()))
 
-    def tell_address(self) -> None:
+    def print_address(self) -> None:
         """Print the page's address."""
         logs.say(f"web page at {self.address}", event="web", address=self.address)
 
@@ -129,7 +129,7 @@ class WebSink(Sink):
         """Print the page's address, and again after a live view has replaced stderr."""
         if self._own is not None and self._address_printed_on is not sys.stderr:
             self._address_printed_on = sys.stderr
-            self._own.tell_address()
+            self._own.print_address()
 
     def close(self) -> None:
         if self._own is not None:

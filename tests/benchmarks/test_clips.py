@@ -35,7 +35,7 @@ def test_a_clip_that_the_folder_lacks_is_left_out_alone(tmp_path: Path, capsys: 
     assert "has no a.mp4 (" in capsys.readouterr().out
 
 
-def test_nothing_is_said_where_nothing_is_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_if_no_clip_is_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(tmp_path, ["a.mp4"], ["a.mp4"])
     assert clips_here(folder, ["a.mp4"]) == [folder / "a.mp4"]
     assert len(described_clips(folder)) == 1

@@ -20,7 +20,7 @@ def made() -> list[Material]:
     return list(islice(material("tuning", NOWHERE, 5, drawn=4), 5))
 
 
-def test_a_clip_says_where_its_shots_begin(made: list[Material]) -> None:
+def test_a_clip_lists_the_starts_of_its_shots(made: list[Material]) -> None:
     for clip in made:
         assert clip.frames[0].shape == (HEIGHT_PX, WIDTH_PX, 3)
         assert 0 < clip.cuts[0] < clip.cuts[-1] < len(clip.frames)

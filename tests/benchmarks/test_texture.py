@@ -1,4 +1,4 @@
-"""The texture benchmarks: that peers do the same work, that what is said of the figures follows from them."""
+"""The texture benchmarks: that peers do the same work, that the verdicts follow from the figures."""
 
 from __future__ import annotations
 

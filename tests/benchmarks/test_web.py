@@ -1,4 +1,4 @@
-"""What viewers cost is told apart from what the run costs without them."""
+"""The cost of viewers is separate from that of the run without them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
 
 
 def compiler() -> str:
-    """Where g++ is. Skips the test where it is not."""
+    """Return the path of g++. Skips the test if it is missing."""
     found = shutil.which("g++")
     if found is None:
         pytest.skip("no g++ here to run kernels on the CPU: apt install g++")
@@ -44,7 +44,7 @@ def build(folder: Path) -> Path:
 
 
 class CpuMachine:
-    """A GPU in the CPU's place: its library, what it counts, and how it is told to misbehave.
+    """A GPU in the CPU's place: its library, what it counts, and the faults to inject.
 
     `stream` is the calling thread's current stream, any number.
     """
@@ -73,7 +73,7 @@ class CpuMachine:
 
     @contextmanager
     def late(self) -> Iterator[None]:
-        """Streams do nothing until somebody waits for them."""
+        """Streams do nothing until a caller waits for them."""
         self._library.on_cpu_late(1)
         try:
             yield
@@ -92,7 +92,7 @@ class CpuMachine:
             self._library.on_cpu_descending(0)
 
     def fail(self, name: str, status: int, after: int = 0) -> None:
-        """The call of this name fails, after so many that do not."""
+        """The call of this name fails, after `after` calls that do not."""
         self._library.on_cpu_fail(name.encode(), status, after)
 
     def recover(self) -> None:

@@ -80,7 +80,7 @@ def test_figures_answers_and_picture_are_written(asking: ModelUnderTest, tmp_pat
         assert drawn.size[0] > 800
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(
+def test_a_run_that_was_killed_continues_from_its_last_answer(
     asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = Outputs(tmp_path / "out.json", None, fresh=False)
@@ -287,7 +287,7 @@ def test_figures_that_cannot_be_written_are_reported(asking: ModelUnderTest, tmp
 
 
 @pytest.mark.parametrize("count", [3, 10, 14, 20, 33])
-def test_every_curve_of_a_picture_has_a_colour_of_its_own(count: int) -> None:
+def test_every_curve_of_a_picture_has_its_own_colour(count: int) -> None:
     styles = _styles([(f"strategy {number}", "sparse") for number in range(count)])
     assert len({tuple(style["color"]) for style in styles.values()}) == count
 

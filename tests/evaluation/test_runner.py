@@ -44,7 +44,7 @@ def test_every_combination_is_run_once_and_what_is_random_with_every_seed() -> N
     assert plan("full", "27%", None, 1)[0].budget == EVERYTHING
 
 
-def test_strategies_keep_their_own_encoding_where_they_do_not_know_the_one_asked_for() -> None:
+def test_strategies_keep_their_own_encoding_if_they_do_not_know_the_given_one() -> None:
     assert names(plan("arr-coc-again,full", "27%", "incremental", 1)) == [
         ("arr-coc-again", "27%", "incremental", 0),
         ("full", "100%", "full", 0),
@@ -81,7 +81,7 @@ def test_a_list_holds_each_name_once() -> None:
     assert split(" a, b,a ,", "--x") == ["a", "b"]
 
 
-def test_each_strategy_is_known_by_its_own_name_and_says_where_it_comes_from() -> None:
+def test_each_strategy_is_known_by_its_own_name_and_names_its_source() -> None:
     for name, strategy in STRATEGIES.items():
         assert strategy.name == name
         home = next(

@@ -53,7 +53,7 @@ def test_density_counts_tokens_by_area_whatever_their_level() -> None:
     assert half.on_distractor == 0
 
 
-def test_without_boxes_there_is_nothing_to_tell() -> None:
+def test_without_boxes_nothing_is_scored() -> None:
     assert looked((), (), (0, 0, 0)) == Looking()
     assert looked((), ((0, 0, 32, 32),), (0, 0, 0)) == Looking(on_distractor=1.0)
     outside = looked(((-50, -50, -10, -10),), (), (0, 0, 0))

@@ -50,7 +50,7 @@ def test_pictures_look_as_they_did(name: str) -> None:
     assert off.max() <= 2
 
 
-def test_the_hash_tells_other_parameters_and_other_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_changes_with_parameters_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     before = suite_hash("void")
     monkeypatch.setitem(SUITES, "void", replace(SUITES["void"], sizes_px=((256, 256),)))
     parameters_changed = suite_hash("void")

@@ -211,5 +211,5 @@ def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, mo
         monkeypatch.setattr(modules.node, "REPLY_MS", 10)
         node.control = "tcp://127.0.0.1:1"
         node.ask(types.SimpleNamespace(data="Where?"))
-        assert node.warnings[1] == "the question was not taken: nobody replies"
+        assert node.warnings[1] == "the question was not taken: no reply"
     assert node.events.closed

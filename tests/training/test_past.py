@@ -53,7 +53,7 @@ def test_a_glance_teaches_attention_embeddings_and_the_question(qwen: QwenVL) ->
     assert history.question.shape == (16,)
 
 
-def test_thirteen_channels_are_told_attention_only(qwen: QwenVL) -> None:
+def test_thirteen_channels_get_attention_only(qwen: QwenVL) -> None:
     history, prior = GlancedPast(qwen, new_layer(qwen)).look(scenery(4, 5), QUESTION)
     assert history.embedding is None
     assert history.question is None

@@ -61,7 +61,7 @@ def test_they_spend_the_budget(qwen: QwenVL, kind: str, frames: int) -> None:
     assert reply.of_tokens == 35 * frames
 
 
-def test_each_kind_is_told_in_its_own_words(qwen: QwenVL) -> None:
+def test_each_kind_has_its_own_words(qwen: QwenVL) -> None:
     given = two_things()
     for kind, pictures_there, words in (("scaled", 1, None), ("composite", 1, COMPOSITE), ("parts", 2, PART)):
         reply, places, texts = asked(qwen, kind, given)

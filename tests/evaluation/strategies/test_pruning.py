@@ -108,7 +108,7 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
         gone = torch.ones(part.tokens, dtype=torch.bool)
         gone[kept] = False
         mask[..., gone] = -torch.inf
-        mask[:, :, gone, 0] = 0  # rows that nobody reads need something to look at
+        mask[:, :, gone, 0] = 0  # rows that are never read need something to look at
         kwargs["attention_mask"] = mask
         return args, kwargs
 

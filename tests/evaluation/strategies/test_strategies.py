@@ -287,7 +287,7 @@ def test_a_kept_key_is_attended_to_and_not_paid_again(qwen: QwenVL) -> None:
 
 
 def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback | None]]:
-    """What allocators are told after each answer from here on, and of which frame it was the newest."""
+    """The feedback that allocators get after each answer from here on, and of which frame it was the newest."""
     reported: list[tuple[FrameStamp, Feedback | None]] = []
     allocate, on_answer = PictureAllocator.allocate, PictureAllocator.on_answer
 

@@ -747,7 +747,7 @@ def test_a_frame_in_a_snapshot_that_is_not_shared_is_refused(runner: StageRunner
     serve(runner, shared=True)
     client = Client(runner).greeted()
     client.link.send(*frame_message(0, client.turn(), whole_frame(), in_snapshot=True))
-    assert client.expect(ErrorReply).message == "a frame is said to be in shared memory, and this link has none"
+    assert client.expect(ErrorReply).message == "a frame refers to shared memory, and this link has none"
 
 
 @pytest.mark.parametrize("model", [FakeAnswerModel, SilentAnswerModel])

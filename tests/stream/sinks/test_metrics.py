@@ -296,7 +296,7 @@ def test_a_model_that_is_silent_for_too_long_is_not_healthy(answers: AnswerServe
     answers.statistics.loaded()
     answers.clock.advance(11 * NS_PER_S)
     assert answers.health() == (503, 503, "stalled")
-    assert health_of(answers.metrics, "/readyz")[2] == "the model has said nothing for 11 s"
+    assert health_of(answers.metrics, "/readyz")[2] == "the model has produced nothing for 11 s"
     answers.statistics.seen()
     assert answers.health() == (200, 200, "ok")
 

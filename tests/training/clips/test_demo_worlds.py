@@ -108,7 +108,7 @@ def test_answers_follow_from_the_facts(kind: Kind, question: str, answer: str) -
     assert answers(kind)[question] == answer
 
 
-def test_what_is_not_there_is_said_not_to_be() -> None:
+def test_absent_things_are_denied() -> None:
     for question, answer in answers("colour").items():
         if not any(shape in question for shape in ("circle", "square", "number")):
             assert answer.startswith("there is no ")

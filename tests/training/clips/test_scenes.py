@@ -135,7 +135,7 @@ def test_a_player_keeps_to_its_part() -> None:
     assert all(replace(player, step_px=step).movement == way for step, way in ways.items())
 
 
-def test_text_stands_out_but_where_it_is_faint() -> None:
+def test_text_stands_out_unless_it_is_faint() -> None:
     rng = np.random.default_rng(1)
     word = text_player(rng, "WORD", "green", "train", BARE).placed(150, 150)
     left, top, right, bottom = (round(edge) for edge in word.box_px(0))
@@ -160,7 +160,7 @@ def test_plates_are_neither_white_nor_black_and_text_is_seen_on_them() -> None:
         assert abs(float(plate.mean()) - np.dot((0.299, 0.587, 0.114), rgb)) > 60
 
 
-def test_things_have_the_colours_that_are_said() -> None:
+def test_things_have_their_named_colours() -> None:
     for plan in plans(30, 1, replace(BARE, text_share=0.0)):
         image = plan.draw().frames[0]
         for player in plan.cast:

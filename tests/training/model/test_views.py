@@ -79,7 +79,7 @@ def test_wide_regions_show_texts_with_their_own_pixels(how: How) -> None:
     assert (viewer.look(clip.frames[0], clip.things[0], Showing(48, how)).regions[:, 0] < LEVELS).all()
 
 
-def test_targets_tell_what_each_region_shows() -> None:
+def test_targets_name_what_each_region_shows() -> None:
     circle = Seen("circle", "blue", (16, 16, 112, 48), "left")
     letters = ((162.0, 70.0, 174.0, 90.0), (176.0, 70.0, 188.0, 90.0), (196.0, 70.0, 208.0, 90.0))
     word = Seen("word", "faint", (160, 68, 210, 92), "still", "FOX", letters)
@@ -94,7 +94,7 @@ def test_targets_tell_what_each_region_shows() -> None:
         CHARACTERS.index("F"),
         UNKNOWN,
         CHARACTERS.index("O"),
-    ], "characters are told in the third of the token that holds their middle"
+    ], "characters are targets in the third of the token that holds their middle"
     assert found[2]["colour"] == UNKNOWN
     assert found[3]["left"] == CHARACTERS.index("X")
     spelled = [CHARACTERS.index(letter) for letter in "FOX"] + [UNKNOWN, UNKNOWN]

@@ -47,7 +47,7 @@ def test_odds_that_are_too_high_are_lowered() -> None:
     assert fitted.bias == pytest.approx(-3.0, abs=0.6)
 
 
-def test_a_fit_is_finite_where_nothing_overlaps() -> None:
+def test_a_fit_is_finite_if_nothing_overlaps() -> None:
     fitted = fit(found([9.0, 10.0], [-9.0, -10.0]))
     assert 0 < fitted.scale < 10
     assert abs(fitted.bias) < 1

@@ -155,7 +155,7 @@ def test_boxes_are_those_of_what_is_asked_about() -> None:
     assert appeared.boxes == ((), (CIRCLE.box_px,))
 
 
-def test_what_is_not_there_is_said_not_to_be() -> None:
+def test_absent_things_are_denied() -> None:
     for question, answer in answers(STILL, "exists").items():
         if question.startswith("is there a red") and "circle" not in question:
             assert answer == "no."
@@ -202,7 +202,7 @@ def test_a_random_sample_is_drawn_and_repeatable() -> None:
     assert first.clip.frames[0].std() > 1
 
 
-def test_what_no_clip_can_give_is_said() -> None:
+def test_a_kind_that_no_clip_gives_is_reported() -> None:
     with pytest.raises(OptionError, match="no clip of 1 frames gave a question of the kind 'movement'"):
         random_sample(clip_rng("train", 0), (256, 256), 1, "train", "movement")
 

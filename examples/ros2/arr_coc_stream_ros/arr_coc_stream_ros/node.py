@@ -83,7 +83,7 @@ class ArrCocNode(Node):
             socket.linger = 0
             socket.connect(self.control)
             socket.send(msgspec.json.encode({"v": 1, "ask": question.data}))
-            reply = msgspec.json.decode(socket.recv()) if socket.poll(REPLY_MS) else {"error": "nobody replies"}
+            reply = msgspec.json.decode(socket.recv()) if socket.poll(REPLY_MS) else {"error": "no reply"}
         if not reply.get("ok"):
             self.get_logger().warning(f"the question was not taken: {reply.get('error')}")
 
