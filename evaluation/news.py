@@ -129,7 +129,7 @@ class Camera:
         made.prompt.part.text(ids)
         inputs, kv = made.prompt.part.inputs(), slot.prompts.cache.kv
         hidden = qwen.language_model(**inputs, past_key_values=kv, use_cache=True).last_hidden_state
-        slot.prompts.cache.marks += made.prompt.marks
+        slot.prompts.cache.reach(made.prompt.part.marks)
         logs = torch.log_softmax(qwen.model.lm_head(hidden[0, -len(ids) - 1 :]).double(), dim=-1)
         return torch.cat([logs[range(len(ids)), ids], logs[-1, list(qwen.eos_ids)].logsumexp(0)[None]])
 

@@ -10,53 +10,9 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.families import ModelFamily, family_of
 from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFamily:
-    """One architecture: its `model_type` in `config.json`, its name for people, and the preprocessing published with
-    its weights: mean and standard deviation by channel, least and most pixels of a picture."""
-
-    model_type: str
-    title: str
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    min_px: int = 256 * 256
-    max_px: int = 4096 * 4096
-
-
-_QWEN2_PIXELS = (
-    (0.48145466, 0.4578275, 0.40821073),
-    (0.26862954, 0.26130258, 0.27577711),
-    *(56 * 56, 16384 * 28 * 28),
-)
-"""Preprocessing of both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
-
-FAMILIES = {
-    family.model_type: family
-    for family in (
-        ModelFamily("qwen3_vl", "Qwen3-VL"),
-        ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", *_QWEN2_PIXELS),
-        ModelFamily("qwen2_vl", "Qwen2-VL", *_QWEN2_PIXELS),
-    )
-}
-
-
-def family_of(model_type: object, name: str) -> ModelFamily:
-    """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
-        found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
-        supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(
-            f"{name} {found}, which is not supported",
-            f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
-        )
-    return family
-
 
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
@@ -171,6 +127,7 @@ def described(
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
     check_quantisation(quantised, name)
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.unread)}
     if quantised is None:
         check_sizes(tensors, config, name)
     return Checkpoint(family, config, tensors, quantised)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
+from arr_coc.qwen.checkpoint import Checkpoint, check_folder, read_config
+from arr_coc.qwen.families import ModelFamily, family_of
 from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 

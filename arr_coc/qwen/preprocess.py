@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb, to_rgb
 from arr_coc.ops.regions import region_sides, token_positions
-from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, ModelFamily, read_image_processor
+from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, read_image_processor
+from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TILE_PX, TileGrid
 

@@ -18,7 +18,7 @@ import torch
 from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
-from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart
+from arr_coc.qwen.decode import PrefixCache, PromptPart
 from arr_coc.qwen.encoding import (
     EncodedFrame,
     IncrementalEncoder,
@@ -134,21 +134,20 @@ def _peak_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
+    """A prompt of which `part` is not prefilled yet. Once it is, `prefilled_tokens` were in all.
 
-    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest`
-    of the cache, or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
+    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest` of the cache (a slice
+    or int64 [K]), or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
     those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
     in the cache, and `memory_tokens` of a group are before the question. Of a group, `new_tokens` and
     `new_visual_tokens` leave out those of earlier frames that had to be read again.
     """
 
     part: PromptPart
-    marks: list[CacheMark[Any]]
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
     tokens_used: int
-    newest: slice
+    newest: slice | torch.Tensor
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
@@ -218,7 +217,6 @@ class PromptBuilder:
         visual_tokens = sum(place.stop - place.start for _, _, place in frames)
         return PreparedPrompt(
             part=part,
-            marks=[],
             prefilled_tokens=part.tokens,
             stamps=tuple(packet.stamp for packet, _, _ in frames),
             tokens_used=visual_tokens,
@@ -260,9 +258,12 @@ class PromptBuilder:
         if not is_group(packets):
             self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
             return
-        tokens = shown_tokens([packet for packet in packets if not packet.is_empty])
+        shown = [packet for packet in packets if not packet.is_empty]
+        tokens = shown_tokens(shown)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
+        if self.cache.recurrent and shown[-1].place is not None and shown[-1].place.frames == 1:
+            tokens = sum(len(packet.regions) for packet in shown)  # superseded ones stay
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
@@ -273,21 +274,20 @@ class PromptBuilder:
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory, memory_tokens = read.part, read.memory, read.part.tokens
+        part, memory, memory_tokens, shown = read.part, read.memory, read.part.tokens, read.memory.shown
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
         part.text(self.question(query))
         return PreparedPrompt(
             part=part,
-            marks=read.marks,
             prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
             stamps=memory.stamps(packets),
             tokens_used=memory.visual_tokens,
-            newest=memory.newest,
+            newest=shown.rows,
             segments=[memory.visual_tokens],
-            embeds=memory.embeds,
-            regions=memory.regions,
+            embeds=shown.embeds,
+            regions=shown.regions,
             appended_tokens=read.appended,
             new_tokens=read.new + part.tokens - memory_tokens,
             new_visual_tokens=read.new_visual,
@@ -303,10 +303,9 @@ class PromptBuilder:
         kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
         known = [mark.key for mark in self.cache.marks[1:]]
         part = PromptPart(qwen, len(self.cache), self.cache.position)
-        marks: list[CacheMark[Any]] = []
         if not kept:
             part.text(ids.head)
-            marks.append(CacheMark(ids.head, part.tokens, part.position))
+            part.mark(ids.head)
         for index, frame in enumerate(shown):
             pieces = frame.pieces
             there, known = known[: len(pieces)], known[len(pieces) :]
@@ -317,13 +316,12 @@ class PromptBuilder:
                 frame.overview = there[0]  # type: ignore[assignment]
             for piece in pieces[len(there) :]:
                 self._add_piece(part, piece)
-                marks.append(CacheMark(piece, part.tokens, part.position))
+                part.mark(piece)
         part.text(self.question(query))
         on_encoded()
         places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
         return PreparedPrompt(
             part=part,
-            marks=marks,
             prefilled_tokens=part.tokens - kept_tokens,
             stamps=tuple(packet.stamp for packet in packets),
             tokens_used=sum(place.stop - place.start for place in places),

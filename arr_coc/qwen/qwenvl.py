@@ -13,7 +13,8 @@ import torch
 
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
-from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
+from arr_coc.qwen.checkpoint import unseen_words
+from arr_coc.qwen.families import DecoderLayers, ModelFamily
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -87,14 +88,24 @@ class QwenVL:
         return self.language_model.embed_tokens.weight.device
 
     @cached_property
+    def layers(self) -> DecoderLayers:
+        """Numbers of the decoder's layers by kind."""
+        return self.family.decoder_layers(self.language_model.config.to_dict())
+
+    @cached_property
+    def attentions(self) -> dict[int, Any]:
+        """Attention of the decoder's layers that attend, by their numbers."""
+        return {number: self.language_model.layers[number].self_attn for number in self.layers.attending}
+
+    @cached_property
     def decodes_plainly(self) -> bool:
         """True if the decoder is on one device with nothing hooked in between, as a device map of several would, and
-        every layer sees all tokens before its own."""
+        every attention sees all tokens before its own."""
         devices = {
             parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
         }
         hooked = any(hasattr(module, "_hf_hook") for module in self.language_model.modules())
-        sliding = any(getattr(layer.self_attn, "sliding_window", None) for layer in self.language_model.layers)
+        sliding = any(getattr(attention, "sliding_window", None) for attention in self.attentions.values())
         return len(devices) == 1 and not hooked and not sliding
 
     @property
@@ -170,7 +181,7 @@ class QwenVL:
 
 
 def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [L, head_dim] of M-RoPE positions float32 [3, L] (t, h, w)."""
+    """Cosines and sines float32 [L, rotated numbers of a head] of M-RoPE positions float32 [3, L] (t, h, w)."""
     language_model = qwen.language_model
     cos, sin = language_model.rotary_emb(torch.empty(0, device=qwen.device), positions[:, None].to(qwen.device))
     return _composed(language_model, cos), _composed(language_model, sin)
@@ -182,7 +193,10 @@ def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Te
 
 
 def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does."""
+    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does. With `cos`
+    and `sin` for fewer numbers, so many of them are rotated."""
+    if (rotated := cos.shape[-1]) < rows.shape[-1]:
+        return torch.cat([rotate_native(rows[..., :rotated], cos, sin), rows[..., rotated:]], dim=-1)
     first, second = rows.chunk(2, dim=-1)
     return rows * cos + torch.cat([-second, first], dim=-1) * sin
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from
+from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from
+from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
@@ -143,6 +146,15 @@ class PreparedQuestion:
     probe: AttentionProbe | None
 
 
+def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
+    """As `prefill_packed` of one prompt, for any decoder: through the stock model's forward. With recurrent layers that
+    would take a pass for each mark, so a decoder that `decodes_plainly` goes without it."""
+    if prompt.cache.recurrent and qwen.decodes_plainly:
+        return prefill_packed(qwen, [prompt])
+    with prompt.probe or nullcontext():
+        return prefill(qwen, prompt.part, prompt.cache)[None]
+
+
 class Slot:
     """Room for one prompt and its answer, with what is kept for the next one.
 
@@ -192,10 +204,9 @@ class Slot:
         record = AnswerTimer()
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
-            kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.newest, glance=True) as probe:
-                prefill(self.qwen, prompt.part, kv)
-            self.prompts.cache.marks += prompt.marks
+            cache = self.prompts.cache
+            probe = AttentionProbe(self.qwen, cache.kv, prompt.newest, glance=True)
+            prefill_alone(self.qwen, PromptToPrefill(prompt.part, cache, probe))
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
             record.decoded()
         except Exception:
@@ -265,7 +276,7 @@ class Slot:
         if is_group(packets):
             # What is read again after a loss does not count, so a run that is continued counts as one that was not.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            among = prompt.newest.stop - prompt.newest.start
+            among = count_rows(prompt.newest)
             if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
                 among = max(among, self.vision.report.held_regions)
             taken = answer_tokens + compared_tokens

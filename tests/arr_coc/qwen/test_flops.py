@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_coc.qwen import cpu_linear
-from arr_coc.qwen.decode import PrefixCache, decode_one_token, prefill
+from arr_coc.qwen.decode import decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
@@ -45,12 +45,12 @@ def test_every_part_is_what_torch_counts(family: str, monkeypatch: pytest.Monkey
     part, _ = prompt.with_frames([frame])
     length = prompt.text_tokens + view.grid.tiles
     assert part.tokens == length
-    kv = PrefixCache[None]().kv
+    cache = empty_cache(qwen)
     attended = qwen.language_model.layers[0].self_attn.q_proj.out_features
     hidden_pairs = costs.layers * length * (length - 1) // 2
     masked = 4 * attended * hidden_pairs
-    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, kv))
-    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, kv))
+    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, cache))
+    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, cache.kv))
     assert costs.decode([length] * costs.layers, 1) == step
 
 
