@@ -17,6 +17,11 @@ CHUNK = 64
 with their values; two triangular systems of half as many products are solved."""
 
 
+STATES = 4
+"""States of each recurrent layer that a prompt has: the one that goes on, and copies after the system prompt, after an
+overview, and after a frame or a memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderLayers:
     """Layers of a decoder: the numbers of those that attend, which keep keys and values of every token, and of those
@@ -31,8 +36,8 @@ class DecoderLayers:
     chunk_products: int = 0
 
     def state_bytes(self, size: int) -> int:
-        """Return the bytes of one state of every recurrent layer, in a dtype of `size` bytes."""
-        return len(self.recurrent) * (self.state_values * size + self.memory_values * 4)
+        """Return the bytes of the states of a prompt, in a dtype of `size` bytes."""
+        return STATES * len(self.recurrent) * (self.state_values * size + self.memory_values * 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,10 @@ _UNUSABLE = (
     *(ZeroDivisionError, AssertionError, SafetensorError),
 )
 """What transformers raises for a folder whose files do not fit together, or that needs a package which is not here."""
+
+FALLBACK_LOGGER = "transformers.integrations.hub_kernels"
+"""Logger that reports for each operation of a recurrent layer that it is computed by torch's own, for want of packages
+that need a GPU."""
 
 _SUMMED_VALUES = 2**24
 """Values that are summed at once."""
@@ -102,12 +107,18 @@ def load_qwen(
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
     use_onednn(model)
+    if facts.family.recurrent:
+        logging.getLogger(FALLBACK_LOGGER).addFilter(_says_no_fallback)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices, small)
+
+
+def _says_no_fallback(record: logging.LogRecord) -> bool:
+    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
     head_dim = qwen.attentions[layers.attending[0]].head_dim
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
     a_slot = 2 * len(layers.attending) * heads * head_dim * room * qwen.dtype.itemsize
-    a_slot += STATES * layers.state_bytes(qwen.dtype.itemsize)
+    a_slot += layers.state_bytes(qwen.dtype.itemsize)
     free = free_bytes(qwen.device) if free is None else free
     if slots * a_slot > free:
         raise OptionError(
@@ -140,10 +140,6 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
             "or lower answer.max_tokens"
         )
 
-
-STATES = 4
-"""States of a recurrent layer that a slot has: the one that goes on, and those after the system prompt, after an
-overview, and after a frame or a memory."""
 
 _TABLE_TOKENS = 256
 """A table of rotations has a multiple of so many positions."""
