@@ -17,6 +17,8 @@ from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
 
+GENERATION_FILE = "generation_config.json"
+
 ADAPTER_FILE = "adapter_config.json"
 """Description of an adapter, as peft writes it."""
 
@@ -31,8 +33,11 @@ TOKENIZER_BYTES_MAX = 48 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
 """Largest chat template that is parsed; Qwen's have 8 kB."""
 
-IMAGE_TOKEN, THINKING_MARK = "<|image_pad|>", "<think>"
-"""Texts of chat templates: place of a picture, and beginning of thoughts."""
+IMAGE_TOKEN, THINKING_MARKS = "<|image_pad|>", ("<think>", "</think>")
+"""Texts of chat templates: place of a picture, and beginning and end of thoughts."""
+
+THINKING_SWITCH = "enable_thinking"
+"""Variable by which a chat template switches thoughts off, if it can."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
@@ -115,8 +120,13 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
 def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     if read_image_processor(folder) is None:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
-    if THINKING_MARK in chat_template(folder):
-        yield "the model thinks before it answers, and its thoughts are printed as text; an Instruct version has none"
+    template = chat_template(folder)
+    if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
+        yield "the model was made to think before it answers; with answer.thinking = off its prompt ends that at once"
+    path = folder / GENERATION_FILE
+    penalty = read_object(path).get("repetition_penalty") if path.is_file() else None
+    if penalty not in (None, 1):
+        yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
 
 
 def described(

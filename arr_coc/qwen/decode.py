@@ -521,16 +521,41 @@ def not_finite(index: int) -> NonFiniteError:
 _UNFINISHED = "\ufffd"
 
 
+@dataclass(slots=True)
+class Thoughts:
+    """State of the thoughts before an answer, which the tokens `begin` and `end` enclose: `begun` and `ended`, and how
+    many `tokens` they have so far, with those two. `shown`: they are part of the answer's text."""
+
+    begin: int
+    end: int
+    shown: bool = False
+    begun: bool = False
+    ended: bool = False
+    tokens: int = 0
+
+    def take(self, token: int) -> bool:
+        """Return True if the next token belongs to thoughts. An answer that begins without them has none."""
+        if self.ended:
+            return False
+        self.begun = self.begun or token == self.begin
+        self.ended = not self.begun or token == self.end
+        self.tokens += self.begun
+        return self.begun
+
+
 class TextStream:
     """Turns token ids into pieces of text whose concatenation is the decoded whole, up to the first of `stop_strings`.
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is whole. `stopped`: a
-    stop string was the end of the last piece, and no text follows.
+    stop string was the end of the last piece, and no text follows. `thoughts` that are not shown are left out, with the
+    space behind them.
     """
 
-    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = (), thoughts: Thoughts | None = None) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings
+        self._thoughts = thoughts
+        self._begins = False
         self._recent = ""
         self.stopped = False
         self._ids: list[int] = []
@@ -539,8 +564,20 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; may be empty."""
+        if self._thoughts is not None and self._thoughts.take(token_id) and not self._thoughts.shown:
+            self._begins = True
+            return ""
         self._ids.append(token_id)
-        return self._up_to_stop(self._fresh(final=False))
+        piece = self._fresh(final=False)
+        if self._begins:
+            piece = piece.lstrip()
+            self._begins = not piece
+        return self._up_to_stop(piece)
+
+    @property
+    def thought_tokens(self) -> int:
+        """Number of tokens of thoughts so far."""
+        return 0 if self._thoughts is None else self._thoughts.tokens
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD where a character never became whole."""

@@ -17,6 +17,10 @@ CHUNK = 64
 with their values; two triangular systems of half as many products are solved."""
 
 
+SUPERSEDED_KEPT = 2
+"""So many times the tokens that a group of pictures shows are in the cache, if superseded ones cannot leave it. A group
+ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
+
 STATES = 4
 """States of each recurrent layer that a prompt has: the one that goes on, and copies after the system prompt, after an
 overview, and after a frame or a memory."""

@@ -5,6 +5,7 @@ A rotation for another place could also be made from rotated keys, but in bfloat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +14,8 @@ import torch
 
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
-from arr_coc.qwen.checkpoint import unseen_words
-from arr_coc.qwen.families import DecoderLayers, ModelFamily
+from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
+from arr_coc.qwen.families import SUPERSEDED_KEPT, DecoderLayers, ModelFamily
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -97,6 +98,11 @@ class QwenVL:
         """Attention of the decoder's layers that attend, by their numbers."""
         return {number: self.language_model.layers[number].self_attn for number in self.layers.attending}
 
+    def kept_tokens(self, shown: int) -> int:
+        """Return the most visual tokens in the cache of a group of pictures that shows so many: superseded ones stay in
+        front of a recurrent layer, as many at most."""
+        return shown * (SUPERSEDED_KEPT if self.family.recurrent else 1)
+
     @cached_property
     def decodes_plainly(self) -> bool:
         """True if the decoder is on one device with nothing hooked in between, as a device map of several would, and
@@ -143,6 +149,18 @@ class QwenVL:
         configured = self.model.generation_config.eos_token_id
         ids = [configured] if isinstance(configured, int) else list(configured or ())
         return frozenset([*ids, self.tokenizer.eos_token_id]) - {None}
+
+    @cached_property
+    def thought_ids(self) -> tuple[int, int] | None:
+        """The tokens that begin and end thoughts before an answer; None if the model's template knows none."""
+        ids = [self.token_ids(mark) for mark in THINKING_MARKS]
+        known = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(len(one) == 1 for one in ids)
+        return (ids[0][0], ids[1][0]) if known else None
+
+    def opens_thoughts(self, ids: Sequence[int]) -> bool:
+        """Return True if the thoughts that a prompt's last tokens begin are not ended by them."""
+        marks = [token for token in ids if token in (self.thought_ids or ())]
+        return bool(marks) and self.thought_ids is not None and marks[-1] == self.thought_ids[0]
 
     def unseen_words(self, question: str) -> tuple[str, ...]:
         """Words of a question that it has never seen, where it only knows a small world; none of a general model."""

@@ -16,7 +16,7 @@ from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
-from arr_coc.qwen.decode import TextStream, choose_finite, least_probability, not_finite
+from arr_coc.qwen.decode import TextStream, Thoughts, choose_finite, least_probability, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
@@ -322,9 +322,9 @@ class AnswerSession:
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, question.query, question.history)
+            return slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, question.query, question.history)
+            made = slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
         made.record.started_s = began_s  # the pass that it shared counts as its own
         return made
 
@@ -350,8 +350,8 @@ class AnswerSession:
     ) -> None:
         """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is as before."""
         ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
-        if len(ids) > self.options.decoding.max_tokens:
-            return  # no answer of this session
+        if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
+            return  # no answer of this session, or thoughts come before it
         cut = len(ids) == self.options.decoding.max_tokens
         answer.same = least_probability(
             self.qwen, question.prompt.part, slot.prompts.cache, logits, ids, () if cut else self.qwen.eos_ids
@@ -366,7 +366,14 @@ class AnswerSession:
         part, options = question.prompt.part, self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
-        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings))
+        thoughts = (
+            None
+            if self.qwen.thought_ids is None
+            else Thoughts(
+                *self.qwen.thought_ids, shown=self.options.thinking == "show", begun=question.prompt.opens_thoughts
+            )
+        )
+        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings, thoughts))
         self._open[answer.slot] = opened
         return opened
 
@@ -395,6 +402,7 @@ class AnswerSession:
     def _end(self, one: _OpenAnswer) -> None:
         answer = one.answer
         self._open.pop(answer.slot, None)
+        one.question.record.thought_tokens = one.stream.thought_tokens
         if rest := one.stream.finish():
             one.question.record.pieces.append(rest)
             answer.piece += rest

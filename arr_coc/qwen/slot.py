@@ -31,7 +31,8 @@ class AnswerResult:
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
     ends it; `prefilled_tokens` had to be computed before it, `appended_tokens` visual ones among them; the rest of the
-    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. Times in milliseconds:
+    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. `thought_tokens` of the
+    `text_tokens` are thoughts before the answer. Times in milliseconds:
     `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
     `first_token_ms` counts from the call. No device is waited for in between, so on a GPU much of encoding counts as
     prefill.
@@ -59,6 +60,7 @@ class AnswerResult:
     token_ids: tuple[int, ...] = ()
     appended_tokens: int = 0
     memory_tokens: int = 0
+    thought_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class AnswerTimer:
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     compared_tokens: int = 0
+    thought_tokens: int = 0
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -120,6 +123,7 @@ class AnswerTimer:
             prefilled_tokens=prompt.prefilled_tokens,
             appended_tokens=prompt.appended_tokens,
             memory_tokens=prompt.memory_tokens,
+            thought_tokens=self.thought_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
@@ -224,8 +228,11 @@ class Slot:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
-    def prepare(self, packets: Packet | Sequence[Packet], query: str, history: str = "") -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it.
+    def prepare(
+        self, packets: Packet | Sequence[Packet], query: str, history: str = "", *, at_once: bool = False
+    ) -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it. With
+        `at_once` no thoughts come before its answer.
 
         Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
         comes before the next question of this slot.
@@ -237,7 +244,7 @@ class Slot:
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, history + query, record.encoded)
+            prompt = self.prompts.make(frames, history + query, record.encoded, at_once=at_once)
         except Exception:
             self.prompts.cache.reset()
             raise
