@@ -62,9 +62,9 @@ class Costs:
         proj = tower.patch_embed.proj.weight
         self.layers = len(layers)
         self._patch = proj[:, :, 0].numel() + sum(_weights(block) for block in tower.blocks)
-        self._token = _weights(tower.merger) + _weights(getattr(tower, "deepstack_merger_list", None))
+        self._token = _weights(tower.merger) + _weights(tower.deepstack_merger_list if qwen.family.deepstack else None)
         self._vision_width = int(tower.blocks[0].attn.qkv.in_features)
-        self._windows = _windows(tower)
+        self._windows = _windows(tower) if qwen.family.windowed else [0] * len(tower.blocks)
         self._layers = [_weights(layer) for layer in layers]
         self._attending = kinds.attending
         self._attended = int(qwen.attentions[kinds.attending[0]].o_proj.in_features)
@@ -168,8 +168,6 @@ def _mixture(mixture: Any) -> int:
 
 
 def _windows(tower: Any) -> list[int]:
-    """For each block, how many patches its attention window holds; 0 where it sees all."""
-    if not hasattr(tower, "fullatt_block_indexes"):
-        return [0] * len(tower.blocks)
+    """For each block of a tower with windows, how many patches its own holds; 0 where it sees all."""
     side = int(tower.config.window_size) // int(tower.config.patch_size)
     return [0 if index in tower.fullatt_block_indexes else side * side for index in range(len(tower.blocks))]
