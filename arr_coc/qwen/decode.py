@@ -143,6 +143,7 @@ class PrefixCache(Generic[Key]):
         """Keep those of the marks, in order, up to which all is held; returns the others. With recurrent layers, what
         is held ends at the last one."""
         reached = [mark for mark in marks if mark.tokens <= len(self)]
+        assert not self.recurrent or all(mark.tokens == len(self) for mark in reached), "its state has moved on"
         states = self.states() if reached else ()
         self.marks += [replace(mark, states=states) for mark in reached]
         return marks[len(reached) :]
