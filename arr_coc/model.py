@@ -89,7 +89,7 @@ class _Asking:
 
 
 class ARRCOCQwen(nn.Module):
-    """A Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
+    """A Qwen3.5 or Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
 
     A PyTorch module of two parts, both trainable: `model`, the stock transformers model, and `allocator`, the
     `ARRCOCLayer` that chooses its tokens. `generate` answers questions; `forward` computes the loss of a batch.

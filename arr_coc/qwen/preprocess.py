@@ -46,7 +46,7 @@ def to_frames(pictures: Picture | Sequence[Picture]) -> list[Rgb]:
 
 
 MERGE = 2
-"""Patches a side that one token merges; the same in Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+"""Patches a side that one token merges; the same in all families."""
 
 
 def grid_regions(grid: TileGrid, device: torch.device | str = "cpu") -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Every way of encoding against stock transformers, on tiny random models of all four families."""
+"""Every way of encoding against stock transformers, on tiny random models of all families."""
 
 from __future__ import annotations
 
