@@ -148,11 +148,14 @@ class _PackedRecurrence:
         """Arguments and result as `arr_coc.qwen.decode.Recur`."""
         mixed = []
         for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
-            kv, stops = prompt.cache.kv, prompt.part.stops
-            states.setdefault(0, []).append(kv.layers[number].snapshot())
-            for begin, end in pairwise(stops):
+            kv, before = prompt.cache.kv, prompt.part.tokens - prompt.part.length
+            marked = {mark.tokens - before for mark in prompt.part.marks}
+            for begin, end in pairwise(prompt.part.stops):
+                if begin in marked:
+                    states.setdefault(begin, []).append(kv.layers[number].snapshot())
                 mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])
-                states.setdefault(end, []).append(kv.layers[number].snapshot())
+            if len(rows) in marked:
+                states.setdefault(len(rows), []).append(kv.layers[number].snapshot())
         return torch.cat(mixed)
 
     def marks(self, index: int) -> list[CacheMark[Any]]:
