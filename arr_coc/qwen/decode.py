@@ -154,9 +154,7 @@ class PrefixCache(Generic[Key]):
         states."""
         tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
         rooms = [rows for layer in self.attending for rows in (layer.room_keys, layer.room_values)]
-        keys_values = sum(
-            tokens * (rows.numel() // rows.shape[-2]) * rows.element_size() for rows in rooms if rows.numel()
-        )
+        keys_values = sum(tokens * (rows.nbytes // rows.shape[-2]) for rows in rooms if rows.numel())
         states = [state for mark in self.marks for state in mark.states if state is not None]
         states += [state for layer in self.recurrent if (state := layer.state) is not None]
         return keys_values + sum(part.nbytes for state in states for part in state)
@@ -239,6 +237,11 @@ class RecurrentLayer(LinearAttentionLayer):
         if not self.has_previous_state[0]:
             return None
         return self.conv_states[0], self.recurrent_states[0]
+
+    def require_state(self) -> LayerState:
+        """Return the state as it is, once a prompt was read."""
+        assert self.state is not None, "nothing was read"
+        return self.state
 
     def snapshot(self) -> LayerState | None:
         """Return a copy of the state; None before the first token."""

@@ -37,7 +37,7 @@ from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
 
-IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+IMAGE, TURN = "<|vision_start|><|image_pad|><|vision_end|>", "<|im_start|>"
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
 """Errors of chat templates that do not take their messages."""
@@ -101,7 +101,8 @@ def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]], *, thinking
     with _bounded_rendering():
         text: str = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
     begin, end = THINKING_MARKS
-    ended = thinking or text.rfind(begin) <= text.rfind(end)
+    _, _, turn = text.rpartition(TURN)
+    ended = thinking or turn.rfind(begin) <= turn.rfind(end)
     return text if ended else f"{text.rstrip()}\n\n{end}\n\n"
 
 

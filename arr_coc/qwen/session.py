@@ -334,11 +334,8 @@ class AnswerSession:
             PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe)
             for slot, question in prompts
         ]
-        return (
-            prefill_alone(self.qwen, parts[0])
-            if len(parts) == 1 and not self._open
-            else prefill_packed(self.qwen, parts)
-        )
+        alone = len(parts) == 1 and not self._open
+        return prefill_alone(self.qwen, parts[0]) if alone else prefill_packed(self.qwen, parts)
 
     def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor) -> None:
         score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
@@ -366,13 +363,8 @@ class AnswerSession:
         part, options = question.prompt.part, self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
-        thoughts = (
-            None
-            if self.qwen.thought_ids is None
-            else Thoughts(
-                *self.qwen.thought_ids, shown=self.options.thinking == "show", begun=question.prompt.opens_thoughts
-            )
-        )
+        ids, shown, begun = self.qwen.thought_ids, self.options.thinking == "show", question.prompt.opens_thoughts
+        thoughts = None if ids is None else Thoughts(*ids, shown=shown, begun=begun)
         opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings, thoughts))
         self._open[answer.slot] = opened
         return opened

@@ -58,6 +58,12 @@ def test_a_prompt_begins_thoughts_or_has_ended_them(template: str) -> None:
     assert not qwen.opens_thoughts(prompt_ids(qwen, None).after_query)
 
 
+def test_a_system_prompt_about_thoughts_begins_none() -> None:
+    qwen = tiny_qwen()
+    ids = prompt_ids(qwen, "Never write <think>.")
+    assert qwen.tokenizer.decode(ids.after_query).endswith("assistant\n")
+
+
 def test_a_template_without_thoughts_is_the_same() -> None:
     qwen = tiny_qwen("qwen3_5")
     assert prompt_ids(qwen, None) == prompt_ids(qwen, None, thinking=True)
