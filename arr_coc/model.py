@@ -32,7 +32,7 @@ from arr_coc.qwen.finetune.saving import save_folder
 from arr_coc.qwen.generation import Generation, Timings, decoding_of
 from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
 from arr_coc.qwen.loading import DeviceMap, load_qwen
-from arr_coc.qwen.options import AnswerOptions
+from arr_coc.qwen.options import AnswerOptions, Thinking
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
@@ -64,6 +64,7 @@ class GenerateOptions(TypedDict, total=False):
     limits: TokenLimits
     on_text: Callable[[str], None] | None
     should_stop: Callable[[], bool] | None
+    thinking: Thinking
 
 
 class BatchOptions(GenerateOptions, total=False):
@@ -88,7 +89,7 @@ class _Asking:
 
 
 class ARRCOCQwen(nn.Module):
-    """A Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
+    """A Qwen3.5 or Qwen3-VL (also MoE), Qwen2.5-VL or Qwen2-VL model with a budget of visual tokens.
 
     A PyTorch module of two parts, both trainable: `model`, the stock transformers model, and `allocator`, the
     `ARRCOCLayer` that chooses its tokens. `generate` answers questions; `forward` computes the loss of a batch.
@@ -310,6 +311,7 @@ class ARRCOCQwen(nn.Module):
         limits: TokenLimits = DEFAULT_LIMITS,
         on_text: Callable[[str], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
+        thinking: Thinking = "off",
         **others: Any,
     ) -> Generation | list[Generation]:
         """Answer a question about pictures, a batch of questions, a chat, or a processor's inputs.
@@ -334,6 +336,8 @@ class ARRCOCQwen(nn.Module):
         first frame, and at a later one if much is new. `auto`: if no trained allocator came with the model, its
         attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
         it stays in the prompt; the budget pays for it either way.
+        `thinking`: of a model that thinks before it answers, thoughts are left out of the text (`hide`), part of it
+        (`show`), or not asked for (`off`). They count as tokens of the answer.
         `on_text` gets each piece of the answer once it is decoded. `should_stop` is asked after every token; true ends
         the answer.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
@@ -369,7 +373,7 @@ class ARRCOCQwen(nn.Module):
         if times_s is not None and not isinstance(query, str):
             raise OptionError("times_s are those of the frames of one question", "ask one question at a time")
         self._follow_weights()
-        self._session.configure(AnswerOptions(encode, decoding, feedback=False))
+        self._session.configure(AnswerOptions(encode, decoding, feedback=False, thinking=thinking))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
         asking = _Asking(allocator, encode, on_text, should_stop)
@@ -380,7 +384,7 @@ class ARRCOCQwen(nn.Module):
             several = isinstance(messages, (list, tuple)) and messages and isinstance(messages[0], (list, tuple))
             if several:
                 chats = list(messages)
-            prompts = [prompt_of_messages(self.qwen, chat) for chat in chats]
+            prompts = [prompt_of_messages(self.qwen, chat, thinking=thinking != "off") for chat in chats]
             answers = [self._answer_chat(prompt, asking) for prompt in prompts]
             return answers if several else answers[0]
         if isinstance(query, (list, tuple)):

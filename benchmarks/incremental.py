@@ -19,8 +19,8 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.allocation.allocator import AllocatorOptions
-from arr_coc.qwen.checkpoint import family_of
 from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, grid_regions
 from arr_coc.qwen.qwenvl import QwenVL

@@ -29,6 +29,7 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.qwen.decode import PromptPart, prefill
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
@@ -125,12 +126,11 @@ class Camera:
     def _logs(self, shown: Sequence[TokenPacket], query: str, text: str) -> torch.Tensor:
         """The logarithms of the probabilities of a text's tokens and of its end, after a question."""
         qwen, slot, ids = self._qwen, self._session.slots[0], self._qwen.plain_token_ids(text)
-        made = slot.prepare(shown, query)
-        made.prompt.part.text(ids)
-        inputs, kv = made.prompt.part.inputs(), slot.prompts.cache.kv
-        hidden = qwen.language_model(**inputs, past_key_values=kv, use_cache=True).last_hidden_state
-        slot.prompts.cache.marks += made.prompt.marks
-        logs = torch.log_softmax(qwen.model.lm_head(hidden[0, -len(ids) - 1 :]).double(), dim=-1)
+        prompt, cache = slot.prepare(shown, query).prompt.part, slot.prompts.cache
+        first, answer = prefill(qwen, prompt, cache), PromptPart(qwen, prompt.tokens, prompt.position)
+        answer.text(ids)
+        hidden = qwen.language_model(**answer.inputs(), past_key_values=cache.kv, use_cache=True).last_hidden_state
+        logs = torch.log_softmax(torch.cat([first[None], qwen.model.lm_head(hidden[0])]).double(), dim=-1)
         return torch.cat([logs[range(len(ids)), ids], logs[-1, list(qwen.eos_ids)].logsumexp(0)[None]])
 
 

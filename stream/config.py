@@ -417,6 +417,9 @@ class AnswerConfig(Section):
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
+    thinking: Literal["hide", "show", "off"] = "off"
+    """Thoughts of a model before its answer: not asked for (`off`), made and left out of the answer (`hide`), or shown
+    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
     seed: int = 0

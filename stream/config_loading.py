@@ -103,6 +103,11 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             yield key, f"{needs}; leave answer.memory.frames at 1"
         if answer.until.question is not None:
             yield key, f"{needs}; leave --until out"
+    if answer.thinking != "off" and answer.when == "news":
+        yield (
+            "answer.thinking",
+            f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
+        )
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
@@ -151,6 +156,12 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield "answer.server", "answers come from one server; leave out --api or --server"
     if answer.encode != PICTURE:
         yield "answer.encode", f"a server with an API takes pictures, not answer.encode = {answer.encode}; leave it out"
+    if answer.thinking != "off":
+        yield (
+            "answer.thinking",
+            f"answer.thinking = {answer.thinking} has no effect with --api: its server has a setting of its own; leave "
+            "it out",
+        )
     about_weights = {"allocator": answer.allocator, "device": answer.device, "dtype": answer.dtype}
     for key, value in about_weights.items():
         if value not in (None, "auto"):

@@ -94,7 +94,7 @@ def measured(qwen: QwenVL, clips: int) -> tuple[dict[str, dict[str, float]], dic
             attention = teacher.attention(case.question).flatten()
         maps = watcher.maps(len(asked))
         layers = {str(number): [number] for number in range(len(maps))}
-        layers |= {"middle": list(probed_layers(len(maps))), "all": list(range(len(maps)))}
+        layers |= {"middle": list(probed_layers(range(len(maps)))), "all": list(range(len(maps)))}
         for name, numbers in layers.items():
             for group, count in GROUPS.items():
                 looked = maps[numbers, -count:].sum(dim=(0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.qwen.decode import projected_query
+from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.prompt import PreparedPrompt
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
@@ -22,26 +25,26 @@ PROBED_TOKENS = 8
 """How many of an answer's first tokens are looked at."""
 
 
-def probed_layers(layers: int) -> range:
-    """The numbers of those that are looked at, of so many: the middle ones.
+def probed_layers(attending: Sequence[int]) -> Sequence[int]:
+    """The numbers of the layers that are looked at: of those that attend the middle ones.
 
     There the decoder finds what is asked about; later layers are about what to say (arXiv:2602.04304 compares layers).
     In the bundled model, too, attention tells asked tiles from others best there (evaluation/README.md).
     """
-    first = max(0, (layers - PROBED_LAYERS) // 2)
-    return range(first, min(layers, first + PROBED_LAYERS))
+    first = max(0, (len(attending) - PROBED_LAYERS) // 2)
+    return attending[first : first + PROBED_LAYERS]
 
 
-def glanced_layers(layers: int) -> range:
+def glanced_layers(attending: Sequence[int]) -> Sequence[int]:
     """The numbers of those that a glance looks at: the upper one of the middle ones, which tells sooner where it is
     than what it is (evaluation/README.md)."""
-    return probed_layers(layers)[-1:]
+    return probed_layers(attending)[-1:]
 
 
 def unreadable_layer(qwen: QwenVL) -> int | None:
     """The number of a layer that is to be looked at, but has no query projection of its own; None where all have."""
     layers = qwen.language_model.layers
-    for number in probed_layers(len(layers)):
+    for number in probed_layers(qwen.layers.attending):
         attention = getattr(layers[number], "self_attn", None)
         if not hasattr(attention, "q_proj") or not hasattr(attention, "head_dim"):
             return number
@@ -68,19 +71,21 @@ class AttentionProbe:
     often enough is let go of.
     """
 
-    def __init__(self, qwen: QwenVL, kv: Any, visual: slice, *, glance: bool = False) -> None:
-        layers = qwen.language_model.layers
-        numbers = glanced_layers(len(layers)) if glance else probed_layers(len(layers))
-        self._layers = [layers[number] for number in numbers]
+    def __init__(self, qwen: QwenVL, kv: Any, visual: slice | torch.Tensor, *, glance: bool = False) -> None:
+        """`visual`: where the visual tokens stand in the cache, as a slice or int64 [K]."""
+        attending = qwen.layers.attending
+        numbers = glanced_layers(attending) if glance else probed_layers(attending)
+        self._family = qwen.family
+        self._attentions = {number: qwen.attentions[number] for number in numbers}
         self._kv = kv
         self._visual = visual
-        self._notes = {layer.self_attn.layer_idx: _Notes() for layer in self._layers}
+        self._notes = {number: _Notes() for number in numbers}
         self._hooks: dict[int, Any] = {}
         self._sum: torch.Tensor | None = None
 
     def __enter__(self) -> AttentionProbe:
-        for attention in (layer.self_attn for layer in self._layers):
-            self._hooks[attention.layer_idx] = attention.register_forward_hook(self._look, with_kwargs=True)
+        for number, attention in self._attentions.items():
+            self._hooks[number] = attention.register_forward_hook(self._look, with_kwargs=True)
         return self
 
     def __exit__(
@@ -101,7 +106,7 @@ class AttentionProbe:
                 self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
-            return torch.zeros(self._visual.stop - self._visual.start)
+            return torch.zeros(count_rows(self._visual))
         total = self._sum.cpu()
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
@@ -121,8 +126,13 @@ class AttentionProbe:
     def _look(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if kwargs["past_key_values"] is not self._kv:
             return
-        query = last_query(attention, kwargs["hidden_states"], kwargs["position_embeddings"])
+        query = last_query(self._family, attention, kwargs["hidden_states"], kwargs["position_embeddings"])
         self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
+
+
+def count_rows(rows: slice | torch.Tensor) -> int:
+    """Return the number of rows of a cache that are named by a slice or by their numbers."""
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
 @dataclass(slots=True)
@@ -143,14 +153,14 @@ class _Notes:
         return attention_weights(by_head.reshape(-1, head_dim), self.keys, mask).sum(dim=(0, 1))
 
 
-def last_query(attention: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def last_query(
+    family: ModelFamily, attention: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
     """The rotated query [heads, head_dim] of the last of the tokens that enter an attention [1, L, D]; it must be text,
     whose three M-RoPE rows agree, whatever shape they come in."""
-    query = attention.q_proj(entering[:, -1]).view(-1, attention.head_dim)
-    if hasattr(attention, "q_norm"):
-        query = attention.q_norm(query)
+    query, _ = projected_query(family, attention, entering[:, -1])
     cos, sin = (part.flatten(0, -2)[-1] for part in rotary)
-    return rotate_native(query, cos, sin)
+    return rotate_native(query[0], cos, sin)
 
 
 def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:

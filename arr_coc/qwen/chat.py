@@ -43,8 +43,9 @@ class ChatPrompt:
     fitted: bool = False
 
 
-def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
-    """The prompt of a chat, in the model's own template, up to where the assistant's answer begins.
+def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message], *, thinking: bool = False) -> ChatPrompt:
+    """The prompt of a chat, in the model's own template, up to where the assistant's answer begins; `thinking` as
+    `arr_coc.qwen.prompt.render_chat`.
 
     Raises OptionError for what is no message, or one of another kind than text and pictures; errors of `to_rgb`;
     ModelError where the template cannot be used.
@@ -58,7 +59,7 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message]) -> ChatPrompt:
         )
     templates = [_marked(message, texts, pictures) for message in messages]
     try:
-        prompt = render_chat(qwen, templates)
+        prompt = render_chat(qwen, templates, thinking=thinking)
     except TEMPLATE_ERRORS as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} does not take these messages ({error})", "check roles and order"

@@ -10,56 +10,14 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
+from arr_coc.qwen.families import ModelFamily, family_of
 from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
-
-@dataclass(frozen=True, slots=True)
-class ModelFamily:
-    """One architecture: its `model_type` in `config.json`, its name for people, and the preprocessing published with
-    its weights: mean and standard deviation by channel, least and most pixels of a picture."""
-
-    model_type: str
-    title: str
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    min_px: int = 256 * 256
-    max_px: int = 4096 * 4096
-
-
-_QWEN2_PIXELS = (
-    (0.48145466, 0.4578275, 0.40821073),
-    (0.26862954, 0.26130258, 0.27577711),
-    *(56 * 56, 16384 * 28 * 28),
-)
-"""Preprocessing of both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
-
-FAMILIES = {
-    family.model_type: family
-    for family in (
-        ModelFamily("qwen3_vl", "Qwen3-VL"),
-        ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", *_QWEN2_PIXELS),
-        ModelFamily("qwen2_vl", "Qwen2-VL", *_QWEN2_PIXELS),
-    )
-}
-
-
-def family_of(model_type: object, name: str) -> ModelFamily:
-    """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
-        found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
-        supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
-        raise ModelError(
-            f"{name} {found}, which is not supported",
-            f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
-        )
-    return family
-
-
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
+
+GENERATION_FILE = "generation_config.json"
 
 ADAPTER_FILE = "adapter_config.json"
 """Description of an adapter, as peft writes it."""
@@ -75,8 +33,11 @@ TOKENIZER_BYTES_MAX = 48 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
 """Largest chat template that is parsed; Qwen's have 8 kB."""
 
-IMAGE_TOKEN, THINKING_MARK = "<|image_pad|>", "<think>"
-"""Texts of chat templates: place of a picture, and beginning of thoughts."""
+IMAGE_TOKEN, THINKING_MARKS = "<|image_pad|>", ("<think>", "</think>")
+"""Texts of chat templates: place of a picture, and beginning and end of thoughts."""
+
+THINKING_SWITCH = "enable_thinking"
+"""Variable by which a chat template switches thoughts off, if it can."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
@@ -159,8 +120,13 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
 def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     if read_image_processor(folder) is None:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
-    if THINKING_MARK in chat_template(folder):
-        yield "the model thinks before it answers, and its thoughts are printed as text; an Instruct version has none"
+    template = chat_template(folder)
+    if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
+        yield "the model was made to think before it answers; with answer.thinking = off its prompt ends that at once"
+    path = folder / GENERATION_FILE
+    penalty = read_object(path).get("repetition_penalty") if path.is_file() else None
+    if penalty not in (None, 1):
+        yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
 
 
 def described(
@@ -171,6 +137,7 @@ def described(
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
     check_quantisation(quantised, name)
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.unread)}
     if quantised is None:
         check_sizes(tensors, config, name)
     return Checkpoint(family, config, tensors, quantised)

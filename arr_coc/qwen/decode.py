@@ -1,4 +1,4 @@
-"""KV cache with marks, prefill, tokens through the decoder's layers, choice of the next token; text streaming.
+"""Cache with marks, prefill, tokens through the decoder's layers, choice of the next token; text streaming.
 
 The stock dynamic cache joins all keys to a new tensor for every token; the stock static one cannot be rewound.
 
@@ -7,12 +7,16 @@ logits are too.
 
 Positions are passed at every call, as three rows, and a cache always: the stock model then builds the plain causal mask
 and keeps no state of its own between calls.
+
+Layers that attend keep keys and values, which can be cut off anywhere. A recurrent layer keeps one state, of which a
+copy is made at every mark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,31 +26,44 @@ from transformers.cache_utils import Cache, DynamicLayer
 from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
+from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
 from arr_coc.types import TileGrid
 
+try:
+    from transformers.cache_utils import LinearAttentionLayer
+except ImportError:  # an older version, which has no family with recurrent layers either
+    LinearAttentionLayer = object
+
 Key = TypeVar("Key")
+
+
+LayerState = tuple[torch.Tensor, torch.Tensor]
+"""State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and what it made of all tokens
+[1, heads, key size, value size]."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheMark(Generic[Key]):
-    """The end of one kept piece: what it held, how many tokens lie before its end, and the next text position."""
+    """The end of one kept piece: what it held, how many tokens lie before its end, and the next text position; once the
+    cache holds it, also the state of each recurrent layer there."""
 
     key: Key
     tokens: int
     position: int
+    states: tuple[LayerState | None, ...] = ()
 
 
 class PrefixCache(Generic[Key]):
-    """Keys and values of a prompt whose pieces are known by key, in `kv` or in memory of its own.
+    """Memory of the layers, in `kv`, of a prompt whose pieces are known by key.
 
     Rewinding to a mark is exact: what lies before it never depended on what came after. Batch size 1.
     """
 
-    def __init__(self, kv: Any = None) -> None:
-        self.kv: Any = empty_kv() if kv is None else kv
+    def __init__(self, kv: Any) -> None:
+        self.kv = kv
         self.marks: list[CacheMark[Key]] = []
 
     def __len__(self) -> int:
@@ -66,15 +83,37 @@ class PrefixCache(Generic[Key]):
                 break
             kept += 1
         del self.marks[kept:]
-        tokens = self.marks[-1].tokens if self.marks else 0
-        if tokens < len(self):
-            for layer in self.kv.layers:
-                layer.show(tokens)
+        tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
+        if tokens < len(self) or self.recurrent:  # an answer changes a state without being counted
+            self.show(tokens, states)
         return kept
+
+    @property
+    def attending(self) -> list[GrowableLayer]:
+        """Layers with keys and values."""
+        return [layer for layer in self.kv.layers if isinstance(layer, GrowableLayer)]
+
+    @property
+    def recurrent(self) -> list[RecurrentLayer]:
+        """Layers with a state, which no token can be removed from."""
+        return [layer for layer in self.kv.layers if isinstance(layer, RecurrentLayer)]
+
+    def states(self) -> tuple[LayerState | None, ...]:
+        """Return a copy of the state of each recurrent layer as it is."""
+        return tuple(layer.snapshot() for layer in self.recurrent)
+
+    @torch.inference_mode()
+    def show(self, tokens: int, states: Sequence[LayerState | None]) -> None:
+        """Hold the first `tokens` of what was written, with the `states` of recurrent layers there; () for none."""
+        for layer in self.attending:
+            layer.show(tokens)
+        for number, recurrent in enumerate(self.recurrent):
+            recurrent.restore(states[number] if states else None)
 
     @torch.inference_mode()
     def remove(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Remove the tokens `rows` int64 [M] behind the last mark: the last ones take their places.
+        """Remove the tokens `rows` int64 [M] behind the last mark: the last ones take their places. Not for recurrent
+        layers.
 
         Attention does not depend on the order of what is held, as each key is rotated to its position. Returns the rows
         that were filled, and those that they were filled from, both int64.
@@ -84,7 +123,7 @@ class PrefixCache(Generic[Key]):
         stays[rows] = False
         count = int(stays.sum())
         holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
-        for layer in self.kv.layers:
+        for layer in self.attending:
             for room in (layer.room_keys, layer.room_values):
                 there = movers.to(room.device)
                 room.index_copy_(-2, holes.to(room.device), room.index_select(-2, there))
@@ -94,23 +133,31 @@ class PrefixCache(Generic[Key]):
     @torch.inference_mode()
     def reset(self) -> None:
         """Hold nothing, and overwrite what was written by zeros: it may be half written, or hold NaN."""
-        for layer in self.kv.layers:
-            if layer.is_initialized:
-                layer.room_keys.zero_()
-                layer.room_values.zero_()
-                layer.show(0)
+        for layer in self.attending:
+            layer.room_keys.zero_()
+            layer.room_values.zero_()
         self.marks.clear()
+        self.show(0, ())
 
-    def mark(self, key: Key, tokens: int, position: int) -> None:
-        """Says that the piece `key` ends after `tokens` tokens."""
-        self.marks.append(CacheMark(key, tokens, position))
+    def reach(self, marks: Sequence[CacheMark[Key]]) -> Sequence[CacheMark[Key]]:
+        """Keep those of the marks, in order, up to which all is held; returns the others. With recurrent layers, what
+        is held ends at the last one."""
+        reached = [mark for mark in marks if mark.tokens <= len(self)]
+        assert not self.recurrent or all(mark.tokens == len(self) for mark in reached), "its state has moved on"
+        states = self.states() if reached else ()
+        self.marks += [replace(mark, states=states) for mark in reached]
+        return marks[len(reached) :]
 
     @property
     def bytes(self) -> int:
-        """Bytes of the keys and values that are held, with the room that a cache of their own would have."""
+        """Bytes of the keys and values that are held, with the room that a cache of their own would have, and of all
+        states."""
         tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
-        rooms = [rows for layer in self.kv.layers for rows in (layer.room_keys, layer.room_values)]
-        return sum(tokens * (rows.numel() // rows.shape[-2]) * rows.element_size() for rows in rooms if rows.numel())
+        rooms = [rows for layer in self.attending for rows in (layer.room_keys, layer.room_values)]
+        keys_values = sum(tokens * (rows.nbytes // rows.shape[-2]) for rows in rooms if rows.numel())
+        states = [state for mark in self.marks for state in mark.states if state is not None]
+        states += [state for layer in self.recurrent if (state := layer.state) is not None]
+        return keys_values + sum(part.nbytes for state in states for part in state)
 
 
 ROOM_TOKENS = 256
@@ -159,17 +206,70 @@ class GrowableLayer(DynamicLayer):
 
     def show(self, tokens: int) -> None:
         """Holds the first `tokens` of what was written."""
+        if not self.is_initialized:
+            return
         self.keys, self.values = self.room_keys[..., :tokens, :], self.room_values[..., :tokens, :]
 
 
-def empty_kv() -> Any:
-    """An empty cache for the stock language model, without gradients: it is written in place."""
-    return Cache(layer_class_to_replicate=GrowableLayer)
+class RecurrentLayer(LinearAttentionLayer):
+    """One layer's state, of one size whatever it has read; it is written in place."""
+
+    def lazy_initialization(
+        self,
+        conv_states: torch.Tensor | None = None,
+        recurrent_states: torch.Tensor | None = None,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+    ) -> None:
+        """Makes room for what the stock layer is about to write; nothing is marked for torch's compiler."""
+        if conv_states is not None:
+            size = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
+            self.device, self.dtype, self.conv_kernel_size[state_idx] = conv_states.device, conv_states.dtype, size
+            self.conv_states[state_idx] = conv_states.new_zeros(*conv_states.shape[:-1], size)
+            self.is_conv_states_initialized[state_idx] = True
+        if recurrent_states is not None:
+            self.recurrent_states[state_idx] = torch.zeros_like(recurrent_states)
+            self.is_recurrent_states_initialized[state_idx] = True
+
+    @property
+    def state(self) -> LayerState | None:
+        """The state as it is; None before the first token."""
+        if not self.has_previous_state[0]:
+            return None
+        return self.conv_states[0], self.recurrent_states[0]
+
+    def require_state(self) -> LayerState:
+        """Return the state as it is, once a prompt was read."""
+        assert self.state is not None, "nothing was read"
+        return self.state
+
+    def snapshot(self) -> LayerState | None:
+        """Return a copy of the state; None before the first token."""
+        return None if self.state is None else (self.state[0].clone(), self.state[1].clone())
+
+    def restore(self, state: LayerState | None) -> None:
+        """Go on from a state; None: as before the first token."""
+        if state is not None:
+            for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
+                now.copy_(then)
+        self.has_previous_state[0] = state is not None
+
+
+def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
+    """Return an empty cache for the stock language model, without gradients: it is written in place."""
+    recurrent = qwen.layers.recurrent
+    numbers = range(len(qwen.layers.attending) + len(recurrent))
+    return PrefixCache(
+        Cache(layers=[RecurrentLayer() if number in recurrent else GrowableLayer() for number in numbers])
+    )
 
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """What a layer (its number) makes of the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
 tokens, all rotated: N * heads * head_dim numbers in this order, in any shape."""
+
+Recur = Callable[[int, Any, torch.Tensor], torch.Tensor]
+"""What a recurrent layer (its number, and the stock module) makes of the rows [N, D] of N tokens: [N, D]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,26 +287,46 @@ def through_layers(
     cos: torch.Tensor,
     sin: torch.Tensor,
     attend: Attend,
+    recur: Recur | None = None,
     deepstack: DeepstackRows | None = None,
 ) -> torch.Tensor:
     """N tokens behind the last layer, before its norm [N, D]: `embeds` [N, D]; `cos`, `sin` [head_dim] or
     [N, 1, head_dim] rotate them to their places."""
-    hidden = embeds
+    hidden, family, attentions = embeds, qwen.family, qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
-        attention = layer.self_attn
-        entering = layer.input_layernorm(hidden)
-        query, key, value = (
-            linear_rows(product, entering).view(len(hidden), -1, attention.head_dim)
-            for product in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        if hasattr(attention, "q_norm"):
-            query, key = attention.q_norm(query), attention.k_norm(key)
-        mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
-        hidden = hidden + linear_rows(attention.o_proj, mixed.reshape(len(hidden), -1))
+        entering, attention = layer.input_layernorm(hidden), attentions.get(index)
+        if attention is None:
+            assert recur is not None, f"layer {index} is recurrent"
+            hidden = hidden + recur(index, layer.linear_attn, entering)
+        else:
+            query, gate = projected_query(family, attention, entering)
+            key, value = (
+                linear_rows(product, entering).view(len(hidden), -1, attention.head_dim)
+                for product in (attention.k_proj, attention.v_proj)
+            )
+            if family.query_norm:
+                key = attention.k_norm(key)
+            mixed = attend(index, rotate_native(query, cos, sin), rotate_native(key, cos, sin), value)
+            mixed = mixed.reshape(len(hidden), -1)
+            if gate is not None:
+                mixed = mixed * gate.reshape(len(hidden), -1).sigmoid()
+            hidden = hidden + linear_rows(attention.o_proj, mixed)
         hidden = hidden + _mlp_of_rows(layer.mlp, layer.post_attention_layernorm(hidden))
         if deepstack is not None and index < len(deepstack.levels):
             hidden[deepstack.visual] += deepstack.levels[index].to(hidden)
     return hidden
+
+
+def projected_query(
+    family: ModelFamily, attention: Any, entering: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The queries [N, heads, head_dim] of N rows [N, D] before their rotation, and the gates of what attention makes of
+    them, if the family has any."""
+    query, gate = linear_rows(attention.q_proj, entering), None
+    if family.gated:
+        query, gate = query.view(len(entering), -1, 2 * attention.head_dim).chunk(2, dim=-1)
+    query = query.reshape(len(entering), -1, attention.head_dim)
+    return attention.q_norm(query) if family.query_norm else query, gate
 
 
 def logits_of(qwen: QwenVL, hidden: torch.Tensor) -> torch.Tensor:
@@ -233,11 +353,13 @@ def _mlp_of_rows(mlp: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 class PromptPart:
-    """A run of text and frames that is prefilled in one go, after `tokens` tokens, its text beginning at `position`."""
+    """A run of text and frames that is prefilled in one go, after `tokens` tokens, its text beginning at `position`.
+    Once it is, its `marks` hold."""
 
     def __init__(self, qwen: QwenVL, tokens: int, position: int) -> None:
         self.tokens = tokens
         self.position = position
+        self.marks: list[CacheMark[Any]] = []
         self._qwen = qwen
         self._embeds: list[torch.Tensor] = []
         self._positions: list[torch.Tensor] = []
@@ -248,6 +370,10 @@ class PromptPart:
     def length(self) -> int:
         """Tokens that were added."""
         return sum(len(rows) for rows in self._embeds)
+
+    def mark(self, key: Any) -> None:
+        """Notes that the piece `key` ends here."""
+        self.marks.append(CacheMark(key, self.tokens, self.position))
 
     def text(self, ids: tuple[int, ...] | list[int]) -> None:
         """Adds token ids."""
@@ -273,15 +399,26 @@ class PromptPart:
         """Ends a frame whose tokens have been added: text goes on behind it."""
         self.position = after_frame(self.position, grid)
 
-    def inputs(self) -> dict[str, Any]:
-        """The language model's arguments."""
+    @property
+    def stops(self) -> list[int]:
+        """Numbers of added tokens before its marks, with 0 and all of them, in order."""
+        before = self.tokens - self.length
+        return sorted({0, self.length, *(mark.tokens - before for mark in self.marks)})
+
+    def inputs(self, begin: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The language model's arguments for the added tokens from `begin` on, up to `end`."""
         arguments: dict[str, Any] = {
-            "inputs_embeds": torch.cat(self._embeds)[None],
-            "position_ids": torch.cat(self._positions, dim=1)[:, None],
+            "inputs_embeds": torch.cat(self._embeds)[None, begin:end],
+            "position_ids": torch.cat(self._positions, dim=1)[:, None, begin:end],
         }
         if any(self._deepstack):
-            arguments["visual_pos_masks"] = torch.cat(self._visual)[None]
-            arguments["deepstack_visual_embeds"] = [torch.cat(rows) for rows in zip(*self._deepstack, strict=True)]
+            visual, rows = torch.cat(self._visual), slice(None)
+            if begin or end not in (None, self.length):
+                rows = slice(int(visual[:begin].sum()), int(visual[:end].sum()))
+            arguments["visual_pos_masks"] = visual[None, begin:end]
+            arguments["deepstack_visual_embeds"] = [
+                torch.cat(level)[rows] for level in zip(*self._deepstack, strict=True)
+            ]
         return arguments
 
     def _add(self, embeds: torch.Tensor, positions: torch.Tensor, *, visual: bool) -> None:
@@ -292,29 +429,42 @@ class PromptPart:
 
 
 @torch.inference_mode()
-def prefill(qwen: QwenVL, part: PromptPart, kv: Any) -> torch.Tensor:
-    """Adds a part to the cache. Returns the logits [vocabulary] of what follows its last token."""
-    hidden = qwen.language_model(**part.inputs(), past_key_values=kv, use_cache=True).last_hidden_state
+def prefill(qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any]) -> torch.Tensor:
+    """Adds a part to the cache. Returns the logits [vocabulary] of what follows its last token.
+
+    With recurrent layers it is read up to one mark after the other, as a state is known after the last token alone.
+    """
+    waiting: Sequence[CacheMark[Any]] = part.marks
+    for begin, end in pairwise(part.stops if cache.recurrent else (0, part.length)):
+        waiting = cache.reach(waiting)
+        inputs = part.inputs(begin, end)
+        hidden = qwen.language_model(**inputs, past_key_values=cache.kv, use_cache=True).last_hidden_state
+    cache.reach(waiting)
     return qwen.model.lm_head(hidden[0, -1])
 
 
 @torch.inference_mode()
 def least_probability(
-    qwen: QwenVL, prompt: PromptPart, kv: Any, logits: torch.Tensor, ids: Sequence[int], ends: Collection[int]
+    qwen: QwenVL,
+    prompt: PromptPart,
+    cache: PrefixCache[Any],
+    logits: torch.Tensor,
+    ids: Sequence[int],
+    ends: Collection[int],
 ) -> float:
     """Probability of the least likely of the tokens `ids`, one of `ends` after them, as an answer to a prompt.
 
-    `kv` holds the prompt, also afterwards; `logits` [vocabulary] are those after it. Without `ends`, none of them is
+    `cache` holds the prompt, also afterwards; `logits` [vocabulary] are those after it. Without `ends`, none of them is
     expected. Raises NonFiniteError if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
         answer = PromptPart(qwen, prompt.tokens, prompt.position)
         answer.text(list(inputs))
-        hidden = qwen.language_model(**answer.inputs(), past_key_values=kv, use_cache=True).last_hidden_state
+        states = cache.states()
+        hidden = qwen.language_model(**answer.inputs(), past_key_values=cache.kv, use_cache=True).last_hidden_state
         rows = torch.cat([rows, qwen.model.lm_head(hidden[0])])
-        for layer in kv.layers:
-            layer.show(prompt.tokens)
+        cache.show(prompt.tokens, states)
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
     chances = torch.softmax(rows.double(), dim=-1)
@@ -375,16 +525,41 @@ def not_finite(index: int) -> NonFiniteError:
 _UNFINISHED = "\ufffd"
 
 
+@dataclass(slots=True)
+class Thoughts:
+    """State of the thoughts before an answer, which the tokens `begin` and `end` enclose: `begun` and `ended`, and how
+    many `tokens` they have so far, with those two. `shown`: they are part of the answer's text."""
+
+    begin: int
+    end: int
+    shown: bool = False
+    begun: bool = False
+    ended: bool = False
+    tokens: int = 0
+
+    def take(self, token: int) -> bool:
+        """Return True if the next token belongs to thoughts. An answer that begins without them has none."""
+        if self.ended:
+            return False
+        self.begun = self.begun or token == self.begin
+        self.ended = not self.begun or token == self.end
+        self.tokens += self.begun
+        return self.begun
+
+
 class TextStream:
     """Turns token ids into pieces of text whose concatenation is the decoded whole, up to the first of `stop_strings`.
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is whole. `stopped`: a
-    stop string was the end of the last piece, and no text follows.
+    stop string was the end of the last piece, and no text follows. `thoughts` that are not shown are left out, with the
+    space behind them.
     """
 
-    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = (), thoughts: Thoughts | None = None) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings
+        self._thoughts = thoughts
+        self._begins = False
         self._recent = ""
         self.stopped = False
         self._ids: list[int] = []
@@ -393,8 +568,20 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; may be empty."""
+        if self._thoughts is not None and self._thoughts.take(token_id) and not self._thoughts.shown:
+            self._begins = True
+            return ""
         self._ids.append(token_id)
-        return self._up_to_stop(self._fresh(final=False))
+        piece = self._fresh(final=False)
+        if self._begins:
+            piece = piece.lstrip()
+            self._begins = not piece
+        return self._up_to_stop(piece)
+
+    @property
+    def thought_tokens(self) -> int:
+        """Number of tokens of thoughts so far."""
+        return 0 if self._thoughts is None else self._thoughts.tokens
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD where a character never became whole."""

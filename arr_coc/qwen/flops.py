@@ -1,8 +1,9 @@
 """Floating-point operations of an answer, from the model's weights and the tokens that each part sees.
 
 A multiply-add counts as two. Matrix products and attention are counted, element-wise work is not; attention of the
-language model counts the pairs that the causal mask leaves. Whatever a method computes it is charged for: one that
-chooses inside the language model pays the encoder for all tokens.
+language model counts the pairs that the causal mask leaves, and a recurrent layer (Gated DeltaNet) the products with
+its state and inside a chunk of tokens. Whatever a method computes it is charged for: one that chooses inside the
+language model pays the encoder for all tokens.
 """
 
 from __future__ import annotations
@@ -57,15 +58,18 @@ class Costs:
     """Operations of a loaded model's parts."""
 
     def __init__(self, qwen: QwenVL) -> None:
-        tower, layers = qwen.tower, qwen.language_model.layers
+        tower, layers, kinds = qwen.tower, qwen.language_model.layers, qwen.layers
         proj = tower.patch_embed.proj.weight
         self.layers = len(layers)
         self._patch = proj[:, :, 0].numel() + sum(_weights(block) for block in tower.blocks)
-        self._token = _weights(tower.merger) + _weights(getattr(tower, "deepstack_merger_list", None))
+        self._token = _weights(tower.merger) + _weights(tower.deepstack_merger_list if qwen.family.deepstack else None)
         self._vision_width = int(tower.blocks[0].attn.qkv.in_features)
-        self._windows = _windows(tower)
+        self._windows = _windows(tower) if qwen.family.windowed else [0] * len(tower.blocks)
         self._layers = [_weights(layer) for layer in layers]
-        self._attended = int(layers[0].self_attn.q_proj.out_features)
+        self._attending = kinds.attending
+        self._attended = int(qwen.attentions[kinds.attending[0]].o_proj.in_features)
+        self._memory = kinds.memory_values
+        self._inside_chunk = kinds.chunk_products
         self._head = _weights(qwen.model.lm_head)
 
     def encode(self, tokens: int, among: int | None = None) -> int:
@@ -78,9 +82,9 @@ class Costs:
 
     def prefill(self, lengths: Sequence[int]) -> int:
         """A prompt of which `lengths[i]` tokens go through layer i, from an empty cache; then the first logits."""
-        pairs = sum(length * (length + 1) // 2 for length in lengths)
+        pairs = sum(lengths[layer] * (lengths[layer] + 1) // 2 for layer in self._attending)
         through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
-        return 2 * through + 4 * self._attended * pairs + 2 * self._head
+        return 2 * through + 4 * self._attended * pairs + 2 * self._head + self._states(lengths, self._inside_chunk)
 
     def prefill_after(self, kept: int, tokens: int) -> int:
         """So many more tokens of a prompt through every layer, behind `kept` ones that are in the cache; then the first
@@ -135,8 +139,16 @@ class Costs:
 
     def decode(self, lengths: Sequence[int], tokens: int) -> int:
         """So many answer tokens, one after the other, with `lengths[i]` tokens of the prompt in layer i's cache."""
-        pairs = tokens * sum(lengths) + len(lengths) * tokens * (tokens + 1) // 2
-        return tokens * 2 * (sum(self._layers) + self._head) + 4 * self._attended * pairs
+        held = [lengths[layer] for layer in self._attending]
+        pairs = tokens * sum(held) + len(held) * tokens * (tokens + 1) // 2
+        states = self._states([tokens] * self.layers, 0)
+        return tokens * 2 * (sum(self._layers) + self._head) + 4 * self._attended * pairs + states
+
+    def _states(self, lengths: Sequence[int], inside_chunk: int) -> int:
+        """`lengths[i]` tokens through the state of layer i, if that is recurrent: what it remembers of a key, what it
+        keeps of the value, what it gives for a query; and products inside a chunk."""
+        through = sum(length for layer, length in enumerate(lengths) if layer not in self._attending)
+        return 2 * through * (3 * self._memory + inside_chunk)
 
 
 def _weights(module: nn.Module | None) -> int:
@@ -144,6 +156,7 @@ def _weights(module: nn.Module | None) -> int:
     row goes through, with their router."""
     parts = list(module.modules()) if module is not None else []
     linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, (nn.Linear, SmallLinear)))
+    linear += sum(part.weight.numel() for part in parts if isinstance(part, nn.Conv1d))
     mixtures = [part for part in parts if hasattr(part, "experts") and hasattr(part, "gate")]
     return linear + sum(_mixture(part) for part in mixtures)
 
@@ -155,8 +168,6 @@ def _mixture(mixture: Any) -> int:
 
 
 def _windows(tower: Any) -> list[int]:
-    """For each block, how many patches its attention window holds; 0 where it sees all."""
-    if not hasattr(tower, "fullatt_block_indexes"):
-        return [0] * len(tower.blocks)
+    """For each block of a tower with windows, how many patches its own holds; 0 where it sees all."""
     side = int(tower.config.window_size) // int(tower.config.patch_size)
     return [0 if index in tower.fullatt_block_indexes else side * side for index in range(len(tower.blocks))]

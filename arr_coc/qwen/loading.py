@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,11 +18,12 @@ from safetensors import SafetensorError
 from arr_coc.errors import ModelError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer_weights import load_bundled_layer, load_layer
-from arr_coc.qwen.checkpoint import family_of, read_config
+from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype, expands
@@ -42,6 +44,10 @@ _UNUSABLE = (
     *(ZeroDivisionError, AssertionError, SafetensorError),
 )
 """What transformers raises for a folder whose files do not fit together, or that needs a package which is not here."""
+
+FALLBACK_LOGGER = "transformers.integrations.hub_kernels"
+"""Logger that reports for each operation of a recurrent layer that it is computed by torch's own, for want of packages
+that need a GPU."""
 
 _SUMMED_VALUES = 2**24
 """Values that are summed at once."""
@@ -101,12 +107,18 @@ def load_qwen(
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
     use_onednn(model)
+    if facts.family.recurrent:
+        logging.getLogger(FALLBACK_LOGGER).addFilter(_says_no_fallback)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices, small)
+
+
+def _says_no_fallback(record: logging.LogRecord) -> bool:
+    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
 
 
 @contextmanager

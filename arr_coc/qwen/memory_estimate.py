@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
-from arr_coc.qwen.checkpoint import Checkpoint, ModelFamily, check_folder, family_of, read_config
+from arr_coc.qwen.checkpoint import Checkpoint, check_folder, read_config
+from arr_coc.qwen.families import SUPERSEDED_KEPT, DecoderLayers, ModelFamily, family_of
 from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
@@ -62,7 +63,7 @@ class ModelSpec:
     parameters: int
     checkpoint_bytes: int
     context_tokens: int
-    layers: int
+    decoder: DecoderLayers
     kv_heads: int
     head_dim: int
     hidden: int
@@ -131,16 +132,17 @@ class ModelSpec:
         cls, config: Mapping[str, Any], parameters: int, stored: int, quantised: str | None, name: str
     ) -> ModelSpec:
         text, vision = config.get("text_config") or config, config.get("vision_config") or {}
+        family = family_of(config.get("model_type"), name)
         try:
             heads = int(text["num_attention_heads"])
             hidden = int(text["hidden_size"])
             vision_hidden = int(vision.get("embed_dim") or vision["hidden_size"])
             return cls(
-                family=family_of(config.get("model_type"), name),
+                family=family,
                 parameters=parameters,
                 checkpoint_bytes=stored,
                 context_tokens=int(text["max_position_embeddings"]),
-                layers=int(text["num_hidden_layers"]),
+                decoder=family.decoder_layers(text),
                 kv_heads=int(text.get("num_key_value_heads") or heads),
                 head_dim=int(text.get("head_dim") or hidden // heads),
                 hidden=hidden,
@@ -149,7 +151,7 @@ class ModelSpec:
                 vision_hidden=vision_hidden,
                 vision_intermediate=int(vision.get("intermediate_size") or 4 * vision_hidden),
                 vision_layers=int(vision["depth"]),
-                outputs=1 + len(vision.get("deepstack_visual_indexes") or ()),
+                outputs=1 + (len(vision.get("deepstack_visual_indexes") or ()) if family.deepstack else 0),
                 known_world=config.get("arr_coc_world"),
                 experts_per_token=_experts_per_token(text),
                 quantised=quantised,
@@ -203,8 +205,9 @@ class MemoryEstimate:
         """
         stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
         size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or stored
-        a_token = 2 * facts.layers * facts.kv_heads * facts.head_dim * size
-        cache = a_token * (load.prompt_tokens - load.memory_tokens)
+        a_token = 2 * len(facts.decoder.attending) * facts.kv_heads * facts.head_dim * size
+        states = facts.decoder.state_bytes(size)
+        cache = a_token * (load.prompt_tokens - load.memory_tokens) + (0 if load.memory_tokens else states)
         encoded = load.visual_tokens if load.encoded_tokens is None else load.encoded_tokens
         vision = encoded * PATCHES_A_TOKEN * (6 * facts.vision_hidden + 2 * facts.vision_intermediate) * size
         tokens = load.visual_tokens + load.other_tokens
@@ -214,7 +217,8 @@ class MemoryEstimate:
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            group = kept + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
+            held = load.memory_tokens * (SUPERSEDED_KEPT if facts.family.recurrent else 1)
+            group = kept + states + held * a_token + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
 
@@ -256,9 +260,12 @@ def _experts_per_token(text: Mapping[str, Any]) -> int:
 
 def _mlp_width(text: Mapping[str, Any]) -> int:
     """Values of a token inside a layer's MLP, at most: a dense one's, or those of all experts that it goes through."""
-    dense = int(text["intermediate_size"])
     experts = _experts_per_token(text)
     if not experts:
-        return dense
-    mixed = experts * int(text["moe_intermediate_size"])
-    return max(mixed, dense) if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1 else mixed
+        return int(text["intermediate_size"])
+    mixed = experts * int(text["moe_intermediate_size"]) + int(text.get("shared_expert_intermediate_size") or 0)
+    return (
+        max(mixed, int(text["intermediate_size"]))
+        if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) > 1
+        else mixed
+    )

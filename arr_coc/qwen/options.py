@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 from arr_coc.errors import OptionError
 from arr_coc.types import Encode
+
+Thinking = Literal["hide", "show", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class AnswerOptions:
 
     `incremental`: what is kept, and encoded again, where `encode` is that.
     `feedback`: whether an answer tells what it looked at; without it nothing is computed for that.
+    `thinking`: thoughts before an answer are left out of its text (`hide`), part of it (`show`), or not asked for
+    (`off`).
     """
 
     encode: Encode = "sparse"
@@ -78,7 +82,10 @@ class AnswerOptions:
     system: str | None = None
     incremental: IncrementalOptions = field(default_factory=IncrementalOptions)
     feedback: bool = True
+    thinking: Thinking = "off"
 
     def __post_init__(self) -> None:
         if self.encode not in get_args(Encode):
             raise OptionError(f"encode must be one of {', '.join(get_args(Encode))}, got {self.encode!r}")
+        if self.thinking not in get_args(Thinking):
+            raise OptionError(f"thinking must be one of {', '.join(get_args(Thinking))}, got {self.thinking!r}")

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb, to_rgb
 from arr_coc.ops.regions import region_sides, token_positions
-from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, ModelFamily, read_image_processor
+from arr_coc.qwen.checkpoint import IMAGE_PROCESSOR_FILE, read_image_processor
+from arr_coc.qwen.families import ModelFamily
 from arr_coc.qwen.resize import resize_image, smart_resize
 from arr_coc.types import TILE_PX, TileGrid
 
@@ -45,7 +46,7 @@ def to_frames(pictures: Picture | Sequence[Picture]) -> list[Rgb]:
 
 
 MERGE = 2
-"""Patches a side that one token merges; the same in Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+"""Patches a side that one token merges; the same in all families."""
 
 
 def grid_regions(grid: TileGrid, device: torch.device | str = "cpu") -> torch.Tensor:

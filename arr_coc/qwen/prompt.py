@@ -18,7 +18,8 @@ import torch
 from jinja2 import TemplateError
 
 from arr_coc.errors import ContextLengthError, ModelError, OptionError, counted
-from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart
+from arr_coc.qwen.checkpoint import THINKING_MARKS, THINKING_SWITCH
+from arr_coc.qwen.decode import PrefixCache, PromptPart
 from arr_coc.qwen.encoding import (
     EncodedFrame,
     IncrementalEncoder,
@@ -36,7 +37,7 @@ from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts: it knows the pieces of what it holds."""
 
-IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+IMAGE, TURN = "<|vision_start|><|image_pad|><|vision_end|>", "<|im_start|>"
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
 """Errors of chat templates that do not take their messages."""
@@ -64,8 +65,9 @@ class PromptIds:
     after_query: tuple[int, ...]
 
 
-def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
+def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> PromptIds:
     """The pieces of the chat template around frames and query. `system` None: the template's own system prompt, if any.
+    `thinking` as `render_chat`.
 
     Raises ModelError where the tokenizer has no chat template, or one that shows no images.
     """
@@ -76,7 +78,7 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
     if not qwen.tokenizer.chat_template:
         raise ModelError(f"the tokenizer of {qwen.model_id} has no chat template", "download the model again")
     try:
-        text = render_chat(qwen, messages)
+        text = render_chat(qwen, messages, thinking=thinking)
     except TEMPLATE_ERRORS as error:
         raise ModelError(
             f"the chat template of {qwen.model_id} cannot be used ({error})", "download the model again"
@@ -89,14 +91,19 @@ def prompt_ids(qwen: QwenVL, system: str | None) -> PromptIds:
     return PromptIds(*(tuple(piece) for piece in ids))
 
 
-def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]]) -> str:
+def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]], *, thinking: bool = False) -> str:
     """Return messages in the model's chat template, up to where the answer begins.
 
+    Without `thinking`, the template's own switch is off, and thoughts that it begins all the same are ended.
     Raises TEMPLATE_ERRORS if the template does not take them, or breaks a limit of steps or memory.
     """
+    switch = {THINKING_SWITCH: thinking}
     with _bounded_rendering():
-        text: str = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return text
+        text: str = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switch)
+    begin, end = THINKING_MARKS
+    _, _, turn = text.rpartition(TURN)
+    ended = thinking or turn.rfind(begin) <= turn.rfind(end)
+    return text if ended else f"{text.rstrip()}\n\n{end}\n\n"
 
 
 @contextmanager
@@ -134,21 +141,21 @@ def _peak_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt of which `part` is not prefilled yet. Once it is, `marks` hold, and `prefilled_tokens` were in all.
+    """A prompt of which `part` is not prefilled yet. Once it is, `prefilled_tokens` were in all.
 
-    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest`
-    of the cache, or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
+    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest` of the cache (a slice
+    or int64 [K]), or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
     those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
     in the cache, and `memory_tokens` of a group are before the question. Of a group, `new_tokens` and
-    `new_visual_tokens` leave out those of earlier frames that had to be read again.
+    `new_visual_tokens` leave out those of earlier frames that had to be read again. `opens_thoughts`: its last tokens
+    begin thoughts.
     """
 
     part: PromptPart
-    marks: list[CacheMark[Any]]
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
     tokens_used: int
-    newest: slice
+    newest: slice | torch.Tensor
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
@@ -156,6 +163,7 @@ class PreparedPrompt:
     memory_tokens: int = 0
     new_tokens: int = 0
     new_visual_tokens: int = 0
+    opens_thoughts: bool = False
 
 
 def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
@@ -182,16 +190,25 @@ class PromptBuilder:
         self.vision.configure(options.incremental)
         if options.encode != "incremental":
             self.vision.clear()
-        self.ids = prompt_ids(self._qwen, options.system)
+        thinking = options.thinking != "off"
+        if thinking and self._qwen.thought_ids is None:
+            raise OptionError(
+                f"{self._qwen.model_id} does not think before it answers: its chat template has no {THINKING_MARKS[0]}",
+                "leave answer.thinking at off",
+            )
+        self.ids = prompt_ids(self._qwen, options.system, thinking=thinking)
+        self._at_once = prompt_ids(self._qwen, options.system) if thinking else self.ids
 
-    def make(self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
-        """The prompt of a question about frames.
+    def make(
+        self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
+    ) -> PreparedPrompt:
+        """The prompt of a question about frames; with `at_once` no thoughts come before the answer.
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
         if is_group(packets):
-            return self._in_group(packets, query, on_encoded)
-        return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1)
+            return self._in_group(packets, query, on_encoded, at_once=at_once)
+        return self._in_one_run(packets, query, on_encoded, timed=len(packets) > 1, at_once=at_once)
 
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
@@ -218,7 +235,6 @@ class PromptBuilder:
         visual_tokens = sum(place.stop - place.start for _, _, place in frames)
         return PreparedPrompt(
             part=part,
-            marks=[],
             prefilled_tokens=part.tokens,
             stamps=tuple(packet.stamp for packet, _, _ in frames),
             tokens_used=visual_tokens,
@@ -227,6 +243,7 @@ class PromptBuilder:
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
             appended_tokens=visual_tokens,
+            opens_thoughts=self._qwen.opens_thoughts(pieces[-1]) if isinstance(pieces[-1], tuple) else False,
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
@@ -260,42 +277,53 @@ class PromptBuilder:
         if not is_group(packets):
             self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
             return
-        tokens = shown_tokens([packet for packet in packets if not packet.is_empty])
+        shown = [packet for packet in packets if not packet.is_empty]
+        tokens = shown_tokens(shown)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
+        if self.cache.recurrent and shown[-1].place is not None and shown[-1].place.frames == 1:
+            tokens = sum(len(packet.regions) for packet in shown)  # superseded ones stay
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
 
-    def _in_group(self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None]) -> PreparedPrompt:
+    def _in_group(
+        self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
+    ) -> PreparedPrompt:
         """The stock layout of one picture, which a group of pictures keeps up to date, or of its newest frames."""
         read = read_group(
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory, memory_tokens = read.part, read.memory, read.part.tokens
+        part, memory, memory_tokens, shown = read.part, read.memory, read.part.tokens, read.memory.shown
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
-        part.text(self.question(query))
+        part.text(self.question(query, at_once=at_once))
         return PreparedPrompt(
             part=part,
-            marks=read.marks,
             prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
             stamps=memory.stamps(packets),
             tokens_used=memory.visual_tokens,
-            newest=memory.newest,
+            newest=shown.rows,
             segments=[memory.visual_tokens],
-            embeds=memory.embeds,
-            regions=memory.regions,
+            embeds=shown.embeds,
+            regions=shown.regions,
             appended_tokens=read.appended,
             new_tokens=read.new + part.tokens - memory_tokens,
             new_visual_tokens=read.new_visual,
             memory_tokens=memory_tokens,
+            opens_thoughts=self._opens_thoughts(at_once),
         )
 
     def _in_one_run(
-        self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
+        self,
+        packets: Sequence[Packet],
+        query: str,
+        on_encoded: Callable[[], None],
+        *,
+        timed: bool,
+        at_once: bool = False,
     ) -> PreparedPrompt:
         """The stock layout: each frame is read after those before it. What comes first again is kept."""
         ids, qwen = self.ids, self._qwen
@@ -303,10 +331,9 @@ class PromptBuilder:
         kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
         known = [mark.key for mark in self.cache.marks[1:]]
         part = PromptPart(qwen, len(self.cache), self.cache.position)
-        marks: list[CacheMark[Any]] = []
         if not kept:
             part.text(ids.head)
-            marks.append(CacheMark(ids.head, part.tokens, part.position))
+            part.mark(ids.head)
         for index, frame in enumerate(shown):
             pieces = frame.pieces
             there, known = known[: len(pieces)], known[len(pieces) :]
@@ -317,13 +344,12 @@ class PromptBuilder:
                 frame.overview = there[0]  # type: ignore[assignment]
             for piece in pieces[len(there) :]:
                 self._add_piece(part, piece)
-                marks.append(CacheMark(piece, part.tokens, part.position))
-        part.text(self.question(query))
+                part.mark(piece)
+        part.text(self.question(query, at_once=at_once))
         on_encoded()
         places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
         return PreparedPrompt(
             part=part,
-            marks=marks,
             prefilled_tokens=part.tokens - kept_tokens,
             stamps=tuple(packet.stamp for packet in packets),
             tokens_used=sum(place.stop - place.start for place in places),
@@ -332,7 +358,11 @@ class PromptBuilder:
             embeds=shown[-1].frame.tokens.embeds[0],
             regions=shown[-1].frame.regions[0],
             appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
+            opens_thoughts=self._opens_thoughts(at_once),
         )
+
+    def _opens_thoughts(self, at_once: bool) -> bool:
+        return not at_once and self._qwen.opens_thoughts(self.ids.after_query)
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:
         """Adds an overview with what introduces it, or a frame: all of it, or what follows its overview."""
@@ -355,9 +385,10 @@ class PromptBuilder:
         """Tokens of everything but the frames, with the longest answer."""
         return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
 
-    def question(self, query: str) -> list[int]:
-        """The ids of all that follows the frames."""
-        return [*self.ids.before_query, *self._qwen.plain_token_ids(query), *self.ids.after_query]
+    def question(self, query: str, *, at_once: bool = False) -> list[int]:
+        """The ids of all that follows the frames; with `at_once` no thoughts come before the answer."""
+        ids = self._at_once if at_once else self.ids
+        return [*ids.before_query, *self._qwen.plain_token_ids(query), *ids.after_query]
 
     def knows(self, packet: Packet) -> bool:
         """Return True if a prompt about this packet alone needs nothing of it encoded."""

@@ -5,6 +5,7 @@ A rotation for another place could also be made from rotated keys, but in bfloat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
-from arr_coc.qwen.checkpoint import ModelFamily, unseen_words
+from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
+from arr_coc.qwen.families import SUPERSEDED_KEPT, DecoderLayers, ModelFamily
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -87,14 +89,29 @@ class QwenVL:
         return self.language_model.embed_tokens.weight.device
 
     @cached_property
+    def layers(self) -> DecoderLayers:
+        """Numbers of the decoder's layers by kind."""
+        return self.family.decoder_layers(self.language_model.config.to_dict())
+
+    @cached_property
+    def attentions(self) -> dict[int, Any]:
+        """Attention of the decoder's layers that attend, by their numbers."""
+        return {number: self.language_model.layers[number].self_attn for number in self.layers.attending}
+
+    def kept_tokens(self, shown: int) -> int:
+        """Return the most visual tokens in the cache of a group of pictures that shows so many: superseded ones stay in
+        front of a recurrent layer, as many at most."""
+        return shown * (SUPERSEDED_KEPT if self.family.recurrent else 1)
+
+    @cached_property
     def decodes_plainly(self) -> bool:
         """True if the decoder is on one device with nothing hooked in between, as a device map of several would, and
-        every layer sees all tokens before its own."""
+        every attention sees all tokens before its own."""
         devices = {
             parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
         }
         hooked = any(hasattr(module, "_hf_hook") for module in self.language_model.modules())
-        sliding = any(getattr(layer.self_attn, "sliding_window", None) for layer in self.language_model.layers)
+        sliding = any(getattr(attention, "sliding_window", None) for attention in self.attentions.values())
         return len(devices) == 1 and not hooked and not sliding
 
     @property
@@ -133,6 +150,18 @@ class QwenVL:
         ids = [configured] if isinstance(configured, int) else list(configured or ())
         return frozenset([*ids, self.tokenizer.eos_token_id]) - {None}
 
+    @cached_property
+    def thought_ids(self) -> tuple[int, int] | None:
+        """The tokens that begin and end thoughts before an answer; None if the model's template knows none."""
+        ids = [self.token_ids(mark) for mark in THINKING_MARKS]
+        known = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(len(one) == 1 for one in ids)
+        return (ids[0][0], ids[1][0]) if known else None
+
+    def opens_thoughts(self, ids: Sequence[int]) -> bool:
+        """Return True if the thoughts that a prompt's last tokens begin are not ended by them."""
+        marks = [token for token in ids if token in (self.thought_ids or ())]
+        return bool(marks) and self.thought_ids is not None and marks[-1] == self.thought_ids[0]
+
     def unseen_words(self, question: str) -> tuple[str, ...]:
         """Words of a question that it has never seen, where it only knows a small world; none of a general model."""
         return () if self.known_world is None else unseen_words(question, self.plain_token_ids)
@@ -170,7 +199,7 @@ class QwenVL:
 
 
 def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [L, head_dim] of M-RoPE positions float32 [3, L] (t, h, w)."""
+    """Cosines and sines float32 [L, rotated numbers of a head] of M-RoPE positions float32 [3, L] (t, h, w)."""
     language_model = qwen.language_model
     cos, sin = language_model.rotary_emb(torch.empty(0, device=qwen.device), positions[:, None].to(qwen.device))
     return _composed(language_model, cos), _composed(language_model, sin)
@@ -182,7 +211,10 @@ def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Te
 
 
 def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does."""
+    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does. With `cos`
+    and `sin` for fewer numbers, so many of them are rotated."""
+    if (rotated := cos.shape[-1]) < rows.shape[-1]:
+        return torch.cat([rotate_native(rows[..., :rotated], cos, sin), rows[..., rotated:]], dim=-1)
     first, second = rows.chunk(2, dim=-1)
     return rows * cos + torch.cat([-second, first], dim=-1) * sin
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -17,13 +16,13 @@ from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
-from arr_coc.qwen.decode import TextStream, choose_finite, least_probability, not_finite, prefill
+from arr_coc.qwen.decode import TextStream, Thoughts, choose_finite, least_probability, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot
+from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot, prefill_alone
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import TokenPacket
 
@@ -323,28 +322,20 @@ class AnswerSession:
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, question.query, question.history)
+            return slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, question.query, question.history)
+            made = slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
         made.record.started_s = began_s  # the pass that it shared counts as its own
         return made
 
     def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
         """The logits [N, vocabulary] after N prompts, which are in their slots from here on."""
-        caches = [self.slots[slot].prompts.cache for slot, _ in prompts]
-        if len(prompts) == 1 and not self._open:
-            (_, question), (cache,) = prompts[0], caches
-            with question.probe or nullcontext():
-                logits = prefill(self.qwen, question.prompt.part, cache.kv)[None]
-        else:
-            packed = [
-                PromptToPrefill(question.prompt.part, cache.kv, question.probe)
-                for (_, question), cache in zip(prompts, caches, strict=True)
-            ]
-            logits = prefill_packed(self.qwen, packed)
-        for (_, question), cache in zip(prompts, caches, strict=True):
-            cache.marks += question.prompt.marks
-        return logits
+        parts = [
+            PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe)
+            for slot, question in prompts
+        ]
+        alone = len(parts) == 1 and not self._open
+        return prefill_alone(self.qwen, parts[0]) if alone else prefill_packed(self.qwen, parts)
 
     def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor) -> None:
         score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
@@ -356,11 +347,11 @@ class AnswerSession:
     ) -> None:
         """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is as before."""
         ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
-        if len(ids) > self.options.decoding.max_tokens:
-            return  # no answer of this session
+        if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
+            return  # no answer of this session, or thoughts come before it
         cut = len(ids) == self.options.decoding.max_tokens
         answer.same = least_probability(
-            self.qwen, question.prompt.part, slot.prompts.cache.kv, logits, ids, () if cut else self.qwen.eos_ids
+            self.qwen, question.prompt.part, slot.prompts.cache, logits, ids, () if cut else self.qwen.eos_ids
         )
         question.record.compared_tokens = len(ids)
         if answer.same >= same_above:
@@ -372,7 +363,9 @@ class AnswerSession:
         part, options = question.prompt.part, self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
-        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings))
+        ids, shown, begun = self.qwen.thought_ids, self.options.thinking == "show", question.prompt.opens_thoughts
+        thoughts = None if ids is None else Thoughts(*ids, shown=shown, begun=begun)
+        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings, thoughts))
         self._open[answer.slot] = opened
         return opened
 
@@ -401,6 +394,7 @@ class AnswerSession:
     def _end(self, one: _OpenAnswer) -> None:
         answer = one.answer
         self._open.pop(answer.slot, None)
+        one.question.record.thought_tokens = one.stream.thought_tokens
         if rest := one.stream.finish():
             one.question.record.pieces.append(rest)
             answer.piece += rest
@@ -425,14 +419,16 @@ class AnswerSession:
 
 
 class Decoder:
-    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, and where
-    capturing fails.
+    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, for families
+    with recurrent layers, and if capturing fails.
 
     `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
     """
 
     def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
-        if capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
+        if qwen.family.recurrent:
+            capture = None
+        elif capture is None and qwen.device.type == "cuda" and qwen.decodes_plainly:
             from arr_coc.qwen.batching.captured import cuda_graph
 
             capture = cuda_graph

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from
+from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from
+from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
@@ -28,7 +31,8 @@ class AnswerResult:
 
     `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
     ends it; `prefilled_tokens` had to be computed before it, `appended_tokens` visual ones among them; the rest of the
-    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. Times in milliseconds:
+    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. `thought_tokens` of the
+    `text_tokens` are thoughts before the answer. Times in milliseconds:
     `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
     `first_token_ms` counts from the call. No device is waited for in between, so on a GPU much of encoding counts as
     prefill.
@@ -56,6 +60,7 @@ class AnswerResult:
     token_ids: tuple[int, ...] = ()
     appended_tokens: int = 0
     memory_tokens: int = 0
+    thought_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class AnswerTimer:
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     compared_tokens: int = 0
+    thought_tokens: int = 0
 
     def encoded(self) -> None:
         """The frames are encoded."""
@@ -117,6 +123,7 @@ class AnswerTimer:
             prefilled_tokens=prompt.prefilled_tokens,
             appended_tokens=prompt.appended_tokens,
             memory_tokens=prompt.memory_tokens,
+            thought_tokens=self.thought_tokens,
             encode_ms=(self.encoded_s - self.started_s) * 1e3,
             prefill_ms=(first_s - self.encoded_s) * 1e3,
             first_token_ms=(first_s - self.started_s) * 1e3,
@@ -141,6 +148,15 @@ class PreparedQuestion:
     vision: IncrementalEncoder
     record: AnswerTimer
     probe: AttentionProbe | None
+
+
+def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
+    """As `prefill_packed` of one prompt, for any decoder: through the stock model's forward. With recurrent layers that
+    would take a pass for each mark, so a decoder that `decodes_plainly` goes without it."""
+    if prompt.cache.recurrent and qwen.decodes_plainly:
+        return prefill_packed(qwen, [prompt])
+    with prompt.probe or nullcontext():
+        return prefill(qwen, prompt.part, prompt.cache)[None]
 
 
 class Slot:
@@ -192,10 +208,9 @@ class Slot:
         record = AnswerTimer()
         try:
             prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
-            kv = self.prompts.cache.kv
-            with AttentionProbe(self.qwen, kv, prompt.newest, glance=True) as probe:
-                prefill(self.qwen, prompt.part, kv)
-            self.prompts.cache.marks += prompt.marks
+            cache = self.prompts.cache
+            probe = AttentionProbe(self.qwen, cache.kv, prompt.newest, glance=True)
+            prefill_alone(self.qwen, PromptToPrefill(prompt.part, cache, probe))
             feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
             record.decoded()
         except Exception:
@@ -213,8 +228,11 @@ class Slot:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
-    def prepare(self, packets: Packet | Sequence[Packet], query: str, history: str = "") -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it.
+    def prepare(
+        self, packets: Packet | Sequence[Packet], query: str, history: str = "", *, at_once: bool = False
+    ) -> PreparedQuestion:
+        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it. With
+        `at_once` no thoughts come before its answer.
 
         Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
         comes before the next question of this slot.
@@ -226,7 +244,7 @@ class Slot:
         record = AnswerTimer()
         vision = self.vision  # another stream's may stand there when the answer has ended
         try:
-            prompt = self.prompts.make(frames, history + query, record.encoded)
+            prompt = self.prompts.make(frames, history + query, record.encoded, at_once=at_once)
         except Exception:
             self.prompts.cache.reset()
             raise
@@ -265,7 +283,7 @@ class Slot:
         if is_group(packets):
             # What is read again after a loss does not count, so a run that is continued counts as one that was not.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            among = prompt.newest.stop - prompt.newest.start
+            among = count_rows(prompt.newest)
             if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
                 among = max(among, self.vision.report.held_regions)
             taken = answer_tokens + compared_tokens

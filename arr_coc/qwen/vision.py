@@ -1,6 +1,6 @@
 """Vision encoder over any set of regions, with windowed attention.
 
-One loop over the stock tower's own blocks serves Qwen3-VL, Qwen2-VL and Qwen2.5-VL. It is batched and
+One loop over the stock tower's own blocks serves all families. It is batched and
 differentiable, and with all tiles of level 0 it gives what the stock tower gives.
 """
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.regions import token_positions
 from arr_coc.qwen.cpu_linear import linear
+from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
 from arr_coc.types import TileGrid
@@ -140,7 +141,7 @@ def _padded(rows: torch.Tensor, places: torch.Tensor, count: int, size: int) -> 
 
 
 ROTARY_THETA = 10_000.0
-"""Base of the vision rotary frequencies, the same in all three families."""
+"""Base of the vision rotary frequencies, the same in all families."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +196,14 @@ def embed_rows(
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
     hidden = _embed_patches(tower, to_patches((scale or PixelNormalisation())(tiles)))
-    if hasattr(tower, "pos_embed"):
+    if TOWER_FAMILIES[tower.config.model_type].position_grid:
         hidden = hidden + _position_grid(tower, places, grid).to(hidden.dtype)
     return EncoderRows(hidden, *_rotary(tower, places))
 
 
 def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
     """The tower's blocks and mergers over rows, `attend` deciding what each row sees of which others."""
-    taps = list(getattr(tower, "deepstack_visual_indexes", ()))
+    taps = list(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else []
     hidden = rows.hidden
     deepstack = []
     for index, block in enumerate(tower.blocks):
@@ -251,7 +252,7 @@ def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
 
 def window_side_tiles(tower: Any) -> int | None:
     """Level-0 tiles a side of an attention window; None for a tower without windows."""
-    if not hasattr(tower, "fullatt_block_indexes"):
+    if not TOWER_FAMILIES[tower.config.model_type].windowed:
         return None
     return int(tower.config.window_size) // MERGE // int(tower.config.patch_size)
 

@@ -12,6 +12,7 @@ import torch
 
 from arr_coc.errors import ShapeError
 from arr_coc.ops.regions import token_positions
+from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation
 from arr_coc.qwen.qwenvl import QwenVL
@@ -316,7 +317,8 @@ class RegionSize:
             layers=len(tower.blocks),
             heads=attention.num_heads,
             head_dim=attention.qkv.in_features // attention.num_heads,
-            outputs=1 + len(getattr(tower, "deepstack_visual_indexes", ())),
+            outputs=1
+            + (len(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else 0),
             width=qwen.language_model.embed_tokens.embedding_dim,
             value_bytes=belonging.dtype.itemsize,
             pixel_bytes=math.prod(belonging.tile_shape),

@@ -7,6 +7,10 @@ under its time behind those before it, as Qwen3-VL reads a video, and the oldest
 
 As long as nothing was removed, keys and values are those of one fresh prefill; those that stay when others leave were
 computed while these were there.
+
+A recurrent layer's state holds all that was read, so with such layers nothing is removed: of a picture the superseded
+tokens stay in front of those that show it now, until its group ends; several frames are read afresh once one leaves.
+What is in the cache is then that of one fresh prefill always.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from arr_coc.qwen.decode import CacheMark, PrefixCache, PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.pieces import Ids, same_picture
 from arr_coc.qwen.qwenvl import QwenVL
@@ -40,7 +44,7 @@ class VisualMemory:
     group's: of a picture its visual tokens, of several frames (`timed`) also the text between them. `numbers` int64
     [rows]: to which token of all that were ever appended, of which there are `count`, or to which frame each belongs.
     `regions` int64 [K, 3] and `embeds` [K, D] are those of the visual tokens in the rows `newest`: the picture's, or
-    the newest frame's.
+    the newest frame's. `stale` bool [rows]: of a picture, those that stay although they were superseded.
     """
 
     first: int
@@ -52,6 +56,15 @@ class VisualMemory:
     numbers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     regions: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.int64))
     newest: slice = field(default_factory=lambda: slice(0, 0))
+    stale: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+
+    @property
+    def shown(self) -> VisualRows:
+        """The visual tokens of the picture, or of the newest frame, that were not superseded."""
+        if not self.stale.any():
+            return VisualRows(self.newest, self.regions, self.embeds)
+        fresh = torch.from_numpy(np.flatnonzero(~self.stale))
+        return VisualRows(fresh + self.first, self.regions[fresh], self.embeds[fresh.to(self.embeds.device)])
 
     @property
     def visual_tokens(self) -> int:
@@ -81,7 +94,7 @@ class VisualMemory:
         holes, movers = (moved - self.first for moved in cache.remove(torch.from_numpy(rows + self.first)))
         count = len(self.numbers) - len(rows)
         self.numbers[holes.numpy()] = self.numbers[movers.numpy()]
-        self.numbers = self.numbers[:count]
+        self.numbers, self.stale = self.numbers[:count], self.stale[:count]
         if not self.timed:  # of several frames the newest one is about to be replaced
             self.regions, self.embeds = (
                 kept.index_copy(0, holes.to(kept.device), kept[movers.to(kept.device)])[:count]
@@ -105,16 +118,27 @@ class VisualMemory:
             self.newest = slice(self.first, visual.stop)
         self.count += len(regions)
         self.numbers = np.concatenate([self.numbers, added])
+        self.stale = np.concatenate([self.stale, np.zeros(len(added), bool)])
+
+
+@dataclass(frozen=True, slots=True)
+class VisualRows:
+    """Visual tokens in a cache: their `rows` there (a slice or int64 [K]), `regions` int64 [K, 3], `embeds` [K, D]."""
+
+    rows: slice | torch.Tensor
+    regions: torch.Tensor
+    embeds: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question; then `marks`
-    hold. `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and
-    `new_visual` are what the newest packet adds, whether it was read for an earlier question or is read again."""
+    """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question.
+
+    `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and `new_visual`
+    are what the newest packet adds, whether it was read for an earlier question or is read again.
+    """
 
     part: PromptPart
-    marks: list[CacheMark[Any]]
     memory: VisualMemory
     prefilled: int
     appended: int
@@ -148,9 +172,11 @@ def read_group(
     read = [packet for packet in packets if not packet.is_empty]
     place = read[-1].place
     assert place is not None
-    read = [packet for packet in read if packet.place is not None and packet.place.frame >= place.first]
+    first, afresh = place.first, place.is_afresh
+    if cache.recurrent and place.frames > 1:  # none of them can leave
+        first, afresh = max(place.frame - place.frames + 1, 0), afresh or place.frame >= place.frames
+    read = [packet for packet in read if packet.place is not None and packet.place.frame >= first]
     known = cache.marks[1].key if len(cache.marks) > 1 else None
-    marks: list[CacheMark[Any]] = []
     if isinstance(known, VisualMemory) and known.precedes(read):
         cache.rewind([head, known])
         memory, part = known, PromptPart(qwen, len(cache), known.position)
@@ -160,7 +186,7 @@ def read_group(
         part = PromptPart(qwen, len(cache), cache.position)
         if not cache.marks:
             part.text(head)
-            marks.append(CacheMark(head, part.tokens, part.position))
+            part.mark(head)
         timed = place.frames > 1
         if not timed:
             part.text(opening(packets[0], timed=False))
@@ -168,11 +194,14 @@ def read_group(
     before, prefilled = memory.count, 0
     for packet in read[len(memory.packets) :]:
         if len(rows := memory.outdated(packet)):
-            if part.length:
-                prefill(qwen, part, cache.kv)
-                prefilled += part.length
-            memory.remove(cache, rows)
-            part = PromptPart(qwen, len(cache), memory.position)
+            if cache.recurrent:
+                memory.stale[rows] = True
+            else:
+                if part.length:
+                    prefill(qwen, part, cache)
+                    prefilled += part.length
+                memory.remove(cache, rows)
+                part = PromptPart(qwen, len(cache), memory.position)
         if memory.timed:
             part.text(opening(packet, timed=True))
         frame = encode(packet) if len(packet.regions) else None
@@ -182,8 +211,8 @@ def read_group(
             part.text(closing)
         memory.append(packet, frame, visual, part.tokens)
         memory.position = part.position
-    marks.append(CacheMark(memory, part.tokens, memory.position))
-    new: Sequence[TokenPacket] = () if packets[-1].is_empty else read if place.is_afresh else read[-1:]
+    part.mark(memory)
+    new: Sequence[TokenPacket] = () if packets[-1].is_empty else read if afresh else read[-1:]
     text = len(head) if new and not place.frame else 0
     if memory.timed:
         text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)
@@ -191,4 +220,4 @@ def read_group(
         text += len(opening(packets[0], timed=False))
     new_visual = sum(len(packet.regions) for packet in new)
     prefilled += part.length
-    return GroupReading(part, marks, memory, prefilled, memory.count - before, text + new_visual, new_visual)
+    return GroupReading(part, memory, prefilled, memory.count - before, text + new_visual, new_visual)

@@ -12,7 +12,7 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from arr_coc.hub import bundled_model_path
-from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.qwenvl import QwenVL

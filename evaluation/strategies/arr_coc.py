@@ -123,7 +123,7 @@ def _glanced_flops(
     """All but encoding. What a glance leaves in the cache is not computed again for the answer: it is charged once."""
     costs, made = Costs(qwen), spoken.result
     prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + made.tokens_used
-    layers = len(glanced_layers(costs.layers))
+    layers = len(glanced_layers(qwen.layers.attending))
     looks = sum(layers * costs.attention_row(seen.prompt_tokens) for seen in glances)
     runs = [(seen.prompt_tokens, seen.prefilled_tokens) for seen in glances]
     runs.append((prompt_tokens, made.prefilled_tokens))

@@ -31,11 +31,12 @@ import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import attention_weights, last_query
-from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose_finite, decode_one_token, not_finite
+from arr_coc.qwen.decode import PromptPart, TextStream, choose_finite, decode_one_token, empty_cache, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet, pooled
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL
+from evaluation.errors import EvaluationError
 from evaluation.strategies.base import Ask, Reply, Strategy
 from evaluation.strategies.session import EvalPrompt
 
@@ -73,10 +74,15 @@ class _Rows:
 def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], keep: Mapping[int, int]) -> Prefilled:
     """Prefill a whole prompt into an empty cache; only `keep[i]` visual tokens go into layer i and those after it.
 
-    `places`: positions of the visual tokens. With an empty `keep` this is the stock model's prefill.
+    `places`: positions of the visual tokens. With an empty `keep` this is the stock model's prefill. Raises
+    EvaluationError if tokens would have to leave a recurrent layer's state.
     """
+    if keep and qwen.family.recurrent:
+        raise EvaluationError(
+            f"{qwen.family.title} has recurrent layers, between which no tokens can be dropped; take divprune"
+        )
     rows = _rows(qwen, part, places)
-    kv = PrefixCache[None]().kv
+    kv = empty_cache(qwen).kv
     lengths = []
     attention = torch.zeros(0)
     for index, layer in enumerate(qwen.language_model.layers):
@@ -89,7 +95,7 @@ def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], keep
             rows.hidden = rows.hidden + rows.deepstack[index]
         lengths.append(len(rows.index))
         if index + 1 in keep:
-            attention = _last_token_attention(layer, entering, rows.rotary, kv.layers[index].keys[0])
+            attention = _last_token_attention(qwen, layer, entering, rows.rotary, kv.layers[index].keys[0])
     last = qwen.language_model.norm(rows.hidden[0, -1])
     return Prefilled(qwen.model.lm_head(last), kv, tuple(lengths), rows.index)
 
@@ -118,10 +124,10 @@ def _strongest(attention: torch.Tensor, visual: torch.Tensor, count: int) -> tor
 
 
 def _last_token_attention(
-    layer: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor
+    qwen: QwenVL, layer: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor
 ) -> torch.Tensor:
     """Attention of the last token on each of `keys` [kv heads, L, head_dim], mean over heads: float32 [L]."""
-    query = last_query(layer.self_attn, layer.input_layernorm(entering[:, -1:]), rotary)
+    query = last_query(qwen.family, layer.self_attn, layer.input_layernorm(entering[:, -1:]), rotary)
     return attention_weights(query, keys).mean(dim=(0, 1))
 
 

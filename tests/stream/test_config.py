@@ -177,12 +177,20 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
             ["--memory", "--budget", "90", "-s", "answer.memory.tokens=64"],
             "--set: answer.memory.tokens = 64 is too small for 1 frame",
         ),
+        (
+            ["--when", "news", "-s", "answer.thinking=hide"],
+            "answer.when = news compares answers without thoughts; leave",
+        ),
+        (
+            ["-s", "answer.thinking=show", "--api", "http://127.0.0.1:1/v1"],
+            "answer.thinking = show has no effect with --api: its server has a setting of its own; leave it out",
+        ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),
         (["-s", "answer.memory.seconds=0"], "answer.memory.seconds should be greater than 0"),
     ],
 )
-def test_a_memory_that_cannot_be_is_refused_with_the_remedy(options: list[str], message: str) -> None:
+def test_what_the_model_cannot_do_is_refused_with_the_remedy(options: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run_config(*options)
 

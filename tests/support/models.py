@@ -1,4 +1,4 @@
-"""Tiny Qwen-VL models with random weights, of all four families, as live models and as folders on disk."""
+"""Tiny Qwen-VL models with random weights, of all families, as live models and as folders on disk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import TileGrid
 
-FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe")
+FAMILIES = ("qwen3_vl", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+
+ATTENDING = tuple(family for family in FAMILIES if not family_of(family, family).recurrent)
+"""Those whose layers all attend."""
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -251,7 +254,56 @@ def _qwen2_5(patch_px: int | None, config: dict[str, Any]) -> Any:
     )
 
 
-_BUILDERS = {"qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3_moe, "qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5}
+def _qwen3_5(patch_px: int | None, config: dict[str, Any]) -> Any:
+    """Every second of its four layers attends, with half of each head rotated."""
+    from transformers.models.qwen3_5 import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    text, vision = _qwen3_5_configs(patch_px)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision, **config))
+
+
+def _qwen3_5_moe(patch_px: int | None, config: dict[str, Any]) -> Any:
+    from transformers.models.qwen3_5_moe import Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration
+
+    text, vision = _qwen3_5_configs(patch_px)
+    text |= {
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+    }
+    return Qwen3_5MoeForConditionalGeneration(Qwen3_5MoeConfig(text_config=text, vision_config=vision, **config))
+
+
+def _qwen3_5_configs(patch_px: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    text, vision = _qwen3_configs(patch_px)
+    del vision["deepstack_visual_indexes"], text["rope_scaling"], text["rope_theta"]
+    text |= {
+        "num_hidden_layers": 4,
+        "full_attention_interval": 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 12,
+        "linear_value_head_dim": 8,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    }
+    return text, vision
+
+
+_BUILDERS = {
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3_moe,
+    "qwen2_vl": _qwen2,
+    "qwen2_5_vl": _qwen2_5,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5_moe,
+}
 
 
 def mrope_positions(before: int, regions: torch.Tensor, grid: TileGrid, after: int) -> torch.Tensor:

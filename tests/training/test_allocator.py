@@ -21,7 +21,7 @@ from arr_coc.errors import ModelError, ModelNotFound, OptionError
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import load_bundled_layer
 from arr_coc.qwen.attention import probed_layers
-from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.options import AnswerOptions, Decoding
@@ -262,13 +262,13 @@ def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
         assert case.image is not None
         grid = TileGrid.of(*case.image.shape[:2])
         packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.wanted.numpy(), case.image)
-        ids, part, kv = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), PrefixCache[object]().kv
+        ids, part, cache = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), empty_cache(qwen)
         part.text([*ids.head, *ids.frame_open])
         part.frame(encode_packet(qwen, packet, "full"))
         part.text([*ids.frame_close, *ids.before_query, *qwen.plain_token_ids(case.question), *ids.after_query])
-        logits = [prefill(qwen, part, kv)]
+        logits = [prefill(qwen, part, cache)]
         for index, token in enumerate(said[:-1]):
-            logits.append(decode_one_token(qwen, torch.tensor(token), part.position + index, kv))
+            logits.append(decode_one_token(qwen, torch.tensor(token), part.position + index, cache.kv))
         wanted = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(said))
         assert got.item() == pytest.approx(wanted.item(), abs=1e-4)
 

@@ -1,7 +1,8 @@
 """Decode step as captured CUDA graphs, one for each size of batch.
 
 All shapes are fixed: a graph of N rows covers the first N slots and the whole room of their keys, with a mask. Slots
-without an answer compute along, at the last place of their room, which no answer uses. How far an answer is, its place
+without an answer compute along, at the last place of their room, which no answer uses; the state of a recurrent layer
+has no such place, so families with such layers are not captured. How far an answer is, its place
 and its token lie in tensors that the graph itself advances, so that steps run ahead of what is read.
 """
 
@@ -71,7 +72,7 @@ class CapturedRows:
     @torch.inference_mode()
     def __init__(self, qwen: QwenVL, block: SlotBlock, rows: int, capture: Capture) -> None:
         self._qwen = qwen
-        self._rooms = [(layer.keys, layer.values) for layer in block.layers]
+        self._rooms = {number: (layer.keys, layer.values) for number, layer in block.layers.items()}
         device, head = qwen.device, qwen.model.lm_head.weight
         self._places = torch.arange(block.room, device=device)
         self._rows = torch.arange(rows, device=device)
@@ -80,7 +81,7 @@ class CapturedRows:
         self.inputs[1] = block.room - 1  # a capture may run the step, which writes there
         self.logits = torch.zeros(rows, head.shape[0], dtype=head.dtype, device=device)
         self.choices = torch.zeros(rows, 2, dtype=torch.long, device=device)
-        attentions = [layer.self_attn for layer in qwen.language_model.layers]
+        attentions = qwen.attentions
         self.queries = {
             number: torch.zeros(
                 rows,
@@ -89,16 +90,14 @@ class CapturedRows:
                 dtype=block.layers[number].keys.dtype,
                 device=device,
             )
-            for number in probed_layers(len(attentions))
+            for number in probed_layers(qwen.layers.attending)
         }
         self.replay = capture(self._step, device)
 
     def fits(self, block: SlotBlock) -> bool:
         """Return True if the block still has the tensors that this was captured on."""
-        return all(
-            layer.keys is keys and layer.values is values
-            for layer, (keys, values) in zip(block.layers, self._rooms, strict=True)
-        )
+        rooms = ((block.layers[number], *room) for number, room in self._rooms.items())
+        return all(layer.keys is keys and layer.values is values for layer, keys, values in rooms)
 
     @torch.inference_mode()
     def _step(self) -> None:
@@ -106,7 +105,8 @@ class CapturedRows:
         cos, sin = rotation(self._qwen, position.float().expand(3, -1))
         embeds = self._qwen.language_model.embed_tokens(token)
         torch.le(self._places, held[:, None], out=self._mask[:, 0, 0])
-        hidden = through_layers(self._qwen, embeds, cos.to(embeds)[:, None], sin.to(embeds)[:, None], self._attend)
+        cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
+        hidden = through_layers(self._qwen, embeds, cos, sin, self._attend)
         self.logits.copy_(logits_of(self._qwen, hidden))
         self.choices.copy_(likeliest(self.logits))
         token.copy_(self.choices[:, 0])

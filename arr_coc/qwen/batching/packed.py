@@ -6,14 +6,23 @@ Each product of matrices takes all tokens; attention is each prompt's own. So pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from arr_coc.qwen.attention import AttentionProbe
-from arr_coc.qwen.decode import DeepstackRows, PromptPart, logits_of, through_layers
+from arr_coc.qwen.decode import (
+    CacheMark,
+    DeepstackRows,
+    LayerState,
+    PrefixCache,
+    PromptPart,
+    logits_of,
+    through_layers,
+)
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
 CPU_TOKENS = 600
@@ -23,16 +32,17 @@ bundled model's a token takes a third longer."""
 
 @dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt's part that is to be prefilled to the cache `kv`; `probe` notes its last token's queries."""
+    """A prompt's part that is to be prefilled to a cache; `probe` notes its last token's queries."""
 
     part: PromptPart
-    kv: Any
+    cache: PrefixCache[Any]
     probe: AttentionProbe | None = None
 
 
 @torch.inference_mode()
 def prefill_packed(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
-    """Adds each part to its cache. Returns the logits [prompts, vocabulary] of what follows each one's last token.
+    """Adds each part with its marks to its cache. Returns the logits [prompts, vocabulary] of what follows each one's
+    last token.
 
     For a decoder that `decodes_plainly`. On a CPU a few prompts at a time.
     """
@@ -60,9 +70,11 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
     embeds = torch.cat([given["inputs_embeds"][0] for given in inputs])
     cos, sin = rotation(qwen, torch.cat([given["position_ids"][:, 0] for given in inputs], dim=1))
     counts = [given["inputs_embeds"].shape[1] for given in inputs]
-    attend = _PackedAttention(prompts, counts)
+    attend, recur = _PackedAttention(prompts, counts), _PackedRecurrence(prompts, counts)
     cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
-    hidden = through_layers(qwen, embeds, cos, sin, attend, _deepstack(inputs, embeds.device))
+    hidden = through_layers(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device))
+    for index, prompt in enumerate(prompts):
+        prompt.cache.marks += recur.marks(index)
     return logits_of(qwen, hidden[[end - 1 for end in attend.ends]])
 
 
@@ -86,7 +98,7 @@ class _PackedAttention:
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
         self._counts = list(counts)
-        self._held = [int(prompt.kv.get_seq_length()) for prompt in prompts]
+        self._held = [len(prompt.cache) for prompt in prompts]
         self._masks: list[torch.Tensor | None] = [None] * len(prompts)
         self.ends = [sum(self._counts[: index + 1]) for index in range(len(prompts))]
 
@@ -100,7 +112,7 @@ class _PackedAttention:
         self, index: int, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         prompt, held = self._prompts[index], self._held[index]
-        keys, values = prompt.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
+        keys, values = prompt.cache.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
         if prompt.probe is not None:
             prompt.probe.see(layer, query[-1], keys[0])
         shared = query.shape[1] // keys.shape[1]
@@ -121,3 +133,33 @@ class _PackedAttention:
             mask = torch.ones(tokens, held + tokens, dtype=torch.bool, device=device).tril(held)
             self._masks[index] = mask
         return mask
+
+
+class _PackedRecurrence:
+    """Recurrent layers over each prompt's tokens, which go on from what its cache holds. Each is run up to one mark
+    after the other, and its state is copied there."""
+
+    def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
+        self._prompts = prompts
+        self._counts = list(counts)
+        self._states: list[dict[int, list[LayerState | None]]] = [{} for _ in prompts]
+
+    def __call__(self, number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
+        """Arguments and result as `arr_coc.qwen.decode.Recur`."""
+        mixed = []
+        for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
+            kv, before = prompt.cache.kv, prompt.part.tokens - prompt.part.length
+            marked = {mark.tokens - before for mark in prompt.part.marks}
+            for begin, end in pairwise(prompt.part.stops):
+                if begin in marked:
+                    states.setdefault(begin, []).append(kv.layers[number].snapshot())
+                mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])
+            if len(rows) in marked:
+                states.setdefault(len(rows), []).append(kv.layers[number].snapshot())
+        return torch.cat(mixed)
+
+    def marks(self, index: int) -> list[CacheMark[Any]]:
+        """Return the marks of a prompt, with the states there."""
+        part, states = self._prompts[index].part, self._states[index]
+        before = part.tokens - part.length
+        return [replace(mark, states=tuple(states.get(mark.tokens - before, ()))) for mark in part.marks]

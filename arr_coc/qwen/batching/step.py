@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -16,7 +17,9 @@ from arr_coc.qwen.checkpoint import free_memory_bytes
 from arr_coc.qwen.decode import (
     ROOM_TOKENS,
     GrowableLayer,
+    LayerState,
     PrefixCache,
+    RecurrentLayer,
     decode_one_token,
     logits_of,
     through_layers,
@@ -84,23 +87,26 @@ class SlotLayer(GrowableLayer):
 
 
 class SlotBlock:
-    """Keys and values of S slots for a model, in one tensor a layer: `layers`, and `caches`, one for each slot."""
+    """Memory of the layers of a model for S slots: keys and values in one tensor for each layer that attends, which are
+    `layers` by number, and states. `caches`: one for each slot."""
 
     def __init__(self, qwen: QwenVL, slots: int) -> None:
         self.slots = slots
-        self.layers = [LayerBlock(slots) for _ in qwen.language_model.layers]
-        self.caches: list[PromptCache] = [
-            PrefixCache(Cache(layers=[layer.views[slot] for layer in self.layers])) for slot in range(slots)
-        ]
+        self.layers = {number: LayerBlock(slots) for number in qwen.layers.attending}
+        self.states = [{number: RecurrentLayer() for number in qwen.layers.recurrent} for _ in range(slots)]
+        self.caches: list[PromptCache] = []
+        for slot, states in enumerate(self.states):
+            kept: dict[int, Any] = states | {number: layer.views[slot] for number, layer in self.layers.items()}
+            self.caches.append(PrefixCache(Cache(layers=[kept[number] for number in sorted(kept)])))
 
     @property
     def room(self) -> int:
         """Tokens for which each slot has room."""
-        return self.layers[0].room
+        return next(iter(self.layers.values())).room
 
     def make_room(self, tokens: int) -> None:
         """Makes room for `tokens` in each slot, once something was written."""
-        for layer in self.layers:
+        for layer in self.layers.values():
             layer.make_room(tokens, layer.keys, layer.values)
 
 
@@ -120,11 +126,12 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
             f"{qwen.model_id} is spread over devices, or sees a part of the text only, so it answers one client at a "
             "time; leave answer.slots at 1"
         )
-    config = qwen.language_model.config
+    config, layers = qwen.language_model.config, qwen.layers
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = qwen.language_model.layers[0].self_attn.head_dim
+    head_dim = qwen.attentions[layers.attending[0]].head_dim
     room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
-    a_slot = 2 * len(qwen.language_model.layers) * heads * head_dim * room * qwen.dtype.itemsize
+    a_slot = 2 * len(layers.attending) * heads * head_dim * room * qwen.dtype.itemsize
+    a_slot += layers.state_bytes(qwen.dtype.itemsize)
     free = free_bytes(qwen.device) if free is None else free
     if slots * a_slot > free:
         raise OptionError(
@@ -203,7 +210,8 @@ class DecodeStep:
         embeds = self._qwen.language_model.embed_tokens(tokens)
         alone = len(rows) == 1
         attend = _LoneAttention(self._block, rows[0]) if alone else _SlotAttention(self._block, rows, embeds.device)
-        logits = logits_of(self._qwen, through_layers(self._qwen, embeds, cos, sin, attend))
+        recur = _SlotRecurrence(self._block, rows)
+        logits = logits_of(self._qwen, through_layers(self._qwen, embeds, cos, sin, attend, recur))
         for row in rows:
             row.advance()
         return logits
@@ -221,7 +229,7 @@ class _LoneAttention:
     """Attention of one token to what its slot holds: nothing is padded or masked."""
 
     def __init__(self, block: SlotBlock, row: DecodeRow) -> None:
-        self._rooms = [layer.views[row.slot] for layer in block.layers]
+        self._rooms = {number: layer.views[row.slot] for number, layer in block.layers.items()}
         self._held = row.held
         self._probe = row.probe
 
@@ -279,6 +287,47 @@ class _SlotAttention:
         block = self._block.layers[layer]
         keys, values = (rows[row.slot, None, :, : row.held + 1] for rows in (block.keys, block.values))
         return F.scaled_dot_product_attention(query[None], keys, values)
+
+
+class _SlotRecurrence:
+    """Recurrent layers for one token in each of N slots, as a batch of the stock layer, which takes it for the model's
+    cache."""
+
+    def __init__(self, block: SlotBlock, rows: Sequence[DecodeRow]) -> None:
+        self._states = [block.states[row.slot] for row in rows]
+        self._batch: LayerState = (torch.empty(0), torch.empty(0))
+
+    def __call__(self, number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
+        """Arguments and result as `arr_coc.qwen.decode.Recur`."""
+        states = [layers[number].require_state() for layers in self._states]
+        self._batch = states[0] if len(states) == 1 else self._joined(states)
+        mixed: torch.Tensor = layer(hidden_states=entering[:, None], cache_params=self)
+        if len(states) > 1:
+            for row, state in enumerate(states):
+                for kept, batch in zip(state, self._batch, strict=True):
+                    kept.copy_(batch[row : row + 1])
+        return mixed[:, 0]
+
+    @staticmethod
+    def _joined(states: Sequence[LayerState]) -> LayerState:
+        conv, recurrent = zip(*states, strict=True)
+        return torch.cat(conv), torch.cat(recurrent)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
+        """The last inputs of the convolution, which the layer moves on in place."""
+        return self._batch[0]
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
+        """What the layer has made of all tokens."""
+        return self._batch[1]
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int) -> None:
+        """Keeps what it makes of them with this one."""
+        self._batch[1].copy_(recurrent_states)
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """False: it is written over."""
+        return False
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:

@@ -277,8 +277,9 @@ class BatchedForward:
         logits: torch.Tensor = qwen.model.lm_head(hidden)
         return logits
 
-    def _attention_mask(self, layout: SequenceLayout, presence: torch.Tensor) -> torch.Tensor:
-        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L].
+    def _attention_mask(self, layout: SequenceLayout, presence: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L], and
+        for recurrent layers the padding.
 
         FlashAttention takes no such mask.
         """
@@ -287,7 +288,10 @@ class BatchedForward:
         length = layout.attended.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
         seen = earlier & layout.attended[:, None, None]
-        return torch.where(seen, presence[:, None, None], torch.finfo(presence.dtype).min)
+        added = torch.where(seen, presence[:, None, None], torch.finfo(presence.dtype).min)
+        if not self._qwen.family.recurrent:
+            return added
+        return {"full_attention": added, "linear_attention": layout.attended}
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         model = self._qwen.model

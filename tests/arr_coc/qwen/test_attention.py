@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, AttentionProbe, probed_layers
-from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
@@ -47,9 +47,9 @@ def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
         return part, visual
 
     part, visual = prompt([])
-    cache = PrefixCache()
+    cache = empty_cache(qwen)
     with AttentionProbe(qwen, cache.kv, visual) as probe:
-        logits = prefill(qwen, part, cache.kv)
+        logits = prefill(qwen, part, cache)
         said = list(decode(qwen, logits, part.position, cache.kv, tokens))
         assert len(said) == tokens
         got = probe.attention()
@@ -57,10 +57,11 @@ def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
     qwen.language_model.set_attn_implementation("eager")
     part, _ = prompt(said[:-1])
     weights = qwen.language_model(
-        **part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
+        **part.inputs(), past_key_values=empty_cache(qwen).kv, use_cache=True, output_attentions=True
     ).attentions
     looked = slice(-tokens, part.tokens - tokens + min(tokens, PROBED_TOKENS))
-    expected = sum(weights[number][0, :, looked, visual].sum((0, 1)) for number in probed_layers(len(weights)))
+    by_number = dict(zip(qwen.layers.attending, weights, strict=True))
+    expected = sum(by_number[number][0, :, looked, visual].sum((0, 1)) for number in probed_layers([*by_number]))
     torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
 
 
@@ -68,10 +69,10 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
     qwen = tiny_qwen()
     looks = []
     for tokens in (PROBED_TOKENS, PROBED_TOKENS + 5):
-        part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+        part, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)
         part.text(qwen.token_ids("Say what happens."))
         with AttentionProbe(qwen, cache.kv, slice(0, 3)) as probe, AttentionProbe(qwen, None, slice(0, 3)) as other:
-            logits = prefill(qwen, part, cache.kv)
+            logits = prefill(qwen, part, cache)
             list(decode(qwen, logits, part.position, cache.kv, tokens))
         looks.append(probe.attention())
         assert other.attention().tolist() == [0, 0, 0]
@@ -80,7 +81,7 @@ def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:
 
 @pytest.mark.parametrize(("layers", "probed"), [(1, [0]), (2, [0, 1]), (3, [0, 1]), (4, [1, 2]), (28, [13, 14])])
 def test_the_middle_layers_are_looked_at(layers: int, probed: list[int]) -> None:
-    assert list(probed_layers(layers)) == probed
+    assert list(probed_layers(range(layers))) == probed
 
 
 def hooked(qwen: QwenVL) -> int:
@@ -89,19 +90,19 @@ def hooked(qwen: QwenVL) -> int:
 
 def test_nothing_stays_hooked() -> None:
     qwen = tiny_qwen()
-    with AttentionProbe(qwen, PrefixCache().kv, slice(0, 1)):
+    with AttentionProbe(qwen, empty_cache(qwen).kv, slice(0, 1)):
         layers = qwen.language_model.layers
-        assert all(layers[number].self_attn._forward_hooks for number in probed_layers(len(layers)))
+        assert all(layers[number].self_attn._forward_hooks for number in probed_layers(range(len(layers))))
         assert hooked(qwen) == PROBED_LAYERS
     assert hooked(qwen) == 0
 
 
 def test_an_answer_that_goes_on_is_let_go_of() -> None:
     qwen = tiny_qwen()
-    part, cache = PromptPart(qwen, 0, 0), PrefixCache()
+    part, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)
     part.text(qwen.token_ids("Say what happens."))
     with AttentionProbe(qwen, cache.kv, slice(0, 3)):
-        logits = prefill(qwen, part, cache.kv)
+        logits = prefill(qwen, part, cache)
         tokens = decode(qwen, logits, part.position, cache.kv, PROBED_TOKENS + 3)
         left = [hooked(qwen) for _ in tokens]
     assert left == [PROBED_LAYERS] * (PROBED_TOKENS - 1) + [0] * 4

@@ -37,7 +37,7 @@ def test_the_bundled_model() -> None:
     assert facts.family.title == "Qwen3-VL"
     assert facts.parameters * 2 == facts.checkpoint_bytes
     assert facts.checkpoint_bytes < (bundled_model_path() / "model.safetensors").stat().st_size
-    assert (facts.context_tokens, facts.layers, facts.kv_heads, facts.head_dim) == (8192, 4, 3, 64)
+    assert (facts.context_tokens, len(facts.decoder.attending), facts.kv_heads, facts.head_dim) == (8192, 4, 3, 64)
     assert facts.known_world == "drawn scenes"
 
 

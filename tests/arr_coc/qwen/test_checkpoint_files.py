@@ -121,7 +121,7 @@ class TestTokenizer:
         path = folder / "chat_template.jinja"
         path.write_text(path.read_text() + "<think>\n")
         (notice,) = check_folder(folder, "tiny").notices
-        assert notice.startswith("the model thinks before it answers")
+        assert notice.startswith("the model was made to think before it answers")
 
 
 class TestOtherKinds:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from arr_coc.errors import OptionError
 from arr_coc.qwen import decode
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock
-from arr_coc.qwen.decode import PrefixCache, PromptPart, TextStream, choose, decode_one_token, linear_rows, prefill
+from arr_coc.qwen.decode import PromptPart, TextStream, choose, decode_one_token, empty_cache, linear_rows, prefill
 from arr_coc.qwen.options import Decoding
 from tests.support.models import FAMILIES, tiny_qwen, tiny_tokenizer
 
@@ -50,10 +50,10 @@ def test_a_step_gives_the_logits_of_the_stock_model(family: str, dtype: torch.dt
     qwen = tiny_qwen(family)
     qwen.model.to(dtype)
     block = SlotBlock(qwen, 2)
-    part, stock = PromptPart(qwen, 0, 0), PrefixCache[str]()
+    part, stock = PromptPart(qwen, 0, 0), empty_cache(qwen)
     part.text(qwen.token_ids("Say what happens."))
-    prefill(qwen, part, stock.kv)
-    prefill(qwen, part, block.caches[1].kv)
+    prefill(qwen, part, stock)
+    prefill(qwen, part, block.caches[1])
     step, row = DecodeStep(qwen, block), DecodeRow(1, part.tokens, part.position, 70)
     for index in range(70 if dtype is torch.float32 else 8):
         row.token = 20 + index

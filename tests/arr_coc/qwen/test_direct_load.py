@@ -14,7 +14,7 @@ from arr_coc.qwen import loading
 from arr_coc.qwen.direct_load import load_directly
 from tests.support.models import FAMILIES, tiny_folder
 
-CONVERTED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe")
+CONVERTED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe", "qwen3_5_moe")
 """Families of which some versions of transformers store weights by other names than the model's."""
 
 

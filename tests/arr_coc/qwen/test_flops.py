@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from arr_coc.qwen import cpu_linear
-from arr_coc.qwen.decode import PrefixCache, decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.families import CHUNK
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode, FrameStamp
@@ -45,13 +46,34 @@ def test_every_part_is_what_torch_counts(family: str, monkeypatch: pytest.Monkey
     part, _ = prompt.with_frames([frame])
     length = prompt.text_tokens + view.grid.tiles
     assert part.tokens == length
-    kv = PrefixCache[None]().kv
+    cache = empty_cache(qwen)
     attended = qwen.language_model.layers[0].self_attn.q_proj.out_features
     hidden_pairs = costs.layers * length * (length - 1) // 2
     masked = 4 * attended * hidden_pairs
-    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, kv))
-    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, kv))
+    assert costs.prefill([length] * costs.layers) + masked == counted(lambda: prefill(qwen, part, cache))
+    step = counted(lambda: decode_one_token(qwen, torch.tensor(9), part.position, cache.kv))
     assert costs.decode([length] * costs.layers, 1) == step
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_a_recurrent_layer_is_what_torch_counts_and_the_systems_that_it_solves(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_linear, "gains_by_onednn", lambda: False)
+    qwen, length = tiny_qwen(family), 2 * CHUNK
+    if family == "qwen3_5_moe":
+        qwen.model.set_experts_implementation("eager")
+    costs, layer, layers = Costs(qwen), qwen.language_model.layers[0].linear_attn, qwen.layers
+    part, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)
+    part.text([9] * length)
+    attended = qwen.attentions[1].o_proj.in_features
+    masked = 4 * attended * len(layers.attending) * length * (length - 1) // 2
+    solved = length * CHUNK * layer.num_v_heads * (layer.head_k_dim + layer.head_v_dim)
+    behind = 2 * 3 * layer.conv1d.weight.numel()  # the convolution gives three rows more, which are left out
+    counted_by_torch = counted(lambda: prefill(qwen, part, cache))
+    own = costs.prefill([length] * costs.layers)
+    assert own + masked + len(layers.recurrent) * (behind - solved) == counted_by_torch
+    assert costs.decode([length] * costs.layers, 1) < own / length * 1.2
 
 
 def test_attention_inside_windows_costs_less() -> None:

@@ -12,7 +12,7 @@ import torch
 from arr_coc.errors import ContextLengthError, ModelError, NonFiniteError, OptionError
 from arr_coc.ops.regions import overview_regions
 from arr_coc.qwen.attention import glanced_layers
-from arr_coc.qwen.decode import PrefixCache
+from arr_coc.qwen.decode import empty_cache
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession
@@ -124,9 +124,13 @@ def test_a_glance_tells_what_the_last_token_attends_to(family: str) -> None:
     prompt = session(family).prompts.make_glance([glance], QUERY, lambda: None, timed=False)
     with torch.inference_mode():
         weights = speaking.qwen.language_model(
-            **prompt.part.inputs(), past_key_values=PrefixCache().kv, use_cache=True, output_attentions=True
+            **prompt.part.inputs(),
+            past_key_values=empty_cache(speaking.qwen).kv,
+            use_cache=True,
+            output_attentions=True,
         ).attentions
-    expected = sum(weights[layer][0, :, -1, prompt.newest].sum(dim=0) for layer in glanced_layers(len(weights)))
+    by_number = dict(zip(speaking.qwen.layers.attending, weights, strict=True))
+    expected = sum(by_number[layer][0, :, -1, prompt.newest].sum(dim=0) for layer in glanced_layers([*by_number]))
     np.testing.assert_allclose(seen.attention, expected / expected.max(), atol=1e-4)
 
 

@@ -23,6 +23,8 @@ from arr_coc.qwen import loading
 from arr_coc.qwen.loading import load_qwen
 from tests.support.models import CHAT_TEMPLATE, FAMILIES, tiny_folder
 
+OTHER_VISION_MODELS = ("gemma3", "internvl", "smolvlm", "lfm2_vl")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -190,12 +192,18 @@ def test_a_damaged_config(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "said"), [("llama", "of type 'llama'"), (None, r"names no model_type in its config\.json"), (7, "7")]
+    ("model_type", "said"),
+    [
+        *((other, f"of type '{other}'") for other in OTHER_VISION_MODELS),
+        ("llama", "of type 'llama'"),
+        (None, r"names no model_type in its config\.json"),
+        (7, "7"),
+    ],
 )
 def test_another_architecture(folder: Path, model_type: Any, said: str) -> None:
     edit(folder / "config.json", model_type=model_type)
     with pytest.raises(
-        ModelError, match=rf"{said}, which is not supported; give .* types: Qwen3-VL \(qwen3_vl\), Qwen3-VL-MoE"
+        ModelError, match=rf"{said}, which is not supported; give .* types: Qwen3\.5 \(qwen3_5\), .*\(--api\)$"
     ):
         load_qwen(folder)
 

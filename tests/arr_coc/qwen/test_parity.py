@@ -1,4 +1,4 @@
-"""Every way of encoding against stock transformers, on tiny random models of all four families."""
+"""Every way of encoding against stock transformers, on tiny random models of all families."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
+from arr_coc.qwen.decode import PromptPart, empty_cache, prefill
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import grid_regions, to_patches, to_tiles
@@ -85,7 +85,7 @@ def own_logits(qwen: QwenVL, frame: EncodedFrame) -> torch.Tensor:
     part.text([*ids.head, *ids.frame_open])
     part.frame(frame)
     part.text([*ids.frame_close, *ids.before_query, *qwen.plain_token_ids(QUERY), *ids.after_query])
-    return prefill(qwen, part, PrefixCache().kv)
+    return prefill(qwen, part, empty_cache(qwen))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from arr_coc.errors import ModelError, ShapeError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.ops.regions import token_positions
-from arr_coc.qwen.checkpoint import family_of
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import (
     Preprocessing,

@@ -227,7 +227,7 @@ def test_numbers_that_are_not_finite_end_their_own_answer_and_leave_nothing_behi
     batch = AnswerSession(qwen, options(), slots=2)
     answers = batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)])
     with torch.inference_mode():
-        for layer in batch.block.layers:
+        for layer in batch.block.layers.values():
             layer.values[1] = torch.nan
     batch.step()
     assert isinstance(answers[1].error, NonFiniteError)
@@ -235,7 +235,7 @@ def test_numbers_that_are_not_finite_end_their_own_answer_and_leave_nothing_behi
         batch.step()
     assert answers[0].result is not None
     check_equal(answers[0].result, alone(qwen, options(), packet(0), QUERY))
-    assert all(layer.values.isfinite().all() for layer in batch.block.layers)
+    assert all(layer.values.isfinite().all() for layer in batch.block.layers.values())
     again = spoken(batch, batch.ask([SlotQuestion(1, packet(1), QUERY)]))
     check_equal(again[0], alone(qwen, options(), packet(1), QUERY))
 

@@ -15,7 +15,7 @@ from torch import nn
 from arr_coc.errors import ModelError, OptionError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen import loading, small_weights
-from arr_coc.qwen.decode import PrefixCache, decode_one_token, prefill
+from arr_coc.qwen.decode import decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.loading import load_qwen
@@ -130,9 +130,9 @@ def logits(qwen: QwenVL) -> torch.Tensor:
     view = TiledFrame.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
     frame = encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")
     part, _ = EvalPrompt(qwen, [view], "What is it?").with_frames([frame])
-    kv = PrefixCache[None]().kv
-    first = prefill(qwen, part, kv)
-    return torch.stack([first, decode_one_token(qwen, torch.tensor(9), part.position, kv)])
+    cache = empty_cache(qwen)
+    first = prefill(qwen, part, cache)
+    return torch.stack([first, decode_one_token(qwen, torch.tensor(9), part.position, cache.kv)])
 
 
 def expand(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.decode import PrefixCache, PromptPart, decode_one_token, prefill
+from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.pruning import DIVPRUNE, Prefilled, staged_prefill
@@ -17,12 +17,12 @@ from evaluation.strategies.pruning import fastv_schedule as fastv_schedule
 from evaluation.strategies.pruning import pyramid_schedule as pyramid_schedule
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask
-from tests.support.models import FAMILIES, mrope_positions, tiny_qwen
+from tests.support.models import ATTENDING, mrope_positions, tiny_qwen
 
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=ATTENDING)
 def qwen(request: pytest.FixtureRequest) -> QwenVL:
     return tiny_qwen(request.param)
 
@@ -43,14 +43,14 @@ def staged(qwen: QwenVL, keep: Mapping[int, int]) -> Prefilled:
 def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, schedule: Any) -> None:
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
-    kv = PrefixCache[None]().kv
-    stock = prefill(qwen, part, kv)
+    cache = empty_cache(qwen)
+    stock = prefill(qwen, part, cache)
     done = staged_prefill(qwen, part, places, schedule(3, tokens, tokens))
     assert (done.logits - stock).abs().max() <= TOLERANCE
     kept_all = staged_prefill(qwen, part, places, {1: tokens, 2: tokens})
     assert (kept_all.logits - stock).abs().max() <= TOLERANCE
     word = torch.tensor(9)
-    step = decode_one_token(qwen, word, part.position, kv)
+    step = decode_one_token(qwen, word, part.position, cache.kv)
     assert (decode_one_token(qwen, word, part.position, done.kv) - step).abs().max() <= TOLERANCE
 
 
@@ -81,7 +81,7 @@ def test_what_goes_on_is_what_the_last_token_attended_to_most(qwen: QwenVL) -> N
     qwen.model.set_attn_implementation("eager")
     try:
         weights = qwen.language_model(
-            **part.inputs(), past_key_values=PrefixCache[None]().kv, use_cache=True, output_attentions=True
+            **part.inputs(), past_key_values=empty_cache(qwen).kv, use_cache=True, output_attentions=True
         ).attentions
     finally:
         qwen.model.set_attn_implementation("sdpa")
@@ -98,7 +98,7 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
     part, places, _ = prompt(qwen, frames=1)
     done = staged_prefill(qwen, part, places, {2: 6})
     kept = done.kept
-    kv = PrefixCache[None]().kv
+    kv = empty_cache(qwen).kv
     inputs = part.inputs()
     seen: dict[str, torch.Tensor] = {}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from arr_coc.hub import bundled_model_path
+from arr_coc.qwen.families import DecoderLayers
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
 from stream.doctor import model_fit
@@ -19,7 +20,12 @@ from tests.support.qwen_configs import write_index_folder
 
 BUNDLED = ModelSpec.read(bundled_model_path(), "bundled")
 LARGE = dataclasses.replace(
-    BUNDLED, parameters=8_800_000_000, checkpoint_bytes=17_600_000_000, context_tokens=262_144, layers=36, kv_heads=8
+    BUNDLED,
+    parameters=8_800_000_000,
+    checkpoint_bytes=17_600_000_000,
+    context_tokens=262_144,
+    decoder=DecoderLayers(tuple(range(36))),
+    kv_heads=8,
 )
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from arr_coc.qwen.checkpoint import family_of
-from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.families import family_of
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing
 from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
@@ -52,7 +52,7 @@ def packet_of(batch: Batch, clip: int, frame: int) -> TokenPacket:
 def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) -> torch.Tensor:
     """Logits [vocabulary] of what follows a clip and a question, the way an answer stage reads them."""
     ids = prompt_ids(qwen, None)
-    cache: PrefixCache[object] = PrefixCache()
+    cache: PrefixCache[object] = empty_cache(qwen)
     part = PromptPart(qwen, 0, 0)
     part.text(ids.head)
     shown = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
@@ -63,7 +63,7 @@ def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) ->
         part.frame(frame)
         part.text(ids.frame_close)
     part.text(asked)
-    return prefill(qwen, part, cache.kv).flatten()
+    return prefill(qwen, part, cache).flatten()
 
 
 LAYOUTS = {

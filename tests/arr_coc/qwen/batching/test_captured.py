@@ -21,7 +21,7 @@ from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.qwen.slot import AnswerResult
 from tests.arr_coc.qwen.test_session import QUERY, packet
 from tests.arr_coc.qwen.test_session_slots import alone, asked, check_equal, options, spoken
-from tests.support.models import FAMILIES, tiny_qwen
+from tests.support.models import ATTENDING, FAMILIES, tiny_qwen
 
 
 def run_first(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -108,7 +108,7 @@ def ask(batch: AnswerSession, *slots: int) -> None:
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENDING)
 def test_answers_by_graphs_are_those_alone(family: str, capture: Capture, device: str) -> None:
     counted = CountedCapture(capture)
     batch = AnswerSession(model(device, family), options(), slots=6, capture=counted)
@@ -202,7 +202,14 @@ def test_decoding_goes_on_without_graphs_where_they_cannot_be_captured(
     ]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def test_recurrent_layers_are_not_captured() -> None:
+    counted = CountedCapture(run_first)
+    batch = AnswerSession(model(family="qwen3_5"), options(), slots=3, capture=counted)
+    ask(batch, 2, 0)
+    assert counted.rows == []
+
+
+@pytest.mark.parametrize("family", ATTENDING)
 def test_a_step_can_be_captured(family: str) -> None:
     """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
     pytest.importorskip("transformers", "5.0", "before, rotations asked for an autocast that such tensors do not have")
@@ -212,7 +219,7 @@ def test_a_step_can_be_captured(family: str) -> None:
     batch = AnswerSession(qwen, options(1), slots=4)
     batch.ask([SlotQuestion(0, packet(), QUERY)])
     qwen.model.to("meta")
-    for layer in batch.block.layers:
+    for layer in batch.block.layers.values():
         layer.keys, layer.values = layer.keys.to("meta"), layer.values.to("meta")
     watched = WatchedCaptures()
     vars(qwen)["device"] = torch.device("meta")
@@ -283,7 +290,7 @@ def test_logits_that_are_not_finite_end_it(capture: Capture | None, monkeypatch:
     session = AnswerSession(qwen, options(), capture=capture)
     (one,) = session.ask([SlotQuestion(0, packet(), QUERY)])
     with torch.inference_mode():
-        for layer in session.block.layers:
+        for layer in session.block.layers.values():
             layer.values[:] = torch.nan
     session.step()
     assert isinstance(one.error, NonFiniteError)

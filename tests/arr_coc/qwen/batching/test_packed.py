@@ -8,7 +8,7 @@ import torch
 from arr_coc.qwen.attention import AttentionProbe
 from arr_coc.qwen.batching import packed as packed_module
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
-from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
+from arr_coc.qwen.decode import PrefixCache, PromptPart, empty_cache, prefill
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from tests.arr_coc.qwen.test_session import QUERY, packet
@@ -23,10 +23,10 @@ def prompts(qwen: QwenVL) -> list[tuple[PromptPart, PrefixCache]]:  # type: igno
         made.append((session.slots[0].prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
     text = PromptPart(qwen, 0, 0)
     text.text(qwen.token_ids("Say what happens."))
-    made.append((text, PrefixCache()))
-    begun, cache = PromptPart(qwen, 0, 0), PrefixCache()  # type: ignore[var-annotated]
+    made.append((text, empty_cache(qwen)))
+    begun, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)  # type: ignore[var-annotated]
     begun.text(qwen.token_ids("You are a helpful assistant."))
-    prefill(qwen, begun, cache.kv)
+    prefill(qwen, begun, cache)
     after = PromptPart(qwen, begun.tokens, begun.position)
     after.text(qwen.token_ids("two green squares"))
     return [*made, (after, cache)]
@@ -40,14 +40,18 @@ def test_each_prompt_gets_the_stock_models_logits_and_keys(
     monkeypatch.setattr(packed_module, "CPU_TOKENS", tokens_at_once)
     qwen = tiny_qwen(family)
     alone, together = prompts(qwen), prompts(qwen)
-    expected = torch.stack([prefill(qwen, part, cache.kv) for part, cache in alone])
-    found = prefill_packed(qwen, [PromptToPrefill(part, cache.kv) for part, cache in together])
+    expected = torch.stack([prefill(qwen, part, cache) for part, cache in alone])
+    found = prefill_packed(qwen, [PromptToPrefill(part, cache) for part, cache in together])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     for (_, one), (_, other) in zip(alone, together, strict=True):
         assert len(one) == len(other)
-        for layer, stock in zip(other.kv.layers, one.kv.layers, strict=True):
+        for layer, stock in zip(other.attending, one.attending, strict=True):
             torch.testing.assert_close(layer.keys, stock.keys, atol=1e-5, rtol=0)
             torch.testing.assert_close(layer.values, stock.values, atol=1e-5, rtol=0)
+        torch.testing.assert_close(other.states(), one.states(), atol=1e-5, rtol=0)
+        assert [mark.key for mark in other.marks] == [mark.key for mark in one.marks]
+        for mark, same in zip(other.marks, one.marks, strict=True):
+            torch.testing.assert_close(mark.states, same.states, atol=1e-5, rtol=0)
 
 
 class Noting(AttentionProbe):
@@ -63,7 +67,7 @@ class Noting(AttentionProbe):
 def test_a_probe_sees_the_last_tokens_queries_of_its_own_prompt() -> None:
     qwen = tiny_qwen()
     seen: list[tuple[int, int, int]] = []
-    given = [PromptToPrefill(part, cache.kv, Noting(seen)) for part, cache in prompts(qwen)]
+    given = [PromptToPrefill(part, cache, Noting(seen)) for part, cache in prompts(qwen)]
     prefill_packed(qwen, given)
     layers = range(len(qwen.language_model.layers))
     assert seen == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in given]

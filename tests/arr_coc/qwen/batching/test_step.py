@@ -7,7 +7,7 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.batching.step import SlotBlock, check_slots
-from arr_coc.qwen.decode import ROOM_TOKENS
+from arr_coc.qwen.decode import ROOM_TOKENS, CacheMark
 from tests.support.models import HEAD_DIM, tiny_qwen
 
 
@@ -23,7 +23,7 @@ def test_each_slot_holds_its_own_in_one_tensor_a_layer() -> None:
             cache.kv.update(rows(slot + 1, 2 + slot), rows(-slot - 1, 2 + slot), layer)
     assert [len(cache) for cache in block.caches] == [2, 3, 4]
     assert block.room == ROOM_TOKENS
-    for layer in block.layers:
+    for layer in block.layers.values():
         assert layer.keys.shape == (3, 1, ROOM_TOKENS, HEAD_DIM)
         assert [float(layer.keys[slot, 0, 1, 0]) for slot in range(3)] == [1, 2, 3]
         assert [float(layer.values[slot, 0, 1, 0]) for slot in range(3)] == [-1, -2, -3]
@@ -46,7 +46,7 @@ def test_a_cache_that_is_reset_is_empty_and_zero_and_the_others_stay() -> None:
     block = SlotBlock(tiny_qwen(), 2)
     for cache in block.caches:
         cache.kv.update(rows(torch.nan, 4), rows(torch.nan, 4), 0)
-        cache.mark((1,), 4, 4)
+        cache.reach([CacheMark((1,), 4, 4)])
     block.caches[0].reset()
     assert (len(block.caches[0]), block.caches[0].marks) == (0, [])
     assert (block.layers[0].keys[0] == 0).all()

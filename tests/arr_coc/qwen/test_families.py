@@ -1,0 +1,183 @@
+"""Contract of a model family: every row of the table answers, remembers, glances, learns and is sized correctly.
+
+A family that is added to `arr_coc.qwen.families` and to the tiny models of `tests.support.models` is tested here, and
+wherever else tests take `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from arr_coc.errors import ModelError
+from arr_coc.qwen import families
+from arr_coc.qwen.batching.step import check_slots
+from arr_coc.qwen.decode import PrefixCache, empty_cache
+from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.loading import FALLBACK_LOGGER, load_qwen
+from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
+from arr_coc.qwen.options import AnswerOptions, Decoding
+from arr_coc.qwen.preprocess import grid_regions
+from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.types import Encode
+from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
+from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
+from tests.arr_coc.qwen.test_parity import GRID, QUERY, Stock, frame_packet, own_logits, token_packet
+from tests.support.models import FAMILIES, tiny_folder, tiny_qwen
+
+OTHER_QUERY = "Say what happens."
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def session(family: str, slots: int = 1, *, plainly: bool = True) -> AnswerSession:
+    qwen = tiny_qwen(family)
+    if not plainly:
+        vars(qwen)["decodes_plainly"] = False  # as where a model is spread over devices
+    return AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=5)), slots)
+
+
+def said(speaking: AnswerSession, packets: list[object], query: str = QUERY) -> tuple[int, ...]:
+    list(speaking.answer(packets, query))  # type: ignore[arg-type]
+    return speaking.last.token_ids
+
+
+def test_all_of_the_table_are_tested() -> None:
+    assert {*FAMILIES} == {*families.FAMILIES}
+
+
+@pytest.mark.parametrize("encode", ["full", "prune", "sparse"])
+@torch.no_grad()
+def test_parity(family: str, encode: Encode) -> None:
+    qwen = tiny_qwen(family)
+    stock = Stock(qwen)
+    packet = (
+        token_packet(qwen, stock, torch.arange(GRID.tiles))
+        if encode == "sparse"
+        else frame_packet(stock, grid_regions(GRID))
+    )
+    logits = own_logits(qwen, encode_packet(qwen, packet, encode))
+    torch.testing.assert_close(logits, stock.logits(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("plainly", [True, False])
+@torch.inference_mode()
+def test_memory(family: str, plainly: bool) -> None:
+    """An answer in between, and a question that is rewound, leave the memory as one fresh prefill."""
+    speaking = session(family, plainly=plainly)
+    for count, query in ((1, QUERY), (2, QUERY), (2, OTHER_QUERY), (4, QUERY)):
+        packets = [*GROUP, NOTHING_NEW][:count]
+        said(speaking, packets, query)
+        logits = next_logits(speaking, packets, query)
+        torch.testing.assert_close(logits, reference_logits(speaking, packets, query), atol=1e-5, rtol=0)
+    assert said(speaking, [*GROUP, NOTHING_NEW]) == said(session(family), [*GROUP, NOTHING_NEW])
+
+
+def test_slots(family: str) -> None:
+    several = session(family, slots=3)
+    for count in (1, 2, 3):
+        asked = [
+            SlotQuestion(2, GROUP[:count], QUERY, vision=several.slots[2].vision),
+            SlotQuestion(0, [frame(80 + count, [0, 3])], OTHER_QUERY, vision=several.slots[0].vision),
+        ]
+        answers = several.ask(asked)
+        while several.open_answers:
+            several.step()
+        for answer, question in zip(answers, asked, strict=True):
+            assert answer.result is not None, answer.error
+            assert answer.result.token_ids == said(session(family), question.packets, question.query)  # type: ignore[arg-type]
+
+
+def test_slots_that_do_not_fit_are_counted(family: str) -> None:
+    qwen = tiny_qwen(family)
+    cache = AnswerSession(qwen).prompts.cache
+    assert isinstance(cache, PrefixCache)
+    check_slots(qwen, 2, 256, free=2 * slot_bytes(family))
+    with pytest.raises(ValueError, match="2 slots of 256 tokens need"):
+        check_slots(qwen, 2, 256, free=2 * slot_bytes(family) - 1)
+
+
+def slot_bytes(family: str) -> int:
+    """Bytes of keys and values of 256 tokens, and of as many states as a prompt has."""
+    qwen = tiny_qwen(family)
+    speaking = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
+    said(speaking, [GROUP[0]])
+    cache = speaking.prompts.cache
+    keys = sum(layer.room_keys.nbytes + layer.room_values.nbytes for layer in cache.attending)
+    states = sum(part.nbytes for layer in cache.recurrent if layer.state for part in layer.state)
+    return keys + families.STATES * states
+
+
+def test_glance(family: str) -> None:
+    speaking = session(family)
+    said(speaking, GROUP[:2])  # type: ignore[arg-type]
+    looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
+    assert looked.attention.max() == 1
+    assert len(looked.attention) == len(looked.regions) == 5
+    assert said(speaking, GROUP) == said(session(family), GROUP)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_fine_tuning(family: str, side: str) -> None:
+    """The loss teaches the allocator, and padding on either side changes nothing of it."""
+    model = fresh(family=family).train()
+    batch = stock_batch(model.qwen, side)
+    loss = model(**batch).loss
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.allocator.parameters() if parameter.grad is not None]
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
+    other = stock_batch(model.qwen, "right" if side == "left" else "left")
+    torch.testing.assert_close(model(**other).loss, loss, atol=1e-5, rtol=0)
+
+
+def test_doctor(family: str, tmp_path: Path) -> None:
+    """Sizes that are read from a folder are those of the loaded model and of its cache."""
+    folder = tiny_folder(tmp_path / "tiny", family)
+    spec, qwen = ModelSpec.read(folder, "tiny"), load_qwen(folder, dtype="float32")
+    assert spec.family.model_type == family
+    assert spec.parameters == sum(parameter.numel() for parameter in qwen.model.parameters())
+    assert spec.decoder == qwen.layers
+    cache = MemoryEstimate.of(spec, "float32", Workload(visual_tokens=250, other_tokens=6)).cache
+    assert cache == slot_bytes(family)
+    assert len(empty_cache(qwen).kv.layers) == len(qwen.language_model.layers)
+
+
+def test_weights_that_answering_does_not_read_are_not_counted(tmp_path: Path) -> None:
+    """Published Qwen3.5 folders have layers that predict several tokens at once."""
+    folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
+    before, weights = ModelSpec.read(folder, "tiny"), load_file(folder / "model.safetensors")
+    weights |= {"mtp.layers.0.mlp.up_proj.weight": torch.zeros(96, 64), "mtp.norm.weight": torch.zeros(64)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert ModelSpec.read(folder, "tiny") == before
+    assert said(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]])
+
+
+def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Path) -> None:
+    load_qwen(tiny_folder(tmp_path / "tiny", "qwen3_5"))
+    logger = logging.getLogger(FALLBACK_LOGGER)
+    for text, kept in (("`f` is falling back to its reference PyTorch implementation because", False), ("else", True)):
+        assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"layer_types": ["linear_attention"] * 4}, "layer_types without full_attention"), ({}, "linear_num_key_heads")],
+)
+def test_a_configuration_without_its_layers_is_named(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"] |= changes
+    if not changes:
+        del config["text_config"]["linear_num_key_heads"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=rf"lacks a number \(.*{said}"):
+        ModelSpec.read(folder, "tiny")

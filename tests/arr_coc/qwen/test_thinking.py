@@ -1,0 +1,153 @@
+"""Thoughts before an answer: asked for or not, hidden or shown, counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arr_coc.errors import OptionError
+from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.checkpoint import check_folder
+from arr_coc.qwen.decode import TextStream, Thoughts
+from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
+from arr_coc.qwen.prompt import prompt_ids
+from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from tests.support.models import CHAT_TEMPLATE, tiny_folder, tiny_qwen
+
+QUERY = "Is the cat sleeping?"
+
+ALWAYS = CHAT_TEMPLATE.replace("assistant\n{%", "assistant\n<think>\n{%")
+"""Template of a model that was made to think."""
+
+SWITCHED = CHAT_TEMPLATE.replace(
+    "assistant\n{%",
+    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% else %}<think>\n{% endif %}{%",
+)
+"""Template that begins thoughts unless they are switched off, as Qwen3.5's."""
+
+
+def thinking_qwen(template: str = SWITCHED) -> QwenVL:
+    qwen = tiny_qwen("qwen3_5")
+    qwen.tokenizer.add_tokens(["<think>", "</think>", "yes", "no"])
+    qwen.tokenizer.chat_template = template
+    return qwen
+
+
+def packet() -> TokenPacket:
+    regions = np.array([[0, 0, 1], [0, 1, 0]], np.int32)
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
+    return TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, 64), regions, np.ones(2, np.float32), pixels)
+
+
+def session(thinking: Thinking, template: str = SWITCHED) -> AnswerSession:
+    return AnswerSession(thinking_qwen(template), AnswerOptions(decoding=Decoding(max_tokens=6), thinking=thinking))
+
+
+@pytest.mark.parametrize("template", [SWITCHED, ALWAYS])
+def test_a_prompt_begins_thoughts_or_has_ended_them(template: str) -> None:
+    qwen = thinking_qwen(template)
+    whole = {name: qwen.tokenizer.decode(prompt_ids(qwen, None, thinking=name).after_query) for name in (True, False)}
+    assert whole[True].endswith("assistant\n<think>\n")
+    assert whole[False].endswith("assistant\n<think>\n\n</think>\n\n")
+    assert qwen.opens_thoughts(prompt_ids(qwen, None, thinking=True).after_query)
+    assert not qwen.opens_thoughts(prompt_ids(qwen, None).after_query)
+
+
+def test_a_system_prompt_about_thoughts_begins_none() -> None:
+    qwen = tiny_qwen()
+    ids = prompt_ids(qwen, "Never write <think>.")
+    assert qwen.tokenizer.decode(ids.after_query).endswith("assistant\n")
+
+
+def test_a_template_without_thoughts_is_the_same() -> None:
+    qwen = tiny_qwen("qwen3_5")
+    assert prompt_ids(qwen, None) == prompt_ids(qwen, None, thinking=True)
+    assert qwen.thought_ids is None
+
+
+def test_thoughts_are_shown_or_left_out_and_counted() -> None:
+    spoken = {}
+    for thinking in ("hide", "show"):
+        speaking = session(thinking)
+        said = "".join(speaking.answer(packet(), QUERY))
+        spoken[thinking] = said
+        last = speaking.last
+        assert (last.text, last.text_tokens, last.thought_tokens) == (said, 6, 6)  # it never ends its thoughts
+        decoded = speaking.qwen.tokenizer.decode(last.token_ids, skip_special_tokens=True)
+    assert spoken == {"hide": "", "show": decoded}
+    speaking = session("off")
+    assert "".join(speaking.answer(packet(), QUERY)) != ""
+    assert speaking.last.thought_tokens == 0
+
+
+@pytest.mark.parametrize(("begun", "ids"), [(True, "red </think>\n\n square"), (False, "<think>red</think> square")])
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> None:
+    qwen = thinking_qwen()
+    assert qwen.thought_ids is not None
+    thoughts = Thoughts(*qwen.thought_ids, shown=shown, begun=begun)
+    stream = TextStream(qwen.tokenizer, ("square",), thoughts)
+    tokens = qwen.token_ids(ids)
+    text = "".join(stream.push(token) for token in tokens) + stream.finish()
+    assert text == (ids if shown else "square")
+    assert stream.stopped
+    assert stream.thought_tokens == tokens.index(qwen.thought_ids[1]) + 1
+
+
+def test_an_answer_that_begins_without_thoughts_keeps_their_marks() -> None:
+    qwen = thinking_qwen()
+    assert qwen.thought_ids is not None
+    stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
+    tokens = qwen.token_ids("a <think>b</think>")
+    assert "".join(map(stream.push, tokens)) == "a <think>b</think>"
+    assert stream.thought_tokens == 0
+
+
+def test_a_yes_or_no_comes_at_once() -> None:
+    scores = [session(thinking).score_yes_no(packet(), QUERY) for thinking in ("hide", "off")]
+    assert scores[0] == scores[1]
+
+
+def test_an_earlier_answer_is_not_compared_with_thoughts() -> None:
+    asked = SlotQuestion(0, packet(), QUERY, previous="red", same_above=0.0)
+    (compared,), (thought,) = session("off").ask([asked]), session("hide").ask([asked])
+    assert compared.same is not None
+    assert thought.same is None
+
+
+def test_a_model_that_does_not_think_is_named() -> None:
+    with pytest.raises(OptionError, match=r"tiny-qwen3_5 does not think before it answers: .* has no <think>; leave"):
+        AnswerSession(tiny_qwen("qwen3_5"), AnswerOptions(thinking="show"))
+    with pytest.raises(OptionError, match="thinking must be one of hide, show, off, got 'on'"):
+        AnswerOptions(thinking="on")  # type: ignore[arg-type]
+
+
+def test_the_library_answers_with_thoughts() -> None:
+    model, picture = ARRCOCQwen(thinking_qwen()), np.zeros((64, 64, 3), np.uint8)
+    said = {name: model.generate(picture, QUERY, 5, thinking=name) for name in ("hide", "show")}
+    messages = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": QUERY}]}]
+    assert said["hide"].text == "" != said["show"].text
+    assert model.generate(messages=messages, max_tokens=5, thinking="show").token_ids == said["show"].token_ids
+    assert model.generate(messages=messages, max_tokens=5).text != ""
+
+
+@pytest.mark.parametrize(("template", "noted"), [(ALWAYS, True), (SWITCHED, False)])
+def test_a_model_that_was_made_to_think_is_noted(tmp_path: Path, template: str, noted: bool) -> None:
+    folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
+    (folder / "chat_template.jinja").write_text(template)
+    notices = check_folder(folder, "tiny").notices
+    assert [notice for notice in notices if "made to think" in notice] == list(notices)
+    assert bool(notices) == noted
+
+
+def test_a_repetition_penalty_is_noted(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
+    assert check_folder(folder, "tiny").notices == (
+        "generation_config.json asks for a repetition penalty of 1.05, which is not applied",
+    )
