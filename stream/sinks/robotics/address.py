@@ -20,7 +20,7 @@ def foxglove_address(config: Config) -> tuple[str, int]:
     host, port = parse_address(address, "--foxglove", "8765 or 0.0.0.0:8765")
     if not is_loopback(host) and not config.network.plain_tcp:
         raise ConfigError(
-            f"--foxglove {address} can be reached from other machines, and every program there could watch; give --plain-tcp "
-            "to allow that, or serve it on this machine only, with --foxglove PORT"
+            f"--foxglove {address} can be reached from other machines, and every program there could watch; give "
+            "--plain-tcp to allow that, or serve it on this machine only, with --foxglove PORT"
         )
     return host, port
