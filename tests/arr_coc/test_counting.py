@@ -27,7 +27,7 @@ NEVER_ONE = {
     "needed_bytes",
     "expected",
     "expected_bytes",
-    "held",
+    "memory_bytes",
     "len(data)",
     "TEXT_TOKENS_MAX",
     "BUDGET_MAX",
