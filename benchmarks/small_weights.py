@@ -7,6 +7,9 @@ Weights, clip, runs and figures are those of `whole_model`. The dtypes take turn
 the weights as they load them. The processor time of an answer and its text is given too, since other programs on the
 machine change it less. Ratios are to bfloat16, and for the first token to the better one of bfloat16 and float32.
 Memory is the model's process at its largest, the load included.
+
+At the end every dtype writes an answer of AGREEMENT_TOKENS about one picture. `agreement` says how many of its tokens
+are those of float32 and of bfloat16 at the same place, and how many before the first other one.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import torch
 
+from arr_coc.model import ARRCOCQwen
 from benchmarks.support.clips import CLIPS
 from benchmarks.support.harness import write_report
 from benchmarks.support.whole_runs import EVERY_S, RunFigures
@@ -28,6 +34,30 @@ RESULTS = Path(__file__).parent / "results" / "small_weights.json"
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 MODEL_PROCESS = "answers"
 """The process that holds the model, by its name in `RunFigures.peak_mib`."""
+
+
+AGREEMENT_TOKENS = 32
+
+
+def agreement(answers: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
+    """Return for each pair of a dtype and one in floating point how many token ids are the same at their places, and
+    how many before the first other one."""
+    found = {}
+    for reference in ("float32", "bfloat16"):
+        for dtype in answers.keys() - {"float32", reference}:
+            same = [one == other for one, other in zip(answers[dtype], answers[reference], strict=True)]
+            first_other = same.index(False) if False in same else len(same)
+            found[f"{dtype}, {reference}"] = {"of": len(same), "same": sum(same), "first_same": first_other}
+    return dict(sorted(found.items()))
+
+
+def greedy(model: Path, clip: Path, dtype: str, budget: str) -> tuple[int, ...]:
+    """Return the token ids of an answer about the clip's first frame."""
+    with av.open(str(clip)) as container:
+        picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
+    qwen = ARRCOCQwen.from_pretrained(model, dtype=dtype, device="cpu")
+    made = qwen.generate(np.ascontiguousarray(picture), "What is there?", max_tokens=AGREEMENT_TOKENS, budget=budget)
+    return made.token_ids
 
 
 def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -77,6 +107,10 @@ def main() -> None:
                 runs[dtype].append(measured(model, clip, f"sparse {arguments.budget} {dtype}", arguments.answers))
                 report |= report_of(runs)
                 write_report(arguments.out, report)
+        if {"float32", "bfloat16"} <= set(arguments.dtypes):
+            texts = {dtype: greedy(model, clip, dtype, arguments.budget) for dtype in arguments.dtypes}
+            report["agreement"] = agreement(texts)
+            write_report(arguments.out, report)
     print(table(list(report["dtypes"].values())))
     for dtype, against in report.get("ratios", {}).items():
         print(f"{dtype:17}" + "  ".join(f"{name} {ratio:g}×" for name, ratio in against.items()))

@@ -17,6 +17,7 @@ import torch
 
 from arr_coc.errors import OptionError, counted
 from arr_coc.ops.regions import region_scales
+from arr_coc.qwen.onednn import attend_all
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
@@ -25,7 +26,6 @@ from arr_coc.qwen.vision import (
     CachedAttentionWindows,
     VisualTokens,
     attend_afresh,
-    attend_all,
     check_finite,
     embed_rows,
     encode_regions,

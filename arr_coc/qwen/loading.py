@@ -20,11 +20,11 @@ from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer_weights import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
-from arr_coc.qwen.cpu_linear import use_onednn
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
 from arr_coc.qwen.families import family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
+from arr_coc.qwen.onednn import use_onednn
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype, expands
 from arr_coc.qwen.qwenvl import QwenVL

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.regions import token_positions
-from arr_coc.qwen.cpu_linear import linear
 from arr_coc.qwen.families import TOWER_FAMILIES
+from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
 from arr_coc.types import TileGrid
@@ -242,12 +242,6 @@ def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
         return attend_all(query, key, value)
 
     return attend
-
-
-def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention of `query` [B, Q, heads, head_dim] over all of `key` and `value` [B, N, heads, head_dim]."""
-    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-    return mixed.transpose(1, 2)
 
 
 def window_side_tiles(tower: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.small_weights import report_of
+from benchmarks.small_weights import agreement, report_of
 from benchmarks.support.whole_runs import MEASURED_MS, RunFigures
 
 
@@ -14,3 +14,12 @@ def test_ratios_are_to_bfloat16_and_for_the_first_token_to_the_better_one() -> N
     runs = {"float32": [figures(20.0, 900.0)], "bfloat16": [figures(40.0, 400.0)], "int4": [figures(10.0, 100.0)]}
     assert report_of(runs)["ratios"] == {"int4": {"tokens": 4.0, "first_token": 0.5, "cpu": 0.5, "memory": 0.25}}
     assert "ratios" not in report_of(runs | {"float32": []})
+
+
+def test_agreement_counts_tokens_at_their_places() -> None:
+    found = agreement({"float32": [1, 2, 3, 4], "bfloat16": [1, 2, 3, 4], "int8": [1, 2, 9, 4]})
+    assert found == {
+        "bfloat16, float32": {"of": 4, "same": 4, "first_same": 4},
+        "int8, bfloat16": {"of": 4, "same": 3, "first_same": 2},
+        "int8, float32": {"of": 4, "same": 3, "first_same": 2},
+    }

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from arr_coc.qwen import cpu_linear
+from arr_coc.qwen import onednn
 from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.families import CHUNK
@@ -32,7 +32,7 @@ def counted(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_vl", "qwen3_vl_moe"])
 def test_every_part_is_what_torch_counts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_linear, "gains_by_onednn", lambda: False)  # torch does not count oneDNN's products
+    monkeypatch.setattr(onednn, "gains_by_onednn", lambda: False)  # torch does not count oneDNN's products
     qwen: QwenVL = tiny_qwen(family)
     if family == "qwen3_vl_moe":
         qwen.model.set_experts_implementation("eager")  # torch does not count grouped products

@@ -1,7 +1,11 @@
-"""Linear layers in float32 by oneDNN, on processors that torch's own products use half of.
+"""Linear layers and attention by oneDNN, on processors that torch's own products use half of.
 
 torch multiplies float32 by MKL, which keeps to AVX2 on processors that are not Intel's. oneDNN, which torch has too,
 takes AVX-512 wherever it is. On an AMD EPYC 9005 its products of 32 rows or more take 0.45 to 0.65 of the time.
+
+torch's attention multiplies by MKL, too. Here it is one head and some queries at a time, whose scores stay in a core's
+second cache. Scores and softmax are float32, so in bfloat16 they are closer to exact attention than torch's. Among 992
+rows of 16 heads it takes 0.7 of the time in float32 and 0.6 in bfloat16, among 252 rows 0.8 and 0.65; among 128 longer.
 """
 
 from __future__ import annotations
@@ -14,8 +18,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arr_coc.qwen.cpu_precision import multiplies_bfloat16
+
 ROWS = 32
 """Products of fewer rows are MKL's: there oneDNN's take as long, or longer."""
+
+ATTENTION_ROWS = 192
+"""Attention among fewer rows is torch's."""
+
+QUERIES = 256
+"""Queries whose scores are computed at once."""
 
 CPU_FACTS = Path("/proc/cpuinfo")
 _VENDOR_BYTES = 256
@@ -71,6 +83,38 @@ def _suits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
         and rows.numel() >= ROWS * rows.shape[-1]
         and gains_by_onednn()
     )
+
+
+def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention of `query` [B, Q, heads, head_dim] over all of `key` and `value` [B, N, heads, head_dim]."""
+    if _attends(query, key):
+        return _by_onednn(query, key, value)
+    mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    return mixed.transpose(1, 2)
+
+
+def _attends(query: torch.Tensor, key: torch.Tensor) -> bool:
+    return (
+        query.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and min(query.shape[1], key.shape[1]) >= ATTENTION_ROWS
+        and (query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and multiplies_bfloat16()))
+        and gains_by_onednn()
+    )
+
+
+def _by_onednn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    mixed = torch.empty(query.shape, dtype=query.dtype)
+    scale = query.shape[-1] ** -0.5
+    for image in range(len(query)):
+        for head in range(query.shape[2]):
+            keys = key[image, :, head].float().contiguous()
+            values = value[image, :, head].t().contiguous()  # as weights of a linear layer
+            for begin in range(0, query.shape[1], QUERIES):
+                part = slice(begin, begin + QUERIES)
+                scores = linear(query[image, part, head].float() * scale, keys, None)
+                mixed[image, part, head] = linear(scores.softmax(dim=-1).to(values.dtype), values, None)
+    return mixed
 
 
 @cache

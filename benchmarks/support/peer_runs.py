@@ -1,0 +1,155 @@
+"""One process of the benchmark `peers`: a program that answers a question about one picture, some times.
+
+    python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS ours DTYPE BUDGET
+    python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS transformers DTYPE
+    python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS llama.cpp TEXT VISION VISUAL_TOKENS
+
+The last line of the output is JSON: the visual tokens, the peak memory, and of each answer but the first the processor
+and wall seconds to its first token and of all others.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+QUERY = "What do you see?"
+
+Answer = Callable[[Callable[[], None]], int]
+"""Gives one answer, calls its argument at each piece of text, and returns the visual tokens."""
+
+
+def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str) -> Answer:
+    """This project's library."""
+    import torch
+
+    from arr_coc.model import ARRCOCQwen
+
+    torch.set_num_threads(threads)
+    qwen = ARRCOCQwen.from_pretrained(model, dtype=dtype, device="cpu")
+    pixels, noise = np.asarray(Image.open(picture).convert("RGB")), np.random.default_rng(0)
+
+    def answer(note: Callable[[], None]) -> int:
+        fresh = pixels ^ noise.integers(0, 2, pixels.shape, dtype=np.uint8)  # nothing is kept of the one before
+        made = qwen.generate(fresh, QUERY, max_tokens=tokens, budget=budget, on_text=lambda _: note())
+        return made.tokens_used
+
+    return answer
+
+
+def transformers(model: Path, picture: Path, tokens: int, threads: int, dtype: str) -> Answer:
+    """Stock transformers, all tokens of the picture."""
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoTokenizer
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+    torch.set_num_threads(threads)
+    stock = AutoModelForImageTextToText.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    tokenizer, processor = AutoTokenizer.from_pretrained(model), AutoImageProcessor.from_pretrained(model)
+    image = Image.open(picture).convert("RGB")
+
+    class Streamer:
+        """Called with the prompt first, and then with each token."""
+
+        def __init__(self, note: Callable[[], None]) -> None:
+            self._note, self._calls = note, 0
+
+        def put(self, _: Any) -> None:
+            self._calls += 1
+            if self._calls > 1:
+                self._note()
+
+        def end(self) -> None:
+            pass
+
+    def answer(note: Callable[[], None]) -> int:
+        pixels = processor(images=[image], return_tensors="pt")
+        count = int(pixels["image_grid_thw"].prod()) // 4
+        content = [{"type": "image"}, {"type": "text", "text": QUERY}]
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        ids = tokenizer(chat.replace("<|image_pad|>", "<|image_pad|>" * count), return_tensors="pt")
+        types = (ids["input_ids"] == stock.config.image_token_id).long()
+        options = {"max_new_tokens": tokens, "do_sample": False, "streamer": Streamer(note)}
+        with torch.inference_mode():
+            stock.generate(**ids, **pixels, mm_token_type_ids=types, **options)
+        return count
+
+    return answer
+
+
+def llama_cpp(picture: Path, tokens: int, threads: int, text: str, vision: str, visual_tokens: str) -> Answer:
+    """llama.cpp by the package `xllamacpp`; it scales the picture to the number of tokens."""
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path, parameters.mmproj.path = text, vision
+    parameters.n_ctx, parameters.n_parallel = 4096, 1
+    parameters.cache_prompt, parameters.cache_ram_mib = False, 0
+    for part in (parameters.cpuparams, parameters.cpuparams_batch):
+        part.n_threads = threads
+    parameters.image_min_tokens = parameters.image_max_tokens = int(visual_tokens)
+    server = xllamacpp.Server(parameters)
+    url = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUERY}]
+    asked = {"messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 0}
+    asked |= {"stream": True, "ignore_eos": True, "cache_prompt": False}
+
+    def answer(note: Callable[[], None]) -> int:
+        prompt_tokens = 0
+
+        def on_chunk(chunk: dict[str, Any]) -> None:
+            nonlocal prompt_tokens
+            prompt_tokens = chunk.get("timings", {}).get("prompt_n", prompt_tokens)
+            if any(choice["delta"].get("content") for choice in chunk["choices"]):
+                note()
+
+        server.handle_chat_completions(asked, on_chunk)
+        return prompt_tokens
+
+    return answer
+
+
+def main() -> None:
+    model, picture = Path(sys.argv[1]), Path(sys.argv[2])
+    tokens, answers, threads = map(int, sys.argv[3:6])
+    program, *options = sys.argv[6:]
+    if program == "ours":
+        answer = ours(model, picture, tokens, threads, *options)
+    elif program == "transformers":
+        answer = transformers(model, picture, tokens, threads, *options)
+    else:
+        answer = llama_cpp(picture, tokens, threads, *options)
+    visual, rows = 0, []
+    for number in range(answers + 1):
+        begun, noted = (sum(os.times()[:2]), time.monotonic()), list[tuple[float, float]]()
+        visual = answer(lambda noted=noted: noted.append((sum(os.times()[:2]), time.monotonic())))
+        first, last = noted[0], noted[-1]
+        if number:
+            rows.append(
+                {
+                    "first_cpu_s": first[0] - begun[0],
+                    "first_wall_s": first[1] - begun[1],
+                    "token_cpu_s": (last[0] - first[0]) / (len(noted) - 1),
+                    "token_wall_s": (last[1] - first[1]) / (len(noted) - 1),
+                    "total_cpu_s": sum(os.times()[:2]) - begun[0],
+                }
+            )
+    # `getrusage` would count the parent's memory, too.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) // 1024
+    print(json.dumps({"tokens": visual, "peak_mib": peak, "answers": rows}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
