@@ -59,7 +59,7 @@ def test_every_part_is_what_torch_counts(family: str, monkeypatch: pytest.Monkey
 def test_a_recurrent_layer_is_what_torch_counts_and_the_systems_that_it_solves(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_linear, "gains_by_onednn", lambda: False)
+    monkeypatch.setattr(onednn, "gains_by_onednn", lambda: False)
     qwen, length = tiny_qwen(family), 2 * CHUNK
     if family == "qwen3_5_moe":
         qwen.model.set_experts_implementation("eager")
