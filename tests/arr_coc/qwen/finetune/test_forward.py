@@ -144,7 +144,7 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(encode: Any) -> None:
 
 
 @torch.no_grad()
-def test_what_was_chosen_is_told(model: ARRCOCQwen) -> None:
+def test_the_choice_is_returned(model: ARRCOCQwen) -> None:
     model.allocator.configure(budget=6, strategy="topk")
     batch = AnswerCollator(model.qwen)(examples())
     out = model(**batch)
@@ -246,15 +246,15 @@ def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> No
             assert question.tolist() == qwen.plain_token_ids(asked)
 
 
-def test_what_is_to_be_learned_is_no_question() -> None:
+def test_labelled_tokens_are_not_part_of_the_question() -> None:
     """Else the allocator would read the answer."""
     model = fresh()
     batch = AnswerCollator(model.qwen)(examples())
     mask = batch.pop("question_mask")
     other = batch["labels"].clone()
     expected = model(**batch, question_mask=mask).arr_coc_info.relevance
-    told = model(**batch).arr_coc_info.relevance
-    for one, two in zip(expected, told, strict=True):
+    masked = model(**batch).arr_coc_info.relevance
+    for one, two in zip(expected, masked, strict=True):
         torch.testing.assert_close(one, two)
     mask[0, (batch["attention_mask"][0] == 1) & (other[0] != -100)] = 1
     assert not torch.equal(model(**batch, question_mask=mask).arr_coc_info.relevance[0], expected[0])
@@ -375,7 +375,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_ids": torch.zeros(3)}, ShapeError, r"got torch.float32 \[3\]"),
     ({"input_ids": torch.full((2, 3), 9999)}, ShapeError, "attention_mask must be as input_ids"),
     ({"labels": torch.zeros(2, 3)}, ShapeError, r"labels must be as input_ids, .* got \[2, 3\]"),
-    ({"labels": "none"}, OptionError, "labels must be token ids, and -100 .* got nothing but that"),
+    ({"labels": "none"}, OptionError, "labels must be token ids, or -100 for tokens .* got only -100"),
     ({"labels": "large"}, OptionError, "got 9999 to 9999"),
     ({"ids": 9999}, OptionError, "input_ids must lie in 0 to 511, got"),
     ({"ids": "video"}, ShapeError, "give a video's frames as single pictures"),
@@ -420,7 +420,7 @@ def test_a_sequence_that_is_too_long_is_refused_with_numbers() -> None:
         model(**batch_of(model))
 
 
-def test_options_that_do_not_hold(model: ARRCOCQwen) -> None:
+def test_invalid_options_are_refused(model: ARRCOCQwen) -> None:
     with pytest.raises(OptionError, match="keeps state from frame to frame"):
         ARRCOCQwen(model.qwen, "incremental")(**batch_of(model))
     with pytest.raises(OptionError, match="gradient must be straight-through or gumbel, got 'reinforce'"):
