@@ -40,7 +40,7 @@ THINKING_SWITCH = "enable_thinking"
 """Variable by which a chat template switches thoughts off, if it can."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-"""Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
+"""Files that may hold a chat template, in addition to `chat_template` in `tokenizer_config.json`."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -122,7 +122,7 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
     template = chat_template(folder)
     if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
-        yield "the model was made to think before it answers; with answer.thinking = off its prompt ends that at once"
+        yield "the model thinks before it answers; with answer.thinking = off its prompt ends the thoughts at once"
     path = folder / GENERATION_FILE
     penalty = read_object(path).get("repetition_penalty") if path.is_file() else None
     if penalty not in (None, 1):

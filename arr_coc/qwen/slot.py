@@ -282,7 +282,7 @@ class Slot:
             # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
             among = count_rows(prompt.newest)
-            if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
+            if len(prompt.stamps) == 1:  # regions that left the picture are still in the cache
                 among = max(among, self.vision.report.held_regions)
             taken = answer_tokens + compared_tokens
             after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, taken)
