@@ -1,4 +1,4 @@
-"""Picture of an answer: the frame with its heat map and the tiles that were shown, and the text below it."""
+"""Picture of an answer: the frame with its heat map and shown tiles, and the text below it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from arr_coc.ops.regions import shape_map, tile_boxes
 from arr_coc.types import REGION_SHAPES
 
 LONGEST_PX = 1024
-"""A larger picture is shown smaller."""
+"""Long side to which a larger picture is reduced."""
 
 SMALLEST_PX = 640
 """Long side to which a smaller picture is enlarged, so that tiles and text can be read."""
 
 TINT = 0.35
-"""Opacity of the relevance colours where relevance is highest."""
+"""Opacity of the relevance colours at the highest relevance."""
 
 LEVEL_BRIGHTNESS = (1.0, 0.78, 0.62, 0.54, 0.48, 0.44)
-"""Of a region, by the level of its longer side."""
+"""Brightness of a region, by the level of its longer side."""
 
 UNSEEN_BRIGHTNESS = 0.3
 
@@ -39,11 +39,12 @@ Map = npt.NDArray[np.float32]
 
 
 def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer], overview: int, text: str) -> Rgb:
-    """The picture uint8 [H, W, 3] as the model was shown it, and the answer below: uint8 [h, w, 3].
+    """Draw the picture uint8 [H, W, 3] with the regions that the model was shown, and the answer below: uint8
+    [h, w, 3].
 
-    Tiles of `heatmap`'s grid [gh, gw] that no region shows are dark, coarse regions darker than fine ones; colours
-    stand for relevance, and lines for the edges of `regions` [K, 3]. The first `overview` of these cover the whole
-    picture and get no lines. The long side is brought within 640 to 1024 pixels.
+    Tiles of `heatmap`'s grid [gh, gw] outside all regions are dark, and coarse regions are darker than fine ones.
+    Colours show relevance, lines the edges of `regions` [K, 3]. The first `overview` regions cover the whole picture
+    and get no lines. The long side is resized to 640 to 1024 pixels.
     """
     shape = (heatmap.shape[0], heatmap.shape[1])
     chosen = regions[overview:].astype(np.int64)
@@ -51,7 +52,7 @@ def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer],
     image = _resized(picture, SMALLEST_PX, LONGEST_PX)
     height_px, width_px = image.shape[:2]
     brightness = np.array([*(LEVEL_BRIGHTNESS[level] for level in coarser), UNSEEN_BRIGHTNESS], np.float32)
-    tiles = brightness[shape_map(chosen, shape)]  # a tile that nothing shows has -1, the last
+    tiles = brightness[shape_map(chosen, shape)]  # a tile outside all regions has -1, the last entry
     light = cv2.resize(tiles, (width_px, height_px), interpolation=cv2.INTER_NEAREST)
     image = _tinted(image * light[..., None], heatmap)
     sheet = Image.fromarray(image)
@@ -66,14 +67,14 @@ def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer],
 
 
 def png(image: Rgb) -> bytes:
-    """An image uint8 [H, W, 3] as the bytes of a PNG file."""
+    """Encode an image uint8 [H, W, 3] as PNG."""
     written = io.BytesIO()
     Image.fromarray(image).save(written, "PNG")
     return written.getvalue()
 
 
 def _resized(picture: Rgb, least_px: int, most_px: int) -> Rgb:
-    """The picture with its long side within these."""
+    """Resize the picture so that its long side is within the limits."""
     long_px = max(picture.shape[:2])
     scale = min(max(long_px, least_px), most_px) / long_px
     height_px, width_px = (max(1, round(side * scale)) for side in picture.shape[:2])
@@ -81,7 +82,7 @@ def _resized(picture: Rgb, least_px: int, most_px: int) -> Rgb:
 
 
 def _tinted(image: Map, heatmap: Map) -> Rgb:
-    """The image [H, W, 3] in 0..255 with the colours of the map, up to its own largest value."""
+    """Blend the image [H, W, 3] in 0..255 with the colours of the map, scaled to its largest value."""
     heat = (heatmap / max(float(heatmap.max()), 1e-6)).clip(0, 1).astype(np.float32)
     heat = cv2.resize(heat, (image.shape[1], image.shape[0]), interpolation=cv2.INTER_LINEAR)
     colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_TURBO)[..., ::-1]
@@ -90,7 +91,7 @@ def _tinted(image: Map, heatmap: Map) -> Rgb:
 
 
 def _strip(width_px: int, text: str, note: str) -> Rgb:
-    """Lines of text, and a note in grey below them: uint8 [h, width_px, 3]."""
+    """Draw lines of text, and a note in grey below them: uint8 [h, width_px, 3]."""
     font = ImageFont.load_default(LINE_PX - 4)
     lines = _lines(text, font, width_px - 2 * MARGIN_PX)
     sheet = Image.new("RGB", (width_px, (len(lines) + 1) * LINE_PX + 2 * MARGIN_PX), BACKGROUND)
@@ -101,7 +102,7 @@ def _strip(width_px: int, text: str, note: str) -> Rgb:
 
 
 def _lines(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width_px: int) -> Sequence[str]:
-    """Text in lines of this width, a word that is wider in several; what is beyond MOST_LINES is cut off."""
+    """Wrap text to lines of this width, splitting wider words; text after MOST_LINES lines is cut off."""
     lines = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}".lstrip()

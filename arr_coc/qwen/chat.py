@@ -1,7 +1,7 @@
-"""Whole prompts, from chat messages and from what a transformers processor makes of them.
+"""Whole prompts, from chat messages and from the output of a transformers processor.
 
 A message is a mapping of `role` to a name and of `content` to text, or to a list of parts: `{"type": "text", "text":
-…}` and `{"type": "image", "image": …}`, the picture being what `arr_coc.ops.pictures.to_rgb` takes. Text from messages
+…}` and `{"type": "image", "image": …}`, with any picture that `arr_coc.ops.pictures.to_rgb` accepts. Text from messages
 is plain: `<|im_end|>` in it is ten characters, not the end of a turn.
 """
 
@@ -35,7 +35,7 @@ REMOTE = ("http://", "https://", "data:")
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """A whole prompt: `pieces`, token ids and pictures uint8 [H, W, 3] in order, and `query`, the text of its last
-    question, empty if it has no text. `fitted`: the pictures have the size already that the model shows them in.
+    question, empty if it has no text. `fitted`: the pictures already have the size of the model's image processor.
     """
 
     pieces: tuple[Ids | Rgb, ...]
@@ -44,11 +44,11 @@ class ChatPrompt:
 
 
 def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message], *, thinking: bool = False) -> ChatPrompt:
-    """The prompt of a chat, in the model's own template, up to where the assistant's answer begins; `thinking` as
-    `arr_coc.qwen.prompt.render_chat`.
+    """Return the prompt of a chat, in the model's own template, up to the beginning of the assistant's answer;
+    `thinking` as `arr_coc.qwen.prompt.render_chat`.
 
-    Raises OptionError for what is no message, or one of another kind than text and pictures; errors of `to_rgb`;
-    ModelError where the template cannot be used.
+    Raises OptionError for invalid messages and for content other than text and pictures, errors of `to_rgb`, and
+    ModelError if the template cannot be used.
     """
     texts: list[str] = []
     pictures: list[Rgb] = []
@@ -74,9 +74,9 @@ def prompt_of_messages(qwen: QwenVL, messages: Sequence[Message], *, thinking: b
 
 
 def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
-    """The prompts of a batch of sequences as the model's processor makes them; padding is left out.
+    """Return the prompts of a batch of sequences from the model's processor; padding is left out.
 
-    Raises ShapeError where the tensors do not fit each other or hold video, OptionError, and NonFiniteError.
+    Raises ShapeError if the tensors do not match or hold video, OptionError, and NonFiniteError.
     """
     inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
     prep = qwen.preprocessing
@@ -97,7 +97,7 @@ def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
 
 
 def fitted_model(qwen: QwenVL) -> QwenVL:
-    """The model for pictures that have the size already that it shows them in."""
+    """Return the model with preprocessing that does not resize, for pictures that already have their size."""
     return replace(qwen, preprocessing=replace(qwen.preprocessing, min_px=0, max_px=1 << 62))
 
 
@@ -106,13 +106,13 @@ def _attended(ids: torch.Tensor, attended: torch.Tensor, begin: int, end: int) -
 
 
 def _image(picture: ModelPicture) -> Rgb:
-    """The picture of tiles [rows * cols, 3, S, S] in 0..255: uint8 [rows * S, cols * S, 3]."""
+    """Join tiles [rows * cols, 3, S, S] in 0..255 to a picture uint8 [rows * S, cols * S, 3]."""
     tiles = picture.tiles.detach().cpu().float().round().clamp(0, 255).byte()
     return tiles.unflatten(0, picture.grid.shape).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
 
 
 def _last_question(qwen: QwenVL, ids: list[int]) -> str:
-    """The text of the last turn of a user; of everything if no turn of a user has text."""
+    """Return the text of the last user turn that has text; if none has, that of all tokens."""
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
     heading, close_id = qwen.token_ids("<|im_start|>user"), qwen.tokenizer.convert_tokens_to_ids("<|im_end|>")
     starts = [at + len(heading) for at in range(len(ids)) if ids[at : at + len(heading)] == heading]
@@ -125,7 +125,7 @@ def _last_question(qwen: QwenVL, ids: list[int]) -> str:
 
 
 def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str, Any]:
-    """The message with marks in place of its texts, which are added to `texts` as its pictures are to `pictures`."""
+    """Return the message with marks in place of its texts; append its texts to `texts`, its pictures to `pictures`."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or message.get("content") is None:
         raise OptionError(
             f"a message has a role and a content, got {message!r}",
@@ -155,7 +155,7 @@ def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str
 
 
 def _source(part: Message) -> object:
-    """The picture of an image's part: a file's path, or something else that `to_rgb` takes."""
+    """Return the picture of an image part: a file's path, or another input of `to_rgb`."""
     source = next((part[key] for key in PICTURE_KEYS if part.get(key) is not None), None)
     if isinstance(source, Mapping):
         source = source.get("url")
@@ -178,7 +178,7 @@ def _mark(index: int) -> str:
 
 
 def _pieces(qwen: QwenVL, prompt: str, texts: list[str], pictures: list[Rgb]) -> Iterator[Ids | Rgb]:
-    """Token ids and pictures of a prompt whose texts are marks; text between pictures is one piece."""
+    """Yield token ids and pictures of a prompt whose texts are marks; text between pictures is one piece."""
     opening, closing = qwen.token_ids("<|vision_start|>"), qwen.token_ids("<|vision_end|>")
     waiting, ids = iter(pictures), list[int]()
     for piece in re.split(f"({re.escape(IMAGE)}|\u2042text \\d+\u2042)", prompt):

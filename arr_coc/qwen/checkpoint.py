@@ -15,7 +15,7 @@ from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
-"""File in which transformers 5 saves all processors of a model, and the older one of the image processor alone."""
+"""File in which transformers 5 saves all processors of a model, and the older file of the image processor alone."""
 
 GENERATION_FILE = "generation_config.json"
 
@@ -40,7 +40,7 @@ THINKING_SWITCH = "enable_thinking"
 """Variable by which a chat template switches thoughts off, if it can."""
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-"""Files that may hold a chat template, beside `chat_template` in `tokenizer_config.json`."""
+"""Files that may hold a chat template, in addition to `chat_template` in `tokenizer_config.json`."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -53,8 +53,8 @@ CGROUP_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Contents of a model's folder: its family, `config.json`, the tensors of its weight files by name, and by which
-    method these were quantised, if at all. `notices`: lines that the user should read."""
+    """Contents of a model's folder: its family, `config.json`, the tensors of its weight files by name, and the method
+    by which these were quantised, if any. `notices`: lines to show to the user."""
 
     family: ModelFamily
     config: Mapping[str, Any]
@@ -64,11 +64,11 @@ class Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's `config.json`. Raises ModelNotFound where there is none, ModelError where it is no JSON object."""
+    """Read the folder's `config.json`. Raises ModelNotFound if it is missing, ModelError if it is no JSON object."""
     path = folder / "config.json"
     try:
-        there = path.is_file()
-        empty = not there and not any(folder.iterdir())
+        exists = path.is_file()
+        empty = not exists and not any(folder.iterdir())
     except OSError as error:
         raise ModelError(f"the folder {folder} cannot be read ({error.strerror})", "check its permissions") from error
     if (folder / ADAPTER_FILE).is_file():
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder} holds an adapter (LoRA) of {base}, not a model",
             "merge it into that model with peft's merge_and_unload(), and give the folder of the result",
         )
-    if there:
+    if exists:
         return read_object(path)
     snapshots = [path.parent for path in sorted(folder.glob("snapshots/*/config.json"))]
     if snapshots:
@@ -85,15 +85,15 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelNotFound(f"{folder} is a folder of the hub's cache", f"give the name {name}, or {snapshots[-1]}")
     if next(folder.glob("*.gguf"), None) is not None:
         raise ModelNotFound(f"{folder} holds a GGUF file, which is not read", GGUF_REMEDY)
-    found = "is empty" if empty else "has no config.json"
-    raise ModelNotFound(f"{folder} {found}", "give the folder of a model, or a name on the hub")
+    problem = "is empty" if empty else "has no config.json"
+    raise ModelNotFound(f"{folder} {problem}", "give the folder of a model, or a name on the hub")
 
 
 def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The file with the folder's image preprocessing, and its values; None without one.
+    """Return the file with the folder's image preprocessing, and its values; None if the folder has no such file.
 
-    As transformers reads them: the section of `processor_config.json`, in which transformers 5 saves all processors
-    of a model, goes before `preprocessor_config.json`. Raises ModelError for a file that is no JSON object.
+    As in transformers, the section of `processor_config.json`, in which transformers 5 saves all processors of a model,
+    takes precedence over `preprocessor_config.json`. Raises ModelError for a file that is no JSON object.
     """
     path = folder / PROCESSOR_FILE
     section = read_object(path).get("image_processor") if path.is_file() else None
@@ -104,9 +104,9 @@ def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def check_folder(folder: Path, name: str) -> Checkpoint:
-    """Check that the folder of the model `name` is whole, and return its contents. Reads headers, no weights.
+    """Check that the folder of the model `name` is complete, and return its contents. Reads headers, no weights.
 
-    Raises ModelNotFound where config, weights, some shards or the tokenizer are missing, and ModelError for another
+    Raises ModelNotFound if config, weights, some shards or the tokenizer are missing, and ModelError for another
     architecture, damaged files, weights that `config.json` does not describe, and a method of quantisation whose
     package is not installed.
     """
@@ -122,7 +122,7 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
         yield f"no {PROCESSOR_FILE} or {IMAGE_PROCESSOR_FILE}, so the published preprocessing of {family.title} is used"
     template = chat_template(folder)
     if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
-        yield "the model was made to think before it answers; with answer.thinking = off its prompt ends that at once"
+        yield "the model thinks before it answers; with answer.thinking = off its prompt ends the thoughts at once"
     path = folder / GENERATION_FILE
     penalty = read_object(path).get("repetition_penalty") if path.is_file() else None
     if penalty not in (None, 1):
@@ -132,8 +132,8 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
 def described(
     config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a configuration and tensors. Raises ModelError where they do not fit, or cannot be
-    used: another architecture, or a method of quantisation as `check_quantisation`."""
+    """Return the checkpoint of a configuration and tensors. Raises ModelError if they do not match, for another
+    architecture, and for a method of quantisation as `check_quantisation`."""
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
     check_quantisation(quantised, name)
@@ -153,8 +153,8 @@ def may_be_quantised(name: str | Path | None) -> bool:
 
 
 def _check_tokenizer(folder: Path, name: str) -> None:
-    """Raises ModelNotFound where tokenizer files are missing, ModelError where they are pointers or too large, and for
-    a chat template that is missing or knows no images."""
+    """Raise ModelNotFound if tokenizer files are missing, ModelError if they are pointers or too large, and for a chat
+    template that is missing or has no images."""
     if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
         wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
         raise ModelNotFound(
@@ -184,7 +184,7 @@ def _check_tokenizer(folder: Path, name: str) -> None:
 
 
 def chat_template(folder: Path) -> str:
-    """Return the text of the folder's chat template, the default one of several; empty without one."""
+    """Return the text of the folder's chat template, the default one of several; empty if there is none."""
     path = folder / TEMPLATE_FILES[0]
     if path.is_file():
         return path.read_text("utf-8", errors="replace")
@@ -199,7 +199,7 @@ def chat_template(folder: Path) -> str:
 
 
 def free_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Bytes that can still be had: what the system has, or what the container still may."""
+    """Return the free memory of the system, or of the container's limit if that is less."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -216,17 +216,17 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def unseen_words(question: str, token_ids: Callable[[str], list[int]]) -> tuple[str, ...]:
-    """The words of `question` that take several tokens, in their order, each once, in lower case.
+    """Return the words of `question` that take several tokens, in their order, each once, in lower case.
 
-    For a model whose tokenizer was made from its own small world, and so has a token for every word of it. Words in
-    capitals are read letter by letter ("is there a word STOP?") and count as seen. `token_ids` are those of a text.
+    For a model whose tokenizer was built from its own small world, so that each word of that is one token. Words in
+    capitals are read letter by letter ("is there a word STOP?") and count as seen. `token_ids` tokenizes a text.
     """
     words = [word.lower() for word in WORD.findall(question) if len(word) == 1 or not word.isupper()]
     return tuple(dict.fromkeys(word for word in words if len(token_ids(f" {word}")) > 1))
 
 
 def folder_token_ids(folder: Path) -> Callable[[str], list[int]]:
-    """Token ids of a text by the `tokenizer.json` in a model's folder, without transformers."""
+    """Return a function that tokenizes text by a folder's `tokenizer.json`, without transformers."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,15 +1,15 @@
 """Cache with marks, prefill, tokens through the decoder's layers, choice of the next token; text streaming.
 
-The stock dynamic cache joins all keys to a new tensor for every token; the stock static one cannot be rewound.
+The stock dynamic cache copies all keys to a new tensor for every token; the stock static cache cannot be rewound.
 
-No mask is made, no position is worked out and no hook runs. The products are the stock model's, in its order, so the
-logits are too.
+`through_layers` builds no mask, computes no positions and runs no hooks. Its products are those of the stock model, in
+the same order, so the logits are equal.
 
-Positions are passed at every call, as three rows, and a cache always: the stock model then builds the plain causal mask
-and keeps no state of its own between calls.
+Calls of the stock model always pass positions, as three rows, and a cache: it then builds the plain causal mask and
+keeps no state between calls.
 
-Layers that attend keep keys and values, which can be cut off anywhere. A recurrent layer keeps one state, of which a
-copy is made at every mark.
+Attention layers keep keys and values, which can be cut off after any token. A recurrent layer keeps one state, which is
+copied at every mark.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Key = TypeVar("Key")
 
 
 LayerState = tuple[torch.Tensor, torch.Tensor]
-"""State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and what it made of all tokens
+"""State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and its recurrent state
 [1, heads, key size, value size]."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheMark(Generic[Key]):
-    """The end of one kept piece: what it held, how many tokens lie before its end, and the next text position; once the
-    cache holds it, also the state of each recurrent layer there."""
+    """End of one cached piece: its key, the number of tokens up to its end, and the next text position; once the cache
+    holds it, also the state of each recurrent layer there."""
 
     key: Key
     tokens: int
@@ -57,9 +57,9 @@ class CacheMark(Generic[Key]):
 
 
 class PrefixCache(Generic[Key]):
-    """Memory of the layers, in `kv`, of a prompt whose pieces are known by key.
+    """Cache of the decoder's layers, in `kv`, for a prompt whose pieces have keys.
 
-    Rewinding to a mark is exact: what lies before it never depended on what came after. Batch size 1.
+    A rewind to a mark is exact: tokens before it never depended on later ones. Batch size 1.
     """
 
     def __init__(self, kv: Any) -> None:
@@ -67,7 +67,7 @@ class PrefixCache(Generic[Key]):
         self.marks: list[CacheMark[Key]] = []
 
     def __len__(self) -> int:
-        """Tokens held."""
+        """Number of tokens held."""
         return int(self.kv.get_seq_length())
 
     @property
@@ -76,7 +76,7 @@ class PrefixCache(Generic[Key]):
         return self.marks[-1].position if self.marks else 0
 
     def rewind(self, keys: Sequence[Key]) -> int:
-        """Keeps the longest run of marks that `keys` begins with, drops the rest, and returns how many were kept."""
+        """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept."""
         kept = 0
         for mark, key in zip(self.marks, keys, strict=False):
             if mark.key != key:
@@ -84,7 +84,7 @@ class PrefixCache(Generic[Key]):
             kept += 1
         del self.marks[kept:]
         tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
-        if tokens < len(self) or self.recurrent:  # an answer changes a state without being counted
+        if tokens < len(self) or self.recurrent:  # an answer changes states, and its tokens are not counted
             self.show(tokens, states)
         return kept
 
@@ -95,16 +95,16 @@ class PrefixCache(Generic[Key]):
 
     @property
     def recurrent(self) -> list[RecurrentLayer]:
-        """Layers with a state, which no token can be removed from."""
+        """Layers with a state, from which no token can be removed."""
         return [layer for layer in self.kv.layers if isinstance(layer, RecurrentLayer)]
 
     def states(self) -> tuple[LayerState | None, ...]:
-        """Return a copy of the state of each recurrent layer as it is."""
+        """Return a copy of the current state of each recurrent layer."""
         return tuple(layer.snapshot() for layer in self.recurrent)
 
     @torch.inference_mode()
     def show(self, tokens: int, states: Sequence[LayerState | None]) -> None:
-        """Hold the first `tokens` of what was written, with the `states` of recurrent layers there; () for none."""
+        """Set the length to the first `tokens` written, with the `states` of recurrent layers there; () for none."""
         for layer in self.attending:
             layer.show(tokens)
         for number, recurrent in enumerate(self.recurrent):
@@ -112,11 +112,11 @@ class PrefixCache(Generic[Key]):
 
     @torch.inference_mode()
     def remove(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Remove the tokens `rows` int64 [M] behind the last mark: the last ones take their places. Not for recurrent
+        """Remove the tokens `rows` int64 [M] after the last mark; the last tokens fill their rows. Not for recurrent
         layers.
 
-        Attention does not depend on the order of what is held, as each key is rotated to its position. Returns the rows
-        that were filled, and those that they were filled from, both int64.
+        Attention does not depend on the order of keys, as each key is rotated to its position. Returns the rows that
+        were filled and the rows that they were filled from, both int64.
         """
         held = len(self)
         stays = torch.ones(held, dtype=torch.bool)
@@ -125,14 +125,13 @@ class PrefixCache(Generic[Key]):
         holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
         for layer in self.attending:
             for room in (layer.room_keys, layer.room_values):
-                there = movers.to(room.device)
-                room.index_copy_(-2, holes.to(room.device), room.index_select(-2, there))
+                room.index_copy_(-2, holes.to(room.device), room.index_select(-2, movers.to(room.device)))
             layer.show(count)
         return holes, movers
 
     @torch.inference_mode()
     def reset(self) -> None:
-        """Hold nothing, and overwrite what was written by zeros: it may be half written, or hold NaN."""
+        """Empty the cache and overwrite its memory with zeros, as it may be half written or hold NaN."""
         for layer in self.attending:
             layer.room_keys.zero_()
             layer.room_values.zero_()
@@ -140,8 +139,8 @@ class PrefixCache(Generic[Key]):
         self.show(0, ())
 
     def reach(self, marks: Sequence[CacheMark[Key]]) -> Sequence[CacheMark[Key]]:
-        """Keep those of the marks, in order, up to which all is held; returns the others. With recurrent layers, what
-        is held ends at the last one."""
+        """Add the marks, in order, whose tokens are all held, and return the others. With recurrent layers, the cache
+        must end at the last mark added."""
         reached = [mark for mark in marks if mark.tokens <= len(self)]
         assert not self.recurrent or all(mark.tokens == len(self) for mark in reached), "its state has moved on"
         states = self.states() if reached else ()
@@ -150,8 +149,7 @@ class PrefixCache(Generic[Key]):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the keys and values that are held, with the room that a cache of their own would have, and of all
-        states."""
+        """Bytes of the keys and values held, rounded up to the room of a separate cache, and of all states."""
         tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
         rooms = [rows for layer in self.attending for rows in (layer.room_keys, layer.room_values)]
         keys_values = sum(tokens * (rows.nbytes // rows.shape[-2]) for rows in rooms if rows.numel())
@@ -161,13 +159,13 @@ class PrefixCache(Generic[Key]):
 
 
 ROOM_TOKENS = 256
-"""A layer's room is a multiple of this, so that it seldom has to grow."""
+"""Tokens by which a layer's room grows, so that it seldom has to be copied."""
 
 
 class GrowableLayer(DynamicLayer):
     """One layer's keys and values [1, heads, tokens, head_dim]: views of the beginning of larger tensors.
 
-    To `show` fewer, as a rewind does, gives the room behind them back. `room_keys` and `room_values` are those
+    `show` shortens the views, as a rewind does, and later tokens reuse the room. `room_keys` and `room_values` are the
     larger tensors; they are replaced only when the room grows.
     """
 
@@ -180,7 +178,7 @@ class GrowableLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds keys and values [1, heads, L, head_dim]; returns all that are held."""
+        """Append keys and values [1, heads, L, head_dim]; return all that are held."""
         held = self.get_seq_length()
         total = held + key_states.shape[-2]
         self.make_room(total, key_states, value_states)
@@ -190,13 +188,13 @@ class GrowableLayer(DynamicLayer):
         return self.keys, self.values
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Sees to it that so many tokens fit; what is held stays. The tensors say heads, head_dim, dtype and device."""
+        """Make room for `tokens` tokens; the contents stay. The tensors give heads, head_dim, dtype and device."""
         if self.is_initialized and tokens <= self.room_keys.shape[-2]:
             return
         held = self.get_seq_length()
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
         for name, kept, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
-            # Zeros, because a product with what was never written would turn a weight of 0 into NaN.
+            # Zeros, because a weight of 0 times unwritten memory may be NaN.
             larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1])
             if held:
                 larger[..., :held, :] = kept
@@ -205,14 +203,14 @@ class GrowableLayer(DynamicLayer):
         self.show(held)
 
     def show(self, tokens: int) -> None:
-        """Holds the first `tokens` of what was written."""
+        """Set the length to the first `tokens` written."""
         if not self.is_initialized:
             return
         self.keys, self.values = self.room_keys[..., :tokens, :], self.room_values[..., :tokens, :]
 
 
 class RecurrentLayer(LinearAttentionLayer):
-    """One layer's state, of one size whatever it has read; it is written in place."""
+    """One layer's state, of constant size and written in place."""
 
     def lazy_initialization(
         self,
@@ -221,7 +219,7 @@ class RecurrentLayer(LinearAttentionLayer):
         state_idx: int = 0,
         conv_kernel_size: int | None = None,
     ) -> None:
-        """Makes room for what the stock layer is about to write; nothing is marked for torch's compiler."""
+        """Allocate the states that the stock layer writes; nothing is marked for torch's compiler."""
         if conv_states is not None:
             size = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
             self.device, self.dtype, self.conv_kernel_size[state_idx] = conv_states.device, conv_states.dtype, size
@@ -233,13 +231,13 @@ class RecurrentLayer(LinearAttentionLayer):
 
     @property
     def state(self) -> LayerState | None:
-        """The state as it is; None before the first token."""
+        """The current state, not copied; None before the first token."""
         if not self.has_previous_state[0]:
             return None
         return self.conv_states[0], self.recurrent_states[0]
 
     def require_state(self) -> LayerState:
-        """Return the state as it is, once a prompt was read."""
+        """Return the current state, not copied; a prompt must have been read."""
         assert self.state is not None, "nothing was read"
         return self.state
 
@@ -248,7 +246,7 @@ class RecurrentLayer(LinearAttentionLayer):
         return None if self.state is None else (self.state[0].clone(), self.state[1].clone())
 
     def restore(self, state: LayerState | None) -> None:
-        """Go on from a state; None: as before the first token."""
+        """Set the state; None: as before the first token."""
         if state is not None:
             for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
                 now.copy_(then)
@@ -256,7 +254,7 @@ class RecurrentLayer(LinearAttentionLayer):
 
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
-    """Return an empty cache for the stock language model, without gradients: it is written in place."""
+    """Return an empty cache for the stock language model; it is written in place, so it takes no gradients."""
     recurrent = qwen.layers.recurrent
     numbers = range(len(qwen.layers.attending) + len(recurrent))
     return PrefixCache(
@@ -265,17 +263,17 @@ def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
 
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""What a layer (its number) makes of the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
-tokens, all rotated: N * heads * head_dim numbers in this order, in any shape."""
+"""Attention of a layer (its number) over the queries [N, heads, head_dim], keys and values [N, kv heads, head_dim] of N
+tokens, queries and keys rotated. Returns N * heads * head_dim numbers in this order, in any shape."""
 
 Recur = Callable[[int, Any, torch.Tensor], torch.Tensor]
-"""What a recurrent layer (its number, and the stock module) makes of the rows [N, D] of N tokens: [N, D]."""
+"""Output [N, D] of a recurrent layer (its number, and the stock module) for the rows [N, D] of N tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeepstackRows:
-    """Rows that the first layers add to visual tokens: `visual` bool [N] says which of N tokens they are, and `levels`
-    are the rows [K, D] for their K, one tensor a layer."""
+    """Rows that the first layers add to visual tokens: `visual` bool [N] marks the K visual ones of N tokens, `levels`
+    holds their rows [K, D], one tensor a layer."""
 
     visual: torch.Tensor
     levels: Sequence[torch.Tensor] = ()
@@ -290,8 +288,8 @@ def through_layers(
     recur: Recur | None = None,
     deepstack: DeepstackRows | None = None,
 ) -> torch.Tensor:
-    """N tokens behind the last layer, before its norm [N, D]: `embeds` [N, D]; `cos`, `sin` [head_dim] or
-    [N, 1, head_dim] rotate them to their places."""
+    """Run N tokens `embeds` [N, D] through all layers; return hidden states [N, D] before the final norm. `cos` and
+    `sin` [head_dim] or [N, 1, head_dim] rotate them to their positions."""
     hidden, family, attentions = embeds, qwen.family, qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
         entering, attention = layer.input_layernorm(hidden), attentions.get(index)
@@ -320,8 +318,8 @@ def through_layers(
 def projected_query(
     family: ModelFamily, attention: Any, entering: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The queries [N, heads, head_dim] of N rows [N, D] before their rotation, and the gates of what attention makes of
-    them, if the family has any."""
+    """Return the queries [N, heads, head_dim] of N rows [N, D] before their rotation, and the gates of the attention's
+    output, if the family has gates."""
     query, gate = linear_rows(attention.q_proj, entering), None
     if family.gated:
         query, gate = query.view(len(entering), -1, 2 * attention.head_dim).chunk(2, dim=-1)
@@ -330,14 +328,14 @@ def projected_query(
 
 
 def logits_of(qwen: QwenVL, hidden: torch.Tensor) -> torch.Tensor:
-    """The logits [N, vocabulary] after N tokens [N, D] that went through the layers."""
+    """Return the logits [N, vocabulary] of hidden states [N, D] from `through_layers`."""
     return linear_rows(qwen.model.lm_head, qwen.language_model.norm(hidden))
 
 
 def linear_rows(linear: Any, rows: torch.Tensor) -> torch.Tensor:
-    """`linear` of rows [N, D]. One row in bfloat16 on a CPU with AMX is matrix times vector, which reads weights as
-    fast as memory gives them: a product of matrices arranges them in tiles first. Without AMX that product is the
-    faster."""
+    """Apply `linear` to rows [N, D]. One row in bfloat16 on a CPU with AMX is computed as matrix times vector, which
+    reads weights at memory speed, while a product of matrices first rearranges them in tiles. Without AMX the product
+    of matrices is faster."""
     single = len(rows) == 1 and rows.dtype == torch.bfloat16 and rows.device.type == "cpu"
     if not (single and type(linear) is nn.Linear and has_amx()) or linear.bias is not None:
         product: torch.Tensor = linear(rows)
@@ -346,15 +344,15 @@ def linear_rows(linear: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _mlp_of_rows(mlp: Any, rows: torch.Tensor) -> torch.Tensor:
-    if not hasattr(mlp, "gate_proj"):  # a mixture of experts, which wants the batch axis
+    if not hasattr(mlp, "gate_proj"):  # a mixture of experts, which needs the batch axis
         mixed: torch.Tensor = mlp(rows[None])[0]
         return mixed
     return linear_rows(mlp.down_proj, mlp.act_fn(linear_rows(mlp.gate_proj, rows)) * linear_rows(mlp.up_proj, rows))
 
 
 class PromptPart:
-    """A run of text and frames that is prefilled in one go, after `tokens` tokens, its text beginning at `position`.
-    Once it is, its `marks` hold."""
+    """A run of text and frames that is prefilled at once, after `tokens` tokens and from text `position` on. Both
+    advance as text and frames are added; `marks` are valid after the prefill."""
 
     def __init__(self, qwen: QwenVL, tokens: int, position: int) -> None:
         self.tokens = tokens
@@ -368,27 +366,27 @@ class PromptPart:
 
     @property
     def length(self) -> int:
-        """Tokens that were added."""
+        """Number of tokens added."""
         return sum(len(rows) for rows in self._embeds)
 
     def mark(self, key: Any) -> None:
-        """Notes that the piece `key` ends here."""
+        """Mark the end of the piece `key`."""
         self.marks.append(CacheMark(key, self.tokens, self.position))
 
     def text(self, ids: tuple[int, ...] | list[int]) -> None:
-        """Adds token ids."""
+        """Add token ids."""
         if ids:
             self._add(self._qwen.embed(list(ids)), text_positions(self.position, len(ids)), visual=False)
             self.position += len(ids)
 
     def frame(self, frame: EncodedFrame) -> slice:
-        """Adds a frame; returns where its tokens stand, counted from the beginning of the cache."""
+        """Add a frame; return the rows of the cache that its tokens will have."""
         place = self.visual(frame)
         self.end_frame(frame.grid)
         return place
 
     def visual(self, frame: EncodedFrame) -> slice:
-        """Adds tokens of a frame that goes on; returns where they stand, counted from the beginning of the cache."""
+        """Add tokens of a frame without its end; return the rows of the cache that they will have."""
         embeds = frame.tokens.embeds[0].to(self._qwen.device)
         first = self.tokens
         self._add(embeds, visual_positions(self.position, frame.regions[0]), visual=True)
@@ -396,17 +394,17 @@ class PromptPart:
         return slice(first, self.tokens)
 
     def end_frame(self, grid: TileGrid) -> None:
-        """Ends a frame whose tokens have been added: text goes on behind it."""
+        """End a frame whose tokens have been added; text continues after it."""
         self.position = after_frame(self.position, grid)
 
     @property
     def stops(self) -> list[int]:
-        """Numbers of added tokens before its marks, with 0 and all of them, in order."""
+        """Numbers of added tokens before each mark, with 0 and `length`, in order."""
         before = self.tokens - self.length
         return sorted({0, self.length, *(mark.tokens - before for mark in self.marks)})
 
     def inputs(self, begin: int = 0, end: int | None = None) -> dict[str, Any]:
-        """The language model's arguments for the added tokens from `begin` on, up to `end`."""
+        """Return the language model's arguments for the added tokens from `begin` on, up to `end`."""
         arguments: dict[str, Any] = {
             "inputs_embeds": torch.cat(self._embeds)[None, begin:end],
             "position_ids": torch.cat(self._positions, dim=1)[:, None, begin:end],
@@ -430,9 +428,9 @@ class PromptPart:
 
 @torch.inference_mode()
 def prefill(qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any]) -> torch.Tensor:
-    """Adds a part to the cache. Returns the logits [vocabulary] of what follows its last token.
+    """Add a part to the cache and return the logits [vocabulary] after its last token.
 
-    With recurrent layers it is read up to one mark after the other, as a state is known after the last token alone.
+    With recurrent layers it is read mark by mark, as a layer's state is available only after the last token of a pass.
     """
     waiting: Sequence[CacheMark[Any]] = part.marks
     for begin, end in pairwise(part.stops if cache.recurrent else (0, part.length)):
@@ -452,10 +450,10 @@ def least_probability(
     ids: Sequence[int],
     ends: Collection[int],
 ) -> float:
-    """Probability of the least likely of the tokens `ids`, one of `ends` after them, as an answer to a prompt.
+    """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
 
-    `cache` holds the prompt, also afterwards; `logits` [vocabulary] are those after it. Without `ends`, none of them is
-    expected. Raises NonFiniteError if logits hold NaN or Inf.
+    `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
+    token is scored. Raises NonFiniteError if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -476,9 +474,9 @@ def least_probability(
 
 @torch.inference_mode()
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
-    """Adds one token (int64 scalar) at a text position to the cache, through the stock model's forward.
+    """Add one token (int64 scalar) at a text position to the cache, through the stock model's forward.
 
-    Returns the logits [vocabulary] after it. `DecodeStep` gives the same, sooner, if the model `decodes_plainly`.
+    Returns the logits [vocabulary] after it. `DecodeStep` computes the same faster if the model `decodes_plainly`.
     """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)
@@ -490,10 +488,10 @@ def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) 
 
 @torch.inference_mode()
 def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator | None) -> torch.Tensor:
-    """The next token (int64 scalar) from logits [vocabulary].
+    """Choose the next token (int64 scalar) from logits [vocabulary].
 
-    Nucleus sampling (arXiv:1904.09751): the likeliest tokens whose probabilities reach `top_p`, never none; of the
-    likeliest `top_k` alone, and their probabilities, if that is above 0.
+    Nucleus sampling (arXiv:1904.09751): from the likeliest tokens whose probabilities reach `top_p`, at least one. A
+    `top_k` above 0 first limits the tokens to the likeliest `top_k`, with their probabilities normalised.
     """
     if options.temperature == 0:
         return logits.argmax()
@@ -503,7 +501,7 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
         chances = chances / chances.sum()
     before = chances.cumsum(0) - chances
     chances = torch.where(before < options.top_p, chances, 0.0)
-    # The draw of `multinomial`, which would wait for the device.
+    # The draw of `multinomial`, without its device synchronisation.
     race = torch.empty_like(chances).exponential_(generator=generator)
     return tokens[(chances / race).argmax()]
 
@@ -511,14 +509,14 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
 def choose_finite(
     logits: torch.Tensor, options: Decoding, generator: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next token, and whether all logits are finite: two int64 scalars, not waited for."""
+    """Choose the next token; return it, and 1 if all logits are finite, else 0: int64 scalars, not synchronised."""
     finite = logits.isfinite().all()
     token = choose(torch.where(finite, logits, 0.0), options, generator)
     return token, finite.to(token.dtype)
 
 
 def not_finite(index: int) -> NonFiniteError:
-    """The error of an answer's token number `index`."""
+    """Return the error for non-finite logits of an answer's token number `index`."""
     return NonFiniteError(f"the logits of answer token {index} hold NaN or Inf; try dtype float32 or bfloat16")
 
 
@@ -527,8 +525,8 @@ _UNFINISHED = "\ufffd"
 
 @dataclass(slots=True)
 class Thoughts:
-    """State of the thoughts before an answer, which the tokens `begin` and `end` enclose: `begun` and `ended`, and how
-    many `tokens` they have so far, with those two. `shown`: they are part of the answer's text."""
+    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and the
+    number of `tokens` so far, including these two. `shown`: thoughts are part of the answer's text."""
 
     begin: int
     end: int
@@ -538,7 +536,8 @@ class Thoughts:
     tokens: int = 0
 
     def take(self, token: int) -> bool:
-        """Return True if the next token belongs to thoughts. An answer that begins without them has none."""
+        """Count the next token; return True if it belongs to thoughts. An answer that begins without thoughts has
+        none."""
         if self.ended:
             return False
         self.begun = self.begun or token == self.begin
@@ -548,11 +547,12 @@ class Thoughts:
 
 
 class TextStream:
-    """Turns token ids into pieces of text whose concatenation is the decoded whole, up to the first of `stop_strings`.
+    """Incremental detokenizer: pieces of text whose concatenation is the decoded text, up to the first of
+    `stop_strings`.
 
-    A token may end in the middle of a UTF-8 character; text is held back until the character is whole. `stopped`: a
-    stop string was the end of the last piece, and no text follows. `thoughts` that are not shown are left out, with the
-    space behind them.
+    A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
+    the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
+    them.
     """
 
     def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = (), thoughts: Thoughts | None = None) -> None:
@@ -567,7 +567,7 @@ class TextStream:
         self._context_ids = 0
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; may be empty."""
+        """Return the text that this token completes; may be empty."""
         if self._thoughts is not None and self._thoughts.take(token_id) and not self._thoughts.shown:
             self._begins = True
             return ""
@@ -584,7 +584,7 @@ class TextStream:
         return 0 if self._thoughts is None else self._thoughts.tokens
 
     def finish(self) -> str:
-        """Return the text that is still held back, with U+FFFD where a character never became whole."""
+        """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
 
     def _up_to_stop(self, piece: str) -> str:

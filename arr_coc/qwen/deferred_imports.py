@@ -1,11 +1,12 @@
-"""Import of transformers without what answering needs none of: the compiler, the distributed and the unused half.
+"""Import of transformers without the parts that answering does not need: compiler, distributed and unused modules.
 
-`import transformers.modeling_utils` takes longer than `import torch`. Most of it is spent on torch's compiler, on
-torch.distributed, on accelerate and on a list of all models made from two thousand files. Here these are put off until
-something in them is asked for. Answers are the same; a version that needs more of them at once imports it at once.
+`import transformers.modeling_utils` takes longer than `import torch`. Most of the time goes to torch's compiler,
+torch.distributed, accelerate and a list of all models that is built from two thousand files. These imports are deferred
+until an attribute of them is used. Answers are the same; a version of transformers that needs one of them during its
+import gets it then.
 
-The process that did this has no tensor parallelism and no device maps by transformers, and what transformers marks for
-the compiler meanwhile is not marked.
+A process that imports transformers this way has no tensor parallelism and no device maps of transformers, and the
+functions that transformers marks for the compiler during the import stay unmarked.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ LIBRARY = "transformers"
 MODELS = "transformers.models"
 
 MASK_HELPER = "torch._dynamo._trace_wrapped_higher_order_op"
-"""Module of the compiler from which transformers takes a class for its masks; it needs nothing else of it."""
+"""Module of the compiler with a class for transformers' masks, the only part of the compiler that these need."""
 
 
 @contextmanager
 def deferred_imports(*models: str | Path | None) -> Iterator[None]:
-    """Imports of transformers inside the block leave out what a loaded model does not need.
+    """Context manager in which imports of transformers leave out the parts that a loaded model does not need.
 
-    For a process that loads `models` (folders, names on the hub, None for the bundled one) whole, on one device, and
-    compiles nothing. It changes nothing where transformers has been imported before. If a model may be quantised,
-    accelerate stays visible: transformers asks for it then, and decides at its import whether to use it.
+    For a process that loads `models` (folders, names on the hub, None for the bundled one), each on one device, and
+    compiles nothing. It has no effect if transformers has been imported before. If a model may be quantised, accelerate
+    stays visible: transformers then requires it, and checks for it when it is imported.
     """
     if LIBRARY in sys.modules:
         yield
@@ -56,7 +57,8 @@ def deferred_imports(*models: str | Path | None) -> Iterator[None]:
 
 
 class DeferredListing(ModuleType):
-    """Package that only lists what its modules hold, and is listed when something is asked for that is no module."""
+    """Stand-in for a package whose code only lists its modules; the code runs when an attribute other than a module is
+    used."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -77,14 +79,14 @@ class DeferredListing(ModuleType):
             self._began = True
             assert self.__loader__ is not None
             self.__loader__.exec_module(self)  # type: ignore[attr-defined]
-        listed = sys.modules[self.__name__]  # its own code may have put another module in its place
+        listed = sys.modules[self.__name__]  # the package's code may have replaced this module
         if listed is self:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(listed, name)
 
 
 class DeferredCompiler(ModuleType):
-    """Stand-in of torch's compiler, until it is removed or something of the compiler itself is asked for."""
+    """Stand-in for torch's compiler, until it is removed or another attribute of the compiler is used."""
 
     def __init__(self) -> None:
         super().__init__(COMPILER)
@@ -100,13 +102,13 @@ class DeferredCompiler(ModuleType):
         sys.meta_path.insert(0, self._finder)
 
     def remove(self) -> None:
-        """Leaves the place to the compiler itself. May be called twice."""
+        """Remove the stand-in, so that the next import gets the compiler. May be called twice."""
         if sys.modules.get(COMPILER) is self:
             sys.meta_path.remove(self._finder)
             del sys.modules[COMPILER], vars(self._torch)["_dynamo"]
 
     def disable(self, function: Any = None, recursive: bool = True, **options: Any) -> Callable[..., Any]:
-        """Stands for the compiler's own: without one, nothing has to be kept from it."""
+        """Stand-in for the compiler's `disable`: calls the function directly until the compiler is imported."""
         if function is None:
             return functools.partial(self.disable, recursive=recursive, **options)
 
@@ -120,7 +122,7 @@ class DeferredCompiler(ModuleType):
         return call
 
     def allow_in_graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Leaves a function as it is."""
+        """Return the function unchanged."""
         return function
 
     assume_constant_result = allow_in_graph
@@ -133,7 +135,7 @@ class DeferredCompiler(ModuleType):
 
 
 class _CompilerFinder(MetaPathFinder, Loader):
-    """Imports the compiler itself before any other of its modules."""
+    """Finder that imports the compiler before any of its modules."""
 
     def __init__(self, stand_in: DeferredCompiler) -> None:
         self._stand_in = stand_in
@@ -163,7 +165,7 @@ def _defer_library(*, hides_accelerate: bool) -> None:
     if hides_accelerate:
         _answer_no(import_utils, "is_accelerate_available", _without(sys.modules, "accelerate"))
     kernels = find_spec("kernels")
-    if kernels is not None and kernels.origin is None:  # a folder of that name, whose package is sought in all others
+    if kernels is not None and kernels.origin is None:  # a folder, whose version would be sought in all packages
         _answer_no(import_utils, "is_kernels_available", _without(sys.modules, "kernels"))
     for module in (import_utils, sys.modules["transformers.utils"]):
         if hasattr(module, "direct_transformers_import"):
@@ -182,20 +184,20 @@ def _put(name: str) -> DeferredListing:
 
 @contextmanager
 def _without(names: dict[str, Any], name: str) -> Iterator[None]:
-    """Takes a module, or a function that tells whether there is one, for absent inside the block."""
-    there, before = name in names, names.get(name)
+    """Context manager that makes a module appear not to be installed; a function in its place returns False."""
+    present, before = name in names, names.get(name)
     names[name] = (lambda: False) if callable(before) else None
     try:
         yield
     finally:
-        if there:
+        if present:
             names[name] = before
         else:
             del names[name]
 
 
 def _answer_no(module: ModuleType, question: str, absent: Any) -> None:
-    """Asks transformers whether a package is there while it seems absent; it remembers the answer."""
+    """Call transformers' check for a package while that appears absent; the check caches its result."""
     asked: Any = getattr(module, question, None)
     with absent:
         if hasattr(asked, "cache_info"):

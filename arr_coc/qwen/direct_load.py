@@ -1,7 +1,7 @@
 """Load of a small model without torch's meta device, which would import the compiler's mathematics first.
 
-`from_pretrained` builds a model without memory and fills it. For gigabytes that is right; for a small model the import
-takes several times as long as reading the weights.
+`from_pretrained` builds a model without memory and then fills it. That suits gigabytes of weights; for a small model
+the import takes several times as long as reading the weights.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from arr_coc.qwen.convert_dtype import MappedWeights
 from arr_coc.qwen.weight_files import weight_files
 
 TIED = "lm_head.weight"
-"""Weight that a checkpoint may leave out, because it is the embeddings."""
+"""Weight that a checkpoint may leave out, because it is tied to the embeddings."""
 
 KNOWN_ATTENTION = ("eager", "sdpa")
-"""Implementations of attention that a folder may choose. transformers fetches others as code from the hub."""
+"""Implementations of attention that a folder may choose. transformers downloads others as code from the hub."""
 
 
 def read_transformers_config(folder: Path) -> Any:
@@ -35,10 +35,10 @@ def read_transformers_config(folder: Path) -> Any:
 
 
 def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
-    """Builds the model of a folder on the CPU with its weights in it, of this dtype.
+    """Build a folder's model on the CPU with its weights, in this dtype.
 
-    None where its weights are not the model's own, name by name and shape by shape, or are quantised:
-    `from_pretrained` knows how to convert them, or says what is wrong.
+    Returns None if the weights do not match the model in names and shapes, or are quantised; `from_pretrained` converts
+    such weights or reports the error.
     """
     from transformers.generation.configuration_utils import GenerationConfig
     from transformers.initialization import no_init_weights
@@ -66,9 +66,9 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
 
 
 def _fit(model: Any, weights: dict[str, torch.Tensor]) -> bool:
-    """Whether these are the model's weights, but for an output that is tied."""
-    wanted = {key: value.shape for key, value in model.state_dict().items()}
-    found = {key: value.shape for key, value in weights.items()}
-    return wanted in (found, {TIED: wanted.get(TIED)} | found) and all(
+    """Return True if these are all the model's weights; a tied output may be missing."""
+    expected = {key: value.shape for key, value in model.state_dict().items()}
+    stored = {key: value.shape for key, value in weights.items()}
+    return expected in (stored, {TIED: expected.get(TIED)} | stored) and all(
         value.is_floating_point() for value in weights.values()
     )

@@ -1,8 +1,8 @@
 """Encoding of packets to visual tokens: full, prune, sparse, weighted, incremental.
 
-What is kept of an unchanged region was computed among neighbours as they were then, so it drifts from the truth while
-they change; `arr_coc.qwen.vision_cache` says how it is brought back. Where everything is encoded, the result is that of
-`encode_regions`, bit for bit.
+Cached keys and values of an unchanged region were computed with its earlier neighbours, so they drift from a full
+encoding as the neighbours change; `arr_coc.qwen.vision_cache` describes how they are refreshed. If all regions are
+encoded, the result equals that of `encode_regions` bit for bit.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VisionStats:
-    """Cost of encoding one frame incrementally, and what is kept since.
+    """Cost of encoding one frame incrementally, and size of the cache afterwards.
 
     `regions` were shown; `encoded` of them ran through the encoder, `refreshed` of those although unchanged.
-    `held_regions` are kept, shown or not, in `held_bytes` of keys, values, outputs and pixels. `drift`: by how much the
-    embeddings of those refreshed were off, ‖new − old‖ / ‖new‖; None where nothing was refreshed.
+    `held_regions` are cached, shown or not, in `held_bytes` of keys, values, outputs and pixels. `drift`: relative
+    error of the cached embeddings of refreshed regions, ‖new − old‖ / ‖new‖; None if no region was refreshed.
     """
 
     regions: int = 0
@@ -80,7 +80,7 @@ class VisionStats:
 
 @dataclass(frozen=True, slots=True)
 class RunIndices:
-    """The numbers of one run on the encoder's device, int64.
+    """Indices of one run on the encoder's device, int64.
 
     `regions` [K, 3] lie in `slots` [K]; `chosen` [R] of them are encoded, of which `refreshed` [A] had not changed.
     `source` and `target` [M] are those of `SlotAssignment`.
@@ -109,9 +109,9 @@ class EncodeRun:
 
 
 class IncrementalEncoder:
-    """The vision encoder's memory for one stream. What it keeps belongs to one epoch, grid, model and dtype, and is
-    dropped where one of them changes. Overviews are kept apart, in a memory like this one within the same limit. Not
-    for several threads at once."""
+    """Incremental vision encoder for one stream. Its cache belongs to one epoch, grid, model and dtype, and is dropped
+    when one of them changes. Overviews have a separate cache of the same kind within the same memory limit. Not
+    thread-safe."""
 
     def __init__(self, options: IncrementalOptions | None = None) -> None:
         self.options = options or IncrementalOptions()
@@ -122,19 +122,19 @@ class IncrementalEncoder:
         self._stamp: FrameStamp | None = None
 
     def configure(self, options: IncrementalOptions) -> None:
-        """Goes by other options from here on; what was kept by the old ones is dropped."""
+        """Set the options; if they changed, drop the cache."""
         if options != self.options:
             self.options = options
             self.clear()
 
     def clear(self) -> None:
-        """Drops what is kept."""
+        """Drop the cache."""
         self._kept = None
         self._overview = None
 
     @property
     def report(self) -> VisionStats:
-        """About the frame that was encoded last, with its overview."""
+        """Statistics of the last encoded frame, with its overview."""
         kept, overview = self._kept, self._overview
         own = VisionStats(*self._counts)
         if kept is not None:
@@ -143,13 +143,13 @@ class IncrementalEncoder:
 
     @torch.inference_mode()
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
-        """The visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
+        """Return the visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
-        The packet holds chosen regions or an overview, not both. Those of a later frame of a picture that is kept up to
-        date are encoded among all that the group has shown, which keep their own keys; its key frame is encoded afresh.
-        A frame that would take more than `memory_mb` is encoded whole, and leaves what is kept as it is.
-        Raises NonFiniteError for NaN or Inf in what was encoded, and ShapeError for regions that are none or come
-        twice; after any error nothing is kept.
+        The packet holds chosen regions or an overview, not both. Regions of a later frame of a group of pictures attend
+        to the cached keys of all regions that the group has shown; its key frame is encoded afresh.
+        A frame that needs more than `memory_mb` is encoded whole, and the cache stays as it is.
+        Raises NonFiniteError for NaN or Inf in the tokens, and ShapeError for invalid or duplicate regions; after any
+        error the cache is empty.
         """
         self._begin_frame(packet.stamp)
         if packet.place is not None and packet.place.frame:
@@ -177,7 +177,7 @@ class IncrementalEncoder:
         return tokens, numbers.regions[None]
 
     def _append(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
-        """Encode regions beside those that are held, among the keys of all."""
+        """Encode regions in addition to the cached ones; they attend to the keys of all."""
         kept, count = self._kept_for(qwen, packet), len(packet.regions)
         if kept is None:
             return self._without_keeping(qwen, packet)
@@ -200,14 +200,14 @@ class IncrementalEncoder:
         return kept.tokens(numbers.chosen), numbers.regions[numbers.chosen][None]
 
     def _begin_frame(self, stamp: FrameStamp) -> None:
-        """What is reported from here on is about this frame."""
+        """Reset the counts of `report` for a new frame."""
         if stamp != self._stamp:
             self._stamp, self._counts = stamp, (0, 0, 0)
             if self._overview is not None:
                 self._overview._begin_frame(stamp)
 
     def _refreshed(self, kept: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
-        """Select the regions that are encoded although they did not change."""
+        """Select the unchanged regions to encode again."""
         slots, stale = placement.slots, placement.stale
         kept.slots.unsettle(regions[stale])
         drift = kept.drift if kept.since_all else None
@@ -216,7 +216,7 @@ class IncrementalEncoder:
         return select_for_refresh(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
 
     def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
-        """Return the cache that suits the packet, a new one if none does; None where that would take too much."""
+        """Return a cache for the packet, a new one if the current one does not match; None if it would be too large."""
         belonging, regions, kept = CacheKey.of(qwen, packet), len(packet.regions), self._kept
         suits = kept is not None and kept.belonging == belonging
         if kept is not None and suits and regions <= kept.slots.capacity:
@@ -224,7 +224,7 @@ class IncrementalEncoder:
         size = RegionSize.of(qwen, belonging)
         slots = size.slots_within(self._free_mb, regions)
         if slots or not suits:
-            self._kept = None  # before room is made for more
+            self._kept = None  # freed before the new cache is allocated
         if not slots and not self._too_large:
             self._too_large = True
             log.warning(
@@ -235,7 +235,7 @@ class IncrementalEncoder:
 
     @property
     def _free_mb(self) -> float:
-        """Memory for all but the overview."""
+        """Memory limit less the overview's cache."""
         held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
         return max(self.options.memory_mb - held_mb, 0.0)
 
@@ -250,7 +250,7 @@ class IncrementalEncoder:
 
 
 def _advance(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
-    """Encodes what is chosen, keeps what comes of it, and gives all tokens."""
+    """Encode the chosen regions, cache their outputs, and return the tokens of all regions."""
     on = run.on
     kept.drift = None
     if not len(run.chosen):
@@ -267,7 +267,7 @@ def _advance(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
 
 
 def _encode_run(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
-    """The chosen regions through the tower; their keys and values are kept. What comes to the device comes first."""
+    """Run the chosen regions through the tower and cache their keys and values. Uploads to the device come first."""
     tower, on = qwen.tower, run.on
     pixels = _pixels(qwen, run.packet, run.chosen)
     regions = on.regions[on.chosen][None]
@@ -284,7 +284,7 @@ def _encode_run(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualToke
 
 
 def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
-    """The chosen rows among the kept keys of all regions that are shown, their own among them."""
+    """Return attention of the chosen rows to the cached keys of all shown regions, including their own."""
     tower, side_tiles = qwen.tower, window_side_tiles(qwen.tower)
     windows = None
     if side_tiles is not None:
@@ -301,7 +301,7 @@ def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
 
 
 def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
-    """Pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
+    """Return the pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
     if isinstance(packet.pixels, np.ndarray):
         return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
     whole = len(chosen) == len(packet.pixels)
@@ -312,7 +312,7 @@ def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
 def _upload(
     device: torch.device, regions: Regions, placement: SlotAssignment, chosen: Ints, refreshed: Ints
 ) -> RunIndices:
-    """All of a run's numbers, in one transfer."""
+    """Upload the indices of a run in one transfer."""
     parts = (regions.ravel(), placement.slots, chosen, refreshed, placement.source, placement.target)
     together = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
     flat, *numbers = together.split([part.size for part in parts])
@@ -320,7 +320,7 @@ def _upload(
 
 
 def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """‖new − old‖ / ‖new‖, a scalar on the device."""
+    """Return ‖new − old‖ / ‖new‖, a scalar on the device."""
     new = new.float()
     return (new - old.float()).norm() / new.norm().clamp(min=torch.finfo(new.dtype).tiny)
 
@@ -337,7 +337,7 @@ class EncodedFrame:
     grid: TileGrid
 
     def followed_by(self, other: EncodedFrame) -> EncodedFrame:
-        """These tokens and those of another part of the same frame."""
+        """Return these tokens followed by those of another part of the same frame."""
         deepstack = zip(self.tokens.deepstack, other.tokens.deepstack, strict=True)
         tokens = VisualTokens(
             torch.cat([self.tokens.embeds, other.tokens.embeds], dim=1),
@@ -347,7 +347,7 @@ class EncodedFrame:
 
 
 def token_count(packet: Packet, encode: Encode) -> int:
-    """Return the number of visual tokens that `encode` makes of a packet."""
+    """Return the number of visual tokens of a packet under `encode`."""
     chosen = isinstance(packet, TokenPacket) or encode == "prune"
     return len(packet.regions) if chosen else packet.grid.tiles
 
@@ -362,14 +362,14 @@ def segment_counts(packet: Packet, encode: Encode) -> list[int]:
 def encode_packet(
     qwen: QwenVL, packet: Packet, encode: Encode, memory: IncrementalEncoder | None = None
 ) -> EncodedFrame:
-    """Encodes one frame.
+    """Encode one frame.
 
-    Of a TokenPacket only the regions are encoded; with `incremental`, only those that `memory` does not know already.
-    Its overview and its chosen regions are encoded apart, so that neither depends on the other; an overview alone suits
-    every `encode`.
+    Only the regions of a TokenPacket are encoded; with `incremental`, only those that `memory` has not cached. Its
+    overview and its chosen regions are encoded separately, so that neither depends on the other; an overview alone is
+    valid for every `encode`.
     A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
-    relevance, and `full` (and `sparse` and `incremental`, whose allocation failed) keep all tiles as they are.
-    Raises OptionError where the packet does not suit `encode`, NonFiniteError for NaN or Inf in what was encoded.
+    relevance, and `full` (and `sparse` and `incremental`, if allocation failed) keep all tiles as they are.
+    Raises OptionError if the packet does not match `encode`, NonFiniteError for NaN or Inf in the tokens.
     """
     if isinstance(packet, TokenPacket):
         if encode not in NEEDS_TOKENS_ONLY and not packet.is_glance:
@@ -393,7 +393,7 @@ def encode_packet(
 
 
 def pooled(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
-    """The given regions [K, 3] of a frame encoded at level 0: each the mean over its tiles, exact for a single tile."""
+    """Pool a frame encoded at level 0 to the given regions [K, 3]: the mean over the tiles of each."""
     regions = regions.to(frame.regions.device)
     tiles, scales = frame.regions[0, :, 1:], region_scales(regions)
     inside = ((tiles >> scales[:, None]) == regions[:, None, 1:]).all(dim=-1)
@@ -409,7 +409,7 @@ def _encode(qwen: QwenVL, pixels: torch.Tensor, regions: torch.Tensor, grid: Til
 
 
 def _tensor(array: npt.NDArray[Any] | torch.Tensor) -> torch.Tensor:
-    """A tensor of the array; a copy where it is read-only, as torch has no read-only tensors."""
+    """Return the array as a tensor; a read-only array is copied, as torch has no read-only tensors."""
     if isinstance(array, torch.Tensor):
         return array
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,7 +1,7 @@
-"""Model families: what differs between the architectures that are read, in one table (imports no torch).
+"""Model families: the differences between the supported architectures, in one table (imports no torch).
 
-A family is a row of `FAMILIES`. The encoder, the decoder, the cache and the estimates of memory and operations ask the
-row, and never a name. CONTRIBUTING.md shows how to add one.
+A family is a row of `FAMILIES`. The encoder, the decoder, the cache and the estimates of memory and operations read the
+row, never the family's name. CONTRIBUTING.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 from arr_coc.errors import ModelError
 
 CHUNK = 64
-"""Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice, and
-with their values; two triangular systems of half as many products are solved."""
+"""Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice and
+with their values once; two triangular systems with half as many products are solved."""
 
 
 SUPERSEDED_KEPT = 2
-"""So many times the tokens that a group of pictures shows are in the cache, if superseded ones cannot leave it. A group
-ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
+"""Most tokens of a group of pictures in the cache, as a multiple of those it shows, if superseded ones cannot leave it.
+A group ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
 
 STATES = 4
-"""States of each recurrent layer that a prompt has: the one that goes on, and copies after the system prompt, after an
-overview, and after a frame or a memory."""
+"""Number of states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt,
+after an overview, and after a frame or a memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayers:
-    """Layers of a decoder: the numbers of those that attend, which keep keys and values of every token, and of those
-    that are recurrent, which keep a state of one size, of `state_values` numbers for the convolution and of
-    `memory_values` in float32. For each token that is read with others, so many `chunk_products` are made in such a
-    layer beside those with its memory."""
+    """Layers of a decoder. `attending`: indices of attention layers, which keep keys and values of every token.
+    `recurrent`: indices of recurrent layers, which keep a state of constant size: `state_values` numbers for the
+    convolution and `memory_values` in float32. `chunk_products`: products of each token inside a chunk in such a layer,
+    in addition to those with its state."""
 
     attending: tuple[int, ...]
     recurrent: tuple[int, ...] = ()
@@ -40,24 +40,23 @@ class DecoderLayers:
     chunk_products: int = 0
 
     def state_bytes(self, size: int) -> int:
-        """Return the bytes of the states of a prompt, in a dtype of `size` bytes."""
+        """Return the bytes of a prompt's states, in a dtype of `size` bytes."""
         return STATES * len(self.recurrent) * (self.state_values * size + self.memory_values * 4)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """One architecture: its `model_type` in `config.json` and its name for people.
+    """One architecture: its `model_type` in `config.json` and its `title`.
 
     Preprocessing that is published with its weights: `mean` and `std` by channel, least and most pixels of a picture.
 
     Vision tower: `position_grid`: learned positions are added to the patches. `windowed`: some blocks attend inside
-    windows. `deepstack`: the first layers of the decoder take rows of inner blocks.
+    windows. `deepstack`: the first layers of the decoder add outputs of inner blocks.
 
-    Decoder: `query_norm`: queries and keys are normalised by head. `gated`: the query projection gives a gate of the
-    attention's output beside each query. `recurrent`: only some layers attend (Gated DeltaNet, arXiv:2412.06464, in the
-    others).
+    Decoder: `query_norm`: queries and keys are normalised by head. `gated`: the query projection also returns a gate of
+    the attention's output. `recurrent`: only some layers attend; the others are Gated DeltaNet (arXiv:2412.06464).
 
-    `unread`: beginnings of the names of weights that answering needs none of.
+    `unread`: prefixes of weights that answering does not use.
     """
 
     model_type: str
@@ -75,7 +74,7 @@ class ModelFamily:
     unread: tuple[str, ...] = ()
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
-        """Return the decoder's layers by the `text_config` of a model. Raises KeyError, TypeError or ValueError if that
+        """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that
         lacks a number."""
         count = int(text["num_hidden_layers"])
         if not self.recurrent:
@@ -107,7 +106,7 @@ _QWEN2: dict[str, Any] = {
     "deepstack": False,
     "query_norm": False,
 }
-"""What both Qwen2-VL families have in common: CLIP's statistics, 4 to 16384 visual tokens."""
+"""Common to both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
 
 _QWEN3_5: dict[str, Any] = {"deepstack": False, "gated": True, "recurrent": True, "unread": ("mtp.",)}
 
@@ -122,20 +121,20 @@ FAMILIES = {
         ModelFamily("qwen2_vl", "Qwen2-VL", **_QWEN2),
     )
 }
-"""By `model_type`. Qwen3.6 and 3.8 call themselves qwen3_5 and qwen3_5_moe, too."""
+"""Families by `model_type`. Qwen3.6 and 3.8 also have the types qwen3_5 and qwen3_5_moe."""
 
 TOWER_FAMILIES = FAMILIES | {f"{model_type}_vision": family for model_type, family in FAMILIES.items()}
-"""By the `model_type` of a stock vision tower; in older versions of transformers it is the model's."""
+"""Families by the `model_type` of a stock vision tower; in older versions of transformers that is the model's."""
 
 
 def family_of(model_type: object, name: str) -> ModelFamily:
-    """The family with this `model_type`. Raises ModelError that names what was found in the model `name`."""
+    """Return the family with this `model_type`. Raises ModelError, with the model's `name`, if it is not supported."""
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        found = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
+        problem = f"is a model of type {model_type!r}" if model_type else "names no model_type in its config.json"
         supported = ", ".join(f"{family.title} ({family.model_type})" for family in FAMILIES.values())
         raise ModelError(
-            f"{name} {found}, which is not supported",
+            f"{name} {problem}, which is not supported",
             f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
         )
     return family

@@ -1,9 +1,9 @@
-"""Floating-point operations of an answer, from the model's weights and the tokens that each part sees.
+"""Floating-point operations of an answer, from the model's weights and the number of tokens in each part.
 
-A multiply-add counts as two. Matrix products and attention are counted, element-wise work is not; attention of the
+A multiply-add counts as two. Matrix products and attention are counted, element-wise work is not. Attention of the
 language model counts the pairs that the causal mask leaves, and a recurrent layer (Gated DeltaNet) the products with
-its state and inside a chunk of tokens. Whatever a method computes it is charged for: one that chooses inside the
-language model pays the encoder for all tokens.
+its state and inside a chunk of tokens. A method is charged for everything it computes: a method that chooses tokens
+inside the language model pays the encoder for all tokens.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Flops:
 class Work:
     """Operations of an answer from the tokens that were shown, and of the same answer from all tokens of its frames.
 
-    Both from an empty cache: what is kept from an earlier answer, and what `incremental` need not encode again, is not
-    taken off, unless it is a group of pictures that is kept; its `full_flops` are those of its newest frame alone. What
-    choosing the tokens takes is not counted.
+    Both assume an empty cache: savings from an earlier answer's cache and from `incremental` are not subtracted, except
+    for a group of pictures in the cache; its `full_flops` are those of its newest frame alone. The choice of tokens is
+    not counted.
     """
 
     parts: Flops = Flops()
@@ -50,7 +50,7 @@ class Work:
 
     @property
     def flops(self) -> int:
-        """All of its operations."""
+        """Total operations of the answer."""
         return self.parts.total
 
 
@@ -73,32 +73,33 @@ class Costs:
         self._head = _weights(qwen.model.lm_head)
 
     def encode(self, tokens: int, among: int | None = None) -> int:
-        """So many tokens of one frame: patches, blocks, merger and deepstack mergers. They attend to each other, or to
-        all of the frame's `among`, where the keys of the others are kept."""
+        """Return the operations of encoding `tokens` of one frame: patches, blocks, merger and deepstack mergers. They
+        attend to each other, or to `among` tokens of the frame if the keys of the others are cached."""
         patches = PATCHES_A_TOKEN * tokens
         keys = patches if among is None else PATCHES_A_TOKEN * among
         pairs = sum(patches * min(keys, window or keys) for window in self._windows)
         return 2 * patches * self._patch + 4 * pairs * self._vision_width + 2 * tokens * self._token
 
     def prefill(self, lengths: Sequence[int]) -> int:
-        """A prompt of which `lengths[i]` tokens go through layer i, from an empty cache; then the first logits."""
+        """Return the operations of a prompt with `lengths[i]` tokens in layer i, from an empty cache, and of the first
+        logits."""
         pairs = sum(lengths[layer] * (lengths[layer] + 1) // 2 for layer in self._attending)
         through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
         return 2 * through + 4 * self._attended * pairs + 2 * self._head + self._states(lengths, self._inside_chunk)
 
     def prefill_after(self, kept: int, tokens: int) -> int:
-        """So many more tokens of a prompt through every layer, behind `kept` ones that are in the cache; then the first
-        logits."""
+        """Return the operations of `tokens` more tokens of a prompt through every layer, after `kept` tokens in the
+        cache, and of the first logits."""
         whole, before = ([count] * self.layers for count in (kept + tokens, kept))
         return self.prefill(whole) - self.prefill(before) + 2 * self._head
 
     def answer(
         self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
     ) -> Flops:
-        """An answer of `answer_tokens` about frames of so many `tiles` each, of which so many tokens are `shown`: one
-        number for each part of a frame that is encoded by itself.
+        """Return the operations of an answer of `answer_tokens` about frames.
 
-        `text_tokens` are the prompt's others. Where `encode` takes whole frames, the encoder is charged for all tiles.
+        `tiles`: tiles of each frame. `shown`: visual tokens of each separately encoded part of a frame. `text_tokens`:
+        the other tokens of the prompt. If `encode` encodes whole frames, the encoder is charged for all tiles.
         """
         lengths = [text_tokens + sum(shown)] * self.layers
         encoded = shown if encode in NEEDS_TOKENS_ONLY else tiles
@@ -117,16 +118,17 @@ class Costs:
         answer_tokens: int,
         compared_tokens: int = 0,
     ) -> Work:
-        """The same answer, beside the one from all tiles. An earlier answer of `compared_tokens` was scored before it;
-        if that is the answer again, no tokens were decoded here, and as many there."""
+        """Return the operations of the same answer, and of one from all tiles. An earlier answer of `compared_tokens`
+        was scored first; if it is the answer again, `answer_tokens` is 0, and the answer from all tiles is charged for
+        `compared_tokens`."""
         return Work(
             self.answer(encode, shown, tiles, text_tokens, answer_tokens + compared_tokens),
             self.answer("full", tiles, tiles, text_tokens, answer_tokens or compared_tokens).total,
         )
 
     def answer_after(self, kept: int, prefilled: int, encoded: int, among: int, answer_tokens: int) -> Flops:
-        """An answer of `answer_tokens` behind a memory of `kept` tokens, for which `prefilled` more were read, of them
-        `encoded` visual ones `among` those that the encoder keeps."""
+        """Return the operations of an answer of `answer_tokens` after `kept` cached tokens and `prefilled` new ones. Of
+        these, `encoded` are visual tokens, which attend to the keys of `among` tokens in the encoder's cache."""
         return Flops(
             encode=self.encode(encoded, among),
             prefill=self.prefill_after(kept, prefilled),
@@ -134,26 +136,28 @@ class Costs:
         )
 
     def attention_row(self, tokens: int) -> int:
-        """The attention of one token on so many in one layer, where the fused one gives no weights."""
+        """Return the operations of one token's attention weights to `tokens` tokens in one layer, which the fused
+        attention does not return."""
         return 2 * self._attended * tokens
 
     def decode(self, lengths: Sequence[int], tokens: int) -> int:
-        """So many answer tokens, one after the other, with `lengths[i]` tokens of the prompt in layer i's cache."""
+        """Return the operations of decoding `tokens` tokens, one by one, after `lengths[i]` prompt tokens in layer i's
+        cache."""
         held = [lengths[layer] for layer in self._attending]
         pairs = tokens * sum(held) + len(held) * tokens * (tokens + 1) // 2
         states = self._states([tokens] * self.layers, 0)
         return tokens * 2 * (sum(self._layers) + self._head) + 4 * self._attended * pairs + states
 
     def _states(self, lengths: Sequence[int], inside_chunk: int) -> int:
-        """`lengths[i]` tokens through the state of layer i, if that is recurrent: what it remembers of a key, what it
-        keeps of the value, what it gives for a query; and products inside a chunk."""
+        """Return the operations of `lengths[i]` tokens in layer i, if it is recurrent: three products with its state
+        (read by key, update, read by query) and the products inside a chunk."""
         through = sum(length for layer, length in enumerate(lengths) if layer not in self._attending)
         return 2 * through * (3 * self._memory + inside_chunk)
 
 
 def _weights(module: nn.Module | None) -> int:
-    """Weights that meet each row once: those of all linear layers in a module, and of a mixture's experts as many as a
-    row goes through, with their router."""
+    """Return the number of weights that each row is multiplied with: all linear layers of a module, and in a mixture
+    the router and the experts that a row goes through."""
     parts = list(module.modules()) if module is not None else []
     linear = sum(part.in_features * part.out_features for part in parts if isinstance(part, (nn.Linear, SmallLinear)))
     linear += sum(part.weight.numel() for part in parts if isinstance(part, nn.Conv1d))
@@ -168,6 +172,6 @@ def _mixture(mixture: Any) -> int:
 
 
 def _windows(tower: Any) -> list[int]:
-    """For each block of a tower with windows, how many patches its own holds; 0 where it sees all."""
+    """Return the patches of a window for each block of a tower with windows; 0 for blocks that attend to all."""
     side = int(tower.config.window_size) // int(tower.config.patch_size)
     return [0 if index in tower.fullatt_block_indexes else side * side for index in range(len(tower.blocks))]

@@ -1,4 +1,4 @@
-"""Result of `ARRCOCQwen.generate`, and its decoding options from those of transformers."""
+"""Result of `ARRCOCQwen.generate`, and conversion of transformers' generation options."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from arr_coc.qwen.options import Decoding
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Timings:
-    """Milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last; and what
-    glances took while tokens were chosen, which is not part of `allocate_ms`."""
+    """Times in milliseconds: choosing tokens, encoding them, from there to the first token, and from there to the last;
+    `glance_ms` for glances while tokens were chosen, not part of `allocate_ms`."""
 
     allocate_ms: float
     encode_ms: float
@@ -36,15 +36,15 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Generation:
-    """An answer. Printed it is one line; a notebook shows the newest picture with heat map and tiles, and the text.
+    """An answer. Its repr is one line; a notebook shows the newest picture with heat map and tiles, and the text.
 
-    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (shape, row, col):
-    what was shown of it, the first `overview` of them a coarse overview. `tokens_used`: visual tokens of all frames
-    together, also those of overviews that were looked at and not shown again. `vision`: what encoding the newest frame
-    took with `encode="incremental"`, which encodes of later frames only what changed. `picture` uint8 [H, W, 3]: the
-    newest one. `text_tokens` are those of the answer, and `token_ids` their ids, without the one that ends it;
-    `kept_bytes`: memory of frames, keys and values after it. An answer to a prompt without pictures has an empty heat
-    map and no regions.
+    `heatmap` float32 [gh, gw] in [0, 1]: the newest frame's relevance. `regions` int32 [K, 3] (shape, row, col): its
+    shown regions, of which the first `overview` are a coarse overview. `tokens_used`: visual tokens of all frames,
+    including overviews that were only glanced at. `vision`: statistics of encoding the newest frame with
+    `encode="incremental"`, which encodes only the changes of later frames. `picture` uint8 [H, W, 3]: the newest one.
+    `text_tokens` counts the tokens of the answer, and `token_ids` are their ids, without the end token; `kept_bytes`:
+    memory of cached frames, keys and values after it. An answer to a prompt without pictures has an empty heat map and
+    no regions.
     """
 
     text: str
@@ -65,14 +65,14 @@ class Generation:
         return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
 
     def _repr_png_(self) -> bytes | None:
-        """The newest picture with heat map and tiles, and the text below it, as a PNG."""
+        """Return the newest picture with heat map and tiles, and the text below it, as a PNG."""
         if self.picture is None:
             return None
         return png(answer_picture(self.picture, self.heatmap, self.regions, self.overview, self.text))
 
 
 MAX_TOKENS = 64
-"""Tokens of an answer at most, if nothing says more."""
+"""Default limit of tokens of an answer."""
 
 HONOURED = ("max_new_tokens", "do_sample", "temperature", "top_p", "top_k", "stop_strings")
 """Options of transformers that `generate` follows."""
@@ -99,13 +99,13 @@ WITHOUT_EFFECT = frozenset(
         *("assistant_confidence_threshold", "max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"),
     )
 )
-"""Options of transformers that change no answer here: of memory, speed and padding, and of beams, which are refused."""
+"""Ignored options of transformers, which change no answer: memory, speed, padding, and beams, which are refused."""
 
 NEUTRAL = {
     **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "repetition_penalty"), 1),
     **dict.fromkeys(("encoder_repetition_penalty", "typical_p", "guidance_scale"), 1),
 }
-"""Values of other options of transformers that ask for nothing; of those that are not here, 0 and False."""
+"""Neutral values of other options of transformers; for options not listed, 0 and False."""
 
 
 def decoding_of(
@@ -115,10 +115,10 @@ def decoding_of(
     end_ids: frozenset[int],
     seed: int,
 ) -> Decoding:
-    """Options of decoding from those that were `given` by name (None: not), else those of a `GenerationConfig`.
+    """Return the decoding options: those `given` by name (None: not given), else those of a `GenerationConfig`.
 
-    `others`: names and values that no parameter took. Without `do_sample`, a temperature above 0 alone means sampling,
-    as given by name. Raises OptionError, naming the option, for what cannot be done.
+    `others`: keyword arguments without a parameter. Without `do_sample`, tokens are sampled only if a temperature above
+    0 is given by name. Raises OptionError, naming the option, for unsupported values.
     """
     defaults: dict[str, Any] = {}
     if generation_config is not None:
@@ -155,7 +155,7 @@ def decoding_of(
 
 
 def _refuse_effect(name: str, value: Any) -> None:
-    """Raises OptionError unless a value of an option asks for nothing."""
+    """Raise OptionError unless the value of an option is neutral."""
     if value is None or (isinstance(value, (int, float)) and value == NEUTRAL.get(name, 0)):
         return
     remedies = {

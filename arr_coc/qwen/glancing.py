@@ -1,4 +1,4 @@
-"""Glances in a session: whether to glance, and `Glancer`, which glances at pictures while their tokens are chosen."""
+"""Glances in a session: their options, and `Glancer`, which glances at pictures while their tokens are chosen."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OverviewChoice = Literal["auto", "keep", "drop"]
 
 
 def resolve_glance(session: AnswerSession, glance: GlanceChoice, overview: OverviewChoice) -> GlanceOptions | None:
-    """Return the options of the glances that a session makes; None for no glances.
+    """Return the options of a session's glances; None for no glances.
 
-    `auto`: where no trained allocator came with the model, its attention can be read, and chosen tokens are all that is
-    encoded. Raises OptionError where glances are asked for that would be of no use, or for another value; ModelError
-    where the model cannot glance.
+    `auto`: glance if the model has no trained allocator, its attention can be read, and only chosen tokens are encoded.
+    Raises OptionError for an invalid value, or if glances are enabled with an `encode` that makes them useless;
+    ModelError if the model cannot glance.
     """
     if overview not in get_args(OverviewChoice):
         raise OptionError(f"overview must be one of {', '.join(get_args(OverviewChoice))}, got {overview!r}")
@@ -46,9 +46,9 @@ def _glances_by_itself(session: AnswerSession) -> bool:
 
 
 class Glancer:
-    """Glances at pictures in order for one question; `glances` are those that were made.
+    """Glances at pictures in order for one question; `glances` holds their results.
 
-    `timed`: whether the pictures are introduced by their times, as several are.
+    `timed`: pictures are introduced by their times, as several are.
     """
 
     def __init__(self, session: AnswerSession, query: str, *, timed: bool) -> None:
@@ -56,7 +56,7 @@ class Glancer:
         self._session, self._query, self._timed = session, query, timed
 
     def after(self, packets: Sequence[Packet]) -> Callable[[TokenPacket], Feedback]:
-        """Return the function that glances at the picture that follows `packets`, as it will be read: after them."""
+        """Return a function that glances at the next picture, after `packets`, as the answer's prompt reads it."""
         before = list(packets)
 
         def glance(overview: TokenPacket) -> Feedback:
@@ -68,6 +68,6 @@ class Glancer:
 
 
 def unshown_tokens(glances: Sequence[GlanceResult], packets: Sequence[Packet]) -> int:
-    """Tokens of overviews that were looked at, but are not in the packets of their frames."""
+    """Return the number of tokens of overviews that were glanced at, but are not in the packets of their frames."""
     shown = {packet.stamp for packet in packets if isinstance(packet, TokenPacket) and packet.overview}
     return sum(seen.tokens_used for seen in glances if seen.feedback.stamp not in shown)

@@ -1,4 +1,4 @@
-"""Loading model and tokenizer with errors that say what to do."""
+"""Loading of model and tokenizer, with errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from arr_coc.qwen.small_weights import shrink_weights
 from arr_coc.qwen.weight_files import read_object
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
-"""A device map as transformers takes it: a device for the whole model, a way of spreading it, or a map of modules."""
+"""A device map of transformers: a device for the whole model, a strategy of spreading it, or a map of modules."""
 
 SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Ways of accelerate to spread a model over devices."""
+"""Strategies of accelerate to spread a model over devices."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -43,14 +43,14 @@ _UNUSABLE = (
     *(OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, IndexError, ImportError),
     *(ZeroDivisionError, AssertionError, SafetensorError),
 )
-"""What transformers raises for a folder whose files do not fit together, or that needs a package which is not here."""
+"""Exceptions of transformers for a folder whose files do not match, or that needs a package that is not installed."""
 
 FALLBACK_LOGGER = "transformers.integrations.hub_kernels"
-"""Logger that reports for each operation of a recurrent layer that it is computed by torch's own, for want of packages
-that need a GPU."""
+"""Logger that reports for each operation of a recurrent layer that torch computes it, because packages that need a GPU
+are not installed."""
 
 _SUMMED_VALUES = 2**24
-"""Values that are summed at once."""
+"""Number of values that are summed at once."""
 
 _NUMBERED_PART = re.compile(r"(?:^|\.)(?:layers|blocks)\.\d+\.")
 
@@ -64,17 +64,17 @@ def load_qwen(
     token: str | None = None,
     allocator: str | Path | None = None,
 ) -> QwenVL:
-    """Loads a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
+    """Load a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
 
-    Allocator weights in its folder `arr_coc` come along where they were trained for these very weights; `allocator`
-    names others in their place, a folder that `adapt` wrote or a name on the hub.
+    Allocator weights in its folder `arr_coc` are loaded if they were trained for these weights; `allocator` replaces
+    them by a folder that `adapt` wrote or a name on the hub.
 
-    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU what
-    `dtype_on_cpu` says; `int8` and `int4` are made as the model is loaded, on the CPU alone (`small_weights.py`).
-    `device_map`, as transformers takes it, replaces `device`, or spreads the model over several devices by accelerate.
+    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU that of
+    `dtype_on_cpu`; `int8` and `int4` are made while the model is loaded, on the CPU only (`small_weights.py`).
+    `device_map`, as in transformers, replaces `device`, or spreads the model over several devices by accelerate.
     `token`: for private and gated models on the hub.
     Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
-    damaged files, a device or dtype that is not there, too little memory, an allocator of another model).
+    damaged files, an unavailable device or unknown dtype, too little memory, an allocator of another model).
     """
     device, device_map = _placement(device, device_map)
     target = _device(device)
@@ -123,7 +123,7 @@ def _says_no_fallback(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps transformers from writing warnings and progress bars to the terminal."""
+    """Suppress warnings and progress bars of transformers."""
     from transformers.utils import logging as library_logging
 
     verbosity, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
@@ -142,7 +142,7 @@ def quiet() -> Iterator[None]:
 def _placement(
     device: str | torch.device, device_map: DeviceMap | None
 ) -> tuple[str | torch.device, str | dict[str, Any] | None]:
-    """The device of the whole model, or the map that spreads it; with one device, spreading needs no accelerate."""
+    """Return the device of the whole model, and the map that spreads it, if any; one device needs no accelerate."""
     if isinstance(device_map, Mapping) and list(device_map) != [""]:
         return device, dict(device_map)
     whole: Any = device_map[""] if isinstance(device_map, Mapping) else device_map
@@ -176,7 +176,7 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | str:
 
 
 def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device: torch.device) -> Any | None:
-    """The model where it can be loaded directly; None where `_load_model` has to convert it or says what is wrong."""
+    """Load the model directly if possible; None if `_load_model` has to convert it or report the error."""
     if isinstance(dtype, str):
         return None
     try:
@@ -211,9 +211,9 @@ def _load_model(
             dtype=loaded_dtype,
             device_map=device_map,
             local_files_only=True,
-            ignore_mismatched_sizes=True,  # it is `_check_loaded` that refuses them, in words
+            ignore_mismatched_sizes=True,  # `_check_loaded` reports them
             output_loading_info=True,
-            trust_remote_code=False,  # a model is data: code in its folder never runs, and nobody is asked about it
+            trust_remote_code=False,  # code in a model's folder never runs, and transformers does not ask to run it
             use_safetensors=True,  # pickles can run code
         )
         if isinstance(dtype, torch.dtype) and (expanded or loaded_dtype != dtype):
@@ -241,9 +241,9 @@ def _load_model(
 
 
 def _check_loaded(info: Mapping[str, Any], name: str) -> None:
-    """Raises ModelError where weights and `config.json` were found not to be of one model.
+    """Raise ModelError if weights and `config.json` do not belong to one model.
 
-    `info` as transformers gives it. Weights that nothing asks for are an error only where they are of a layer.
+    `info`: the loading info of transformers. Unused weights are an error only if they belong to a layer.
     """
     mismatched = sorted(info["mismatched_keys"])
     if mismatched:
@@ -267,9 +267,10 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
 
 
 def _check_finite(name: str, key: str, weight: torch.Tensor) -> None:
-    """Raises ModelError if a weight of the model `name` holds NaN or infinity, by sums of its parts.
+    """Raise ModelError if a weight of the model `name` holds NaN or infinity, by sums of its parts.
 
-    Not read: FP8, which has no sums and is expanded on a CPU, packed integers, and weights that a device map left out.
+    Not checked: FP8, which has no sums and is expanded on a CPU, packed integers, and weights that a device map left
+    out.
     """
     if weight.is_meta or not weight.is_floating_point() or weight.element_size() < 2:
         return

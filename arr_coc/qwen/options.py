@@ -13,11 +13,11 @@ Thinking = Literal["hide", "show", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Options of decoding: how tokens are chosen, and how many at most.
+    """Options of decoding: choice of tokens, and their largest number.
 
-    `temperature` 0 takes the likeliest, any other draws from the likeliest `top_p` of the probability among the
-    likeliest `top_k` tokens (0: all), by `seed`. An answer ends with the first of `stop_strings` that it contains.
-    Raises OptionError for values out of range.
+    `temperature` 0 chooses the likeliest token; any other value samples from the likeliest `top_p` of the probability
+    among the likeliest `top_k` tokens (0: all), by `seed`. An answer ends with the first of `stop_strings` that it
+    contains. Raises OptionError for values out of range.
     """
 
     max_tokens: int = 64
@@ -42,13 +42,12 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalOptions:
-    """Options of `encode="incremental"`: what is kept, and how it stays near the truth. Raises OptionError for values
-    out of range.
+    """Options of `encode="incremental"`: size and refresh of its cache. Raises OptionError for values out of range.
 
-    `every_frames`: every so many frames all regions are encoded afresh; None for never. `share` of the regions are
-    encoded again with every frame although they did not change: those around which most has. `drift_limit`: where
-    these were further off than that, the next frame is encoded afresh; None for no limit. `memory_mb`: what is kept
-    may take; a frame that alone needs more is encoded without being kept.
+    `every_frames`: interval in frames at which all regions are encoded; None for never. `share`: share of the regions
+    that is encoded again with every frame although unchanged, those with the most change around them. `drift_limit`:
+    if the error of these regions exceeds it, all regions of the next frame are encoded; None for no limit. `memory_mb`:
+    memory limit of the cache; a single frame that needs more is encoded without the cache.
     """
 
     every_frames: int | None = 64
@@ -71,9 +70,9 @@ class IncrementalOptions:
 class AnswerOptions:
     """Options of an answer session. `system` None: the chat template's own system prompt, if it has one.
 
-    `incremental`: what is kept, and encoded again, where `encode` is that.
-    `feedback`: whether an answer tells what it looked at; without it nothing is computed for that.
-    `thinking`: thoughts before an answer are left out of its text (`hide`), part of it (`show`), or not asked for
+    `incremental`: options of `encode="incremental"`.
+    `feedback`: return the answer's attention to the tokens; without it, attention is not computed.
+    `thinking`: thoughts before an answer are left out of its text (`hide`), part of it (`show`), or not requested
     (`off`).
     """
 

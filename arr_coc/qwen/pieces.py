@@ -1,4 +1,4 @@
-"""Pieces of a prompt by which a cache knows what it holds: frames, and overviews that begin them."""
+"""Pieces of a prompt that serve as keys of cache marks: frames, and overviews at their beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ids: TypeAlias = tuple[int, ...]
 def same_picture(one: Packet, other: Packet) -> bool:
     """Return True if two packets show the same pixels in the same regions.
 
-    A FramePacket's image may be overwritten once it has been answered, so it equals no other.
+    A FramePacket's image may be overwritten after its answer, so it equals no other.
     """
     if not isinstance(one, TokenPacket) or not isinstance(other, TokenPacket):
         return False
@@ -27,7 +27,7 @@ def same_picture(one: Packet, other: Packet) -> bool:
 
 
 def same_pixels(one: Pixels, other: Pixels) -> bool:
-    """Return True if pixels are equal; those on a device are compared there."""
+    """Return True if pixels are equal; pixels on a device are compared there."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     first, second = (torch.as_tensor(pixels) for pixels in (one, other))
@@ -35,9 +35,9 @@ def same_pixels(one: Pixels, other: Pixels) -> bool:
 
 
 class CausalPiece:
-    """A frame, or its overview alone, as the cache knows it: `frame` encoded, its tokens at `visual` of the cache.
+    """A frame, or its overview alone, in the cache: the encoded `frame`, with its tokens at rows `visual`.
 
-    Equal to another piece of its kind if the same picture is shown under the same heading.
+    Equal to another piece of its kind with the same picture and opening.
     """
 
     def __init__(self, packet: Packet, opening: Ids) -> None:
@@ -55,11 +55,11 @@ class CausalPiece:
 
 
 class CausalOverview(CausalPiece):
-    """The beginning of a frame: what introduces it, and its overview. The frame's own tokens go on at its position."""
+    """The beginning of a frame: its opening and its overview. The frame's own tokens continue at the same position."""
 
 
 class CausalFrame(CausalPiece):
-    """A whole frame: its `overview`, if any, and the rest."""
+    """A whole frame: its `overview`, if any, and its own tokens."""
 
     def __init__(self, packet: Packet, opening: Ids) -> None:
         super().__init__(packet, opening)

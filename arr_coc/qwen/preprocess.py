@@ -5,7 +5,7 @@ stands at row 2·r·2^a + 2^a·i + (2^a − 1)/2 and column 2·c·2^b + 2^b·j +
 r·2^a + (2^a − 1)/2 and column c·2^b + (2^b − 1)/2, in tiles. They stay floats up to the cosines: rounding would shift
 coarse tokens. At level 0 they are the stock integers (Qwen2-VL, arXiv:2409.12191, section 2.1).
 
-Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the tests hold both together.
+Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; tests compare the two.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ __all__ = ["Picture", "Rgb", "to_frames", "to_rgb"]
 
 
 def to_frames(pictures: Picture | Sequence[Picture]) -> list[Rgb]:
-    """One picture, or several in order (a list, or an array with a first axis more), each uint8 [H, W, 3].
+    """Convert one picture, or several (a list, or an array with an additional first axis), to a list of uint8
+    [H, W, 3].
 
-    What a picture may be, and what is raised: `arr_coc.ops.pictures.to_rgb`. Those of a list may be of several sizes.
-    Raises ShapeError for an empty list too.
+    Accepted pictures and errors as `arr_coc.ops.pictures.to_rgb`; pictures of a list may differ in size. Also raises
+    ShapeError for an empty list.
     """
     stacked = isinstance(pictures, (np.ndarray, torch.Tensor)) and pictures.ndim == 4
     if not stacked and not isinstance(pictures, (list, tuple)):
@@ -50,7 +51,7 @@ MERGE = 2
 
 
 def grid_regions(grid: TileGrid, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Every tile of the grid at level 0, in token order: int64 [rows * cols, 3] (shape, row, col)."""
+    """Return every tile of the grid at level 0, in token order: int64 [rows * cols, 3] (shape, row, col)."""
     rows = torch.arange(grid.rows, device=device).repeat_interleave(grid.cols)
     cols = torch.arange(grid.cols, device=device).repeat(grid.rows)
     return torch.stack([torch.zeros_like(rows), rows, cols], dim=-1)
@@ -75,13 +76,13 @@ def text_positions(start: int, tokens: int, device: torch.device | str = "cpu") 
 
 
 def visual_positions(start: int, regions: torch.Tensor) -> torch.Tensor:
-    """M-RoPE rows of one frame's tokens: float32 [3, ..., K] (t, h, w), the frame standing at `start`."""
+    """Return the M-RoPE positions of the tokens of a frame at `start`: float32 [3, ..., K] (t, h, w)."""
     places = token_positions(regions).movedim(-1, 0) + start
     return torch.cat([torch.full_like(places[:1], start), places])
 
 
 def after_frame(start: int, grid: TileGrid) -> int:
-    """Return the position at which text goes on after a frame at `start`; the number of its tokens plays no part."""
+    """Return the position of text after a frame at `start`; it does not depend on the number of visual tokens."""
     return start + max(grid.rows, grid.cols)
 
 
@@ -93,13 +94,13 @@ class PixelNormalisation:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Float32 of the same shape from [..., 3, H, W] in 0..255 (uint8 or float)."""
+        """Normalise pixels [..., 3, H, W] in 0..255 (uint8 or float) to float32 of the same shape."""
         mean = pixels.new_tensor(self.mean, dtype=torch.float32).view(3, 1, 1)
         std = pixels.new_tensor(self.std, dtype=torch.float32).view(3, 1, 1)
         return (pixels.float() / 255 - mean) / std
 
     def restore(self, values: torch.Tensor) -> torch.Tensor:
-        """Float32 colour in 0..255 of normalised values [..., 3, H, W]: the inverse of a call."""
+        """Return float32 colour in 0..255 of normalised values [..., 3, H, W]: the inverse of a call."""
         mean = values.new_tensor(self.mean, dtype=torch.float32).view(3, 1, 1)
         std = values.new_tensor(self.std, dtype=torch.float32).view(3, 1, 1)
         return (values.float() * std + mean) * 255
@@ -117,12 +118,12 @@ class Preprocessing:
 
     @property
     def tile_px(self) -> int:
-        """Side of the square that one token shows: 32 for Qwen3-VL, 28 for the older families."""
+        """Side of the square of one token: 32 for Qwen3-VL, 28 for the older families."""
         return self.patch_px * MERGE
 
     def fit(self, picture: Rgb) -> tuple[Rgb, TileGrid]:
-        """A picture uint8 [H, W, 3] resized as the model's own processor does, and its grid, whose tiles have 32 pixels
-        whatever the model's have. Raises ShapeError where it is too narrow."""
+        """Resize a picture uint8 [H, W, 3] as the model's own processor does; return it and its grid, whose tiles have
+        32 pixels for every model. Raises ShapeError if the picture is too narrow."""
         height_px, width_px = picture.shape[:2]
         rows_px, cols_px = smart_resize(height_px, width_px, self.tile_px, self.min_px, self.max_px)
         grid = TileGrid.of(rows_px // self.tile_px * TILE_PX, cols_px // self.tile_px * TILE_PX)
@@ -130,11 +131,11 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path, family: ModelFamily, patch_px: int) -> Preprocessing:
-        """Read the folder's `processor_config.json` or `preprocessor_config.json`; the family's published values for
-        keys that are absent.
+        """Read the folder's `processor_config.json` or `preprocessor_config.json`; missing keys get the family's
+        published values.
 
-        Raises ModelError where the file is not JSON, holds no numbers, merges other than 2x2 patches, or asks for
-        pictures that are not normalised.
+        Raises ModelError if the file is not JSON, has a value that is no number, merges other than 2x2 patches, or asks
+        for pictures that are not normalised.
         """
         path, values = read_image_processor(folder) or (folder, {})
         for key, only in (("merge_size", MERGE), ("do_rescale", True), ("do_normalize", True)):
@@ -173,9 +174,9 @@ def _triple(values: Any) -> tuple[float, float, float]:
 
 
 def to_tiles(image: torch.Tensor, tile_px: int) -> torch.Tensor:
-    """Tiles in token order, [rows * cols, 3, tile_px, tile_px], of a picture [rows * tile_px, cols * tile_px, 3].
+    """Split a picture [rows * tile_px, cols * tile_px, 3] into tiles [rows * cols, 3, tile_px, tile_px] in token order.
 
-    Raises ShapeError where the sides are no multiples of `tile_px`.
+    Raises ShapeError if the sides are no multiples of `tile_px`.
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.shape[0] % tile_px or image.shape[1] % tile_px:
         raise ShapeError(f"expected a picture [rows*{tile_px}, cols*{tile_px}, 3], got {list(image.shape)}")
@@ -185,10 +186,10 @@ def to_tiles(image: torch.Tensor, tile_px: int) -> torch.Tensor:
 
 
 def fit_tiles(tiles: torch.Tensor, tile_px: int) -> torch.Tensor:
-    """Tiles [..., 3, S, S] in 0..255 at the side a model wants (antialiased bilinear); unchanged where S fits.
+    """Resize tiles [..., 3, S, S] in 0..255 to the model's `tile_px` (antialiased bilinear); unchanged if S is that.
 
-    Models with 14-pixel patches see a 32-pixel tile as 28 pixels. Each tile is resized on its own, so
-    the choice of tokens never changes a token's pixels.
+    Models with 14-pixel patches see a 32-pixel tile as 28 pixels. Each tile is resized separately, so the choice of
+    tokens never changes a token's pixels.
     """
     if tiles.shape[-1] == tile_px:
         return tiles
@@ -198,7 +199,7 @@ def fit_tiles(tiles: torch.Tensor, tile_px: int) -> torch.Tensor:
 
 
 def to_patches(tiles: torch.Tensor) -> torch.Tensor:
-    """The encoder's rows, [..., 4K, 3 * p * p], of tiles [..., K, 3, 2p, 2p]: four rows a token, channel first."""
+    """Return the encoder's rows [..., 4K, 3 * p * p] of tiles [..., K, 3, 2p, 2p]: four rows a token, channel first."""
     patch_px = tiles.shape[-1] // MERGE
     split = tiles.unflatten(-2, (MERGE, patch_px)).unflatten(-1, (MERGE, patch_px))
     rows = split.movedim((-4, -2), (-5, -4))

@@ -35,28 +35,28 @@ from arr_coc.qwen.visual_memory import VisualMemory, read_group
 from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
 
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
-"""Cache of prompts: it knows the pieces of what it holds."""
+"""Cache of prompts, with the pieces that it holds as keys of its marks."""
 
 IMAGE, TURN = "<|vision_start|><|image_pad|><|vision_end|>", "<|im_start|>"
 
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
-"""Errors of chat templates that do not take their messages."""
+"""Errors of chat templates that reject their messages."""
 
 TEMPLATE_FILENAME = "<template>"
 """File name of code that jinja compiles from text."""
 
 TEMPLATE_STEPS_MAX = 200_000
-"""Qwen's templates take some hundred for a question about an image."""
+"""Limit of steps of a chat template; Qwen's take some hundred for a question about an image."""
 
 TEMPLATE_MEMORY_BYTES = 1 << 30
-"""Growth of the process meanwhile, to which other threads add."""
+"""Limit of the process's memory growth during rendering; other threads add to it."""
 
 _QUERY = "\u2042query\u2042"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIds:
-    """Token ids of everything but the frames' own tokens and the query's."""
+    """Token ids of a prompt around the tokens of its frames and query."""
 
     head: tuple[int, ...]
     frame_open: tuple[int, ...]
@@ -66,10 +66,10 @@ class PromptIds:
 
 
 def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> PromptIds:
-    """The pieces of the chat template around frames and query. `system` None: the template's own system prompt, if any.
-    `thinking` as `render_chat`.
+    """Return the pieces of the chat template around frames and query. `system` None: the template's own system prompt,
+    if any. `thinking` as `render_chat`.
 
-    Raises ModelError where the tokenizer has no chat template, or one that shows no images.
+    Raises ModelError if the tokenizer has no chat template, or one that shows no images.
     """
     content = [{"type": "image"}, {"type": "text", "text": _QUERY}]
     messages: list[dict[str, object]] = [{"role": "user", "content": content}]
@@ -92,10 +92,10 @@ def prompt_ids(qwen: QwenVL, system: str | None, *, thinking: bool = False) -> P
 
 
 def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]], *, thinking: bool = False) -> str:
-    """Return messages in the model's chat template, up to where the answer begins.
+    """Return messages in the model's chat template, up to the beginning of the answer.
 
-    Without `thinking`, the template's own switch is off, and thoughts that it begins all the same are ended.
-    Raises TEMPLATE_ERRORS if the template does not take them, or breaks a limit of steps or memory.
+    Without `thinking`, the template's switch is off, and thoughts that it still begins are ended.
+    Raises TEMPLATE_ERRORS if the template rejects the messages, or exceeds a limit of steps or memory.
     """
     switch = {THINKING_SWITCH: thinking}
     with _bounded_rendering():
@@ -108,9 +108,9 @@ def render_chat(qwen: QwenVL, messages: Sequence[Mapping[str, Any]], *, thinking
 
 @contextmanager
 def _bounded_rendering() -> Iterator[None]:
-    """Limit the steps of chat templates that this thread renders, and the memory that it takes meanwhile.
+    """Limit the steps of chat templates that this thread renders, and the memory growth of the process.
 
-    A template comes with a model, and nested loops in it need not end. A step is a line of its compiled form. Raises
+    A template comes with a model, and its loops need not end. A step is a line of its compiled form. Raises
     TemplateError.
     """
     peak_bytes = _peak_bytes()
@@ -141,14 +141,14 @@ def _peak_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt of which `part` is not prefilled yet. Once it is, `prefilled_tokens` were in all.
+    """A prompt whose `part` is not prefilled yet; with it, `prefilled_tokens` tokens are prefilled in all.
 
-    The frames of `stamps` are shown with `tokens_used` visual tokens, the last one's at `newest` of the cache (a slice
-    or int64 [K]), or all of one picture that a group keeps up to date; `embeds` [K, D] and `regions` int64 [K, 3] are
-    those. `segments`: how many visual tokens were encoded together, in order. `appended_tokens` visual tokens were not
-    in the cache, and `memory_tokens` of a group are before the question. Of a group, `new_tokens` and
-    `new_visual_tokens` leave out those of earlier frames that had to be read again. `opens_thoughts`: its last tokens
-    begin thoughts.
+    The frames of `stamps` have `tokens_used` visual tokens. Those of the newest frame, or of the picture that a group
+    keeps up to date, are at `newest` of the cache (a slice or int64 [K]), with `embeds` [K, D] and `regions` int64
+    [K, 3]. `segments`: numbers of visual tokens that were encoded together, in order. `appended_tokens` visual tokens
+    were not in the cache, and `memory_tokens` of a group are before the question. `new_tokens` and `new_visual_tokens`
+    of a group exclude tokens of earlier frames that had to be read again. `opens_thoughts`: the prompt ends inside
+    thoughts.
     """
 
     part: PromptPart
@@ -172,9 +172,9 @@ def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
 
 
 class PromptBuilder:
-    """Makes prompts [system] [frames…] [question] [assistant] for one cache, and encodes their frames.
+    """Builder of prompts [system] [frames…] [question] [assistant] for one cache; it also encodes their frames.
 
-    `ids` are the prompt's own; `vision` is what incremental encoding keeps.
+    `ids`: pieces of the chat template; `vision`: cache of incremental encoding.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
@@ -185,7 +185,8 @@ class PromptBuilder:
         self.configure(options)
 
     def configure(self, options: AnswerOptions) -> None:
-        """Makes prompts by other options from here on; what was kept stays useful."""
+        """Set the options of later prompts; the cache stays valid. Raises OptionError if they enable thoughts and the
+        model has none."""
         self.options = options
         self.vision.configure(options.incremental)
         if options.encode != "incremental":
@@ -202,7 +203,7 @@ class PromptBuilder:
     def make(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
     ) -> PreparedPrompt:
-        """The prompt of a question about frames; with `at_once` no thoughts come before the answer.
+        """Return the prompt of a question about frames; with `at_once` the answer begins without thoughts.
 
         `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
         """
@@ -213,14 +214,14 @@ class PromptBuilder:
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
     ) -> PreparedPrompt:
-        """The prompt of a glance at the last packet, an overview, after the frames before it; or at a group of
-        pictures. The beginning of a frame with this overview is kept in the cache by it."""
+        """Return the prompt of a glance at the last packet, an overview, after the frames before it; or at a group of
+        pictures. A frame that begins with this overview reuses its keys and values."""
         if is_group(packets):
             return self._in_group(packets, query, on_encoded)
         return self._in_one_run(packets, query, on_encoded, timed=timed)
 
     def make_chat(self, pieces: Sequence[Ids | Packet], on_encoded: Callable[[], None]) -> PreparedPrompt:
-        """The prompt of token ids and frames in order, of which nothing is kept; `on_encoded` as in `make`."""
+        """Return the prompt of token ids and frames in order, without marks in the cache; `on_encoded` as in `make`."""
         self.cache.rewind([])
         part = PromptPart(self._qwen, 0, 0)
         frames: list[tuple[Packet, EncodedFrame, slice]] = []
@@ -247,7 +248,7 @@ class PromptBuilder:
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:
-        """Raises ContextLengthError where a prompt of token ids and frames, and the answer, do not fit the context."""
+        """Raise ContextLengthError if a prompt of token ids and frames, with the answer, exceeds the context."""
         lengths = [
             len(piece) if isinstance(piece, tuple) else token_count(piece, self.options.encode) for piece in pieces
         ]
@@ -260,7 +261,7 @@ class PromptBuilder:
             )
 
     def check_length(self, query: str, visual_tokens: int) -> None:
-        """Raises ContextLengthError where question, frame and answer do not fit the model's context together."""
+        """Raise ContextLengthError if question, frame and answer together exceed the model's context."""
         query_tokens = len(self._qwen.plain_token_ids(query))
         frame_tokens = visual_tokens + len(self.ids.frame_open) + len(self.ids.frame_close)
         answer_tokens = self.options.decoding.max_tokens
@@ -273,7 +274,7 @@ class PromptBuilder:
             )
 
     def check_fits(self, packets: Sequence[Packet], query: str) -> None:
-        """Raises ContextLengthError if the prompt does not fit, and OptionError for a group that shows nothing."""
+        """Raise ContextLengthError if the prompt does not fit, OptionError for a group that shows no tokens."""
         if not is_group(packets):
             self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
             return
@@ -282,7 +283,7 @@ class PromptBuilder:
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
         if self.cache.recurrent and shown[-1].place is not None and shown[-1].place.frames == 1:
-            tokens = sum(len(packet.regions) for packet in shown)  # superseded ones stay
+            tokens = sum(len(packet.regions) for packet in shown)  # superseded tokens stay in the cache
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
@@ -290,7 +291,7 @@ class PromptBuilder:
     def _in_group(
         self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
     ) -> PreparedPrompt:
-        """The stock layout of one picture, which a group of pictures keeps up to date, or of its newest frames."""
+        """Return the stock layout of the picture that a group of pictures keeps up to date, or of its newest frames."""
         read = read_group(
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
@@ -325,7 +326,7 @@ class PromptBuilder:
         timed: bool,
         at_once: bool = False,
     ) -> PreparedPrompt:
-        """The stock layout: each frame is read after those before it. What comes first again is kept."""
+        """Return the stock layout, each frame after those before it; a prefix that the cache holds is reused."""
         ids, qwen = self.ids, self._qwen
         shown = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
         kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
@@ -336,13 +337,13 @@ class PromptBuilder:
             part.mark(ids.head)
         for index, frame in enumerate(shown):
             pieces = frame.pieces
-            there, known = known[: len(pieces)], known[len(pieces) :]
-            if len(there) == len(pieces):
-                shown[index] = there[-1]  # type: ignore[call-overload]
+            cached, known = known[: len(pieces)], known[len(pieces) :]
+            if len(cached) == len(pieces):
+                shown[index] = cached[-1]  # type: ignore[call-overload]
                 continue
-            if there:
-                frame.overview = there[0]  # type: ignore[assignment]
-            for piece in pieces[len(there) :]:
+            if cached:
+                frame.overview = cached[0]  # type: ignore[assignment]
+            for piece in pieces[len(cached) :]:
                 self._add_piece(part, piece)
                 part.mark(piece)
         part.text(self.question(query, at_once=at_once))
@@ -365,7 +366,7 @@ class PromptBuilder:
         return not at_once and self._qwen.opens_thoughts(self.ids.after_query)
 
     def _add_piece(self, part: PromptPart, piece: CausalPiece) -> None:
-        """Adds an overview with what introduces it, or a frame: all of it, or what follows its overview."""
+        """Add an overview with its opening, or a frame: whole, or the tokens after its overview."""
         overview = piece.overview if isinstance(piece, CausalFrame) else None
         if overview is None:
             part.text(piece.opening)
@@ -382,22 +383,22 @@ class PromptBuilder:
             part.text(self.ids.frame_close)
 
     def other_tokens(self, query: str) -> int:
-        """Tokens of everything but the frames, with the longest answer."""
+        """Return the number of tokens of a prompt without its frames, with the longest answer."""
         return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
 
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
-        """The ids of all that follows the frames; with `at_once` no thoughts come before the answer."""
+        """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""
         ids = self._at_once if at_once else self.ids
         return [*ids.before_query, *self._qwen.plain_token_ids(query), *ids.after_query]
 
     def knows(self, packet: Packet) -> bool:
-        """Return True if a prompt about this packet alone needs nothing of it encoded."""
+        """Return True if the cache holds this packet as the first frame, so that a prompt about it encodes nothing."""
         frame = CausalFrame(packet, self.opening(packet, timed=False))
         return len(self.cache.marks) > 1 and self.cache.marks[1].key == frame
 
     @contextmanager
     def provided(self, packet: Packet, frame: EncodedFrame | None) -> Iterator[None]:
-        """Inside the block `packet` is not encoded, as `frame` is what comes of that; None: as everywhere."""
+        """Use `frame` as the encoding of `packet` inside the block; None: encode it as usual."""
         self._provided = None if frame is None else (packet, frame)
         try:
             yield
@@ -407,8 +408,8 @@ class PromptBuilder:
     def _encode(self, packet: Packet) -> EncodedFrame:
         if self._provided is not None and self._provided[0] is packet:
             return self._provided[1]
-        # Alone, the few new regions of a picture would come out 10 to 40 times further off than among the kept keys.
-        # Of several frames older ones may be read again, so what is kept of the newest must not count.
+        # The error of a picture's few new regions is 10 to 40 times smaller if they attend to the cached keys.
+        # With several frames, older ones may be read again, so the cached keys of the newest must not be used.
         place = packet.place if isinstance(packet, TokenPacket) else None
         encode = self.options.encode if place is None else "incremental" if place.frames == 1 else "sparse"
         return encode_packet(self._qwen, packet, encode, self.vision)
@@ -419,6 +420,6 @@ class PromptBuilder:
         return (*heading, *self.ids.frame_open)
 
     def pooled(self, query: str) -> torch.Tensor:
-        """The question's embeddings, pooled: float32 [D]."""
+        """Return the mean of the question's embeddings: float32 [D]."""
         query_ids = self._qwen.plain_token_ids(query) or list(self.ids.after_query)
         return self._qwen.embed(query_ids).float().mean(dim=0)

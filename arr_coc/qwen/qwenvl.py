@@ -1,6 +1,6 @@
-"""`QwenVL`: the loaded model; rotation and capture of keys.
+"""`QwenVL`: the loaded model; rotation of keys.
 
-A rotation for another place could also be made from rotated keys, but in bfloat16 each one would add its own rounding.
+Rotated keys could be rotated again to another position, but in bfloat16 each rotation adds rounding errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arr_coc.relevance.embedding_axes import EmbeddingAxes
 from arr_coc.types import QueryEmbedding
 
 TEXTS_KEPT = 128
-"""Twice the clients of a server; token ids of so many texts are kept."""
+"""Number of texts whose token ids are cached: twice the clients of a server."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class QwenVL:
     """Model, tokenizer and preprocessing.
 
     `model` is the stock transformers model, in eval mode; `model_id` names its weights; `allocator` was trained for
-    them, if one came with the model. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to
-    which its weights were made smaller as they were loaded (`small_weights.py`).
+    them; None if the model has none. `notices` as in `arr_coc.qwen.checkpoint.Checkpoint`. `small`: the dtype to which
+    its weights were reduced when it was loaded (`small_weights.py`).
     """
 
     model: Any
@@ -46,7 +46,7 @@ class QwenVL:
 
     @property
     def weights_dtype(self) -> str:
-        """Name of the dtype of its weights, as `--dtype` has it."""
+        """Name of the dtype of its weights, as for `--dtype`."""
         return self.small or str(self.model.dtype).removeprefix("torch.")
 
     @property
@@ -61,7 +61,7 @@ class QwenVL:
         return None if self.allocator is None else self.allocator.realiser
 
     def new_allocator(self, **options: Any) -> ARRCOCLayer:
-        """An untrained allocator for this model's questions; its weights are random, by torch's own generator.
+        """Return an untrained allocator for this model's questions; its weights are drawn by torch's global generator.
 
         `options` are fields of `ARRCOCConfig`, errors as `ARRCOCLayer`.
         """
@@ -90,23 +90,23 @@ class QwenVL:
 
     @cached_property
     def layers(self) -> DecoderLayers:
-        """Numbers of the decoder's layers by kind."""
+        """Indices of the decoder's layers by kind."""
         return self.family.decoder_layers(self.language_model.config.to_dict())
 
     @cached_property
     def attentions(self) -> dict[int, Any]:
-        """Attention of the decoder's layers that attend, by their numbers."""
+        """Attention modules of the decoder by layer index; recurrent layers have none."""
         return {number: self.language_model.layers[number].self_attn for number in self.layers.attending}
 
     def kept_tokens(self, shown: int) -> int:
-        """Return the most visual tokens in the cache of a group of pictures that shows so many: superseded ones stay in
-        front of a recurrent layer, as many at most."""
+        """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
+        layers, at most as many superseded ones stay."""
         return shown * (SUPERSEDED_KEPT if self.family.recurrent else 1)
 
     @cached_property
     def decodes_plainly(self) -> bool:
-        """True if the decoder is on one device with nothing hooked in between, as a device map of several would, and
-        every attention sees all tokens before its own."""
+        """True if the decoder is on one device without hooks, which a device map of several devices adds, and every
+        attention layer sees all earlier tokens."""
         devices = {
             parameter.device for parameter in [*self.language_model.parameters(), *self.model.lm_head.parameters()]
         }
@@ -121,7 +121,7 @@ class QwenVL:
 
     @property
     def embedding_axes(self) -> EmbeddingAxes | None:
-        """Axes of its allocator, where that reads embeddings of tiles as channels."""
+        """Axes of its allocator, if that reads embeddings of tiles as channels; else None."""
         return None if self.realiser is None else self.realiser.axes
 
     @property
@@ -131,12 +131,12 @@ class QwenVL:
 
     @property
     def known_world(self) -> str | None:
-        """Name of the only world that it knows, such as "drawn scenes"; None for a general model."""
+        """Name of the only world that it was trained on, such as "drawn scenes"; None for a general model."""
         return getattr(self.model.config, "arr_coc_world", None)
 
     @cached_property
     def yes_no_calibration(self) -> Calibration:
-        """Calibration of its odds of yes. Raises ModelError where its configuration holds something else."""
+        """Calibration of its odds of yes. Raises ModelError if the value in its configuration is invalid."""
         return Calibration.read(getattr(self.model.config, CONFIG_KEY, None), self.model_id)
 
     @property
@@ -152,28 +152,28 @@ class QwenVL:
 
     @cached_property
     def thought_ids(self) -> tuple[int, int] | None:
-        """The tokens that begin and end thoughts before an answer; None if the model's template knows none."""
+        """The tokens that begin and end thoughts before an answer; None if the model's template has no thoughts."""
         ids = [self.token_ids(mark) for mark in THINKING_MARKS]
         known = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(len(one) == 1 for one in ids)
         return (ids[0][0], ids[1][0]) if known else None
 
     def opens_thoughts(self, ids: Sequence[int]) -> bool:
-        """Return True if the thoughts that a prompt's last tokens begin are not ended by them."""
+        """Return True if the last tokens of a prompt, `ids`, begin thoughts and do not end them."""
         marks = [token for token in ids if token in (self.thought_ids or ())]
         return bool(marks) and self.thought_ids is not None and marks[-1] == self.thought_ids[0]
 
     def unseen_words(self, question: str) -> tuple[str, ...]:
-        """Words of a question that it has never seen, where it only knows a small world; none of a general model."""
+        """Return the words of a question that a model of a small world has never seen; empty for a general model."""
         return () if self.known_world is None else unseen_words(question, self.plain_token_ids)
 
     def token_ids(self, text: str) -> list[int]:
-        """Token ids of text with its special tokens read as such."""
+        """Return the token ids of text; special tokens in it are parsed."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def plain_token_ids(self, text: str) -> list[int]:
-        """Token ids of text from outside: "<|im_end|>" in it is eight characters, not the end of a turn.
+        """Return the token ids of untrusted text: "<|im_end|>" in it is ten characters, not the end of a turn.
 
-        Those of the last texts are kept: a question is asked about one frame after another.
+        Ids of recent texts are cached, as one question is asked about many frames.
         """
         known = self._plain_ids
         if text not in known:
@@ -188,31 +188,31 @@ class QwenVL:
 
     @torch.inference_mode()
     def embed(self, ids: list[int]) -> torch.Tensor:
-        """Embeddings [len(ids), D] of token ids, in the model's dtype."""
+        """Return the embeddings [len(ids), D] of token ids, in the model's dtype."""
         rows = self.language_model.embed_tokens(torch.tensor(ids, dtype=torch.long, device=self.device))
-        return rows.detach()  # adapters of peft make it require a gradient, even here
+        return rows.detach()  # adapters of peft make the rows require a gradient, even in inference mode
 
     def embed_query(self, text: str) -> QueryEmbedding:
-        """The question as the embedding table sees it."""
+        """Return a question's rows of the embedding table."""
         tokens = self.embed(self.plain_token_ids(text)).float().cpu().numpy()
         return QueryEmbedding(text, tokens, self.model_id)
 
 
 def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines float32 [L, rotated numbers of a head] of M-RoPE positions float32 [3, L] (t, h, w)."""
+    """Return cosines and sines float32 [L, rotated numbers of a head] of M-RoPE positions float32 [3, L] (t, h, w)."""
     language_model = qwen.language_model
     cos, sin = language_model.rotary_emb(torch.empty(0, device=qwen.device), positions[:, None].to(qwen.device))
     return _composed(language_model, cos), _composed(language_model, sin)
 
 
 def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys [..., head_dim] rotated in float32, in the dtype in which they came."""
+    """Rotate queries or keys [..., head_dim] in float32; the result has their dtype."""
     return rotate_native(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
 
 
 def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Queries or keys [..., head_dim] rotated in the dtype in which they came, as the stock decoder does. With `cos`
-    and `sin` for fewer numbers, so many of them are rotated."""
+    """Rotate queries or keys [..., head_dim] in their dtype, as the stock decoder does. If `cos` and `sin` have fewer
+    numbers than a head, only the first numbers are rotated."""
     if (rotated := cos.shape[-1]) < rows.shape[-1]:
         return torch.cat([rotate_native(rows[..., :rotated], cos, sin), rows[..., rotated:]], dim=-1)
     first, second = rows.chunk(2, dim=-1)
@@ -220,7 +220,8 @@ def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
 
 
 def _composed(language_model: Any, rows: torch.Tensor) -> torch.Tensor:
-    """Rows [1, L, head_dim]; older transformers leave the three axes of Qwen2-VL apart, [3, 1, L, head_dim]."""
+    """Return rows [L, head_dim] of [1, L, head_dim], or of [3, 1, L, head_dim], as older transformers keep the three
+    axes of Qwen2-VL separate."""
     if rows.ndim == 3:
         return rows[0]
     section = language_model.config.rope_scaling["mrope_section"]

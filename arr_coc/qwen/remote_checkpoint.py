@@ -15,10 +15,10 @@ from arr_coc.qwen.checkpoint import Checkpoint, described
 from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo
 
 LIMIT_S = 10.0
-"""Wait for an answer of the hub; one request that fails is not made again."""
+"""Time limit for a reply of the hub; a failed request is not repeated."""
 
 WHOLE_LIMIT_S = 60.0
-"""Time for the whole of a file."""
+"""Time limit for a whole file."""
 
 HEADERS_AT_ONCE = 8
 
@@ -26,10 +26,10 @@ SHARDS_MAX = 1000
 
 
 def remote_checkpoint(name: str) -> Checkpoint:
-    """Return the checkpoint of the hub's model `name`: some hundred kB are asked for, and no weights.
+    """Return the checkpoint of the hub's model `name`, from a download of some hundred kB without weights.
 
-    Nothing is put into the cache, where a part of a model would look like all of it. Raises ModelNotFound,
-    HubUnreachable and ModelError as `hub.asking`, and ModelError as `checkpoint.described`.
+    The hub's cache is not used, as a partial model in it would look complete. Raises ModelNotFound, HubUnreachable and
+    ModelError as `hub.asking`, and ModelError as `checkpoint.described`.
     """
     from huggingface_hub import errors, parse_safetensors_file_metadata
 
@@ -50,7 +50,7 @@ def remote_checkpoint(name: str) -> Checkpoint:
 
 
 def _shards(name: str) -> list[str]:
-    """Return the model's weight files: those of its index, if it has one."""
+    """Return the names of the model's weight files, from its index if it has one."""
     from huggingface_hub import errors
 
     try:
@@ -64,7 +64,7 @@ def _shards(name: str) -> list[str]:
 
 
 def _object(name: str, file: str) -> dict[str, Any]:
-    """Return the JSON object in a file of the model. Raises ModelError for anything else in it."""
+    """Return the JSON object in a file of the model. Raises ModelError for any other content."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 

@@ -1,6 +1,6 @@
-"""The size that Qwen's image processor gives a picture, and the picture at that size.
+"""Resize of pictures as in Qwen's image processor.
 
-Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; the tests hold both together.
+Source: transformers' `Qwen2VLImageProcessorPil`, which all families use; tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from PIL import Image
 from arr_coc.errors import ShapeError
 
 MAX_ASPECT = 200
-"""A picture that is longer than this for its width is refused, as Qwen's processor does."""
+"""Largest aspect ratio; Qwen's processor also refuses longer pictures."""
 
 
 def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_px: int) -> tuple[int, int]:
-    """The size (height, width) that Qwen gives a picture: multiples of `tile_px`, area within limits, aspect kept.
+    """Return the size (height, width) of Qwen's image processor: multiples of `tile_px`, area within the limits, aspect
+    ratio kept.
 
-    Raises ShapeError where one side is more than 200 times the other.
+    Raises ShapeError if one side is more than 200 times the other.
     """
     if max(height_px, width_px) > MAX_ASPECT * min(height_px, width_px):
         raise ShapeError(
@@ -39,8 +40,8 @@ def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_p
 
 
 def widened(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """A picture uint8 [H, W, 3] that `smart_resize` takes: a too narrow one is padded, by repetition of its edge pixels
-    below or to the right, as frames are that fill no whole tiles. Others stay as they are."""
+    """Return a picture uint8 [H, W, 3] that `smart_resize` accepts: if it is too narrow, its edge pixels are repeated
+    below or to the right, as for frames that do not fill whole tiles."""
     height_px, width_px = image.shape[:2]
     below = max(0, math.ceil(width_px / MAX_ASPECT) - height_px)
     right = max(0, math.ceil(height_px / MAX_ASPECT) - width_px)
@@ -48,7 +49,7 @@ def widened(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:
-    """Bicubic resize of uint8 [H, W, 3] (Pillow's, with antialiasing, as Qwen's processor)."""
+    """Resize a picture uint8 [H, W, 3] (Pillow's bicubic with antialiasing, as in Qwen's processor)."""
     if image.shape[:2] == (height_px, width_px):
         return image
     resized = Image.fromarray(image).resize((width_px, height_px), Image.Resampling.BICUBIC)

@@ -1,4 +1,4 @@
-"""`AnswerSession`: answers and yes/no scores of one model, for one question at a time or for several at once."""
+"""`AnswerSession`: answers and yes/no scores of one model, for one question or several at once."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ Made = TypeVar("Made")
 class SlotQuestion:
     """A question about frames for a slot; packets as in `AnswerSession.answer`.
 
-    `vision`: what incremental encoding keeps for this client. `yes_no`: it is scored, and nothing is decoded. With
-    `chat` that is the whole prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`:
-    an earlier answer to it; if each of its tokens has the probability `same_above` or more, it is the answer again, and
-    nothing is decoded.
+    `vision`: incremental encoder of this client. `yes_no`: score the question, without decoding. `chat`: the whole
+    prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`: an earlier answer to it;
+    if each of its tokens has a probability of at least `same_above`, it is the answer again, without decoding.
     """
 
     slot: int
@@ -58,11 +57,11 @@ class SlotQuestion:
 
 @dataclass(slots=True)
 class SlotAnswer:
-    """Answer of one slot, while it is made.
+    """Answer of one slot, in progress or ended.
 
-    `piece`: the text that the last step completed; may be empty. `ended`: nothing more comes; then `result` is
-    its record, or `error` the reason that there is none. `score`: of a yes/no question, which ends at once. `same`: the
-    probability of the least likely token of the question's `previous` answer.
+    `piece`: text that the last step completed; may be empty. `ended`: no more text follows; then `result` holds its
+    record, or `error` the exception. `score`: score of a yes/no question, which ends at once. `same`: probability of
+    the least likely token of the question's `previous` answer.
     """
 
     slot: int
@@ -76,7 +75,7 @@ class SlotAnswer:
 
 @dataclass(slots=True, eq=False)
 class _OpenAnswer:
-    """An answer under way: its question, its state in the decoder, and its text so far."""
+    """An open answer: its question, its state in the decoder, and its text so far."""
 
     answer: SlotAnswer
     question: PreparedQuestion
@@ -86,23 +85,23 @@ class _OpenAnswer:
 
 
 class AnswerSession:
-    """Answers questions about frames with one model, in one slot or in several at once.
+    """Session that answers questions about frames with one model, in one slot or several at once.
 
     The prompt is system, frames, question, assistant, in this order. Keys and values of the system prompt are computed
-    once; those of frames are kept while the same frames come first again, so that another question about them costs
-    its own tokens only, and those of a group of pictures while the group goes on.
+    once; those of frames are reused as long as prompts begin with the same frames, so that another question about them
+    costs its own tokens only, and those of a group of pictures until the group ends.
 
-    `answer`, `answer_chat` and `score_yes_no` use the first slot, `ask` and `step` any. Each slot keeps prompt and
-    feedback apart, and no number goes from one to another. Products of several rows round otherwise than those of
-    one, so an answer beside others may differ from a lone one where two tokens are as good as equally likely; an answer
-    beside no other has the numbers of a session of one slot. Not for several threads at once.
+    `answer`, `answer_chat` and `score_yes_no` use the first slot, `ask` and `step` any. Slots share no prompt, feedback
+    or keys. A product of several rows rounds differently from that of one row, so an answer in a batch may differ from
+    a single one if two tokens are almost equally likely; an answer that is alone equals that of a session with one
+    slot. Not thread-safe.
     """
 
     def __init__(
         self, qwen: QwenVL, options: AnswerOptions | None = None, slots: int = 1, capture: Capture | None = None
     ) -> None:
-        """`capture` as `Decoder`. Raises OptionError if the model cannot answer several at once, or `slots` is below
-        1."""
+        """`capture` as `Decoder`. Raises OptionError if the model cannot answer several questions at once, or `slots`
+        is below 1."""
         if slots < 1:
             raise OptionError(f"slots must be at least 1, got {slots}")
         if slots > 1:
@@ -115,14 +114,14 @@ class AnswerSession:
         self._open: dict[int, _OpenAnswer] = {}
 
     def configure(self, options: AnswerOptions) -> None:
-        """Answers by other options from here on; what was kept stays useful."""
+        """Set the options of later answers; caches stay valid."""
         self.options = options
         for slot in self.slots:
             slot.prompts.configure(options)
 
     def forget(self, slot: int = 0) -> None:
-        """Stop, and drop the frames, keys and values of a slot's earlier answers, so that the next one computes
-        everything afresh. The memory of keys and values stays, for those of the next answer."""
+        """Stop a slot's answer and drop its frames, keys and values, so that the next answer computes everything
+        afresh. The memory of keys and values stays allocated."""
         self.stop(slot)
         self.slots[slot].forget()
 
@@ -133,8 +132,8 @@ class AnswerSession:
 
     @property
     def vision(self) -> IncrementalEncoder:
-        """Cache of `encode="incremental"` of the first slot; with several streams by turns, the caller sets each one's
-        own."""
+        """Cache of `encode="incremental"` of the first slot; a caller that alternates between streams sets the cache
+        of each."""
         return self.slots[0].vision
 
     @vision.setter
@@ -143,14 +142,14 @@ class AnswerSession:
 
     @property
     def last(self) -> AnswerResult:
-        """The answer that ended last in the first slot. Raises LookupError before the first one."""
+        """Last ended answer of the first slot. Raises LookupError before the first one."""
         if (last := self.slots[0].last) is None:
             raise LookupError("no answer has ended yet")
         return last
 
     @cached_property
     def yes_no(self) -> YesNoTokens:
-        """The model's tokens for yes and no. Raises ModelError where it has none."""
+        """The model's tokens for yes and no. Raises ModelError if its tokenizer lacks them."""
         return yes_no_tokens(self.qwen.tokenizer, self.qwen.model_id)
 
     @cached_property
@@ -160,7 +159,7 @@ class AnswerSession:
 
     @property
     def open_answers(self) -> int:
-        """Number of answers under way."""
+        """Number of open answers."""
         return len(self._open)
 
     def answer(
@@ -169,29 +168,28 @@ class AnswerSession:
         query: str,
         should_stop: Callable[[], bool] | None = None,
     ) -> Generator[str, None, None]:
-        """Pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
+        """Yield pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
-        One frame is shown as an image, each of several under its media time. Packets with a `place` are all frames of a
-        group of pictures, of which those that were shown before cost nothing. `should_stop` is asked after every token.
-        When the iterator has ended or was closed, `last` is the record of the answer.
-        Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not suit `encode`.
+        One frame is shown as an image; each of several is shown under its media time. Packets with a `place` are all
+        frames of a group of pictures, of which those already read cost nothing. `should_stop` is called after every
+        token. Once the iterator has ended or was closed, `last` is the record of the answer.
+        Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not match `encode`.
         """
         return self._pieces(SlotQuestion(0, packets, query), should_stop)
 
     def answer_chat(
         self, pieces: Sequence[Ids | Packet], should_stop: Callable[[], bool] | None = None
     ) -> Generator[str, None, None]:
-        """Pieces of the answer that follows a whole prompt, given as token ids and frames in order.
+        """Yield pieces of the answer to a whole prompt, given as token ids and frames in order.
 
-        Nothing of it is kept for the next answer. `last`, `should_stop` and errors as in `answer`.
+        The next answer reuses nothing of it. `last`, `should_stop` and errors as in `answer`.
         """
         return self._pieces(SlotQuestion(0, [], "", chat=pieces), should_stop)
 
     def score_yes_no(self, packets: Packet | Sequence[Packet], question: str) -> YesNoScore:
-        """Score whether the model would answer `question` with yes: costs a prefill, and no decoding.
+        """Score whether the model would answer `question` with yes, by a prefill without decoding.
 
-        Frames and errors as in `answer`, whose next question about the same frames costs its own tokens only;
-        so does this one. Raises ModelError where the tokenizer has no token for yes or no.
+        Frames, their reuse and errors as in `answer`. Raises ModelError if the tokenizer has no token for yes or no.
         """
         (answer,) = self.ask([SlotQuestion(0, packets, question, yes_no=True)])
         if answer.error is not None:
@@ -202,23 +200,23 @@ class AnswerSession:
     def glance(
         self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False, slot: int = 0
     ) -> GlanceResult:
-        """Look at a frame's overview with `query` in mind, before it is known what to show of it.
+        """Measure what the model attends to in a frame's overview for `query`, before regions are chosen.
 
-        The packet, or the last of several in order, holds nothing but an overview; or they are a group of pictures, of
-        which nothing more need be shown. Its keys and values stay, so that an
-        answer about a packet that begins with the same overview, after the same frames, costs the rest of it only.
-        `timed`: the frame will be introduced by its time, as each of several is; always so where several are given.
-        Raises as `answer`, OptionError where the last packet is no overview, and ModelError where the model's attention
+        The packet, or the last of several in order, holds an overview only; or the packets are a group of pictures,
+        which needs no overview. Keys and values stay cached, so that an answer about a packet that begins with the same
+        overview, after the same frames, costs only its remaining tokens.
+        `timed`: the frame is introduced by its time, as each of several frames is; implied if several are given.
+        Raises as `answer`, OptionError if the last packet is no overview, and ModelError if the model's attention
         cannot be read.
         """
         return self.slots[slot].glance(packets, query, timed=timed)
 
     def ask(self, questions: Sequence[SlotQuestion]) -> list[SlotAnswer]:
-        """Encode and prefill the questions together; returns their answers, in order.
+        """Encode and prefill the questions together; return their answers, in order.
 
-        Yes/no questions have ended, and those whose `previous` answer is the answer again; of the others the first
-        token is there, and `step` goes on with them. What fails
-        is the `error` of its own answer, and of no other, unless the pass itself fails, such as for want of memory.
+        Yes/no questions, and questions whose `previous` answer is the answer again, have ended; the others have their
+        first token, and `step` continues them. A failure is the `error` of that answer alone, unless the shared pass
+        fails, for example for lack of memory.
         """
         for question in questions:
             self.stop(question.slot)
@@ -228,7 +226,7 @@ class AnswerSession:
         for question, answer, frame in zip(questions, answers, encoded, strict=True):
             try:
                 prepared.append((question, answer, self._prepare(question, frame, began_s)))
-            except Exception as error:  # a question that does not fit leaves what the slot keeps
+            except Exception as error:  # a question that does not fit leaves the slot's cache as it is
                 answer.error, answer.ended = error, True
         if not prepared:
             return answers
@@ -252,7 +250,7 @@ class AnswerSession:
         return answers
 
     def step(self) -> list[SlotAnswer]:
-        """One more token of every answer under way; returns all of them, also those that end with it."""
+        """Decode one more token of every open answer; return these answers, including those that end with it."""
         opened = list(self._open.values())
         if not opened:
             return []
@@ -268,12 +266,12 @@ class AnswerSession:
         return [one.answer for one in opened]
 
     def stop(self, slot: int) -> None:
-        """Free a slot; the answer under way, if any, gets no result."""
+        """Free a slot; its open answer, if any, gets no result."""
         if (opened := self._open.pop(slot, None)) is not None:
             opened.answer.ended = True
 
     def finish(self, slot: int) -> SlotAnswer:
-        """End the answer under way in a slot as it stands; it gets its result. Raises KeyError if there is none."""
+        """End a slot's open answer with the text so far, and set its result. Raises KeyError if no answer is open."""
         opened = self._open[slot]
         opened.answer.piece = ""
         self._end(opened)
@@ -299,7 +297,7 @@ class AnswerSession:
             raise answer.error
 
     def _encode(self, questions: Sequence[SlotQuestion]) -> list[EncodedFrame | None]:
-        """Frames that are encoded together, by question; None for all others, which are encoded one by one."""
+        """Return the frames that were encoded together, by question; None for frames to encode one by one."""
         together = [index for index, question in enumerate(questions) if self._is_packable(question)]
         frames: dict[int, EncodedFrame | None] = {}
         if len(together) > 1:
@@ -325,11 +323,11 @@ class AnswerSession:
             return slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
         with slot.prompts.provided(question.packets, frame):
             made = slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
-        made.record.started_s = began_s  # the pass that it shared counts as its own
+        made.record.started_s = began_s  # the shared encoding pass counts in full for each question
         return made
 
     def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
-        """The logits [N, vocabulary] after N prompts, which are in their slots from here on."""
+        """Prefill N prompts into their slots and return the logits [N, vocabulary] after them."""
         parts = [
             PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe)
             for slot, question in prompts
@@ -345,10 +343,10 @@ class AnswerSession:
     def _compare(
         self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor, previous: str, same_above: float
     ) -> None:
-        """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is as before."""
+        """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is left as before."""
         ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
         if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
-            return  # no answer of this session, or thoughts come before it
+            return  # longer than any answer of this session, or preceded by thoughts
         cut = len(ids) == self.options.decoding.max_tokens
         answer.same = least_probability(
             self.qwen, question.prompt.part, slot.prompts.cache, logits, ids, () if cut else self.qwen.eos_ids
@@ -370,7 +368,7 @@ class AnswerSession:
         return opened
 
     def _take(self, opened: Sequence[_OpenAnswer], choices: Sequence[Sequence[int]]) -> None:
-        """Take the next token of each answer, and whether its logits were finite."""
+        """Add each answer's next token; `choices` holds it and 1 if its logits are finite, else 0."""
         for one, (token, good) in zip(opened, choices, strict=True):
             if not good:
                 self._fail(one.answer, not_finite(one.tokens))
@@ -404,7 +402,7 @@ class AnswerSession:
     def _fallible(
         self, answer: SlotAnswer, do: Callable[Given, Made], *given: Given.args, **named: Given.kwargs
     ) -> Made | None:
-        """What `do` returns; if it fails, None, and the error is the answer's."""
+        """Return the result of `do`; if it raises, set the answer's error and return None."""
         try:
             return do(*given, **named)
         except Exception as error:
@@ -412,17 +410,17 @@ class AnswerSession:
             return None
 
     def _fail(self, answer: SlotAnswer, error: Exception) -> None:
-        """An answer fails, and its slot keeps nothing: that may be half written, or hold NaN."""
+        """End an answer with an error, and clear its slot's cache, which may be half written or hold NaN."""
         self._open.pop(answer.slot, None)
         answer.error, answer.ended = error, True
         self.slots[answer.slot].prompts.cache.reset()
 
 
 class Decoder:
-    """Next tokens of the answers under way: by captured steps on a GPU, one call after another elsewhere, for families
-    with recurrent layers, and if capturing fails.
+    """Decoder of the open answers: by captured steps on a GPU; by single calls on a CPU, for families with recurrent
+    layers, and if capture fails.
 
-    `capture`: what makes a step repeatable; None: a CUDA graph on a GPU, and elsewhere nothing.
+    `capture` makes a step repeatable; None: CUDA graphs on a GPU, no capture elsewhere.
     """
 
     def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture | None = None) -> None:
@@ -440,8 +438,8 @@ class Decoder:
             self._captured = CapturedStep(qwen, block, capture)
 
     def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
-        """Add the token of each row. Returns for each the next one, and 1 if its logits are finite, else 0; the
-        device is waited for once."""
+        """Add the token of each row. Return the next token of each, and 1 if its logits are finite, else 0, with one
+        device synchronisation."""
         if self._captured is not None:
             try:
                 return self._captured(rows, options)
@@ -453,11 +451,11 @@ class Decoder:
 
 
 def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
-    """The tokens that follow logits [N, vocabulary], as `Decoder` gives them."""
+    """Choose the tokens that follow logits [N, vocabulary]; result as `Decoder`."""
     if options.temperature == 0:
         choices = likeliest(logits)
     else:
         drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
         choices = torch.stack([torch.stack(pair) for pair in drawn])
-    found: list[list[int]] = choices.tolist()
-    return found
+    chosen: list[list[int]] = choices.tolist()
+    return chosen

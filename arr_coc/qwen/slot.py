@@ -1,4 +1,4 @@
-"""One slot of a session: its prompt, what is kept for the next one, and the results of its answers."""
+"""One slot of a session: its prompt, its caches, and the results of its answers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from arr_coc.types import Feedback, FrameStamp, TokenPacket
 class AnswerResult:
     """One answer.
 
-    `tokens_used` are visual tokens, `text_tokens` those of the answer and `token_ids` their ids, without the one that
-    ends it; `prefilled_tokens` had to be computed before it, `appended_tokens` visual ones among them; the rest of the
-    prompt was kept. `memory_tokens` of a group of pictures stay before the next question. `thought_tokens` of the
+    `tokens_used` counts visual tokens, `text_tokens` the tokens of the answer and `token_ids` their ids, without the
+    end token; `prefilled_tokens` were computed before it, `appended_tokens` visual ones among them; the rest of the
+    prompt was cached. `memory_tokens` of a group of pictures stay before the next question. `thought_tokens` of the
     `text_tokens` are thoughts before the answer. Times in milliseconds:
     `encode_ms` for the frames, `prefill_ms` from there to the first token, `decode_ms` from there to the last one;
-    `first_token_ms` counts from the call. No device is waited for in between, so on a GPU much of encoding counts as
-    prefill.
+    `first_token_ms` counts from the call. The device is not synchronised in between, so on a GPU much of encoding
+    counts as prefill.
 
-    `shown`: the frames that it speaks of, in the prompt's order; `regions` int32 [K, 3]: what was shown of the newest.
-    `feedback` is None if none was requested. `kept_bytes`: what frames, keys and values take in memory after it.
-    `work`: the operations that it took, and that all tokens would have. `vision`: what incremental encoding took and
-    keeps, where that is how frames were encoded.
+    `shown`: the frames of the prompt, in order; `regions` int32 [K, 3]: regions shown of the newest. `feedback` is None
+    if none was requested. `kept_bytes`: memory of cached frames, keys and values after the answer. `work`: operations
+    of the answer, and of the same answer from all tokens. `vision`: statistics of incremental encoding; None if frames
+    were encoded otherwise.
     """
 
     text: str
@@ -65,12 +65,12 @@ class AnswerResult:
 
 @dataclass(frozen=True, slots=True)
 class GlanceResult:
-    """A look at an overview with a question in mind.
+    """Result of a glance: the attention of a question to an overview.
 
-    `feedback`: what the prompt's last token looks at; `tokens_used`: the overview's. Of its `prompt_tokens` so many had
-    to be prefilled. Times in milliseconds, as of an answer: `encode_ms` for what had to be encoded, `prefill_ms` from
-    there to the attention. `work`: the operations that it took; its `full_flops` are 0, as an answer from all tokens
-    needs no glance.
+    `feedback`: attention of the prompt's last token; `tokens_used`: tokens of the overview. Of `prompt_tokens`,
+    `prefilled_tokens` had to be prefilled. Times in milliseconds, as of an answer: `encode_ms` for encoding,
+    `prefill_ms` from there to the attention. `work`: operations of the glance; its `full_flops` are 0, as an answer
+    from all tokens needs no glance.
     """
 
     feedback: Feedback
@@ -83,13 +83,13 @@ class GlanceResult:
 
     @property
     def took_ms(self) -> float:
-        """All of it."""
+        """Total time in milliseconds."""
         return self.encode_ms + self.prefill_ms
 
 
 @dataclass(slots=True)
 class AnswerTimer:
-    """Notes taken while an answer is made. Times are `time.perf_counter()` seconds."""
+    """Record of an answer in progress. Times are `time.perf_counter()` seconds."""
 
     started_s: float = field(default_factory=time.perf_counter)
     encoded_s: float = 0.0
@@ -101,11 +101,11 @@ class AnswerTimer:
     thought_tokens: int = 0
 
     def encoded(self) -> None:
-        """The frames are encoded."""
+        """Record that the frames are encoded."""
         self.encoded_s = time.perf_counter()
 
     def decoded(self) -> None:
-        """One more step of the decoder is done; the first may also be the answer's end."""
+        """Record a step of the decoder; the first may also end the answer."""
         self.last_s = time.perf_counter()
         if self.first_s is None:
             self.first_s = self.last_s
@@ -113,7 +113,7 @@ class AnswerTimer:
     def result(
         self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
     ) -> AnswerResult:
-        """The answer to a prompt as it stands; `kept_bytes` beside what `vision` tells of."""
+        """Return the result as it stands; `kept_bytes` without the bytes that `vision` reports."""
         first_s = time.perf_counter() if self.first_s is None else self.first_s
         return AnswerResult(
             text="".join(self.pieces),
@@ -139,8 +139,8 @@ class AnswerTimer:
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuestion:
-    """A question whose prompt is made: the frames that came with it, what is kept for their stream, notes about its
-    answer, and the probe of the decoder's attention, where feedback is wanted."""
+    """A question with its prompt: its frames, the incremental encoder of their stream, the record of its answer, and
+    the probe of the decoder's attention, if feedback is enabled."""
 
     prompt: PreparedPrompt
     frames: Sequence[Packet]
@@ -151,8 +151,8 @@ class PreparedQuestion:
 
 
 def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
-    """As `prefill_packed` of one prompt, for any decoder: through the stock model's forward. With recurrent layers that
-    would take a pass for each mark, so a decoder that `decodes_plainly` goes without it."""
+    """Prefill one prompt as `prefill_packed` does, through the stock model's forward, for any decoder. With recurrent
+    layers that would take a pass for each mark, so a decoder that `decodes_plainly` uses `prefill_packed`."""
     if prompt.cache.recurrent and qwen.decodes_plainly:
         return prefill_packed(qwen, [prompt])
     with prompt.probe or nullcontext():
@@ -160,10 +160,10 @@ def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
 
 
 class Slot:
-    """Room for one prompt and its answer, with what is kept for the next one.
+    """Slot of one prompt and its answer, with caches for the next one.
 
-    `vision` is the cache of `encode="incremental"`; with several streams by turns, the caller sets each one's own.
-    `last` is the answer that ended last.
+    `vision` is the cache of `encode="incremental"`; a caller that alternates between streams sets the cache of each.
+    `last` is the last ended answer.
     """
 
     def __init__(self, qwen: QwenVL, options: AnswerOptions, cache: PromptCache) -> None:
@@ -176,8 +176,7 @@ class Slot:
         return Costs(self.qwen)
 
     def forget(self) -> None:
-        """Drop the frames, keys and values of earlier answers. The memory of keys and values stays, for those of the
-        next answer."""
+        """Drop the frames, keys and values of earlier answers. The memory of keys and values stays allocated."""
         self.prompts.cache.rewind([])
         self.vision.clear()
 
@@ -194,8 +193,7 @@ class Slot:
         self.prompts.vision = vision
 
     def glance(self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False) -> GlanceResult:
-        """Look at a frame's overview with `query` in mind, before it is known what to show of it; or at a group of
-        pictures.
+        """Measure what the model attends to for `query` in a frame's overview, or in a group of pictures.
 
         Arguments and errors as `AnswerSession.glance`.
         """
@@ -231,18 +229,18 @@ class Slot:
     def prepare(
         self, packets: Packet | Sequence[Packet], query: str, history: str = "", *, at_once: bool = False
     ) -> PreparedQuestion:
-        """A question whose frames are encoded, and whose prompt is not prefilled yet; `history` is text before it. With
-        `at_once` no thoughts come before its answer.
+        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it. With `at_once`
+        its answer begins without thoughts.
 
-        Arguments and errors as `AnswerSession.answer`. After the prefill its marks belong into the cache; `conclude`
-        comes before the next question of this slot.
+        Arguments and errors as `AnswerSession.answer`. The prefill adds its marks to the cache; `conclude` must be
+        called before the next question of this slot.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if not frames:
             raise OptionError("there is no frame to answer about")
         self.prompts.check_fits(frames, history + query)
         record = AnswerTimer()
-        vision = self.vision  # another stream's may stand there when the answer has ended
+        vision = self.vision  # the caller may have set another stream's by the end of the answer
         try:
             prompt = self.prompts.make(frames, history + query, record.encoded, at_once=at_once)
         except Exception:
@@ -251,8 +249,8 @@ class Slot:
         return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt))
 
     def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
-        """A whole prompt, given as token ids and frames in order, as `prepare` gives a question; nothing of it is kept
-        for the next one."""
+        """Prepare a whole prompt, given as token ids and frames in order, as `prepare` does a question. The next prompt
+        reuses nothing of it."""
         self.prompts.check_chat(pieces)
         record = AnswerTimer()
         try:
@@ -264,7 +262,7 @@ class Slot:
         return PreparedQuestion(prompt, frames, "", self.vision, record, self._probe(prompt))
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
-        """The result of a question that was answered, or stopped; `last` is the same."""
+        """Return the result of a question that was answered or stopped, and set `last` to it."""
         prompt, probe, record = question.prompt, question.probe, question.record
         encoded = question.vision.report if self.options.encode == "incremental" else None
         feedback = None
@@ -277,14 +275,14 @@ class Slot:
     def _work(
         self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0
     ) -> Work:
-        """The operations of an answer to this prompt, with the tokens that were compared, and of one from all tokens of
-        the frames that it shows."""
+        """Return the operations of an answer to this prompt, including compared tokens, and of one from all tokens of
+        its frames."""
         tiles = [packet.grid.tiles for packet in packets]
         if is_group(packets):
-            # What is read again after a loss does not count, so a run that is continued counts as one that was not.
+            # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
             among = count_rows(prompt.newest)
-            if len(prompt.stamps) == 1:  # regions that left the picture are still encoded beside it
+            if len(prompt.stamps) == 1:  # regions that left the picture are still in the cache
                 among = max(among, self.vision.report.held_regions)
             taken = answer_tokens + compared_tokens
             after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, taken)
@@ -297,6 +295,7 @@ class Slot:
         )
 
     def _probe(self, prompt: PreparedPrompt) -> AttentionProbe | None:
-        """Return the probe of the decoder's attention on the newest frame, where feedback is wanted."""
-        wanted = self.options.feedback
-        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.newest) if wanted else None
+        """Return a probe of the decoder's attention to the newest frame; None if feedback is off."""
+        if not self.options.feedback:
+            return None
+        return AttentionProbe(self.qwen, self.prompts.cache.kv, prompt.newest)

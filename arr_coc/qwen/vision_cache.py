@@ -28,13 +28,14 @@ Pixels: TypeAlias = npt.NDArray[np.uint8] | torch.Tensor
 Floats = npt.NDArray[np.float64]
 
 MOST = 0.75
-"""Where more than this share of a frame is stale, all of it is encoded."""
+"""Share of stale regions above which the whole frame is encoded."""
 
 
 def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
-    """Return True if a frame is encoded afresh, `frames_since_all` frames after the last that was.
+    """Return True if the whole frame is to be encoded, `frames_since_all` frames after the last full encoding.
 
-    `stale` bool [K] must be encoded anyway; where they are most of all, the rest costs little and makes it exact.
+    `stale` bool [K] are encoded in any case; if they are most of the regions, the rest costs little and makes the
+    result exact.
     """
     if stale.mean() > MOST or (options.every_frames is not None and frames_since_all >= options.every_frames):
         return True
@@ -42,7 +43,7 @@ def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all
 
 
 def neighbour_change(regions: Regions, changed: Regions) -> Floats:
-    """Return how much changes around each of `regions` [K, 3]: float64 [K].
+    """Return the amount of change around each of `regions` [K, 3]: float64 [K].
 
     Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
@@ -52,11 +53,12 @@ def neighbour_change(regions: Regions, changed: Regions) -> Floats:
 
 
 def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
-    """Select the regions to encode again although they did not change: bool [K].
+    """Select the unchanged regions to encode again: bool [K].
 
-    A `share` of all, rounded up: those around which most has changed since they were encoded (`unsettled` [K]), and of
-    equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded anyway.
-    On drawn scenes this takes a third off the error that taking turns leaves: a region looks at its neighbours most.
+    A `share` of all regions, rounded up: those with the most change around them since they were encoded (`unsettled`
+    [K]), and among equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded in any
+    case. On drawn scenes the error is a third below that of a round-robin refresh: a region attends to its neighbours
+    most.
     """
     chosen = np.zeros(len(stale), bool)
     order = np.lexsort((encoded, -unsettled, stale))
@@ -66,10 +68,10 @@ def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: fl
 
 
 EMPTY = -1
-"""The name of no region."""
+"""Name in an empty slot."""
 
 NEVER = -1
-"""No frame."""
+"""Frame number of a slot that no frame has used."""
 
 INDEX_BITS = 24
 """Bits of a region's name for its row and for its column."""
@@ -79,8 +81,9 @@ INDEX_BITS = 24
 class SlotAssignment:
     """Slots of the regions of one frame.
 
-    `slots` int64 [K]: each region's slot, a permutation of 0 to K - 1. `stale` bool [K]: whose keys are not those of
-    its pixels. `source`, `target` int64 [M]: slots whose contents move, all at once, before anything is written.
+    `slots` int64 [K]: each region's slot, a permutation of 0 to K - 1. `stale` bool [K]: regions whose keys do not
+    belong to their current pixels. `source`, `target` int64 [M]: slots whose contents move, all at once, before any
+    write.
     """
 
     slots: Ints
@@ -90,14 +93,14 @@ class SlotAssignment:
 
 
 class RegionSlotTable:
-    """A bounded table of regions with the pixels that they showed.
+    """Bounded table of regions and their last pixels.
 
-    Attention runs over the first K slots as they lie, so nothing is gathered: what comes and goes is moved instead. Of
-    the regions that left, those shown last stay as long as there is room.
+    Attention runs over the first K slots in place, without a gather: regions that come or leave are moved instead.
+    Regions that left stay while there is room, the most recently shown ones longest.
     """
 
     def __init__(self, capacity: int, tile_shape: tuple[int, ...], device: torch.device | None = None) -> None:
-        """`tile_shape` is that of one region's pixels, which lie on `device`, or in host memory."""
+        """`tile_shape` is the shape of one region's pixels, which are on `device`, or in host memory if it is None."""
         self.pixels: Pixels = np.zeros((capacity, *tile_shape), np.uint8)
         if device is not None:
             self.pixels = torch.from_numpy(self.pixels).to(device)
@@ -112,15 +115,15 @@ class RegionSlotTable:
 
     @property
     def held(self) -> int:
-        """Regions held, shown or not."""
+        """Number of regions held, shown or not."""
         return int((self._names != EMPTY).sum())
 
     def place(self, regions: Regions, pixels: Pixels, frame: int) -> SlotAssignment:
-        """Makes room for the K regions that frame number `frame` shows, with their pixels; K up to `capacity`.
+        """Assign slots to the K regions that frame number `frame` shows, and store their pixels; K up to `capacity`.
 
-        Pixels on a device are compared there: whether each differs comes to the host.
+        Pixels on a device are compared there; only one flag a region is copied to the host.
 
-        Raises ShapeError, with everything as it was, for a region that is none or comes twice.
+        Raises ShapeError for an invalid or duplicate region; the table then stays as it was.
         """
         count = len(regions)
         names = _names(regions)
@@ -147,14 +150,15 @@ class RegionSlotTable:
 
     @property
     def regions(self) -> Regions:
-        """Regions held, int32 [held, 3], in the order of their slots, if all lie in the first ones."""
+        """Regions held, int32 [held, 3], in the order of their slots. Requires that they occupy the first slots."""
         return _regions(self._names[: self.held])
 
     def append(self, regions: Regions, pixels: Pixels, frame: int) -> Ints:
-        """Hold the R regions that frame number `frame` shows beside those that are held: slots int64 [R].
+        """Add the R regions that frame number `frame` shows to those held, and return their slots int64 [R].
 
-        One that is held already gets its new pixels; for others those shown longest ago leave if there is no room. All
-        must lie in the first slots, as after `place` in an empty table. R up to `capacity`. Raises as `place`.
+        A region that is already held gets its new pixels; if there is no room for the others, the regions shown longest
+        ago are evicted. Regions must occupy the first slots, as after `place` in an empty table. R up to `capacity`.
+        Raises as `place`.
         """
         names = _names(regions)
         slots = self._find(names)
@@ -183,34 +187,34 @@ class RegionSlotTable:
             self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(added, *self.pixels.shape[1:])])
 
     def encoded(self, slots: Ints) -> Ints:
-        """The frames in which what lies in `slots` was encoded last."""
+        """Return the number of the frame in which each of `slots` was last encoded."""
         return self._encoded[slots]
 
     def unsettle(self, changed: Regions) -> None:
-        """Tells all regions held, shown or not, that `changed` [S, 3] have other keys from now on."""
+        """Add the change that `changed` [S, 3] cause to the totals of all regions held, shown or not."""
         held = np.flatnonzero(self._names != EMPTY)
         self._unsettled[held] += neighbour_change(_regions(self._names[held]), changed)
 
     def unsettled(self, slots: Ints) -> Floats:
-        """Return how much has changed around the regions in `slots` since it was encoded; see `neighbour_change`."""
+        """Return the change around the regions in `slots` since they were encoded; see `neighbour_change`."""
         return self._unsettled[slots]
 
     def mark_encoded(self, slots: Ints, frame: int) -> None:
-        """Says that `slots` were encoded with this frame."""
+        """Record that `slots` were encoded with this frame."""
         self._encoded[slots] = frame
         self._unsettled[slots] = 0
 
     def _find(self, names: Ints) -> Ints:
-        """The slot of each region, EMPTY for those that are not held."""
+        """Return the slot of each region, EMPTY for regions that are not held."""
         order = np.argsort(self._names, kind="stable")
         place = np.minimum(np.searchsorted(self._names, names, sorter=order), self.capacity - 1)
         slots = order[place]
         return np.where(self._names[slots] == names, slots, EMPTY)
 
     def _leaving(self, shown: Ints, count: int) -> tuple[Ints, Ints, Ints]:
-        """Plan the slots of regions that are not shown any more: which move where, and where all of them lie then.
+        """Plan the slots of regions that are no longer shown: sources and targets of moves, and all slots they occupy.
 
-        The slots from `count` on are theirs; `shown` are those that hold a region which is shown now.
+        They get the slots from `count` on; `shown` are the slots of regions that the frame shows.
         """
         left = self._names != EMPTY
         left[shown] = False
@@ -221,17 +225,17 @@ class RegionSlotTable:
         return moving, room, np.concatenate([behind, room])
 
 
-def _differ(one: Pixels, at: Ints, other: Pixels, where: Ints) -> Flags:
-    """Whether the pixels `one[at]` differ from `other[where]`, which lie in the same place: bool [n]."""
+def _differ(one: Pixels, one_rows: Ints, other: Pixels, other_rows: Ints) -> Flags:
+    """Compare the pixels `one[one_rows]` with `other[other_rows]`, both on one device: bool [n], True if different."""
     if isinstance(one, np.ndarray):
-        return np.asarray((one[at] != other[where]).any(axis=(1, 2, 3)))
-    first, second = torch.from_numpy(at).to(one.device), torch.from_numpy(where).to(one.device)
+        return np.asarray((one[one_rows] != other[other_rows]).any(axis=(1, 2, 3)))
+    first, second = torch.from_numpy(one_rows).to(one.device), torch.from_numpy(other_rows).to(one.device)
     differ = (one.index_select(0, first) != torch.as_tensor(other).index_select(0, second)).flatten(1).any(dim=1)
     return np.asarray(differ.cpu())
 
 
 def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
-    """Copies `pixels[source]` to `to[target]`, which lie in the same place."""
+    """Copy `pixels[source]` to `to[target]`, both on one device."""
     if isinstance(to, np.ndarray):
         to[target] = pixels[source]
         return
@@ -240,14 +244,14 @@ def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
 
 
 def _free(taken: Ints, first: int, stop: int) -> Ints:
-    """The slots from `first` to before `stop` that are not taken."""
+    """Return the slots in [first, stop) that are not taken."""
     free = np.ones(stop, bool)
     free[taken] = False
     return first + np.flatnonzero(free[first:])
 
 
 def _names(regions: Regions) -> Ints:
-    """One number for each region (shape, row, col), as `place` raises."""
+    """Encode each region (shape, row, col) as one integer. Raises as `RegionSlotTable.place`."""
     shape, row, col = regions.astype(np.int64).T
     names = (shape << 2 * INDEX_BITS) | (row << INDEX_BITS) | col
     exists = regions.min() >= 0 and shape.max() < len(REGION_SHAPES) and not regions.max() >> INDEX_BITS
@@ -257,20 +261,20 @@ def _names(regions: Regions) -> Ints:
 
 
 def _regions(names: Ints) -> Regions:
-    """The regions of their numbers."""
+    """Decode regions from the integers of `_names`."""
     last = (1 << INDEX_BITS) - 1
     return np.stack([names >> 2 * INDEX_BITS, names >> INDEX_BITS & last, names & last], axis=1).astype(np.int32)
 
 
 SPARE = 1.0
-"""Slots for regions that left, as a share of those that the first frame showed."""
+"""Slots for regions that left, as a share of the regions of the first frame."""
 
 BYTES_A_MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Identity of cached keys: they are valid only while all of it stays the same."""
+    """Identity of cached keys, which are valid as long as all fields are equal."""
 
     tower: Any
     scale: PixelNormalisation
@@ -330,11 +334,11 @@ class RegionSize:
         return values * self.value_bytes + self.pixel_bytes
 
     def most_slots(self, limit_mb: float) -> int:
-        """Slots that the limit allows."""
+        """Return the number of slots that fit the limit."""
         return int(limit_mb * BYTES_A_MB) // self.bytes
 
     def slots_within(self, limit_mb: float, regions: int) -> int:
-        """Slots for frames of about `regions` regions and for some that left; 0 where one frame exceeds the limit."""
+        """Return the slots for a frame of `regions` regions and some that left; 0 if one frame exceeds the limit."""
         fitting = self.most_slots(limit_mb)
         return min(fitting, math.ceil(regions * (1 + SPARE))) if fitting >= regions else 0
 
@@ -343,7 +347,7 @@ class VisionKVCache:
     """Keys, values and outputs of the regions of one epoch, in a fixed number of slots.
 
     `keys_values` [layers, 2, slots, 4, heads, head_dim]; `outputs` [1 + deepstack, slots, D]: embeddings, then each
-    deepstack level. `frames` have been encoded, `since_all` of them since the last that was encoded whole. `drift`: see
+    deepstack level. `frames` have been encoded, `since_all` of them since the last full encoding. `drift`: see
     `VisionStats`.
     """
 
@@ -360,7 +364,7 @@ class VisionKVCache:
         self.drift: float | None = None
 
     def grow(self, slots: int) -> None:
-        """Make room for as many `slots`, each as large as those there; what is held stays."""
+        """Enlarge the cache to `slots` slots; its contents stay."""
         self.bytes = self.bytes // self.slots.capacity * slots
         added = slots - self.slots.capacity
         self.slots.grow(slots)
@@ -370,27 +374,27 @@ class VisionKVCache:
         )
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Moves the contents of slots, all at once."""
+        """Move the contents of slots, all at once."""
         if not len(source):
             return
         for held, axis in ((self.keys_values, 2), (self.outputs, 1)):
             held.index_copy_(axis, target, held.index_select(axis, source))
 
     def put_keys(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Keeps one layer's key and value [1, 4R, heads, head_dim] of the regions in `slots` [R]."""
+        """Store one layer's key and value [1, 4R, heads, head_dim] of the regions in `slots` [R]."""
         for held, rows in zip(self.keys_values[layer], (key, value), strict=True):
             held.index_copy_(0, slots, rows[0].unflatten(0, (-1, PATCHES)))
 
     def keys(self, layer: int, regions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer's keys and values of the first slots, each [4 * regions, heads, head_dim], not copied."""
+        """Return one layer's keys and values of the first slots, views [4 * regions, heads, head_dim]."""
         key, value = self.keys_values[layer, :, :regions].flatten(1, 2)
         return key, value
 
     def put_outputs(self, slots: torch.Tensor, tokens: VisualTokens) -> None:
-        """Keeps what came out for the regions in `slots` [R]."""
+        """Store the outputs of the regions in `slots` [R]."""
         self.outputs.index_copy_(1, slots, torch.cat([tokens.embeds, *tokens.deepstack]))
 
     def tokens(self, slots: torch.Tensor) -> VisualTokens:
-        """Return the tokens of the regions in `slots` [K], as a copy."""
+        """Return a copy of the tokens of the regions in `slots` [K]."""
         embeds, *deepstack = self.outputs.index_select(1, slots)[:, None]
         return VisualTokens(embeds, tuple(deepstack))

@@ -1,16 +1,17 @@
 """`VisualMemory`: a group of pictures in the cache, as one picture that is kept up to date, or as its newest frames.
 
-A picture's key frame is read as any picture is. What is new is read behind it, at its true place in the same picture,
-and what that supersedes is removed from the cache. So the model sees one picture, in the layout that it was trained on;
-the order of visual tokens does not matter to it, as their places are in their rotation. Of several frames each is read
-under its time behind those before it, as Qwen3-VL reads a video, and the oldest is removed.
+A picture's key frame is prefilled as any picture is. Later tokens are appended at their true positions in the same
+picture, and the tokens that they supersede are removed from the cache. So the model sees one picture, in the layout
+that it was trained on; the order of visual tokens does not matter, as their rotation holds their positions. With
+several frames, each is prefilled under its time after those before it, as Qwen3-VL reads a video, and the oldest is
+removed.
 
-As long as nothing was removed, keys and values are those of one fresh prefill; those that stay when others leave were
-computed while these were there.
+Until the first removal, keys and values equal those of one fresh prefill; keys that remain after a removal were
+computed while the removed tokens were in the cache.
 
-A recurrent layer's state holds all that was read, so with such layers nothing is removed: of a picture the superseded
-tokens stay in front of those that show it now, until its group ends; several frames are read afresh once one leaves.
-What is in the cache is then that of one fresh prefill always.
+A recurrent layer's state holds every token that was read, so with such layers nothing is removed: superseded tokens of
+a picture stay in front of the current ones until the group ends; several frames are prefilled afresh once one leaves.
+The cache then always equals that of one fresh prefill.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from arr_coc.types import FrameStamp, TokenPacket, shown_tokens
 
 
 class Opening(Protocol):
-    """Returns the token ids that introduce a frame, up to its first visual token."""
+    """Function that returns the token ids that introduce a frame, up to its first visual token."""
 
     def __call__(self, packet: TokenPacket, *, timed: bool) -> Ids: ...
 
@@ -40,11 +41,11 @@ class Opening(Protocol):
 class VisualMemory:
     """State of a group of pictures in the cache; equal to itself only.
 
-    `packets` were read, and what is next begins at M-RoPE `position`. The rows of the cache from `first` on are the
-    group's: of a picture its visual tokens, of several frames (`timed`) also the text between them. `numbers` int64
-    [rows]: to which token of all that were ever appended, of which there are `count`, or to which frame each belongs.
-    `regions` int64 [K, 3] and `embeds` [K, D] are those of the visual tokens in the rows `newest`: the picture's, or
-    the newest frame's. `stale` bool [rows]: of a picture, those that stay although they were superseded.
+    `packets` were read, and the next token has the M-RoPE `position`. The rows of the cache from `first` on are the
+    group's: visual tokens of a picture, or, with several frames (`timed`), visual tokens and the text between them.
+    `numbers` int64 [rows]: each row's number among the `count` tokens ever appended, or its frame number. `regions`
+    int64 [K, 3] and `embeds` [K, D] belong to the visual tokens in the rows `newest`: the picture's, or the newest
+    frame's. `stale` bool [rows]: rows of a picture that stay although they were superseded.
     """
 
     first: int
@@ -60,7 +61,7 @@ class VisualMemory:
 
     @property
     def shown(self) -> VisualRows:
-        """The visual tokens of the picture, or of the newest frame, that were not superseded."""
+        """Visual tokens of the picture, or of the newest frame, that were not superseded."""
         if not self.stale.any():
             return VisualRows(self.newest, self.regions, self.embeds)
         fresh = torch.from_numpy(np.flatnonzero(~self.stale))
@@ -72,25 +73,25 @@ class VisualMemory:
         return shown_tokens(self.packets)
 
     def stamps(self, packets: Sequence[TokenPacket]) -> tuple[FrameStamp, ...]:
-        """Return the stamps of the frames that it shows for a question about the last of `packets`, which were read."""
+        """Return the stamps of the frames shown for a question about the last of `packets`, all of which were read."""
         shown = [packet for packet in packets if not packet.is_empty]
         place = shown[-1].place
         assert place is not None
         return *(packet.stamp for packet in shown[-place.frames : -1]), packets[-1].stamp
 
     def precedes(self, packets: Sequence[TokenPacket]) -> bool:
-        """Return True if packets begin with those that were read."""
+        """Return True if `packets` begin with the packets that were read."""
         return len(self.packets) <= len(packets) and all(map(_same, self.packets, packets))
 
     def outdated(self, packet: TokenPacket) -> npt.NDArray[np.int64]:
-        """Return those of its rows that leave with a packet: what that supersedes, or the frames that it displaces."""
+        """Return the rows that a packet removes: tokens that it supersedes, or frames that it displaces."""
         assert packet.place is not None
         if self.timed:
             return np.flatnonzero(self.numbers <= packet.place.frame - packet.place.frames)
         return np.flatnonzero(np.isin(self.numbers, packet.superseded))
 
     def remove(self, cache: PrefixCache[Any], rows: npt.NDArray[np.int64]) -> None:
-        """Remove some of its rows from the cache, which ends with it."""
+        """Remove rows of the group from the cache; the group must be the cache's last piece."""
         holes, movers = (moved - self.first for moved in cache.remove(torch.from_numpy(rows + self.first)))
         count = len(self.numbers) - len(rows)
         self.numbers[holes.numpy()] = self.numbers[movers.numpy()]
@@ -103,7 +104,7 @@ class VisualMemory:
             self.newest = slice(self.first, self.first + count)
 
     def append(self, packet: TokenPacket, frame: EncodedFrame | None, visual: slice, end: int) -> None:
-        """Note that a packet was read up to the row `end` of the cache, its `frame`, if any, in the rows `visual`."""
+        """Record a packet that was read up to row `end` of the cache; its `frame`, if any, is in the rows `visual`."""
         assert packet.place is not None
         self.packets.append(packet)
         if frame is None:
@@ -123,7 +124,7 @@ class VisualMemory:
 
 @dataclass(frozen=True, slots=True)
 class VisualRows:
-    """Visual tokens in a cache: their `rows` there (a slice or int64 [K]), `regions` int64 [K, 3], `embeds` [K, D]."""
+    """Visual tokens in a cache: their `rows` (a slice or int64 [K]), `regions` int64 [K, 3] and `embeds` [K, D]."""
 
     rows: slice | torch.Tensor
     regions: torch.Tensor
@@ -132,10 +133,10 @@ class VisualRows:
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """A group of pictures in the cache, but for `part`, which is to be prefilled next, with the question.
+    """A group of pictures in the cache, except for `part`, which is to be prefilled next, with the question.
 
     `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and `new_visual`
-    are what the newest packet adds, whether it was read for an earlier question or is read again.
+    count the tokens that the newest packet adds, whether it was read for an earlier question or is read again.
     """
 
     part: PromptPart
@@ -164,10 +165,10 @@ def read_group(
     packets: Sequence[TokenPacket],
     encode: Callable[[TokenPacket], EncodedFrame],
 ) -> GroupReading:
-    """Bring the cache up to date with a group of pictures; all but the tokens of the newest packet are prefilled.
+    """Update the cache to a group of pictures; all tokens but those of the newest packet are prefilled.
 
-    `opening` introduces a frame, or the picture, and `closing` ends a frame; what ends the picture is not read. Of a
-    group that the cache holds already, only what is new is read.
+    `opening` introduces a frame, or the picture, and `closing` ends a frame; the end of the picture is not read. If the
+    cache already holds the group, only new packets are read.
     """
     read = [packet for packet in packets if not packet.is_empty]
     place = read[-1].place

@@ -1,4 +1,4 @@
-"""Yes/no score of a prefilled question, calibrated as config.json says."""
+"""Yes/no score of a prefilled question, calibrated by the model's config.json."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from arr_coc.errors import ModelError, NonFiniteError
 
 CONFIG_KEY = "arr_coc_yes_no"
-"""Where a model's `config.json` holds its calibration: {"scale": a number above 0, "bias": a number}."""
+"""Key of the calibration in a model's `config.json`: {"scale": a number above 0, "bias": a number}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The odds of being right that a model's own odds of yes stand for: their logarithm is scale × own + bias.
+    """Calibration of a model's odds of yes: calibrated log odds = scale × the model's log odds + bias.
 
-    That is Platt scaling (Platt, "Probabilistic outputs for support vector machines", 1999). `training.calibration`
-    fits it on drawn scenes; without one, the model's own odds are taken as they are.
+    This is Platt scaling (Platt, "Probabilistic outputs for support vector machines", 1999). `training.calibration`
+    fits it on drawn scenes; the default leaves the model's odds unchanged.
     """
 
     scale: float = 1.0
@@ -29,7 +29,7 @@ class Calibration:
     @classmethod
     def read(cls, given: object, name: str) -> Calibration:
         """Read the calibration from the configuration of the model `name`; None gives the neutral one. Raises
-        ModelError for anything else than two numbers."""
+        ModelError for any value but a mapping of two numbers."""
         if given is None:
             return cls()
         scale: Any
@@ -53,7 +53,7 @@ NEUTRAL = Calibration()
 
 YES = ("yes", "Yes", "YES", " yes", " Yes", " YES")
 NO = ("no", "No", "NO", " no", " No", " NO")
-"""How an answer may begin. A spelling that a tokenizer has no single token for is left out."""
+"""First words of an answer. Spellings without a single token in the tokenizer are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class YesNoTokens:
 
 @dataclass(frozen=True, slots=True)
 class YesNoScore:
-    """`yes`: the probability of yes, given that it is yes or no, calibrated. `mass`: how probable one of the two is
-    at all; that is small where the question is none that yes or no answers. Both in [0, 1]. `raw_log_odds`: the
-    logarithm of the odds of yes as the model has them."""
+    """Score of a yes/no question. `yes`: calibrated probability of yes, given that the answer is yes or no. `mass`:
+    total probability of the two; small if the question is no yes/no question. Both in [0, 1]. `raw_log_odds`: the
+    model's log odds of yes, uncalibrated."""
 
     yes: float
     mass: float
@@ -76,7 +76,7 @@ class YesNoScore:
 
 
 def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
-    """The tokens for yes and no of a model's tokenizer. Raises ModelError where it lacks one of them."""
+    """Return the tokens for yes and no of a model's tokenizer. Raises ModelError if it lacks one of them."""
     yes, no = (_single_tokens(tokenizer, spellings) for spellings in (YES, NO))
     if not yes or not no:
         raise ModelError(
@@ -88,7 +88,7 @@ def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
 
 
 def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> YesNoScore:
-    """Score the logits [vocabulary] of an answer's first token. Raises NonFiniteError where they hold NaN or Inf."""
+    """Score the logits [vocabulary] of an answer's first token. Raises NonFiniteError if they hold NaN or Inf."""
     if not bool(logits.isfinite().all()):
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)
@@ -102,7 +102,7 @@ def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibra
 
 
 def _single_tokens(tokenizer: Any, spellings: tuple[str, ...]) -> tuple[int, ...]:
-    """Those that are one token, and come back from it as they are: not as some token for the unknown."""
+    """Return the ids of spellings that are one token and decode to the same text, unlike an unknown-word token."""
     encoded = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in spellings}
     found = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and tokenizer.decode(ids) == text}
     return tuple(sorted(found))

@@ -1,9 +1,9 @@
 """Decode step as captured CUDA graphs, one for each size of batch.
 
 All shapes are fixed: a graph of N rows covers the first N slots and the whole room of their keys, with a mask. Slots
-without an answer compute along, at the last place of their room, which no answer uses; the state of a recurrent layer
-has no such place, so families with such layers are not captured. How far an answer is, its place
-and its token lie in tensors that the graph itself advances, so that steps run ahead of what is read.
+without an answer are computed too and write to the last row of their room, which no answer uses. A recurrent layer's
+state has no such unused row, so families with recurrent layers are not captured. The length, position and token of each
+answer are in tensors that the graph itself advances, so that steps run ahead of the host.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of the graphs; each is captured when it is first needed."""
 
 AHEAD_TOKENS = 2
-"""How many tokens are computed while the first of them is read; as many are in vain when an answer ends."""
+"""Number of steps that run ahead of the host; when an answer ends, as many are discarded."""
 
 WARM_UP_STEPS = 3
-"""How often a step is run before it is captured, as libraries set themselves up at their first calls."""
+"""Number of runs of a step before its capture, as libraries initialise in their first calls."""
 
 Capture = Callable[[Callable[[], None], torch.device], Callable[[], None]]
-"""Makes of a step, which reads and writes the same tensors every time, what repeats it. May run the step for that,
-WARM_UP_STEPS times at most."""
+"""Function that captures a step, which always reads and writes the same tensors, and returns a function that repeats
+it. It may run the step first, at most WARM_UP_STEPS times."""
 
 
 @torch.inference_mode()
 def cuda_graph(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """The step as a CUDA graph."""
+    """Capture a step as a CUDA graph, and return its replay function."""
     beside, graph = _beside(device), torch.cuda.CUDAGraph()
     beside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(beside):
         for _ in range(WARM_UP_STEPS):
             step()
-        # Other threads may allocate on the device meanwhile, as a texture there does: only this one may not.
+        # Thread-local, as other threads, such as texture stores, may allocate on the device during the capture.
         with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             step()
     torch.cuda.current_stream(device).wait_stream(beside)
@@ -57,16 +57,16 @@ def cuda_graph(step: Callable[[], None], device: torch.device) -> Callable[[], N
 
 @cache
 def _beside(device: torch.device) -> torch.cuda.Stream:
-    """The stream for captures on a device: always the same, as cuBLAS keeps memory for each that it has seen."""
+    """Return the stream for captures on a device; it is reused, as cuBLAS keeps memory for every stream."""
     return torch.cuda.Stream(device)
 
 
 class CapturedRows:
-    """One token in each of the first N slots of a block, on the tensors that it has now.
+    """Captured step of one token in each of the first N slots of a block, on the block's current tensors.
 
-    A step reads `inputs` int64 [4, N]: token, tokens held, text position, and 1 for a slot with an answer, else 0; and
-    moves them on to the step after it. It makes `logits` [N, vocabulary], `choices` int64 [N, 2] (the likeliest token,
-    and whether all logits are finite), and for the probed layers the rotated `queries` [N, heads, head_dim].
+    A step reads `inputs` int64 [4, N] (token, tokens held, text position, and 1 for a slot with an answer, else 0) and
+    advances them for the next step. It writes `logits` [N, vocabulary], `choices` int64 [N, 2] (the likeliest token,
+    and 1 if all logits are finite, else 0), and the rotated `queries` [N, heads, head_dim] of the probed layers.
     """
 
     @torch.inference_mode()
@@ -78,7 +78,7 @@ class CapturedRows:
         self._rows = torch.arange(rows, device=device)
         self._mask = torch.zeros(rows, 1, 1, block.room, dtype=torch.bool, device=device)
         self.inputs = torch.zeros(4, rows, dtype=torch.long, device=device)
-        self.inputs[1] = block.room - 1  # a capture may run the step, which writes there
+        self.inputs[1] = block.room - 1  # unused row, as a capture may run the step, which writes a key
         self.logits = torch.zeros(rows, head.shape[0], dtype=head.dtype, device=device)
         self.choices = torch.zeros(rows, 2, dtype=torch.long, device=device)
         attentions = qwen.attentions
@@ -95,7 +95,7 @@ class CapturedRows:
         self.replay = capture(self._step, device)
 
     def fits(self, block: SlotBlock) -> bool:
-        """Return True if the block still has the tensors that this was captured on."""
+        """Return True if the block still has the tensors of the capture."""
         rooms = ((block.layers[number], *room) for number, room in self._rooms.items())
         return all(layer.keys is keys and layer.values is values for layer, keys, values in rooms)
 
@@ -119,14 +119,14 @@ class CapturedRows:
         values[self._rows, :, self.inputs[1]] = value
         if layer in self.queries:
             self.queries[layer].copy_(query)
-        grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # those that share keys as rows
+        grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # heads that share keys as rows
         return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
 
 
 @dataclass(frozen=True, slots=True)
 class _AheadStep:
-    """A step that runs: the place of its choices on the host, when they are there, what its probed rows ask for in each
-    layer, and the states of generators before it."""
+    """A step that runs ahead: the index of its choices on the host, the event of their arrival, the queries of its
+    probed rows in each layer, and the states of generators before it."""
 
     place: int
     arrival: Any
@@ -135,9 +135,9 @@ class _AheadStep:
 
 
 class CapturedStep:
-    """Next tokens of answers by graphs; one is captured again if the block's tensors are others.
+    """Decode step by captured graphs; a graph is captured again if the block's tensors change.
 
-    AHEAD_TOKENS more steps run while the choices of one are read, as long as the same answers go on.
+    While the host reads the choices of a step, AHEAD_TOKENS more steps run, as long as the same answers are open.
     """
 
     def __init__(self, qwen: QwenVL, block: SlotBlock, capture: Capture = cuda_graph) -> None:
@@ -157,7 +157,7 @@ class CapturedStep:
         """As `Decoder`. Raises RuntimeError if a step cannot be captured."""
         if list(rows) != self._rows or not self._graph.fits(self._block):
             self._load(rows)
-        # Not beyond the end of any answer, for which alone there is room.
+        # Not past the end of any answer, as the room ends there.
         ahead = min(AHEAD_TOKENS, min(row.remaining for row in rows) - 1)
         while len(self._ahead) <= ahead:
             self._ahead.append(self._run(options))
@@ -165,7 +165,7 @@ class CapturedStep:
         if self._cuda:
             step.arrival.synchronize()
         for row, layer, query in step.queries:
-            if row.probe is not None:  # its answer may have had enough tokens meanwhile
+            if row.probe is not None:  # removed once its answer has enough tokens
                 row.probe.see(layer, query, self._block.layers[layer].keys[row.slot, :, : row.held + 1])
         for row in rows:
             row.advance()
@@ -173,7 +173,7 @@ class CapturedStep:
         return [choices[row.slot] for row in rows]
 
     def _load(self, rows: Sequence[DecodeRow]) -> None:
-        """Go on with these answers: steps that ran ahead with others are in vain, and so is what was drawn for them."""
+        """Continue with these answers: discard the steps that ran ahead with others, and rewind their generators."""
         for generator, state in self._ahead[0].states if self._ahead else ():
             generator.set_state(state)
         self._ahead.clear()
@@ -183,7 +183,7 @@ class CapturedStep:
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)
         size = min(size, self._block.slots)
         if size not in self._graphs or not self._graphs[size].fits(self._block):
-            # Frees the memory of those that are of no use any more before the next one takes some.
+            # Frees the memory of outdated graphs before the next capture allocates.
             self._graphs = {size: kept for size, kept in self._graphs.items() if kept.fits(self._block)}
             self._graphs[size] = CapturedRows(self._qwen, self._block, size, self._capture)
         self._graph = self._graphs[size]

@@ -1,6 +1,6 @@
 """Encoding of several packets in one pass: their regions one after another, without padding.
 
-Each row of the encoder depends on its own region alone but for attention, which is each packet's own.
+Each row of the encoder depends only on its own region, except in attention, which is computed within each packet.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from arr_coc.qwen.vision import PATCHES, Attend, VisualTokens, attend_afresh, ch
 from arr_coc.types import TokenPacket
 
 CPU_REGIONS = 256
-"""How many regions go through a CPU at once: fewer waste calls, more leave a core's second cache. Of the bundled model,
-four packets of 63 regions take a fifth less together, eight an eighth."""
+"""Regions in one pass on a CPU: fewer waste calls, more exceed a core's L2 cache. With the bundled model, four packets
+of 63 regions take a fifth less time in one pass, eight an eighth."""
 
 GPU_REGIONS = 4096
 
 
 @torch.inference_mode()
 def encode_packed(qwen: QwenVL, packets: Sequence[TokenPacket]) -> list[EncodedFrame | None]:
-    """Encodes packets without overviews as `encode_packet` does with `sparse`, several in one pass; in their order.
+    """Encode packets without overviews as `encode_packet` does with `sparse`, several in one pass; in their order.
 
-    None where that gives nothing: for a packet that is best encoded alone, or that shares its pass with NaN or Inf.
+    The result is None for a packet that is better encoded alone, and for packets of a pass with NaN or Inf.
     """
-    found: dict[int, EncodedFrame] = {}
+    encoded: dict[int, EncodedFrame] = {}
     for group in _groups(qwen, packets):
         try:
             frames = _one_pass(qwen, [packets[index] for index in group])
         except NonFiniteError:
             continue
-        found |= dict(zip(group, frames, strict=True))
-    return [found.get(index) for index in range(len(packets))]
+        encoded |= dict(zip(group, frames, strict=True))
+    return [encoded.get(index) for index in range(len(packets))]
 
 
 def _groups(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Iterator[list[int]]:
-    """Numbers of packets that go through together, two or more: of one grid, and no more regions than suits."""
+    """Yield indices of packets to encode together, two or more, of one grid and within the limit of regions."""
     most = CPU_REGIONS if qwen.vision_device.type == "cpu" else GPU_REGIONS
     for grid in dict.fromkeys(packet.grid for packet in packets):
         group: list[int] = []
@@ -74,7 +74,8 @@ def _one_pass(qwen: QwenVL, packets: Sequence[TokenPacket]) -> list[EncodedFrame
 
 
 def _joined_pixels(packets: Sequence[TokenPacket], device: torch.device) -> torch.Tensor:
-    """Pixels of all regions, [regions, 3, S, S]. Those of a message are read-only, which torch has no tensors for."""
+    """Join the pixels of all regions to [regions, 3, S, S]. Pixels of a message are read-only and must be copied, as
+    torch has no read-only tensors."""
     on_host = [packet.pixels for packet in packets if isinstance(packet.pixels, np.ndarray)]
     if len(on_host) == len(packets):
         return torch.from_numpy(np.concatenate(on_host)).to(device)
@@ -83,7 +84,7 @@ def _joined_pixels(packets: Sequence[TokenPacket], device: torch.device) -> torc
 
 
 def _attend_apart(qwen: QwenVL, regions: torch.Tensor, counts: Sequence[int]) -> Attend:
-    """Each row among the rows of its packet, or of its window there."""
+    """Return attention of each row to the rows of its packet, or of its window in it."""
     attends = [attend_afresh(qwen.tower, own) for own in regions.split(list(counts), dim=1)]
     patches = [count * PATCHES for count in counts]
 

@@ -1,6 +1,6 @@
 """Prefill of several prompts in one pass: their tokens one after another, without padding.
 
-Each product of matrices takes all tokens; attention is each prompt's own. So prompts of unequal length waste nothing.
+Products of matrices run over all tokens; attention runs prompt by prompt. So prompts of unequal length waste nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from arr_coc.qwen.decode import (
 from arr_coc.qwen.qwenvl import QwenVL, rotation
 
 CPU_TOKENS = 600
-"""How many tokens go through a CPU at once: what comes of them stays in a core's second cache. With 2,300 of the
-bundled model's a token takes a third longer."""
+"""Tokens in one pass on a CPU, so that intermediate results stay in a core's L2 cache. With 2,300 tokens of the bundled
+model, a token takes a third longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt's part that is to be prefilled to a cache; `probe` notes its last token's queries."""
+    """A prompt's part that is to be prefilled to a cache; `probe` records its last token's queries."""
 
     part: PromptPart
     cache: PrefixCache[Any]
@@ -41,10 +41,9 @@ class PromptToPrefill:
 
 @torch.inference_mode()
 def prefill_packed(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
-    """Adds each part with its marks to its cache. Returns the logits [prompts, vocabulary] of what follows each one's
-    last token.
+    """Add each part with its marks to its cache; return the logits [prompts, vocabulary] after each one's last token.
 
-    For a decoder that `decodes_plainly`. On a CPU a few prompts at a time.
+    For a decoder that `decodes_plainly`. A CPU runs a few prompts at a time.
     """
     if qwen.device.type == "cpu":
         return torch.cat([_one_pass(qwen, few) for few in _few_at_a_time(prompts)])
@@ -52,7 +51,7 @@ def prefill_packed(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Te
 
 
 def _few_at_a_time(prompts: Sequence[PromptToPrefill]) -> Iterator[list[PromptToPrefill]]:
-    """The prompts in order, in groups of at most CPU_TOKENS tokens; a longer one alone."""
+    """Yield the prompts in order, in groups of at most CPU_TOKENS tokens; a longer prompt is a group."""
     few: list[PromptToPrefill] = []
     tokens = 0
     for prompt in prompts:
@@ -79,7 +78,7 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
 
 
 def _deepstack(inputs: Sequence[dict[str, Any]], device: torch.device) -> DeepstackRows | None:
-    """The rows of all prompts that show something."""
+    """Return the deepstack rows of all prompts; None if no prompt has visual tokens."""
     showing = [given["deepstack_visual_embeds"] for given in inputs if "visual_pos_masks" in given]
     if not showing:
         return None
@@ -93,7 +92,7 @@ def _deepstack(inputs: Sequence[dict[str, Any]], device: torch.device) -> Deepst
 
 
 class _PackedAttention:
-    """Attention of each prompt's tokens to what its cache holds, and to those before them."""
+    """Attention of each prompt's tokens to its cache and to the tokens before them."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
@@ -126,7 +125,7 @@ class _PackedAttention:
         return mixed[0].transpose(0, 1)
 
     def _mask(self, index: int, device: torch.device) -> torch.Tensor:
-        """bool [tokens, held + tokens]: what each token sees."""
+        """Return the causal mask bool [tokens, held + tokens] of a prompt."""
         mask = self._masks[index]
         if mask is None:
             tokens, held = self._counts[index], self._held[index]
@@ -136,8 +135,8 @@ class _PackedAttention:
 
 
 class _PackedRecurrence:
-    """Recurrent layers over each prompt's tokens, which go on from what its cache holds. Each is run up to one mark
-    after the other, and its state is copied there."""
+    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer runs from mark to mark, and its
+    state is copied at each."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts

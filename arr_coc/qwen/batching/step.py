@@ -1,4 +1,4 @@
-"""Slots of a batch: keys and values of several prompts, and one token of every answer under way in one pass."""
+"""Slots of a batch: keys and values of several prompts, and one token of every open answer in one pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arr_coc.qwen.qwenvl import QwenVL, rotation
 class LayerBlock:
     """One layer's keys and values of S slots: `keys` and `values` [S, kv heads, room, head_dim], empty at first.
 
-    When one slot needs more room, all of them get it.
+    The room grows for all slots together.
     """
 
     def __init__(self, slots: int) -> None:
@@ -51,14 +51,13 @@ class LayerBlock:
         return self.keys.shape[2] if self.keys.ndim == 4 else 0
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Makes room for `tokens` in each slot; all that was written stays. The tensors give heads, head_dim,
-        dtype and device."""
+        """Make room for `tokens` in each slot; contents stay. The tensors give heads, head_dim, dtype and device."""
         held = self.room
         if tokens <= held:
             return
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
         for name, like in (("keys", like_keys), ("values", like_values)):
-            # Zeros, because a product with what was never written would turn a weight of 0 into NaN.
+            # Zeros, because a weight of 0 times unwritten memory may be NaN.
             larger = like.new_zeros(len(self._views), like.shape[-3], room, like.shape[-1])
             if held:
                 larger[:, :, :held] = getattr(self, name)
@@ -75,11 +74,11 @@ class SlotLayer(GrowableLayer):
         self._block = block
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Makes room for `tokens` in every slot."""
+        """Make room for `tokens` in every slot."""
         self._block.make_room(tokens, like_keys, like_values)
 
     def look_at(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Lies in these tensors [1, kv heads, room, head_dim] from here on, which hold what it held."""
+        """Use these tensors [1, kv heads, room, head_dim], which already hold the layer's contents."""
         held = self.get_seq_length()
         self.room_keys, self.room_values = keys, values
         self.is_initialized = True
@@ -87,8 +86,8 @@ class SlotLayer(GrowableLayer):
 
 
 class SlotBlock:
-    """Memory of the layers of a model for S slots: keys and values in one tensor for each layer that attends, which are
-    `layers` by number, and states. `caches`: one for each slot."""
+    """Memory of a model's layers for S slots. `layers`: keys and values of each attention layer, one tensor for all
+    slots, by layer index. `states`: recurrent layers of each slot. `caches`: cache of each slot."""
 
     def __init__(self, qwen: QwenVL, slots: int) -> None:
         self.slots = slots
@@ -105,13 +104,13 @@ class SlotBlock:
         return next(iter(self.layers.values())).room
 
     def make_room(self, tokens: int) -> None:
-        """Makes room for `tokens` in each slot, once something was written."""
+        """Make room for `tokens` in each slot; keys must have been written before."""
         for layer in self.layers.values():
             layer.make_room(tokens, layer.keys, layer.values)
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory that can still be had on a device."""
+    """Return the free memory of a device."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
@@ -119,8 +118,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) -> None:
-    """Raises OptionError if the model's decoder cannot answer several at once, or the keys and values of `slots` slots
-    of `tokens` tokens do not fit the memory. `free` in bytes is measured if it is not given."""
+    """Raise OptionError if the model's decoder cannot answer several questions at once, or if keys and values of
+    `slots` slots with `tokens` tokens exceed the free memory. `free` in bytes; None: measured."""
     if not qwen.decodes_plainly:
         raise OptionError(
             f"{qwen.model_id} is spread over devices, or sees a part of the text only, so it answers one client at a "
@@ -142,21 +141,22 @@ def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) 
 
 
 _TABLE_TOKENS = 256
-"""A table of rotations has a multiple of so many positions."""
+"""Positions by which a table of rotations grows."""
 
 PADDED_MAX = 2.0
-"""Where padding to the longest prompt would multiply the keys by more than that, attention goes slot by slot."""
+"""Largest factor by which padding to the longest prompt may multiply the keys; beyond it, attention runs slot by
+slot."""
 
 
 class RotationTable:
-    """Cosines and sines of text positions, each made once."""
+    """Table of cosines and sines of text positions, each computed once."""
 
     def __init__(self, qwen: QwenVL) -> None:
         self._qwen = qwen
         self._cos = self._sin = torch.empty(0)
 
     def of(self, positions: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [N, 1, head_dim] of N positions, in the model's dtype."""
+        """Return cosines and sines [N, 1, head_dim] of N positions, in the model's dtype."""
         last = max(positions)
         if last >= len(self._cos):
             count = (last // _TABLE_TOKENS + 1) * _TABLE_TOKENS
@@ -171,9 +171,9 @@ class RotationTable:
 
 @dataclass(slots=True, eq=False)
 class DecodeRow:
-    """State of one answer under way: its slot, the tokens that the slot holds, and the text position and token that go
-    in next. `remaining`: tokens that the answer may get after that one. `probe` notes its queries; `generator` draws
-    its tokens, if any are drawn."""
+    """State of one open answer: its slot, the number of tokens that the slot holds, and the next text position and
+    token. `remaining`: tokens that the answer may get after that one. `probe` records its queries; `generator` samples
+    its tokens; None without sampling."""
 
     slot: int
     held: int
@@ -184,15 +184,15 @@ class DecodeRow:
     token: int = 0
 
     def advance(self) -> None:
-        """Count a token that went in."""
+        """Count a token that was added."""
         self.held += 1
         self.position += 1
         self.remaining -= 1
 
 
 class DecodeStep:
-    """Adds one token to each of several answers. What it writes lies behind the prompts, which the slots' caches do not
-    count as held."""
+    """Step that adds one token to each of several answers. Their keys follow the prompts and are not part of the
+    length of the slots' caches."""
 
     def __init__(self, qwen: QwenVL, block: SlotBlock) -> None:
         self._qwen = qwen
@@ -201,7 +201,7 @@ class DecodeStep:
 
     @torch.inference_mode()
     def __call__(self, rows: Sequence[DecodeRow]) -> torch.Tensor:
-        """The logits [N, vocabulary] after the next tokens of N answers, in slots of their own."""
+        """Add the next tokens of N answers, each in a separate slot; return the logits [N, vocabulary] after them."""
         if not self._qwen.decodes_plainly:
             return self._through_stock_model(*rows)
         self._block.make_room(max(row.held for row in rows) + 1)
@@ -217,7 +217,8 @@ class DecodeStep:
         return logits
 
     def _through_stock_model(self, row: DecodeRow) -> torch.Tensor:
-        """As a model that is spread over devices, or sees a part of the text only, needs it. It has one slot."""
+        """Add one token through the stock model, for a model that is spread over devices or has sliding windows. Such a
+        model has one slot."""
         with row.probe or nullcontext():
             token = torch.tensor(row.token, device=self._qwen.device)
             logits = decode_one_token(self._qwen, token, row.position, self._block.caches[row.slot].kv)
@@ -226,7 +227,7 @@ class DecodeStep:
 
 
 class _LoneAttention:
-    """Attention of one token to what its slot holds: nothing is padded or masked."""
+    """Attention of one token to its slot's tokens, without padding or mask."""
 
     def __init__(self, block: SlotBlock, row: DecodeRow) -> None:
         self._rooms = {number: layer.views[row.slot] for number, layer in block.layers.items()}
@@ -241,13 +242,13 @@ class _LoneAttention:
         keys, values = room.room_keys.narrow(2, 0, held + 1), room.room_values.narrow(2, 0, held + 1)
         if self._probe is not None:
             self._probe.see(layer, query[0], keys[0])
-        # Those that share keys as rows: nothing is repeated.
+        # Heads that share keys are rows, so that no key is repeated.
         return F.scaled_dot_product_attention(query.view(1, key.shape[1], -1, query.shape[-1]), keys, values)
 
 
 class _SlotAttention:
-    """Attention of one token in each of N slots to what its slot holds: padded to the longest, or slot by slot where
-    that would be much."""
+    """Attention of one token in each of N slots to its slot's tokens: padded to the longest, or slot by slot if the
+    padding exceeds PADDED_MAX."""
 
     def __init__(self, block: SlotBlock, rows: Sequence[DecodeRow], device: torch.device) -> None:
         self._block = block
@@ -261,7 +262,7 @@ class _SlotAttention:
         self._one_by_one = self._span * longest > PADDED_MAX * (sum(held) + len(held))
         self._mask = torch.empty(0)
         if not self._one_by_one:
-            # Slots in between that say nothing look at the first token alone: at nothing would be NaN.
+            # Slots without an answer attend to the first token only, as an empty row of the mask would give NaN.
             ends = torch.zeros(self._span, dtype=torch.long, device=device).index_copy(0, self._slots, self._held)
             self._mask = (torch.arange(longest, device=device) <= ends[:, None])[:, None, None]
 
@@ -273,7 +274,7 @@ class _SlotAttention:
         for index, row in enumerate(self._rows):
             if row.probe is not None:
                 row.probe.see(layer, query[index], block.keys[row.slot, :, : row.held + 1])
-        grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # those that share keys as rows
+        grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # heads that share keys as rows
         if self._one_by_one:
             return torch.cat([self._alone(row, own, layer) for row, own in zip(self._rows, grouped, strict=True)])
         keys, values = (rows[: self._span, :, : self._longest] for rows in (block.keys, block.values))
@@ -290,8 +291,8 @@ class _SlotAttention:
 
 
 class _SlotRecurrence:
-    """Recurrent layers for one token in each of N slots, as a batch of the stock layer, which takes it for the model's
-    cache."""
+    """Recurrent layers for one token in each of N slots, as a batch of the stock layer. The object is passed to the
+    layer as the model's cache."""
 
     def __init__(self, block: SlotBlock, rows: Sequence[DecodeRow]) -> None:
         self._states = [block.states[row.slot] for row in rows]
@@ -314,23 +315,23 @@ class _SlotRecurrence:
         return torch.cat(conv), torch.cat(recurrent)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
-        """The last inputs of the convolution, which the layer moves on in place."""
+        """Return the last inputs of the convolution, which the layer updates in place."""
         return self._batch[0]
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
-        """What the layer has made of all tokens."""
+        """Return the recurrent state."""
         return self._batch[1]
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int) -> None:
-        """Keeps what it makes of them with this one."""
+        """Store the recurrent state."""
         self._batch[1].copy_(recurrent_states)
 
     def is_recording_past(self, layer_idx: int) -> bool:
-        """False: it is written over."""
+        """Return False: states are overwritten in place."""
         return False
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest tokens of logits [N, vocabulary], and whether all are finite: int64 [N, 2]."""
+    """Return the likeliest tokens of logits [N, vocabulary], and 1 if all are finite, else 0: int64 [N, 2]."""
     finite = logits.isfinite().all(dim=-1)
     return torch.stack([logits.argmax(dim=-1), finite.long()], dim=-1)

@@ -19,14 +19,14 @@ from arr_coc.qwen.qwenvl import QwenVL
 class AnswerCollator:
     """Data collator for `transformers.Trainer` or a DataLoader, in the model's own chat template.
 
-    An example is a mapping of `image` (or `images`, several) to what `arr_coc.ops.pictures.to_rgb` takes, `question`
-    and `answer` to text. Only the answer and the end of its turn have labels. A batch holds tensors alone, `input_ids`,
-    `attention_mask`, `labels`, `question_mask`, `pixel_values` and `image_grid_thw`, so workers may make it. `system`:
-    the prompt of the system; None for the chat template's own.
+    An example is a mapping of `image` (or `images`, several) to inputs of `arr_coc.ops.pictures.to_rgb`, and of
+    `question` and `answer` to text. Only the answer and the end of its turn have labels. A batch holds only tensors
+    (`input_ids`, `attention_mask`, `labels`, `question_mask`, `pixel_values` and `image_grid_thw`), so that worker
+    processes can build it. `system`: system prompt; None for the chat template's own.
     """
 
     def __init__(self, qwen: QwenVL, system: str | None = None) -> None:
-        """Raises ModelError where the tokenizer has no chat template that shows images."""
+        """Raises ModelError if the tokenizer has no chat template that shows images."""
         self.tokenizer = qwen.tokenizer
         self._ids = prompt_ids(qwen, system)
         self._plain = qwen.plain_token_ids
@@ -34,16 +34,16 @@ class AnswerCollator:
         self._image_id = int(qwen.model.config.image_token_id)
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """One batch. Raises OptionError for an example without its parts, and as `to_rgb` for its pictures."""
+        """Return one batch. Raises OptionError for an example without one of its keys, and errors of `to_rgb`."""
         rows, labels, questions, pictures = [], [], [], []
         for index, example in enumerate(examples):
             shown, question, answer = self._parts(index, example)
             before, asked, after = self._prompt(shown, question)
-            said = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
+            reply = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
             pictures += shown
-            rows.append(torch.tensor([*before, *asked, *after, *said]))
-            labels.append(torch.tensor([IGNORED] * (len(rows[-1]) - len(said)) + said))
-            questions.append(torch.tensor([0] * len(before) + [1] * len(asked) + [0] * (len(after) + len(said))))
+            rows.append(torch.tensor([*before, *asked, *after, *reply]))
+            labels.append(torch.tensor([IGNORED] * (len(rows[-1]) - len(reply)) + reply))
+            questions.append(torch.tensor([0] * len(before) + [1] * len(asked) + [0] * (len(after) + len(reply))))
         padding = self.tokenizer.pad_token_id
         pixel_values, image_grid_thw = pack(pictures, self._preprocessing)
         return {
@@ -72,7 +72,7 @@ class AnswerCollator:
         return shown, example["question"], example["answer"]
 
     def _prompt(self, shown: Sequence[ModelPicture], question: str) -> tuple[list[int], list[int], list[int]]:
-        """Token ids before the question, of it, and after it."""
+        """Return the token ids before the question, of the question, and after it."""
         ids = self._ids
         before = [*ids.head]
         for picture in shown:

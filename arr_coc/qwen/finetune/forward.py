@@ -7,9 +7,9 @@
 | `weighted` | all tiles, multiplied by their relevance | plain |
 | `full` | all tiles | none |
 
-Straight through, a chosen token counts as present with weight 1, whose derivative goes to the token's share of
-relevance (`arr_coc.allocation.choice_gradient`): as a factor of its embedding, and as a term of the attention that
-others pay it, which is what removing a token would change (as in DynamicViT: Rao et al., 2021, arXiv:2106.02034).
+Straight through, a chosen token has the weight 1, whose derivative goes to the token's share of relevance
+(`arr_coc.allocation.choice_gradient`): as a factor of its embedding, and as a term of the attention of other tokens to
+it, which is what removing a token would change (as in DynamicViT: Rao et al., 2021, arXiv:2106.02034).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import SHOWS_ALL_TILES, TILE_PX, Encode, TileGrid
 
 IGNORED = -100
-"""The label of what is not learned."""
+"""Label of tokens that are not learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ARRCOCInfo:
-    """The allocator's work on the N pictures of a batch, in the order of their places in `input_ids`.
+    """The allocator's choices for the N pictures of a batch, in the order of their places in `input_ids`.
 
     `relevance`: N maps float32 [gh, gw] in [0, 1], and `scores`: N times float32 [3, gh, gw] (information, perspective,
     participation), both with their gradient; `weights` float32 [N, 3] of the scores. The chosen regions, padded to the
-    most, K: `regions` int64 [N, K, 3] (shape, row, col); `positions` float32 [N, K, 2], each one's middle in tiles;
-    `budgets` int64 [N, K], the texels that it spends on each of its tiles; `mask` bool [N, K], False for padding. With
-    `encode` `weighted` and `full` these are all tiles. `sequences` int64 [N]: the sequence of each picture.
-    `columns` int64 [B, L]: the column of `input_ids` whose logits stand there, -1 for visual tokens and padding.
+    most, K: `regions` int64 [N, K, 3] (shape, row, col); `positions` float32 [N, K, 2], their centres in tiles;
+    `budgets` int64 [N, K], their texels for each tile; `mask` bool [N, K], False for padding. With `encode` `weighted`
+    and `full` these are all tiles. `sequences` int64 [N]: the sequence of each picture. `columns` int64 [B, L]: the
+    column of `input_ids` of each of the logits, -1 for visual tokens and padding.
     """
 
     relevance: tuple[torch.Tensor, ...]
@@ -73,8 +73,8 @@ class ARRCOCInfo:
 
 @dataclass
 class ARRCOCModelOutput(ModelOutput):
-    """`loss`, where labels were given; `logits` [B, L, vocabulary], L shorter than `input_ids` by the tokens that were
-    left out; `arr_coc_info` says what was chosen, and which column of `input_ids` each of the logits belongs to."""
+    """Output of the forward. `loss`: None without labels; `logits` [B, L, vocabulary], L shorter than `input_ids` by
+    the tokens left out; `arr_coc_info`: the choices, and the column of `input_ids` of each of the logits."""
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
@@ -94,12 +94,12 @@ class BatchInputs:
     question_mask: torch.Tensor | None = None
 
     def checked(self, vocabulary: int) -> BatchInputs:
-        """Self. Raises ShapeError where the tensors do not fit each other, OptionError for a label or id out of range
-        and where nothing is to be learned."""
+        """Return self. Raises ShapeError if the tensors do not match, OptionError for a label or id out of range and
+        for labels without a token to learn."""
         ids = self.input_ids
         if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.is_floating_point() or 0 in ids.shape:
-            found = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
-            raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {found}")
+            kind = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
+            raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {kind}")
         for name in ("attention_mask", "labels", "question_mask"):
             given = getattr(self, name)
             if given is not None and given.shape != ids.shape:
@@ -113,8 +113,8 @@ class BatchInputs:
         if self.labels is not None:
             own = self.labels[self.labels != IGNORED]
             if not len(own) or not 0 <= int(own.min()) <= int(own.max()) < vocabulary:
-                found = f"{int(own.min())} to {int(own.max())}" if len(own) else "nothing but that"
-                raise OptionError(f"labels must be token ids, and {IGNORED} where nothing is learned, got {found}")
+                span = f"{int(own.min())} to {int(own.max())}" if len(own) else f"only {IGNORED}"
+                raise OptionError(f"labels must be token ids, or {IGNORED} for tokens that are not learned, got {span}")
         return self
 
     @property
@@ -127,8 +127,8 @@ class BatchInputs:
         )
 
     def questions(self, qwen: QwenVL, places: Sequence[PicturePlace]) -> list[torch.Tensor]:
-        """The token ids int64 [Lq] of the question about each picture; never any that are to be learned, unless
-        `question_mask` says so."""
+        """Return the token ids int64 [Lq] of the question about each picture; tokens with labels are part of it only if
+        `question_mask` includes them."""
         if self.question_mask is None:
             learned = torch.zeros_like(self.attended) if self.labels is None else self.labels != IGNORED
             return question_ids(qwen, self.input_ids, self.attended & ~learned, places)
@@ -138,8 +138,8 @@ class BatchInputs:
 
 @dataclass(frozen=True, slots=True)
 class PictureChoice:
-    """The choice for one picture: `regions` int64 [K, 3] on the CPU, and `presence` float32 [K], zeros that pass
-    their gradient on; with its `relevance` [gh, gw], `scores` [3, gh, gw] and `weights` [3]."""
+    """Choice for one picture: `regions` int64 [K, 3] on the CPU, and `presence` float32 [K], zeros that carry the
+    gradient; with its `relevance` [gh, gw], `scores` [3, gh, gw] and `weights` [3]."""
 
     regions: torch.Tensor
     presence: torch.Tensor
@@ -149,7 +149,7 @@ class PictureChoice:
 
 
 class BatchedForward:
-    """The forward of one model with one allocator; see the module. Raises OptionError for `encode="incremental"`."""
+    """Forward of one model with one allocator; see the module. Raises OptionError for `encode="incremental"`."""
 
     def __init__(self, qwen: QwenVL, allocator: Any, encode: Encode) -> None:
         if encode == "incremental":
@@ -185,7 +185,7 @@ class BatchedForward:
         return [] if inputs.images is None else pictures_of(inputs.images, prep)
 
     def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
-        """The allocator's choice of every picture; those of one size go through it together."""
+        """Return the allocator's choice for every picture; pictures of one size are a batch."""
         chosen: dict[int, PictureChoice] = {}
         for indices in _alike(picture.grid.shape for picture in pictures):
             texture = _batched([pictures[index].texture(self._allocator.config.channels) for index in indices])
@@ -193,7 +193,7 @@ class BatchedForward:
         return [chosen[index] for index in range(len(pictures))]
 
     def _chosen(self, texture: TextureArray, questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
-        """Choices of pictures of one grid."""
+        """Return the choices for pictures of one grid."""
         layer: ARRCOCLayer = self._allocator
         embedded = [self._qwen.language_model.embed_tokens(ids.to(self._qwen.device)) for ids in questions]
         realised = layer.realise(texture, pad_sequence(embedded, batch_first=True).detach())
@@ -204,14 +204,14 @@ class BatchedForward:
         else:
             regions, presence, mask = choice.allocation.regions, choice.presence, choice.allocation.mask
             shown = [
-                (rows[own], there[own.to(there.device)])
-                for rows, there, own in zip(regions, presence, mask, strict=True)
+                (rows[own], present[own.to(present.device)])
+                for rows, present, own in zip(regions, presence, mask, strict=True)
             ]
         maps = zip(realised.relevance, realised.scores, realised.weights, strict=True)
         return [PictureChoice(*own, *parts) for own, parts in zip(shown, maps, strict=True)]
 
     def _encoded(self, pictures: Sequence[ModelPicture], choices: Sequence[PictureChoice]) -> list[VisualTokens]:
-        """Visual tokens [K, D] of every picture; those alike in size and number go through the encoder together."""
+        """Return the visual tokens [K, D] of every picture; pictures of equal size and token count are a batch."""
         whole = self._encode != "sparse"
         encoded: dict[int, VisualTokens] = {}
         counts = (
@@ -227,7 +227,7 @@ class BatchedForward:
         return [encoded[index] for index in range(len(pictures))]
 
     def _encode_batch(self, own: Sequence[tuple[ModelPicture, PictureChoice]], whole: bool) -> VisualTokens:
-        """Pictures of one grid through the encoder, whole or only what was chosen of each: [n, K, D]."""
+        """Encode pictures of one grid, whole or only their chosen regions: [n, K, D]."""
         qwen, grid = self._qwen, own[0][0].grid
         if whole:
             pixels, regions = [picture.tiles for picture, _ in own], [grid_regions(grid)] * len(own)
@@ -240,7 +240,7 @@ class BatchedForward:
         )
 
     def _carrying(self, tokens: VisualTokens, picture: ModelPicture, choice: PictureChoice) -> VisualTokens:
-        """One picture's tokens [K, D] as the language model gets them, with their gradient to relevance."""
+        """Return one picture's tokens [K, D] for the language model, with their gradient to relevance."""
         if self._encode == "full":
             return tokens
         factor = choice.relevance.flatten() if self._encode == "weighted" else 1 + choice.presence
@@ -257,7 +257,7 @@ class BatchedForward:
         choices: Sequence[PictureChoice],
         layout: SequenceLayout,
     ) -> torch.Tensor:
-        """Logits [B, L, vocabulary] of the language model over the layout."""
+        """Return the logits [B, L, vocabulary] of the language model over the layout."""
         qwen = self._qwen
         text = qwen.language_model.embed_tokens(input_ids.to(qwen.device)).flatten(0, 1)
         pool = torch.cat([text, *(own.embeds.to(text) for own in tokens)])
@@ -278,10 +278,10 @@ class BatchedForward:
         return logits
 
     def _attention_mask(self, layout: SequenceLayout, presence: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Padding bool [B, L]; with a gradient to pass on, what is added to the attention's logits [B, 1, L, L], and
-        for recurrent layers the padding.
+        """Return the padding mask bool [B, L]; if presence has a gradient, the term added to the attention's logits
+        [B, 1, L, L], and the padding mask for recurrent layers.
 
-        FlashAttention takes no such mask.
+        FlashAttention takes no additive mask, so it gets the padding mask.
         """
         if not presence.requires_grad or "flash" in str(self._qwen.model.config._attn_implementation):
             return layout.attended
@@ -308,7 +308,7 @@ def _check_length(tokens: int, most: int) -> None:
 
 
 def _batched(textures: Sequence[TextureArray]) -> TextureArray:
-    """Texture arrays of pictures of one size as a batch."""
+    """Stack texture arrays of pictures of one size."""
     gradients = [texture.gradients for texture in textures if texture.gradients is not None]
     return TextureArray(
         torch.stack([texture.channels for texture in textures]),
@@ -318,7 +318,7 @@ def _batched(textures: Sequence[TextureArray]) -> TextureArray:
 
 
 def _alike(keys: Iterable[Hashable]) -> list[list[int]]:
-    """Indices of equal keys, together."""
+    """Group the indices of equal keys."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, key in enumerate(keys):
         groups[key].append(index)

@@ -3,7 +3,7 @@
 `pixel_values` float [ΣP, 3 · 2 · p · p] holds the patches of all pictures one after the other, normalised, in the order
 of the encoder (the 2×2 patches of a tile follow each other); in each patch, channel first, then time: a still picture
 fills both time steps alike. `image_grid_thw` int64 [N, 3] gives each picture's (1, rows, columns) of patches. Source:
-transformers' `Qwen2VLImageProcessor`, which all families use; the tests hold both together.
+transformers' `Qwen2VLImageProcessor`, which all families use; tests compare the two.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from arr_coc.relevance.channels import TextureArray, texture_array
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
 TIME_STEPS = 2
-"""Time steps of a patch; a still picture fills them alike."""
+"""Time steps of a patch; a still picture is repeated in them."""
 
 
 @dataclass(frozen=True)
 class ModelPicture:
-    """One picture as the model's processor shows it: `tiles` [rows * cols, 3, S, S] in 0..255, on `grid`."""
+    """One picture at the size of the model's processor: `tiles` [rows * cols, 3, S, S] in 0..255, on `grid`."""
 
     tiles: torch.Tensor
     grid: TileGrid
 
     @cached_property
     def view(self) -> TextureView:
-        """All levels of the picture in tiles of 32 pixels, as a texture store has them."""
+        """All levels of the picture in tiles of 32 pixels, as in a texture store."""
         rows, cols = self.grid.shape
         shown = self.tiles.detach().cpu().round().clamp(0, 255).byte()
         image = shown.unflatten(0, (rows, cols)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
@@ -50,11 +50,12 @@ class ModelPicture:
         return TextureView(FrameStamp(0, 0, 0), self.grid, versions, MemoryTexels(tuple(levels)))
 
     def texture(self, profile: str) -> TextureArray:
-        """Channels of a profile [C, gh, gw] and entropy [gh, gw] for the allocator; nothing is known of a past."""
+        """Return the channels of a profile [C, gh, gw] and entropy [gh, gw] for the allocator, without earlier
+        frames."""
         return texture_array(self.view, profile)
 
     def pixels(self, regions: torch.Tensor) -> torch.Tensor:
-        """Pixels [K, 3, S, S] in 0..255 of regions int64 [K, 3]: single tiles as they are, larger regions resized."""
+        """Return the pixels [K, 3, S, S] in 0..255 of regions int64 [K, 3]: tiles unchanged, larger regions resized."""
         fine = regions[:, 0] == 0
         places = (regions[:, 1] * self.grid.cols + regions[:, 2]).to(self.tiles.device)
         if bool(fine.all()):
@@ -67,28 +68,29 @@ class ModelPicture:
 
 
 def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
-    """A picture uint8 [H, W, 3], resized as the model's own processor does."""
+    """Resize a picture uint8 [H, W, 3] as the model's own processor does."""
     image, grid = preprocessing.fit(widened(picture))
     return ModelPicture(to_tiles(torch.from_numpy(image.copy()), preprocessing.tile_px), grid)
 
 
 def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: Preprocessing) -> list[ModelPicture]:
-    """The pictures of a batch in order: one, a list, or a list of lists, one for each sequence.
+    """Return the pictures of a batch in order. `images`: one picture, a list, or a list of lists, one for each
+    sequence.
 
-    What a picture may be, and what is raised: `arr_coc.ops.pictures.to_rgb`.
+    Accepted pictures and errors as `arr_coc.ops.pictures.to_rgb`.
     """
     nested = isinstance(images, (list, tuple)) and any(isinstance(entry, (list, tuple)) for entry in images)
     if not nested:
         return [model_picture(picture, prep) for picture in to_frames(images)]  # type: ignore[arg-type]
     shown: list[ModelPicture] = []
     for entry in images:  # type: ignore[union-attr]
-        if not isinstance(entry, (list, tuple)) or len(entry):  # a sequence may show none
+        if not isinstance(entry, (list, tuple)) or len(entry):  # a sequence may have no picture
             shown += [model_picture(picture, prep) for picture in to_frames(entry)]
     return shown
 
 
 def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.Tensor, torch.Tensor]:
-    """`pixel_values` float32 and `image_grid_thw` int64 of pictures; see the module."""
+    """Return `pixel_values` float32 and `image_grid_thw` int64 of pictures; see the module."""
     packed, sizes = [], []
     for picture in pictures:
         patches = to_patches(prep.scale(picture.tiles)).unflatten(1, (3, 1, prep.patch_px, prep.patch_px))
@@ -98,9 +100,9 @@ def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.T
 
 
 def unpack(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing) -> list[ModelPicture]:
-    """The pictures of `pixel_values`, whose dtype, device and gradient their tiles keep; see the module.
+    """Return the pictures of `pixel_values`; their tiles keep its dtype, device and gradient. See the module.
 
-    Raises ShapeError where both do not fit each other or the model, or show more than one time step, and
+    Raises ShapeError if the tensors do not match each other or the model, or have more than one time step, and
     NonFiniteError.
     """
     sizes = _checked_grid(pixel_values, image_grid_thw, prep)
@@ -118,16 +120,16 @@ def unpack(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep
 def _checked_grid(
     pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing
 ) -> list[tuple[int, int]]:
-    """Rows and columns of patches of each picture."""
+    """Return the rows and columns of patches of each picture."""
     width = 3 * TIME_STEPS * prep.patch_px**2
     for name, given, last, axes in (
         ("pixel_values", pixel_values, width, "patches"),
         ("image_grid_thw", image_grid_thw, 3, "pictures"),
     ):
         if not isinstance(given, torch.Tensor) or given.ndim != 2 or given.shape[1] != last:
-            found = list(given.shape) if isinstance(given, torch.Tensor) else given
+            shape = list(given.shape) if isinstance(given, torch.Tensor) else given
             raise ShapeError(
-                f"{name} must be a tensor [{axes}, {last}], as this model's processor makes it, got {found}"
+                f"{name} must be a tensor [{axes}, {last}], as this model's processor makes it, got {shape}"
             )
     assert image_grid_thw is not None
     grid: list[list[int]] = image_grid_thw.tolist()

@@ -1,4 +1,4 @@
-"""Writing a model's folder: weights, tokenizer, preprocessing and allocator, all of them or none."""
+"""Writing of a model's folder: weights, tokenizer, preprocessing and allocator, all or none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from arr_coc.qwen.loading import quiet
 from arr_coc.qwen.qwenvl import QwenVL
 
 EARLIER_FILES = ("*.safetensors", "*.safetensors.index.json", PROCESSOR_FILE)
-"""Files of an earlier model that would be read before, or beside, those of the saved one."""
+"""Files of an earlier model that would be read instead of, or in addition to, those of the saved one."""
 
 
 def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
-    """Write model and allocator into a folder that `load_qwen` reads; what is there is replaced at the very end.
+    """Write model and allocator into a folder that `load_qwen` reads; existing files are replaced at the end.
 
-    The allocator gets the name of the weights that it is saved with. Raises ModelError where adapters of peft are not
-    merged yet, the weights are of 8 or 4 bits, and where the folder cannot be written.
+    The saved allocator names the weights that it is saved with. Raises ModelError if adapters of peft are not merged,
+    if the weights have 8 or 4 bits, and if the folder cannot be written.
     """
     _refuse_adapters(qwen.model, allocator)
     if qwen.small is not None:

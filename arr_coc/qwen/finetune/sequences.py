@@ -1,8 +1,8 @@
-"""Sequences of a batch: places of the pictures among the text, their questions, and the layout with chosen tokens.
+"""Sequences of a batch: places of the pictures in the text, their questions, and the layout with chosen tokens.
 
 A picture's place is a run of `<|image_pad|>` in `input_ids`: one for each of its tiles, as Qwen's processors write it,
-or a single one. In the layout stand the picture's chosen tokens instead. So sequences become shorter; text keeps its
-M-RoPE positions, because those follow the picture's size, not its number of tokens.
+or a single one. The layout replaces it by the picture's chosen tokens, so sequences become shorter. Text keeps its
+M-RoPE positions, which depend on the picture's size, not on its number of tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PicturePlace:
 
 @dataclass(frozen=True, slots=True)
 class ShownRegions:
-    """The regions int64 [K, 3] that stand for a picture, and the grid that its positions are counted on."""
+    """Regions int64 [K, 3] that are shown of a picture, and the grid of their positions."""
 
     regions: torch.Tensor
     grid: TileGrid
@@ -38,11 +38,11 @@ class ShownRegions:
 
 @dataclass(frozen=True, slots=True)
 class SequenceLayout:
-    """Sequences with chosen tokens: B of them, padded to the longest, L, on the side on which `attention_mask` pads.
+    """B sequences with chosen tokens, padded to the longest, L, on the side of the padding of `attention_mask`.
 
-    `source` int64 [B, L]: which row of a pool each element takes, in which all text [B * S] comes before all visual
-    tokens; `positions` float32 [3, B, L], M-RoPE; `attended` and `visual` bool [B, L]; `columns` int64 [B, L]: the
-    column of `input_ids` that each element is, -1 for visual tokens and padding.
+    `source` int64 [B, L]: each element's row in a pool of all text [B * S] followed by all visual tokens; `positions`
+    float32 [3, B, L], M-RoPE; `attended` and `visual` bool [B, L]; `columns` int64 [B, L]: each element's column of
+    `input_ids`, -1 for visual tokens and padding.
     """
 
     source: torch.Tensor
@@ -52,32 +52,34 @@ class SequenceLayout:
     columns: torch.Tensor
 
     def to(self, device: torch.device) -> SequenceLayout:
-        """The same on a device."""
+        """Return the layout on a device."""
         parts = (self.source, self.positions, self.attended, self.visual, self.columns)
         return SequenceLayout(*(part.to(device) for part in parts))
 
     def picked(self, labels: torch.Tensor, ignored: int) -> torch.Tensor:
-        """Labels [B, L] of the layout from those of `input_ids` [B, S]; `ignored` for visual tokens and padding."""
+        """Return the layout's labels [B, L] from those of `input_ids` [B, S]; `ignored` for visual tokens and
+        padding."""
         own = labels.gather(1, self.columns.clamp(min=0))
         return own.masked_fill(self.columns < 0, ignored)
 
 
 def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any) -> list[PicturePlace]:
-    """Every run of picture placeholders, sequence by sequence. `config` is the model's. Raises ShapeError for video."""
+    """Return every run of picture placeholders, sequence by sequence. `config` is the model's. Raises ShapeError for
+    video."""
     if bool((input_ids == config.video_token_id).any()):
         raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
-    there = ((input_ids == config.image_token_id) & attended).int()
-    edges = torch.diff(torch.nn.functional.pad(there, (1, 1)), dim=1)
+    inside = ((input_ids == config.image_token_id) & attended).int()
+    edges = torch.diff(torch.nn.functional.pad(inside, (1, 1)), dim=1)
     starts, ends = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
     return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
 
 
 def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
-    """Raises ShapeError where places and pictures of so many tiles do not fit each other."""
+    """Raise ShapeError if places and pictures, with these numbers of `tiles`, do not match."""
     if len(places) != len(tiles):
-        there = counted(len(places), "run", "runs")
+        runs = counted(len(places), "run", "runs")
         raise ShapeError(
-            f"input_ids holds {there} of <|image_pad|> for {counted(len(tiles), 'picture')}; "
+            f"input_ids holds {runs} of <|image_pad|> for {counted(len(tiles), 'picture')}; "
             "write one run for each picture, in their order"
         )
     for index, (place, count) in enumerate(zip(places, tiles, strict=True)):
@@ -91,10 +93,10 @@ def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
 def question_ids(
     qwen: QwenVL, input_ids: torch.Tensor, given: torch.Tensor, places: Sequence[PicturePlace]
 ) -> list[torch.Tensor]:
-    """The token ids int64 [Lq] of the question that is asked about each picture.
+    """Return the token ids int64 [Lq] of the question about each picture.
 
-    That is the text of the picture's turn after its last picture, or where there is none, before its first one, without
-    special tokens. `given` bool [B, S] is False for what is no question: padding, and what is to be learned.
+    This is the text of the picture's turn after its last picture, or, if that is empty, before its first one, without
+    special tokens. `given` bool [B, S] is False for tokens of no question: padding and labels.
     """
     open_id, close_id = (qwen.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
@@ -114,7 +116,7 @@ def question_ids(
 
 
 def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], shown: Sequence[ShownRegions]) -> SequenceLayout:
-    """The layout of sequences whose columns `attended` bool [B, S] says, with `shown` at the `places` of pictures."""
+    """Lay out sequences with the columns `attended` bool [B, S], and `shown` regions at the `places` of pictures."""
     first_row, visual_rows = attended.numel(), []
     for picture in shown:
         visual_rows.append(torch.arange(first_row, first_row + len(picture.regions)))
@@ -132,13 +134,12 @@ def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], shown: Seque
     sources, places_of, columns_of = zip(*rows, strict=True)
     source, columns = _padded(sources, -1, left), _padded(columns_of, -1, left)
     positions = _padded(places_of, 0, left).movedim(-1, 0)
-    there = source >= 0
-    visual = source >= attended.numel()
-    return SequenceLayout(source.clamp(min=0), positions, there, visual, columns)
+    filled, visual = source >= 0, source >= attended.numel()
+    return SequenceLayout(source.clamp(min=0), positions, filled, visual, columns)
 
 
 class _Row:
-    """One sequence while it is laid out; its text rows in the pool begin at `first`, `columns` are attended."""
+    """Builder of one sequence's layout; its text rows in the pool begin at `first`, `columns` are attended."""
 
     def __init__(self, first: int, columns: torch.Tensor) -> None:
         self._first, self._columns = first, columns
@@ -155,13 +156,13 @@ class _Row:
         self._done = column
 
     def picture(self, place: PicturePlace, picture: ShownRegions, rows: torch.Tensor) -> None:
-        """Add the tokens of a picture, which are these rows of the pool."""
+        """Add the tokens of a picture, given as rows of the pool."""
         self._add(rows, visual_positions(self._position, picture.regions), torch.full_like(rows, -1))
         self._position = after_frame(self._position, picture.grid)
         self._done = place.end
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Source [L], positions [L, 3] and columns [L]."""
+        """Return source [L], positions [L, 3] and columns [L]."""
         return torch.cat(self._source), torch.cat(self._positions, dim=1).T, torch.cat(self._shown)
 
     def _add(self, source: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How a model's own odds of yes are read."""
+"""Calibration of a model's odds of yes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_the_odds_are_scaled_and_moved(own: float) -> None:
     assert score_logits(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
 
 
-def test_a_model_without_one_is_taken_at_its_word() -> None:
+def test_a_model_without_a_calibration_is_uncalibrated() -> None:
     assert tiny_qwen().yes_no_calibration == NEUTRAL
 
 
-def test_it_comes_with_the_model(tmp_path: Path) -> None:
+def test_a_calibration_is_loaded_with_the_model(tmp_path: Path) -> None:
     qwen = load_qwen(tiny_folder(tmp_path, arr_coc_yes_no={"scale": 2, "bias": -1.5}))
     assert qwen.yes_no_calibration == Calibration(2.0, -1.5)
 
@@ -54,6 +54,6 @@ def test_it_comes_with_the_model(tmp_path: Path) -> None:
         {"scale": math.inf, "bias": 0},
     ],
 )
-def test_anything_else_is_refused(given: Any) -> None:
+def test_an_invalid_calibration_is_refused(given: Any) -> None:
     with pytest.raises(ModelError, match=r"arr_coc_yes_no in the config\.json of m must be .*training\.calibration"):
         Calibration.read(given, "m")

@@ -1,4 +1,4 @@
-"""What a model's folder says of its size, and what follows for memory."""
+"""Sizes from a model's folder, and estimates of memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_system_prompt_is_the_configured_one() -> None:
     assert prompts._qwen.tokenizer.decode(prompts.ids.head).count("Answer in one word.") == 1
 
 
-def test_incremental_encoding_keeps_what_is_reckoned() -> None:
+def test_the_cache_of_incremental_encoding_has_its_estimated_size() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
     a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
@@ -86,8 +86,8 @@ def test_each_stream_keeps_its_own() -> None:
     assert (four.weights, four.cache, four.activations) == (one.weights, one.cache, one.activations)
 
 
-def test_what_several_streams_keep_is_what_is_reckoned(tmp_path: Path) -> None:
-    """A real answer model that answers about three streams by turns, beside what its folder alone tells."""
+def test_caches_of_several_streams_have_their_estimated_size(tmp_path: Path) -> None:
+    """A loaded answer model that alternates between three streams, compared with the estimate from its folder."""
     path = tiny_folder(tmp_path)
     model = load_qwen_model(
         Config.model_validate({"answer": {"model": str(path), "encode": "incremental", "dtype": "float32"}})
@@ -114,7 +114,7 @@ def test_all_experts_are_weights_and_those_of_a_token_are_activations(tmp_path: 
     assert MemoryEstimate.of(facts, "float32", long).activations > MemoryEstimate.of(dense, "float32", long).activations
 
 
-def test_only_experts_count_where_no_layer_is_dense(tmp_path: Path) -> None:
+def test_only_experts_count_if_no_layer_is_dense(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path, "qwen3_vl_moe")
     rewrite(folder, mlp_only_layers=[])
     assert ModelSpec.read(folder, "tiny").intermediate == 2 * 24
@@ -139,7 +139,7 @@ def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
     assert (more.cache, more.kept) == (less.cache, less.kept)
 
 
-def test_what_is_not_reported_is_reckoned(folder: Path) -> None:
+def test_missing_values_are_estimated(folder: Path) -> None:
     rewrite(folder, head_dim=None, num_key_value_heads=None)
     facts = ModelSpec.read(folder, "x")
     assert (facts.kv_heads, facts.head_dim) == (3, 64)

@@ -1,4 +1,4 @@
-"""A model's folder before anything is loaded: what is missing, damaged or of another model is said in one line."""
+"""Checks of a model's folder before loading: missing, damaged and mismatched files are reported in one line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shard(folder: Path, number: int) -> Path:
 
 
 def refused(folder: Path) -> str:
-    """The one line with which the folder is refused, with a remedy behind its last semicolon."""
+    """Return the one-line error for the folder, with a remedy after its last semicolon."""
     with pytest.raises(ModelError) as caught:
         check_folder(folder, "tiny")
     assert "\n" not in str(caught.value)
@@ -121,11 +121,11 @@ class TestTokenizer:
         path = folder / "chat_template.jinja"
         path.write_text(path.read_text() + "<think>\n")
         (notice,) = check_folder(folder, "tiny").notices
-        assert notice.startswith("the model was made to think before it answers")
+        assert notice.startswith("the model thinks before it answers")
 
 
 class TestOtherKinds:
-    """Folders that people take for a model's."""
+    """Folders that users mistake for a model's."""
 
     def test_an_adapter(self, tmp_path: Path) -> None:
         (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-VL-2B-Instruct"}')
@@ -202,7 +202,7 @@ class TestWeights:
         (folder / "model.gguf").touch()
         assert "a GGUF file is not read: take the model's safetensors" in refused(folder)
 
-    def test_that_cannot_be_read(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreadable_weight_file(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def deny(path: Path) -> None:
             raise PermissionError(13, "Permission denied")
 
@@ -242,7 +242,7 @@ class TestIndex:
 
 class TestConfig:
     @pytest.mark.parametrize(
-        ("section", "change", "said"),
+        ("section", "change", "message"),
         [
             ("text_config", {"hidden_size": 128}, "they have a width of 64, not 128"),
             ("text_config", {"vocab_size": 300}, "they have a vocabulary of 512, not 300"),
@@ -254,10 +254,10 @@ class TestConfig:
         ],
     )
     def test_of_another_size_than_the_weights(
-        self, folder: Path, section: str, change: dict[str, int], said: str
+        self, folder: Path, section: str, change: dict[str, int], message: str
     ) -> None:
         edit(folder, section, **change)
-        assert said in refused(folder)
+        assert message in refused(folder)
         assert refused(folder).endswith("; take both from the same model")
 
     def test_sections_that_are_none_are_left_to_others(self) -> None:

@@ -1,4 +1,4 @@
-"""Choosing tokens, one step of the decoder, and text from tokens."""
+"""Choice of tokens, one step of the decoder, and text from tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_small_nucleus_holds_the_likeliest_alone() -> None:
     assert {int(choose(LOGITS, options, seeded(seed))) for seed in range(20)} == {1}
 
 
-def test_a_nucleus_ends_where_its_mass_is_reached() -> None:
+def test_a_nucleus_ends_once_its_mass_is_reached() -> None:
     """Probabilities 0.70, 0.26, 0.03, 0.01: of 0.9 the first two."""
     options = Decoding(temperature=1.0, top_p=0.9)
     assert {int(choose(LOGITS, options, seeded(seed))) for seed in range(60)} == {1, 2}
@@ -46,7 +46,7 @@ def test_sampling_follows_the_probabilities() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
 @torch.inference_mode()
 def test_a_step_gives_the_logits_of_the_stock_model(family: str, dtype: torch.dtype, tolerance: float) -> None:
-    """A weight of bfloat16 times a vector is added up in float32, so a product differs in its last bit at most."""
+    """A bfloat16 matrix times a vector is summed in float32, so products differ in the last bit at most."""
     qwen = tiny_qwen(family)
     qwen.model.to(dtype)
     block = SlotBlock(qwen, 2)
@@ -78,7 +78,7 @@ def test_a_product_of_one_row_is_the_linear_layers(
 
 @torch.inference_mode()
 def test_a_changed_linear_layer_is_called() -> None:
-    """An adapter's product is not that of its weight."""
+    """An adapter's output is not the product with its weight."""
 
     class Doubled(torch.nn.Linear):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:

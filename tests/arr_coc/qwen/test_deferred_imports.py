@@ -1,4 +1,4 @@
-"""Deferred imports: what stays out of a process that answers, and that all of it is there once it is asked for."""
+"""Deferred imports: packages that a process does not import to answer, and their import on first use."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_the_heavy_packages_are_left_out_and_there_when_they_are_asked_for() -> None:
-    """The library's list of models, its version, and torch's compiler, which also compiles what was loaded before."""
+def test_heavy_packages_are_imported_on_first_use() -> None:
+    """transformers' list of models, its version, and torch's compiler, which also compiles a model loaded before."""
     loaded = run(
         LOAD
         + """
@@ -50,8 +50,8 @@ assert type(torch._dynamo).__name__ == "module"
     assert not set(HEAVY) & set(loaded)
 
 
-def test_the_compiler_comes_at_once_where_it_is_asked_for_inside() -> None:
-    """Both ways of asking, each in a process that begins after torch was imported."""
+def test_the_compiler_is_imported_at_once_if_used_inside() -> None:
+    """Both ways of using it, each in a process that imported torch first."""
     run("""
 import os, sys
 from arr_coc.qwen.deferred_imports import deferred_imports

@@ -1,4 +1,4 @@
-"""Direct load of small models: the same model as `from_pretrained` gives, or none."""
+"""Direct load of small models: the same model as `from_pretrained`, or None."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arr_coc.qwen.direct_load import load_directly
 from tests.support.models import FAMILIES, tiny_folder
 
 CONVERTED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe", "qwen3_5_moe")
-"""Families of which some versions of transformers store weights by other names than the model's."""
+"""Families whose weights some versions of transformers store under other names than the model's."""
 
 
 def stock(folder: Path, dtype: torch.dtype) -> Any:
@@ -53,7 +53,7 @@ def test_shards_and_tied_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["missing", "more", "shape"])
-def test_weights_that_are_not_the_models_own_give_none(tmp_path: Path, change: str) -> None:
+def test_weights_of_another_model_return_none(tmp_path: Path, change: str) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     path = folder / "model.safetensors"
     weights = load_file(path)

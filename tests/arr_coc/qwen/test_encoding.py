@@ -1,4 +1,4 @@
-"""Pooling, token counts, and arrays that must not be written to."""
+"""Encoding of packets: pooling, token counts, read-only arrays, and incremental encoding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_token_counts_are_those_of_the_encoding(encode: Encode, tokens: int) -> 
     assert encode_packet(tiny_qwen(), whole(), encode).tokens.embeds.shape[1] == tokens
 
 
-def test_read_only_pixels_are_welcome() -> None:
+def test_read_only_pixels_are_copied() -> None:
     qwen = tiny_qwen()
     pixels = np.zeros((1, 3, 32, 32), np.uint8)
     regions = np.array([[0, 1, 1]], np.int32)
@@ -77,13 +77,13 @@ def test_32_pixel_tiles_reach_a_model_with_14_pixel_patches() -> None:
 
 INCREMENTAL_GRID = TileGrid.of(6 * 32, 9 * 32)
 ALONE = IncrementalOptions(every_frames=None, share=0.0, drift_limit=None)
-"""Nothing is encoded but what is new or changed."""
+"""Options that encode only new and changed regions."""
 
 Name = tuple[int, int, int]
 
 
 class World:
-    """Pixels of every region, which change as they are told to. A coarse region has pixels of its own."""
+    """Pixels of every region, which `change` replaces. A coarse region has separate pixels."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -137,21 +137,21 @@ def test_pixels_that_are_tensors_give_the_same_tokens(encode: Encode) -> None:
     for changed in ((), EVERY[:5], EVERY[3:20]):
         scene.change(*changed)
         packet = scene.packet(MIXED)
-        there = replace(packet, pixels=torch.from_numpy(packet.host_pixels))
+        of_tensors = replace(packet, pixels=torch.from_numpy(packet.host_pixels))
         expected, got = (
             encode_packet(qwen, one, encode, encoder).tokens
-            for one, encoder in zip((packet, there), encoders, strict=True)
+            for one, encoder in zip((packet, of_tensors), encoders, strict=True)
         )
         assert_same(got, expected)
-    assert same_picture(there, replace(there, pixels=there.pixels.clone()))
-    assert not same_picture(there, replace(there, pixels=there.pixels + 1))
+    assert same_picture(of_tensors, replace(of_tensors, pixels=of_tensors.pixels.clone()))
+    assert not same_picture(of_tensors, replace(of_tensors, pixels=of_tensors.pixels + 1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("names", [EVERY, MIXED], ids=["all tiles", "mixed levels"])
-def test_what_is_all_stale_equals_sparse(family: str, dtype: torch.dtype, names: list[Name]) -> None:
-    """Bit for bit, when a stream begins, when everything changes, and when all are due; in any order of slots."""
+def test_a_frame_of_stale_regions_equals_sparse(family: str, dtype: torch.dtype, names: list[Name]) -> None:
+    """Bit for bit, at the start of a stream, if all regions change, and if all are due; in any order of slots."""
     qwen, world = tiny_qwen(family), World()
     qwen.model.to(dtype)
     encoder = IncrementalEncoder(IncrementalOptions(every_frames=4, drift_limit=None))
@@ -166,7 +166,7 @@ def test_what_is_all_stale_equals_sparse(family: str, dtype: torch.dtype, names:
 
 
 class Reference:
-    """The same in plain words: a dictionary of each region's keys, values and outputs, and a mask for windows."""
+    """Reference of `IncrementalEncoder`: dictionaries of each region's keys, values and outputs; windows as a mask."""
 
     def __init__(self, tower: Any) -> None:
         self._tower = tower
@@ -217,7 +217,7 @@ class Reference:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_history_equals_the_reference(family: str) -> None:
-    """Regions change, come, go, return changed or not, and split and merge; parents and children never meet."""
+    """Regions change, come, leave, return changed or unchanged, split and merge; no frame shows parent and child."""
     qwen, world, random = tiny_qwen(family), World(), np.random.default_rng(1)
     encoder, reference = IncrementalEncoder(ALONE), Reference(qwen.tower)
     counts = []
@@ -246,7 +246,7 @@ def test_a_region_that_returns_unchanged_is_not_encoded_again() -> None:
     assert_same(back, before)
 
 
-def test_a_region_that_changed_while_away_is() -> None:
+def test_a_region_that_changed_while_away_is_encoded_again() -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     before = incremental(encoder, qwen, world.packet(EVERY))
     incremental(encoder, qwen, world.packet(EVERY[10:]))
@@ -287,7 +287,7 @@ def cut(qwen: QwenVL, packet: TokenPacket) -> tuple[QwenVL, TokenPacket]:
 
 
 @pytest.mark.parametrize("change", [cut, other_grid, other_model, other_dtype])
-def test_what_belongs_to_something_else_is_dropped(change: Any) -> None:
+def test_the_cache_of_another_model_grid_or_epoch_is_dropped(change: Any) -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     incremental(encoder, qwen, world.packet(EVERY))
     incremental(encoder, qwen, world.packet(EVERY[:20]))
@@ -328,7 +328,7 @@ def test_neighbours_of_what_changed_are_refreshed_first() -> None:
     assert [EVERY[index][1:] for index in moved.nonzero().flatten()] == [(4, 7), (4, 8), (5, 7), (5, 8)]
 
 
-def test_a_sample_too_far_off_brings_the_whole_frame_back() -> None:
+def test_drift_above_the_limit_refreshes_the_whole_frame() -> None:
     qwen, world = tiny_qwen(), World()
     encoder = IncrementalEncoder(replace(ALONE, share=0.1, drift_limit=1e-6))
     counts = []
@@ -377,7 +377,7 @@ def test_memory_keeps_its_bound_over_a_thousand_frames() -> None:
     assert len(set(held)) <= 9
 
 
-def test_a_frame_above_the_limit_is_encoded_whole_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_above_the_limit_is_encoded_whole_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(replace(ALONE, memory_mb=0.4))
     few = EVERY[:8]
     incremental(encoder, qwen, world.packet(few))
@@ -404,7 +404,7 @@ def test_a_larger_allocation_gets_more_room() -> None:
     assert_same(got, sparse(qwen, world.packet(EVERY)))
 
 
-def test_other_options_begin_anew() -> None:
+def test_other_options_drop_the_cache() -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     incremental(encoder, qwen, world.packet(EVERY))
     encoder.configure(replace(ALONE))
@@ -413,7 +413,7 @@ def test_other_options_begin_anew() -> None:
     assert encoder.report.held_regions == encoder.report.held_bytes == 0
 
 
-def test_nothing_broken_is_kept() -> None:
+def test_an_error_empties_the_cache() -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     incremental(encoder, qwen, world.packet(EVERY))
     world.change(EVERY[0])
@@ -427,8 +427,8 @@ def test_nothing_broken_is_kept() -> None:
     assert_same(incremental(encoder, qwen, world.packet(EVERY)), sparse(qwen, world.packet(EVERY)))
 
 
-def test_a_whole_frame_leaves_what_is_kept() -> None:
-    """Where allocation failed, the frame comes whole."""
+def test_a_whole_frame_leaves_the_cache_as_it_is() -> None:
+    """If allocation failed, the packet holds the whole frame."""
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     incremental(encoder, qwen, world.packet(EVERY))
     image = np.zeros((INCREMENTAL_GRID.padded_height_px, INCREMENTAL_GRID.padded_width_px, 3), np.uint8)
@@ -441,7 +441,7 @@ def test_a_whole_frame_leaves_what_is_kept() -> None:
     assert encoder.report.encoded == 0
 
 
-def test_without_a_memory_it_is_sparse() -> None:
+def test_without_a_cache_it_equals_sparse() -> None:
     qwen, packet = tiny_qwen(), World().packet(MIXED)
     assert_same(encode_packet(qwen, packet, "incremental").tokens, sparse(qwen, packet))
 
@@ -452,7 +452,7 @@ SESSION_ALONE = IncrementalOptions(every_frames=None, share=0.0, drift_limit=Non
 
 
 def frames(count: int, changed: int = 2, epoch: int = 1, seed: int = 0) -> list[TokenPacket]:
-    """Packets of all twelve tiles, of which some change from each to the next."""
+    """Return packets of all twelve tiles, some of which change between packets."""
     random = np.random.default_rng(seed)
     regions = grid_regions(SESSION_GRID).numpy().astype(np.int32)
     pixels = random.integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)
@@ -471,7 +471,7 @@ def session(family: str = "qwen3_vl", **options: Any) -> AnswerSession:
     return AnswerSession(tiny_qwen(family), AnswerOptions(decoding=decoding, encode="incremental", **options))
 
 
-def said(speaking: AnswerSession, packets: TokenPacket | list[TokenPacket], query: str = QUERY) -> str:
+def answer_text(speaking: AnswerSession, packets: TokenPacket | list[TokenPacket], query: str = QUERY) -> str:
     return "".join(speaking.answer(packets, query))
 
 
@@ -480,7 +480,7 @@ def test_a_stream_of_answers_encodes_only_what_changed(family: str) -> None:
     speaking = session(family, incremental=SESSION_ALONE)
     counts = []
     for packet in frames(4):
-        said(speaking, packet)
+        answer_text(speaking, packet)
         assert speaking.last.vision is not None
         counts.append(speaking.last.vision.encoded)
     assert counts == [12, 2, 2, 2]
@@ -491,24 +491,24 @@ def test_a_stream_of_answers_encodes_only_what_changed(family: str) -> None:
 def test_the_first_answer_and_each_after_a_refresh_are_those_of_sparse() -> None:
     speaking = session(incremental=replace(SESSION_ALONE, every_frames=2))
     for index, packet in enumerate(frames(5, changed=6)):
-        text = said(speaking, packet)
+        text = answer_text(speaking, packet)
         if index % 2 == 0:
             plain = session()
             plain.qwen = speaking.qwen
             plain.configure(AnswerOptions("sparse", Decoding(max_tokens=8)))
-            assert text == said(plain, packet)
+            assert text == answer_text(plain, packet)
 
 
 def test_another_question_about_the_same_frame_encodes_nothing() -> None:
     speaking = session()
     (packet,) = frames(1)
-    said(speaking, packet)
+    answer_text(speaking, packet)
     before = speaking.last
-    said(speaking, packet, "Say what happens.")
+    answer_text(speaking, packet, "Say what happens.")
     assert speaking.last.prefilled_tokens < before.prefilled_tokens - 12
 
 
-def test_an_answer_tells_of_its_own_stream_whoever_asks_meanwhile() -> None:
+def test_an_answer_reports_its_own_stream_if_another_client_asks_meanwhile() -> None:
     speaking = session()
     pieces = speaking.answer(frames(1)[0], QUERY)
     next(pieces)
@@ -518,40 +518,40 @@ def test_an_answer_tells_of_its_own_stream_whoever_asks_meanwhile() -> None:
     assert speaking.last.vision.held_regions == 12
 
 
-def test_a_cut_empties_what_is_kept() -> None:
+def test_a_cut_empties_the_cache() -> None:
     speaking = session(incremental=SESSION_ALONE)
     before, after = frames(2), frames(2, epoch=2)
-    said(speaking, before[0])
-    said(speaking, after[1])
+    answer_text(speaking, before[0])
+    answer_text(speaking, after[1])
     assert speaking.last.vision is not None
     assert speaking.last.vision.encoded == 12
-    assert said(session(), after[1]) == speaking.last.text
+    assert answer_text(session(), after[1]) == speaking.last.text
 
 
-def test_frames_of_one_prompt_share_what_is_kept() -> None:
+def test_frames_of_one_prompt_share_the_cache() -> None:
     speaking = session(incremental=SESSION_ALONE)
     packets = frames(3)
-    said(speaking, packets)
+    answer_text(speaking, packets)
     assert speaking.last.tokens_used == 36
     assert speaking.last.vision is not None
     assert speaking.last.vision.encoded == 2
 
 
-def test_another_way_of_encoding_frees_it() -> None:
+def test_another_encoding_frees_the_cache() -> None:
     speaking = session()
     packets = frames(2)
-    said(speaking, packets[0])
+    answer_text(speaking, packets[0])
     speaking.configure(AnswerOptions("sparse", Decoding(max_tokens=8)))
-    said(speaking, packets[1])
+    answer_text(speaking, packets[1])
     assert speaking.last.vision is None
     speaking.configure(AnswerOptions("incremental", Decoding(max_tokens=8)))
-    said(speaking, packets[0])
+    answer_text(speaking, packets[0])
     assert speaking.last.vision is not None
     assert speaking.last.vision.encoded == 12
 
 
 def film(count: int) -> list[np.ndarray]:
-    """A small square that walks over noise."""
+    """Return frames of a small square that moves over noise."""
     ground = np.random.default_rng(3).integers(90, 110, (160, 224, 3), dtype=np.uint8)
     pictures = []
     for index in range(count):
@@ -573,7 +573,7 @@ def test_the_library_answers_about_a_film(family: str) -> None:
     assert again.text == result.text
 
 
-def test_the_library_equals_sparse_where_there_is_one_picture() -> None:
+def test_the_library_equals_sparse_for_one_picture() -> None:
     model = ARRCOCQwen(tiny_qwen())
     (picture,) = film(1)
     one = model.generate(picture, QUERY, max_tokens=6, budget=20, encode="incremental")
@@ -582,7 +582,7 @@ def test_the_library_equals_sparse_where_there_is_one_picture() -> None:
     assert other.vision is None
 
 
-def test_a_run_goes_by_its_configuration(tmp_path: Path) -> None:
+def test_a_run_uses_its_configuration(tmp_path: Path) -> None:
     kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
     answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)

@@ -1,4 +1,4 @@
-"""Incremental encoding on a CUDA device: the CPU's results, sparse's where all is stale, and no more waiting."""
+"""Incremental encoding on a CUDA device: equal to the CPU, to sparse if all is stale, with as few synchronisations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def on_cuda(family: str, dtype: torch.dtype = torch.float32) -> QwenVL:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_all_stale_equals_sparse(family: str, dtype: torch.dtype) -> None:
+def test_a_frame_of_stale_regions_equals_sparse(family: str, dtype: torch.dtype) -> None:
     qwen, world, encoder = on_cuda(family, dtype), World(), IncrementalEncoder(ALONE)
     for _ in range(2):
         world.change(*MIXED)
@@ -33,14 +33,14 @@ def test_what_is_all_stale_equals_sparse(family: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_history_equals_the_cpus(family: str) -> None:
-    here, there, world = tiny_qwen(family), on_cuda(family), World()
+def test_a_sequence_of_frames_equals_the_cpus(family: str) -> None:
+    on_cpu, on_gpu, world = tiny_qwen(family), on_cuda(family), World()
     encoders = IncrementalEncoder(), IncrementalEncoder()
     for frame in range(8):
         names = (MIXED if frame % 4 > 1 else EVERY)[frame:]
         world.change(*names[frame : frame + 4])
         packet = world.packet(names)
-        expected, got = incremental(encoders[0], here, packet), incremental(encoders[1], there, packet)
+        expected, got = incremental(encoders[0], on_cpu, packet), incremental(encoders[1], on_gpu, packet)
         assert_same(got.map(lambda rows: rows.cpu()), expected, atol=1e-4)
         assert encoders[0].report.encoded == encoders[1].report.encoded
 
@@ -58,12 +58,12 @@ def test_it_waits_for_the_device_no_more_often_than_sparse(family: str) -> None:
 
 
 def waits(work: Callable[[], object]) -> int:
-    """How often `work` makes the host wait for the device, as torch's own check counts it."""
-    with warnings.catch_warnings(record=True) as said:
+    """Return the number of device synchronisations in `work`, as torch's check counts them."""
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing CUDA operation" in str(warning.message) for warning in said)
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in recorded)

@@ -42,11 +42,11 @@ def family(request: pytest.FixtureRequest) -> str:
 def session(family: str, slots: int = 1, *, plainly: bool = True) -> AnswerSession:
     qwen = tiny_qwen(family)
     if not plainly:
-        vars(qwen)["decodes_plainly"] = False  # as where a model is spread over devices
+        vars(qwen)["decodes_plainly"] = False  # as for a model that is spread over devices
     return AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=5)), slots)
 
 
-def said(speaking: AnswerSession, packets: list[object], query: str = QUERY) -> tuple[int, ...]:
+def answer_ids(speaking: AnswerSession, packets: list[object], query: str = QUERY) -> tuple[int, ...]:
     list(speaking.answer(packets, query))  # type: ignore[arg-type]
     return speaking.last.token_ids
 
@@ -72,14 +72,14 @@ def test_parity(family: str, encode: Encode) -> None:
 @pytest.mark.parametrize("plainly", [True, False])
 @torch.inference_mode()
 def test_memory(family: str, plainly: bool) -> None:
-    """An answer in between, and a question that is rewound, leave the memory as one fresh prefill."""
+    """After an answer in between and a rewound question, the memory equals one fresh prefill."""
     speaking = session(family, plainly=plainly)
     for count, query in ((1, QUERY), (2, QUERY), (2, OTHER_QUERY), (4, QUERY)):
         packets = [*GROUP, NOTHING_NEW][:count]
-        said(speaking, packets, query)
+        answer_ids(speaking, packets, query)
         logits = next_logits(speaking, packets, query)
         torch.testing.assert_close(logits, reference_logits(speaking, packets, query), atol=1e-5, rtol=0)
-    assert said(speaking, [*GROUP, NOTHING_NEW]) == said(session(family), [*GROUP, NOTHING_NEW])
+    assert answer_ids(speaking, [*GROUP, NOTHING_NEW]) == answer_ids(session(family), [*GROUP, NOTHING_NEW])
 
 
 def test_slots(family: str) -> None:
@@ -94,7 +94,7 @@ def test_slots(family: str) -> None:
             several.step()
         for answer, question in zip(answers, asked, strict=True):
             assert answer.result is not None, answer.error
-            assert answer.result.token_ids == said(session(family), question.packets, question.query)  # type: ignore[arg-type]
+            assert answer.result.token_ids == answer_ids(session(family), question.packets, question.query)  # type: ignore[arg-type]
 
 
 def test_slots_that_do_not_fit_are_counted(family: str) -> None:
@@ -107,10 +107,10 @@ def test_slots_that_do_not_fit_are_counted(family: str) -> None:
 
 
 def slot_bytes(family: str) -> int:
-    """Bytes of keys and values of 256 tokens, and of as many states as a prompt has."""
+    """Return the bytes of keys and values of 256 tokens, and of a prompt's states."""
     qwen = tiny_qwen(family)
     speaking = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
-    said(speaking, [GROUP[0]])
+    answer_ids(speaking, [GROUP[0]])
     cache = speaking.prompts.cache
     keys = sum(layer.room_keys.nbytes + layer.room_values.nbytes for layer in cache.attending)
     states = sum(part.nbytes for layer in cache.recurrent if layer.state for part in layer.state)
@@ -119,16 +119,16 @@ def slot_bytes(family: str) -> int:
 
 def test_glance(family: str) -> None:
     speaking = session(family)
-    said(speaking, GROUP[:2])  # type: ignore[arg-type]
+    answer_ids(speaking, GROUP[:2])  # type: ignore[arg-type]
     looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
     assert looked.attention.max() == 1
     assert len(looked.attention) == len(looked.regions) == 5
-    assert said(speaking, GROUP) == said(session(family), GROUP)  # type: ignore[arg-type]
+    assert answer_ids(speaking, GROUP) == answer_ids(session(family), GROUP)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_fine_tuning(family: str, side: str) -> None:
-    """The loss teaches the allocator, and padding on either side changes nothing of it."""
+    """The loss has a gradient to the allocator, and padding on either side does not change it."""
     model = fresh(family=family).train()
     batch = stock_batch(model.qwen, side)
     loss = model(**batch).loss
@@ -140,7 +140,7 @@ def test_fine_tuning(family: str, side: str) -> None:
 
 
 def test_doctor(family: str, tmp_path: Path) -> None:
-    """Sizes that are read from a folder are those of the loaded model and of its cache."""
+    """Sizes read from a folder equal those of the loaded model and of its cache."""
     folder = tiny_folder(tmp_path / "tiny", family)
     spec, qwen = ModelSpec.read(folder, "tiny"), load_qwen(folder, dtype="float32")
     assert spec.family.model_type == family
@@ -158,7 +158,7 @@ def test_weights_that_answering_does_not_read_are_not_counted(tmp_path: Path) ->
     weights |= {"mtp.layers.0.mlp.up_proj.weight": torch.zeros(96, 64), "mtp.norm.weight": torch.zeros(64)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert ModelSpec.read(folder, "tiny") == before
-    assert said(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]])
+    assert answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]])
 
 
 def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Path) -> None:
@@ -169,15 +169,15 @@ def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [({"layer_types": ["linear_attention"] * 4}, "layer_types without full_attention"), ({}, "linear_num_key_heads")],
 )
-def test_a_configuration_without_its_layers_is_named(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+def test_a_configuration_without_its_layers_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"] |= changes
     if not changes:
         del config["text_config"]["linear_num_key_heads"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=rf"lacks a number \(.*{said}"):
+    with pytest.raises(ModelError, match=rf"lacks a number \(.*{message}"):
         ModelSpec.read(folder, "tiny")

@@ -1,4 +1,4 @@
-"""Analytic FLOPs against torch's own count."""
+"""Analytic FLOPs compared with torch's count."""
 
 from __future__ import annotations
 

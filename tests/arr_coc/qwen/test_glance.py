@@ -1,4 +1,4 @@
-"""Glances: packets with an overview, the reuse of its keys, and what a glance tells."""
+"""Glances: packets with an overview, the reuse of its keys, and the attention that a glance returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER_QUERY = "Say what happens."
 
 
 def parts(seed: int = 0, tiles: int = 7, media_s: float = 0.0) -> tuple[TokenPacket, TokenPacket]:
-    """A glance packet of one frame, and a packet that shows some tiles of it behind the same overview."""
+    """Return a glance packet of one frame, and a packet with the same overview followed by some tiles."""
     random = np.random.default_rng(seed)
     overview = overview_regions(GRID.shape, 12).astype(np.int32)
     rows, cols = np.divmod(np.sort(random.permutation(GRID.tiles)[:tiles]), GRID.cols)
@@ -41,19 +41,19 @@ def session(family: str = "qwen3_vl", **options: Any) -> AnswerSession:
     return AnswerSession(tiny_qwen(family), AnswerOptions(decoding=Decoding(max_tokens=8), **options))
 
 
-def said(speaking: AnswerSession, *arguments: Any) -> str:
+def answer_text(speaking: AnswerSession, *arguments: Any) -> str:
     return "".join(speaking.answer(*arguments))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
-def test_an_answer_after_a_glance_is_that_of_a_fresh_session_and_costs_the_rest_only(family: str, encode: Any) -> None:
+def test_an_answer_after_a_glance_equals_a_fresh_one_and_prefills_the_rest_only(family: str, encode: Any) -> None:
     glance, packet = parts()
     speaking = session(family, encode=encode)
     fresh = AnswerSession(speaking.qwen, speaking.options)
     seen = speaking.glance(glance, QUERY)
     assert seen.tokens_used == 12
-    text, text_afresh = said(speaking, packet, QUERY), said(fresh, packet, QUERY)
+    text, text_afresh = answer_text(speaking, packet, QUERY), answer_text(fresh, packet, QUERY)
     assert text == text_afresh
     assert speaking.last.tokens_used == fresh.last.tokens_used == 19
     opening = len(speaking.prompts.ids.head + speaking.prompts.ids.frame_open)
@@ -74,8 +74,8 @@ def test_an_overview_is_encoded_once_for_glance_and_answer(monkeypatch: pytest.M
     glance, packet = parts()
     speaking = session()
     speaking.glance(glance, QUERY)
-    said(speaking, packet, QUERY)
-    said(speaking, packet, OTHER_QUERY)
+    answer_text(speaking, packet, QUERY)
+    answer_text(speaking, packet, OTHER_QUERY)
     assert encoded == [12, 7]
 
 
@@ -85,7 +85,7 @@ def test_another_frames_overview_is_read_anew() -> None:
     speaking, fresh = session(), session()
     fresh.qwen = speaking.qwen
     speaking.glance(glance, QUERY)
-    assert said(speaking, other, QUERY) == said(fresh, other, QUERY)
+    assert answer_text(speaking, other, QUERY) == answer_text(fresh, other, QUERY)
     assert speaking.last.prefilled_tokens == fresh.last.prefilled_tokens - len(speaking.prompts.ids.head)
 
 
@@ -99,7 +99,7 @@ def test_an_overview_does_not_depend_on_what_is_chosen(family: str) -> None:
     assert [len(rows[0]) for rows in together.tokens.deepstack] == [19] * len(alone.tokens.deepstack)
 
 
-def test_overview_and_chosen_tokens_stand_where_they_are_in_the_frame() -> None:
+def test_overview_and_chosen_tokens_have_their_positions_in_the_frame() -> None:
     _, packet = parts()
     speaking = session()
     prompt = speaking.prompts.make([packet], QUERY, lambda: None)
@@ -114,7 +114,7 @@ def test_overview_and_chosen_tokens_stand_where_they_are_in_the_frame() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_glance_tells_what_the_last_token_attends_to(family: str) -> None:
+def test_a_glance_returns_the_attention_of_the_last_token(family: str) -> None:
     glance, _ = parts()
     speaking = session(family)
     seen = speaking.glance(glance, QUERY).feedback
@@ -134,7 +134,7 @@ def test_a_glance_tells_what_the_last_token_attends_to(family: str) -> None:
     np.testing.assert_allclose(seen.attention, expected / expected.max(), atol=1e-4)
 
 
-def test_the_same_glance_tells_the_same() -> None:
+def test_repeated_glances_return_the_same_attention() -> None:
     glance, _ = parts()
     speaking = session()
     first, again = speaking.glance(glance, QUERY), speaking.glance(glance, QUERY)
@@ -149,20 +149,20 @@ def test_a_glance_at_the_last_of_several_frames_keeps_those_before_it() -> None:
     speaking, fresh = session(), session()
     fresh.qwen = speaking.qwen
     speaking.glance([first, glance], QUERY)
-    assert said(speaking, [first, second], QUERY) == said(fresh, [first, second], QUERY)
+    assert answer_text(speaking, [first, second], QUERY) == answer_text(fresh, [first, second], QUERY)
     question = len(speaking.prompts.question(QUERY)) + len(speaking.prompts.ids.frame_close)
     assert speaking.last.prefilled_tokens == 7 + question
 
 
 @pytest.mark.parametrize("encode", ["full", "prune", "weighted"])
-def test_a_glance_needs_the_overview_only_whatever_is_encoded_for_the_answer(encode: Any) -> None:
+def test_a_glance_needs_the_overview_only_for_every_encoding_of_the_answer(encode: Any) -> None:
     glance, packet = parts()
     assert session(encode=encode).glance(glance, QUERY).tokens_used == 12
     with pytest.raises(OptionError, match="needs the whole frame"):
-        said(session(encode=encode), packet, QUERY)
+        answer_text(session(encode=encode), packet, QUERY)
 
 
-def test_what_is_no_overview_is_refused() -> None:
+def test_a_packet_without_an_overview_is_refused() -> None:
     _, packet = parts()
     for wrong in (packet, packet.chosen_part(), []):
         with pytest.raises(OptionError, match="a glance needs an overview"):
@@ -184,7 +184,7 @@ def test_a_model_whose_attention_cannot_be_read_is_refused_in_one_line() -> None
         speaking.glance(glance, QUERY)
 
 
-def test_nan_in_the_attention_is_said_and_nothing_of_it_is_kept() -> None:
+def test_nan_in_the_attention_is_reported_and_empties_the_cache() -> None:
     glance, packet = parts()
     speaking = session()
     norm = speaking.qwen.language_model.layers[0].self_attn.q_norm
@@ -195,7 +195,7 @@ def test_nan_in_the_attention_is_said_and_nothing_of_it_is_kept() -> None:
     norm.weight.data.copy_(kept)
     fresh = session()
     fresh.qwen = speaking.qwen
-    assert said(speaking, packet, QUERY) == said(fresh, packet, QUERY)
+    assert answer_text(speaking, packet, QUERY) == answer_text(fresh, packet, QUERY)
 
 
 def test_a_question_that_is_too_long_is_refused() -> None:
@@ -204,8 +204,8 @@ def test_a_question_that_is_too_long_is_refused() -> None:
         session().glance(glance, "cat " * 5000)
 
 
-def test_what_incremental_encoding_keeps_of_an_overview_is_its_own() -> None:
-    """The same region may be in both parts, and each is known again by itself."""
+def test_incremental_encoding_has_a_separate_cache_for_overviews() -> None:
+    """A region may be in both parts; each part recognises it separately."""
     _, packet = parts()
     both = replace(
         packet,
@@ -214,10 +214,10 @@ def test_what_incremental_encoding_keeps_of_an_overview_is_its_own() -> None:
         pixels=np.concatenate([packet.pixels, packet.pixels[:1]]),
     )
     speaking = session(encode="incremental")
-    said(speaking, both, QUERY)
+    answer_text(speaking, both, QUERY)
     assert (speaking.last.vision.regions, speaking.last.vision.encoded) == (20, 20)
     later = replace(both, stamp=FrameStamp(1, 0, 0, epoch=1))
     speaking.prompts.cache.reset()
-    said(speaking, later, QUERY)
+    answer_text(speaking, later, QUERY)
     found = speaking.last.vision
     assert (found.regions, found.encoded - found.refreshed, found.held_regions) == (20, 0, 20)

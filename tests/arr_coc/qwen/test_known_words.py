@@ -1,4 +1,4 @@
-"""Which words a model of a small world has never seen."""
+"""Words that a model of a small world has never seen."""
 
 from __future__ import annotations
 

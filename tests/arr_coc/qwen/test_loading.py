@@ -1,4 +1,4 @@
-"""Loading: every kind of folder that works, and one clear line for each that does not."""
+"""Loading: every kind of folder that works, and a one-line error for each that does not."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_shards(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, one.model.state_dict()[name], atol=0, rtol=0)
 
 
-def test_what_the_config_says_of_arr_coc(tmp_path: Path) -> None:
+def test_arr_coc_keys_of_the_config(tmp_path: Path) -> None:
     qwen = load_qwen(tiny_folder(tmp_path / "tiny", arr_coc_levels=True, arr_coc_world="drawn scenes"))
     assert qwen.knows_levels
     assert qwen.known_world == "drawn scenes"
@@ -192,7 +192,7 @@ def test_a_damaged_config(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "said"),
+    ("model_type", "message"),
     [
         *((other, f"of type '{other}'") for other in OTHER_VISION_MODELS),
         ("llama", "of type 'llama'"),
@@ -200,10 +200,10 @@ def test_a_damaged_config(folder: Path, text: str) -> None:
         (7, "7"),
     ],
 )
-def test_another_architecture(folder: Path, model_type: Any, said: str) -> None:
+def test_another_architecture(folder: Path, model_type: Any, message: str) -> None:
     edit(folder / "config.json", model_type=model_type)
     with pytest.raises(
-        ModelError, match=rf"{said}, which is not supported; give .* types: Qwen3\.5 \(qwen3_5\), .*\(--api\)$"
+        ModelError, match=rf"{message}, which is not supported; give .* types: Qwen3\.5 \(qwen3_5\), .*\(--api\)$"
     ):
         load_qwen(folder)
 
@@ -234,7 +234,7 @@ def test_weights_that_lack_some(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
+def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["model.language_model.embed_tokens.weight"][7, 3] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -242,8 +242,8 @@ def test_weights_that_are_no_numbers(folder: Path, value: float) -> None:
         load_qwen(folder)
 
 
-def test_large_weights_are_numbers(folder: Path) -> None:
-    """Their sum is infinite."""
+def test_large_weights_are_finite(folder: Path) -> None:
+    """Weights that are finite although their sum is infinite."""
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"][:] = 3e38
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -282,7 +282,7 @@ def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "limit"),
     [
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "200000 steps"),
         (
@@ -291,16 +291,16 @@ def test_a_chat_template_that_cannot_be_used(folder: Path, text: str) -> None:
         ),
     ],
 )
-def test_a_chat_template_without_end(folder: Path, text: str, said: str) -> None:
+def test_a_chat_template_without_end(folder: Path, text: str, limit: str) -> None:
     (folder / "chat_template.jinja").write_text(text + "<|image_pad|>")
     trace = sys.gettrace()
-    with pytest.raises(ModelError, match=rf"the chat template of tiny cannot be used \(it takes more than {said}"):
+    with pytest.raises(ModelError, match=rf"the chat template of tiny cannot be used \(it takes more than {limit}"):
         ARRCOCQwen(load_qwen(folder))
     assert sys.gettrace() is trace
 
 
 @pytest.mark.parametrize(
-    ("section", "change", "said"),
+    ("section", "change", "message"),
     [
         (
             "text_config",
@@ -311,10 +311,12 @@ def test_a_chat_template_without_end(folder: Path, text: str, said: str) -> None
         ("text_config", {"hidden_act": "wow"}, "cannot be loaded: 'wow' is not known"),
     ],
 )
-def test_a_config_that_does_not_fit_the_weights(folder: Path, section: str, change: dict[str, Any], said: str) -> None:
+def test_a_config_that_does_not_fit_the_weights(
+    folder: Path, section: str, change: dict[str, Any], message: str
+) -> None:
     config = json.loads((folder / "config.json").read_text())
     edit(folder / "config.json", **{section: config[section] | change})
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         load_qwen(folder)
 
 
@@ -403,15 +405,15 @@ def test_a_model_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         return folder
 
     monkeypatch.setattr(loading, "download", fetch)
-    assert load_qwen("someone/tiny", token="secret").model_id == "someone/tiny"
-    assert fetched == [("someone/tiny", "secret", ("config.json",)), ("someone/tiny", "secret", hub.WANTED_FILES)]
+    assert load_qwen("owner/tiny", token="secret").model_id == "owner/tiny"
+    assert fetched == [("owner/tiny", "secret", ("config.json",)), ("owner/tiny", "secret", hub.WANTED_FILES)]
 
 
 def test_another_architecture_on_the_hub_is_not_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(folder / "config.json", model_type="llama")
     monkeypatch.setattr(loading, "download", lambda name, token, files: folder)
-    with pytest.raises(ModelError, match="someone/llama is a model of type 'llama'"):
-        load_qwen("someone/llama")
+    with pytest.raises(ModelError, match="owner/llama is a model of type 'llama'"):
+        load_qwen("owner/llama")
 
 
 def test_no_name_is_the_bundled_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Groups of pictures: what is appended, what is kept, and that both are exact."""
+"""Groups of pictures in the cache: appended and removed tokens, compared with one prefill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUERY, OTHER_QUERY = "Is the cat sleeping?", "Say what happens."
 def frame(
     index: int, tiles: list[int], superseded: list[int] | None = None, *, group: int = 1, at: int | None = None
 ) -> TokenPacket:
-    """Frame `at` (or `index`) of a group, which shows these tiles of the grid of 3 x 4."""
+    """Return frame `at` (or `index`) of a group with these tiles of the 3 x 4 grid."""
     regions = grid_regions(GRID)[tiles].numpy().astype(np.int32)
     pixels = np.random.default_rng(index).integers(0, 256, (len(tiles), 3, 32, 32), dtype=np.uint8)
     stamp = FrameStamp(index, index * 10**9, 0, epoch=group)
@@ -46,20 +46,20 @@ def session(family: str = "qwen3_vl", **options: object) -> AnswerSession:
     return AnswerSession(tiny_qwen(family), AnswerOptions(decoding=Decoding(max_tokens=4), **options))  # type: ignore[arg-type]
 
 
-def said(speaking: AnswerSession, packets: list[TokenPacket], query: str = QUERY) -> str:
+def answer_text(speaking: AnswerSession, packets: list[TokenPacket], query: str = QUERY) -> str:
     return "".join(speaking.answer(packets, query))
 
 
 def next_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
-    """The logits after a prompt, which stays in the cache as after an answer."""
+    """Return the logits after a prompt, which stays in the cache as after an answer."""
     prompts = speaking.slots[0].prompts
     prompt = prompts.make(packets, query, lambda: None)
     return prefill(speaking.qwen, prompt.part, prompts.cache)
 
 
 def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
-    """The same of one prefill of all that was ever appended, in which what came after it was superseded does not see
-    it; with recurrent layers it does."""
+    """Return the logits of one prefill of all tokens ever appended, with a mask that hides superseded tokens from later
+    ones; recurrent layers see all."""
     qwen, prompts, encoder = speaking.qwen, speaking.slots[0].prompts, IncrementalEncoder()
     part = PromptPart(qwen, 0, 0)
     part.text(prompts.ids.head)
@@ -84,7 +84,7 @@ def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
-def test_logits_are_those_of_one_prefill(family: str) -> None:
+def test_logits_equal_those_of_one_prefill(family: str) -> None:
     speaking = session(family)
     for count, query in ((1, QUERY), (2, QUERY), (2, OTHER_QUERY), (3, QUERY), (4, OTHER_QUERY)):
         packets = [*GROUP, NOTHING_NEW][:count]
@@ -107,14 +107,14 @@ def test_in_bfloat16_a_memory_is_as_near_to_float32_as_one_prefill() -> None:
     assert 0 < of_memory < 1.5 * of_one_prefill
 
 
-def test_only_what_is_new_is_prefilled() -> None:
+def test_only_new_tokens_are_prefilled() -> None:
     speaking = session()
     ids = speaking.prompts.ids
     question = len(speaking.prompts.question(QUERY)) + len(ids.frame_close)
     head = len(ids.head) + len(speaking.prompts.opening(GROUP[0], timed=False))
     figures = []
     for count in (1, 2, 2, 3, 4):
-        said(speaking, [*GROUP, NOTHING_NEW][:count])
+        answer_text(speaking, [*GROUP, NOTHING_NEW][:count])
         last = speaking.last
         figures.append((last.prefilled_tokens, last.appended_tokens, last.memory_tokens, last.tokens_used))
     assert figures == [
@@ -129,21 +129,21 @@ def test_only_what_is_new_is_prefilled() -> None:
 
 def test_the_work_of_a_memory_is_what_is_appended() -> None:
     speaking, costs = session(), Costs(tiny_qwen())
-    said(speaking, GROUP[:2])
-    said(speaking, GROUP)
+    answer_text(speaking, GROUP[:2])
+    answer_text(speaking, GROUP)
     last = speaking.last
     before = last.memory_tokens - last.appended_tokens
     assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 7, 4).total
     assert last.work.full_flops > last.work.flops
-    said(speaking, [*GROUP, NOTHING_NEW])
+    answer_text(speaking, [*GROUP, NOTHING_NEW])
     assert speaking.last.work.flops < last.work.flops
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_an_answer_never_depends_on_what_was_asked_before(family: str, data: st.DataObject) -> None:
-    """Groups grow, are asked twice, cancelled, replaced, and interrupted by other pictures."""
+def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.DataObject) -> None:
+    """Groups grow, are asked about twice, cancelled, replaced, and interrupted by other pictures."""
     speaking, group, number, shown, count = session(family), [], 0, {}, 0
     for step in range(data.draw(st.integers(2, 6))):
         if not group or data.draw(st.booleans(), label="new group"):
@@ -159,8 +159,8 @@ def test_an_answer_never_depends_on_what_was_asked_before(family: str, data: st.
             next(pieces := speaking.answer(packets, OTHER_QUERY), None)
             pieces.close()
         if data.draw(st.booleans(), label="another picture before"):
-            said(speaking, [replace(frame(90, [0, 4]), place=None)])
-        assert said(speaking, packets, query) == said(session(family), packets, query)
+            answer_text(speaking, [replace(frame(90, [0, 4]), place=None)])
+        assert answer_text(speaking, packets, query) == answer_text(session(family), packets, query)
         memory = speaking.slots[0].prompts.cache.marks[1].key
         for tile in gone:
             del shown[tile]
@@ -186,12 +186,12 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
             several.step()
         alone = session()
         assert answers[0].result is not None
-        assert answers[0].result.text == said(alone, GROUP[:count])
+        assert answers[0].result.text == answer_text(alone, GROUP[:count])
         assert answers[0].result.memory_tokens == alone.last.memory_tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_new_regions_are_encoded_among_those_that_are_held(family: str) -> None:
+def test_new_regions_attend_to_cached_regions(family: str) -> None:
     qwen, shown = tiny_qwen(family), frame(0, list(range(12)))
     first, second = (replace(shown, place=None)._part(rows, 0) for rows in (slice(0, 8), slice(8, 12)))
     memory = IncrementalEncoder()
@@ -206,7 +206,7 @@ def test_new_regions_are_encoded_among_those_that_are_held(family: str) -> None:
 
 
 @pytest.mark.parametrize("slots", [12, 6, 4])
-def test_what_was_shown_longest_ago_leaves_a_full_encoder(slots: int) -> None:
+def test_a_full_encoder_evicts_regions_shown_longest_ago(slots: int) -> None:
     qwen = tiny_qwen()
     one = IncrementalEncoder()
     encode_packet(qwen, GROUP[0], "incremental", one)
@@ -222,7 +222,7 @@ def test_what_was_shown_longest_ago_leaves_a_full_encoder(slots: int) -> None:
 
 def test_feedback_covers_all_that_the_memory_shows() -> None:
     speaking = session()
-    said(speaking, [*GROUP, NOTHING_NEW])
+    answer_text(speaking, [*GROUP, NOTHING_NEW])
     feedback = speaking.last.feedback
     assert feedback is not None
     tiles = [row * 4 + col for _, row, col in feedback.regions.tolist()]
@@ -233,24 +233,24 @@ def test_feedback_covers_all_that_the_memory_shows() -> None:
 
 def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
     speaking = session()
-    said(speaking, GROUP[:2])
+    answer_text(speaking, GROUP[:2])
     looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY)
     question = len(speaking.prompts.question(OTHER_QUERY)) + len(speaking.prompts.ids.frame_close)
     assert (looked.tokens_used, looked.prefilled_tokens) == (0, question)
     assert len(looked.feedback.regions) == 5
-    said(speaking, GROUP)
+    answer_text(speaking, GROUP)
     assert speaking.last.appended_tokens == 3
 
 
 def video(count: int, frames: int = 2, *, first: int = 0) -> list[TokenPacket]:
-    """Frames of a group that shows the newest `frames` of them, each whole."""
+    """Return whole frames of a group that shows its newest `frames` frames."""
     tiles = [[index % 12, (index + 5) % 12, *([11] if index % 3 == 0 else [])] for index in range(first, first + count)]
     made = [frame(index, sorted({*shown}), at=index) for index, shown in enumerate(tiles, first)]
     return [replace(one, place=replace(one.place, frames=frames)) for one in made]  # type: ignore[type-var]
 
 
 def stock_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
-    """The logits of several frames in one prompt that nothing is kept of."""
+    """Return the logits of several frames in one prompt, without a cache."""
     return next_logits(
         AnswerSession(speaking.qwen, speaking.options), [replace(one, place=None) for one in packets], query
     )
@@ -259,7 +259,7 @@ def stock_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
 def test_the_newest_frames_are_read_as_a_video(family: str) -> None:
-    """Until the first one leaves, and each time that all are read afresh."""
+    """Until the first frame leaves, and each time that all frames are read afresh."""
     speaking, shown = session(family), video(18)
     for count in range(1, 18):
         logits = next_logits(speaking, shown[:count], QUERY)
@@ -272,8 +272,8 @@ def test_the_newest_frames_are_read_as_a_video(family: str) -> None:
 
 @pytest.mark.parametrize("family", ATTENDING)
 @torch.inference_mode()
-def test_a_frame_that_left_is_not_seen_by_those_that_follow(family: str) -> None:
-    """The logits are those of one prefill of all frames in which what follows the third does not see the first."""
+def test_later_frames_do_not_attend_to_a_removed_frame(family: str) -> None:
+    """Logits equal those of one prefill in which tokens after the third frame do not attend to the first."""
     speaking, shown, parts = session(family), video(4, 3), []
     for count in range(1, 5):
         logits = next_logits(speaking, shown[:count], QUERY)
@@ -300,14 +300,14 @@ def test_only_the_newest_frame_is_prefilled() -> None:
     question = len(speaking.prompts.question(QUERY))
     around = len(speaking.prompts.opening(shown[0], timed=True)) + len(speaking.prompts.ids.frame_close)
     for count in range(1, 7):
-        said(speaking, shown[:count])
+        answer_text(speaking, shown[:count])
         last, tokens = speaking.last, len(shown[count - 1].regions)
         head = len(speaking.prompts.ids.head) if count == 1 else 0
         assert (last.prefilled_tokens, last.appended_tokens) == (head + around + tokens + question, tokens)
         assert [stamp.frame_index for stamp in last.shown] == list(range(max(count - 3, 0), count))
         assert last.feedback is not None
         assert last.feedback.regions.tolist() == shown[count - 1].regions.tolist()
-    said(speaking, [*shown[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
+    answer_text(speaking, [*shown[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
     assert speaking.last.appended_tokens == 0
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
     assert [stamp.frame_index for stamp in speaking.last.shown] == [3, 4, 6]
@@ -315,8 +315,8 @@ def test_only_the_newest_frame_is_prefilled() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_frames_of_a_video_do_not_depend_on_what_was_asked_before(data: st.DataObject) -> None:
-    """Another session that gets all that the group is read from says the same."""
+def test_frames_of_a_video_do_not_depend_on_earlier_questions(data: st.DataObject) -> None:
+    """A new session with all packets of the group gives the same answer."""
     frames = data.draw(st.integers(2, 4))
     speaking, shown = session(), video(24, frames)
     for count in data.draw(st.lists(st.integers(1, 24), unique=True, min_size=1, max_size=6).map(sorted)):
@@ -324,33 +324,33 @@ def test_frames_of_a_video_do_not_depend_on_what_was_asked_before(data: st.DataO
             next(pieces := speaking.answer(shown[:count], OTHER_QUERY), None)
             pieces.close()
         if data.draw(st.booleans(), label="another picture before"):
-            said(speaking, [replace(frame(90, [0, 4]), place=None)])
+            answer_text(speaking, [replace(frame(90, [0, 4]), place=None)])
         place = shown[count - 1].place
         assert place is not None
-        assert said(speaking, shown[:count]) == said(session(), shown[place.first : count])
+        assert answer_text(speaking, shown[:count]) == answer_text(session(), shown[place.first : count])
 
 
 def test_a_group_without_a_token_is_refused() -> None:
     with pytest.raises(OptionError, match="begins with a key frame"):
-        said(session(), [frame(0, [])])
+        answer_text(session(), [frame(0, [])])
 
 
 def test_a_group_beyond_the_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     speaking = session()
     limit = speaking.prompts.other_tokens(QUERY) + 6
     monkeypatch.setattr(type(speaking.qwen), "max_context_tokens", limit)
-    said(speaking, GROUP[:1])
+    answer_text(speaking, GROUP[:1])
     with pytest.raises(ContextLengthError, match="lower the budget"):
-        said(speaking, GROUP)
+        answer_text(speaking, GROUP)
 
 
 @pytest.mark.parametrize("group", [[*GROUP, NOTHING_NEW], video(9)], ids=["picture", "frames"])
-def test_the_work_does_not_count_what_is_read_again_after_a_loss(group: list[TokenPacket]) -> None:
+def test_the_work_does_not_count_tokens_read_again_after_a_loss(group: list[TokenPacket]) -> None:
     speaking = session()
     for count in range(1, len(group) + 1):
         for query in (QUERY, OTHER_QUERY):
             lost = session()
-            assert said(speaking, group[:count], query) == said(lost, group[:count], query)
+            assert answer_text(speaking, group[:count], query) == answer_text(lost, group[:count], query)
             assert speaking.last.work == lost.last.work
             assert speaking.last.kept_bytes == lost.last.kept_bytes
             assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
@@ -358,8 +358,8 @@ def test_the_work_does_not_count_what_is_read_again_after_a_loss(group: list[Tok
 
 def test_frames_of_another_time_are_read_again() -> None:
     speaking, shown = session(), video(2)
-    said(speaking, shown)
+    answer_text(speaking, shown)
     later = [replace(one, stamp=replace(one.stamp, media_ns=one.stamp.media_ns + 10**12)) for one in shown]
-    assert said(speaking, later) == said(session(), later)
+    assert answer_text(speaking, later) == answer_text(session(), later)
     assert speaking.last.appended_tokens > 0
     assert speaking.last.shown == tuple(one.stamp for one in later)

@@ -1,4 +1,4 @@
-"""Every way of encoding against stock transformers, on tiny random models of all families."""
+"""Every encoding compared with stock transformers, on tiny random models of all families."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAMP = FrameStamp(0, 0, 0)
 
 
 class Stock:
-    """The stock model's own run over one picture of noise, the image prompt rendered by the chat template."""
+    """Run of the stock model over one picture of noise, with the image prompt of the chat template."""
 
     def __init__(self, qwen: QwenVL) -> None:
         self.model, tokenizer = qwen.model, qwen.tokenizer
@@ -48,7 +48,7 @@ class Stock:
         return self.model(**self.inputs).logits[0, -1]
 
     def logits_of(self, tiles: torch.Tensor) -> torch.Tensor:
-        """With only some tiles' rows kept after the stock encoder, at the positions that the full run gives them."""
+        """Return logits with only some tiles' rows after the stock encoder, at their positions of the full run."""
         positions, _ = self.model.model.get_rope_index(
             self.ids, mm_token_type_ids=self.inputs["mm_token_type_ids"], image_grid_thw=self.inputs["image_grid_thw"]
         )
@@ -107,7 +107,7 @@ def test_all_tokens_give_the_stock_logits(family: str, encode: Encode) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_pruned_tokens_keep_their_places(family: str) -> None:
+def test_pruned_tokens_keep_their_positions(family: str) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
     tiles = torch.tensor([0, 3, 4, 11, 17, 23])
@@ -130,7 +130,7 @@ def test_greedy_answers_equal_stock_generation(family: str, encode: Encode) -> N
     generated = stock.model.generate(**stock.inputs, max_new_tokens=16, do_sample=False)[0, stock.ids.shape[1] :]
     expected = qwen.tokenizer.decode(generated, skip_special_tokens=True)
     session = AnswerSession(qwen, AnswerOptions(encode, Decoding(max_tokens=16)))
-    for _ in range(2):  # the second time from kept keys and values
+    for _ in range(2):  # the second time from cached keys and values
         assert "".join(session.answer(packet, QUERY)) == expected
     assert session.last.tokens_used == GRID.tiles
 

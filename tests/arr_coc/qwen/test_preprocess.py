@@ -1,4 +1,4 @@
-"""Float positions of regions, and M-RoPE rows against the stock model's own."""
+"""Float positions of regions, M-RoPE positions compared with the stock model's, and image preprocessing."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_old_names_of_the_limits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_processors_as_transformers_5_saves_them(tmp_path: Path, family: str) -> None:
-    """All processors in one file: the values of the image processor, as the stock one reads them, and not another's."""
+    """All processors in one file: the values of the image processor are read, as by transformers, not another's."""
     folder = tiny_folder(tmp_path, family)
     before = load_qwen(folder).preprocessing
     save_processor(folder, family)

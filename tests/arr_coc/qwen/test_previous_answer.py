@@ -1,5 +1,4 @@
-"""An earlier answer as the answer again: its probability in one pass, and the answer beside it; text before a
-question."""
+"""Reuse of an earlier answer: its probability in one pass, and the answer without it; text before a question."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def ended(speaking: AnswerSession, *questions: SlotQuestion) -> list[SlotAnswer]
 
 
 def chance_by_steps(speaking: AnswerSession, text: str, *, ends: bool = True) -> float:
-    """The least probability of the text's tokens, each after a prefill of all before it."""
+    """Return the least probability of the text's tokens, each after a prefill of all tokens before it."""
     qwen, slot = speaking.qwen, speaking.slots[0]
     ids, likely = qwen.plain_token_ids(text), []
     for count in range(len(ids) + ends):
@@ -60,7 +59,7 @@ def test_an_answer_of_full_length_need_not_end() -> None:
     assert answer.same == pytest.approx(chance_by_steps(session(qwen), PREVIOUS, ends=False), rel=1e-4)
 
 
-def test_a_longer_one_than_answers_may_be_is_not_scored() -> None:
+def test_a_previous_answer_above_max_tokens_is_not_scored() -> None:
     qwen = tiny_qwen()
     speaking = session(qwen, len(qwen.plain_token_ids(PREVIOUS)) - 1)
     (answer,) = ended(speaking, SlotQuestion(0, packet(), QUERY, previous=PREVIOUS, same_above=0.0))
@@ -69,7 +68,7 @@ def test_a_longer_one_than_answers_may_be_is_not_scored() -> None:
     assert answer.result.text_tokens > 0
 
 
-def test_likely_enough_it_is_the_answer_and_nothing_is_decoded() -> None:
+def test_a_likely_previous_answer_is_returned_without_decoding() -> None:
     qwen = tiny_qwen()
     plain = session(qwen)
     (first,) = ended(plain, SlotQuestion(0, packet(), QUERY))
@@ -107,16 +106,16 @@ def test_history_stands_before_the_question_and_changes_no_embedding() -> None:
     qwen = tiny_qwen()
     speaking = session(qwen)
     (plain,) = ended(speaking, SlotQuestion(0, packet(), QUERY))
-    (told,) = ended(speaking, SlotQuestion(0, packet(), QUERY, history=HISTORY))
+    (answered,) = ended(speaking, SlotQuestion(0, packet(), QUERY, history=HISTORY))
     (written,) = ended(speaking, SlotQuestion(0, packet(), HISTORY + QUERY))
     assert plain.result is not None
-    assert told.result is not None
+    assert answered.result is not None
     assert written.result is not None
-    assert told.result.token_ids == written.result.token_ids
-    assert told.result.prefilled_tokens == written.result.prefilled_tokens
-    assert told.result.feedback is not None
+    assert answered.result.token_ids == written.result.token_ids
+    assert answered.result.prefilled_tokens == written.result.prefilled_tokens
+    assert answered.result.feedback is not None
     assert plain.result.feedback is not None
-    assert (told.result.feedback.similarity == plain.result.feedback.similarity).all()
+    assert (answered.result.feedback.similarity == plain.result.feedback.similarity).all()
 
 
 def test_a_score_that_is_not_finite_is_the_error_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:

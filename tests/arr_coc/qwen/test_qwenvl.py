@@ -1,4 +1,4 @@
-"""Keys caught before their rotation, and rotated here: the stock model's own cached keys are the measure."""
+"""Rotation of keys, compared with the cached keys of the stock model, and token ids of text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ REGIONS = torch.tensor([[0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 1, 0]])
 
 
 def prefilled(qwen: Any) -> tuple[PrefixCache[str], torch.Tensor, list[torch.Tensor]]:
-    """Text under positions of an image, so that the three axes differ; its cache, its positions and its keys before
-    their rotation."""
+    """Prefill text at positions of an image, so that the three axes differ; return its cache, its positions and its
+    keys before their rotation."""
     part, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)
     part.text(qwen.token_ids("Say what")[: len(REGIONS)])
     part._positions = [visual_positions(5, REGIONS)[:, : part.tokens]]
@@ -64,7 +64,7 @@ def test_bfloat16_is_rotated_in_float32(family: str) -> None:
 
 
 def test_older_transformers_leave_the_axes_apart() -> None:
-    """There `rotary_emb` of Qwen2-VL returns [3, 1, L, head_dim], and each section of a head takes its own axis."""
+    """Their `rotary_emb` of Qwen2-VL returns [3, 1, L, head_dim], with one axis for each section of a head."""
     qwen = tiny_qwen("qwen2_vl")
     positions = visual_positions(5, REGIONS)
     expected = rotation(qwen, positions)

@@ -1,4 +1,4 @@
-"""What is read of a model on the hub before it is downloaded."""
+"""Checkpoint of a model on the hub before it is downloaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         yield server
 
 
-def test_it_tells_what_the_folder_would_and_downloads_no_weights(hub: HubServer) -> None:
+def test_it_equals_the_folders_checkpoint_and_downloads_no_weights(hub: HubServer) -> None:
     spec = ModelSpec.of(remote_checkpoint("own/scenes"), "own/scenes")
     assert spec == ModelSpec.read(bundled_model_path(), "scenes-tiny")
     weights = (bundled_model_path() / "model.safetensors").stat().st_size
@@ -93,7 +93,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert type(caught.value) is kind
 
 
-def test_a_hub_that_is_not_there_is_given_up_at_once(
+def test_an_unreachable_hub_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     use_hub(monkeypatch, f"http://127.0.0.1:{free_port()}")
@@ -102,7 +102,7 @@ def test_a_hub_that_is_not_there_is_given_up_at_once(
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_network_by_choice_nothing_is_asked(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_offline_mode_the_hub_is_not_asked(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubUnreachable):
         remote_checkpoint("own/scenes")

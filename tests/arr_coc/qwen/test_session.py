@@ -1,4 +1,4 @@
-"""A session: what it keeps, what it says about an answer, and how it ends."""
+"""Answer sessions: cached keys, results, ends of answers, and yes/no scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def session(family: str = "qwen3_vl", max_tokens: int = 8, **options: Any) -> An
     return AnswerSession(tiny_qwen(family), AnswerOptions(decoding=Decoding(max_tokens=max_tokens), **options))
 
 
-def said(speaking: AnswerSession, *arguments: Any) -> str:
+def answer_text(speaking: AnswerSession, *arguments: Any) -> str:
     return "".join(speaking.answer(*arguments))
 
 
@@ -57,38 +57,38 @@ def test_the_pieces_are_the_text() -> None:
     assert speaking.last.tokens_used == 6
 
 
-def test_the_work_is_reported_whatever_was_kept_and_counts_all_tokens_of_the_frames_beside_it() -> None:
+def test_the_work_ignores_the_cache_and_is_reported_for_all_tokens_too() -> None:
     speaking, costs = session(), Costs(tiny_qwen())
-    said(speaking, packet(), QUERY)
+    answer_text(speaking, packet(), QUERY)
     text_tokens = speaking.last.prefilled_tokens - 6
     first = speaking.last.work
     assert first == costs.work("sparse", [6], [12], text_tokens, 8)
     assert first.flops < first.full_flops
-    said(speaking, packet(), QUERY)
+    answer_text(speaking, packet(), QUERY)
     assert speaking.last.prefilled_tokens < text_tokens
     assert speaking.last.work == first, "as from an empty cache"
-    said(speaking, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
+    answer_text(speaking, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
     two = speaking.last.work
     text_tokens = two_frames_text(speaking)
     assert two == costs.work("sparse", [4, 12], [12, 12], text_tokens, 8)
 
 
 def two_frames_text(speaking: AnswerSession) -> int:
-    """Tokens of a prompt about those two frames that show nothing of them."""
+    """Number of text tokens of a prompt about the two frames."""
     fresh = AnswerSession(speaking.qwen, speaking.options)
-    said(fresh, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
+    answer_text(fresh, [packet(1, 4), packet(2, 12, 1.0)], QUERY)
     return fresh.last.prefilled_tokens - 16
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kept_keys_change_nothing(family: str) -> None:
-    """Frames come, go and come back, questions change: every answer is that of a fresh session."""
+    """Frames come, go and return, and questions change: every answer equals that of a fresh session."""
     speaking = session(family)
     asked = [(0, QUERY), (0, OTHER_QUERY), (1, QUERY), (0, QUERY), (0, QUERY)]
     for seed, query in asked:
         fresh = session(family)
         fresh.qwen = speaking.qwen
-        assert said(speaking, packet(seed), query) == said(fresh, packet(seed), query)
+        assert answer_text(speaking, packet(seed), query) == answer_text(fresh, packet(seed), query)
 
 
 def test_only_what_changed_is_prefilled() -> None:
@@ -96,57 +96,57 @@ def test_only_what_changed_is_prefilled() -> None:
     head, query_tokens = len(speaking.prompts.ids.head), len(speaking.qwen.plain_token_ids(QUERY))
     prompt = head + len(speaking.prompts.ids.frame_open + speaking.prompts.ids.frame_close) + 6 + query_tokens
     prompt += len(speaking.prompts.ids.before_query + speaking.prompts.ids.after_query)
-    said(speaking, packet(0), QUERY)
+    answer_text(speaking, packet(0), QUERY)
     assert speaking.last.prefilled_tokens == prompt
-    said(speaking, packet(1), QUERY)
+    answer_text(speaking, packet(1), QUERY)
     assert speaking.last.prefilled_tokens == prompt - head
-    said(speaking, packet(1), QUERY)
+    answer_text(speaking, packet(1), QUERY)
     ids = speaking.prompts.ids
     assert speaking.last.prefilled_tokens == query_tokens + len(ids.before_query + ids.after_query)
 
 
 def test_frames_before_the_first_change_are_kept() -> None:
     speaking = session()
-    said(speaking, [packet(0, media_s=0.0), packet(1, media_s=0.5)], QUERY)
+    answer_text(speaking, [packet(0, media_s=0.0), packet(1, media_s=0.5)], QUERY)
     whole_prompt = speaking.last.prefilled_tokens
     assert speaking.last.tokens_used == 12
-    said(speaking, [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY)
+    answer_text(speaking, [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY)
     kept = speaking.last
     assert kept.prefilled_tokens < whole_prompt - 6
     assert kept.feedback.stamp.frame_index == 2
-    assert said(session(), [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY) == kept.text
+    assert answer_text(session(), [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY) == kept.text
 
 
-def test_an_overwritten_frame_is_never_taken_for_the_old_one() -> None:
+def test_an_overwritten_frame_is_not_reused() -> None:
     speaking = session(encode="full")
     shown = whole(0)
-    said(speaking, shown, QUERY)
+    answer_text(speaking, shown, QUERY)
     shown.image[...] = whole(1).image
-    text = said(speaking, shown, QUERY)
-    assert text == said(session(encode="full"), whole(1), QUERY)
+    text = answer_text(speaking, shown, QUERY)
+    assert text == answer_text(session(encode="full"), whole(1), QUERY)
 
 
-def test_the_time_of_frames_matters() -> None:
+def test_the_time_of_frames_changes_the_answer() -> None:
     speaking = session()
-    early = said(speaking, [packet(0), packet(1, media_s=1.0)], QUERY)
-    late = said(speaking, [packet(0), packet(1, media_s=77.0)], QUERY)
-    assert late == said(session(), [packet(0), packet(1, media_s=77.0)], QUERY) != early
+    early = answer_text(speaking, [packet(0), packet(1, media_s=1.0)], QUERY)
+    late = answer_text(speaking, [packet(0), packet(1, media_s=77.0)], QUERY)
+    assert late == answer_text(session(), [packet(0), packet(1, media_s=77.0)], QUERY) != early
 
 
-def test_a_system_prompt_matters() -> None:
+def test_a_system_prompt_changes_the_answer() -> None:
     speaking = session(max_tokens=12)
-    plain = said(speaking, packet(), QUERY)
+    plain = answer_text(speaking, packet(), QUERY)
     speaking.configure(replace(speaking.options, system="there are two green squares"))
-    assert said(speaking, packet(), QUERY) != plain
+    assert answer_text(speaking, packet(), QUERY) != plain
     speaking.configure(replace(speaking.options, system=None))
-    assert said(speaking, packet(), QUERY) == plain
+    assert answer_text(speaking, packet(), QUERY) == plain
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("encode", ["full", "prune"])
 def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     speaking = session(family, encode=encode)
-    said(speaking, whole(), QUERY)
+    answer_text(speaking, whole(), QUERY)
     feedback = speaking.last.feedback
     assert feedback.stamp == whole().stamp
     assert len(feedback.regions) == speaking.last.tokens_used == (12 if encode == "full" else 6)
@@ -159,9 +159,9 @@ def test_feedback_is_about_what_was_shown(family: str, encode: Any) -> None:
     assert feedback.similarity.std() > 0
 
 
-def test_without_feedback_nothing_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_feedback_attention_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     taught = session()
-    text = said(taught, packet(), QUERY)
+    text = answer_text(taught, packet(), QUERY)
     assert np.array_equal(taught.last.regions, packet().regions)
 
     def forbidden(*arguments: object) -> None:
@@ -181,15 +181,15 @@ def test_without_feedback_nothing_is_done_for_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_feedback_names_the_frame_that_was_asked_about() -> None:
-    """The same pixels again, in a later frame: kept keys, but that frame's stamp."""
+    """The same pixels in a later frame: cached keys, but the later frame's stamp."""
     speaking = session()
-    said(speaking, packet(), QUERY)
+    answer_text(speaking, packet(), QUERY)
     later = FrameStamp(9, 9, 9, epoch=2)
-    said(speaking, replace(packet(), stamp=later), QUERY)
+    answer_text(speaking, replace(packet(), stamp=later), QUERY)
     assert speaking.last.feedback.stamp == later
 
 
-def test_stopping_ends_the_answer_and_keeps_what_was_said() -> None:
+def test_stopping_ends_the_answer_and_keeps_its_text() -> None:
     speaking = session(max_tokens=50)
     asked = 0
 
@@ -198,7 +198,7 @@ def test_stopping_ends_the_answer_and_keeps_what_was_said() -> None:
         asked += 1
         return asked == 3
 
-    text = said(speaking, packet(), QUERY, should_stop)
+    text = answer_text(speaking, packet(), QUERY, should_stop)
     assert speaking.last.text_tokens == 3
     assert speaking.last.text == text
 
@@ -209,23 +209,23 @@ def test_closing_the_iterator_ends_the_answer() -> None:
     first = next(iter(answer))
     answer.close()  # type: ignore[attr-defined]
     assert speaking.last.text == first
-    assert said(speaking, packet(), QUERY).startswith(first)
+    assert answer_text(speaking, packet(), QUERY).startswith(first)
 
 
 def test_times_add_up() -> None:
     speaking = session()
-    said(speaking, packet(), QUERY)
+    answer_text(speaking, packet(), QUERY)
     last = speaking.last
     assert min(last.encode_ms, last.prefill_ms, last.decode_ms) > 0
     assert last.first_token_ms == pytest.approx(last.encode_ms + last.prefill_ms)
 
 
-def test_what_is_learnt_after_the_last_token_is_no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_after_the_last_token_is_not_decoding_time(monkeypatch: pytest.MonkeyPatch) -> None:
     speaking = session()
     seconds = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))
     monkeypatch.setattr("arr_coc.qwen.slot.time", clock)
-    said(speaking, packet(), QUERY)
+    answer_text(speaking, packet(), QUERY)
     assert speaking.last.decode_ms == 1e3 * (speaking.last.text_tokens - 1), "a step for each but the first"
 
 
@@ -236,19 +236,19 @@ def test_the_question_cannot_end_its_own_turn() -> None:
     assert len(speaking.qwen.plain_token_ids(text)) > len(speaking.qwen.token_ids(text))
 
 
-def test_before_the_first_answer_there_is_none() -> None:
+def test_the_last_answer_before_the_first_one_raises() -> None:
     with pytest.raises(LookupError, match="no answer"):
         _ = session().last
 
 
 def test_no_frame_is_refused() -> None:
     with pytest.raises(OptionError, match="no frame"):
-        said(session(), [], QUERY)
+        answer_text(session(), [], QUERY)
 
 
 def test_an_empty_question_still_has_feedback() -> None:
     speaking = session()
-    said(speaking, packet(), "")
+    answer_text(speaking, packet(), "")
     assert np.isfinite(speaking.last.feedback.similarity).all()
 
 
@@ -257,17 +257,17 @@ def test_a_question_too_long_is_refused_with_numbers() -> None:
     query = "why? " * 3000
     tokens = len(speaking.qwen.plain_token_ids(query))
     with pytest.raises(ContextLengthError, match=f"takes {tokens} tokens, the picture 6 and the answer up to 100"):
-        said(speaking, packet(), query)
+        answer_text(speaking, packet(), query)
     with pytest.raises(ContextLengthError, match="context of 4096; ask a shorter question"):
         speaking.prompts.check_length(query, 6)
 
 
-def test_a_packet_that_does_not_suit_is_refused_and_the_session_lives_on() -> None:
+def test_a_packet_of_another_encoding_is_refused_and_the_session_continues() -> None:
     speaking = session(encode="prune")
-    text = said(speaking, whole(), QUERY)
+    text = answer_text(speaking, whole(), QUERY)
     with pytest.raises(OptionError, match="encode='prune' needs the whole frame"):
-        said(speaking, packet(), QUERY)
-    assert said(speaking, whole(), QUERY) == text
+        answer_text(speaking, packet(), QUERY)
+    assert answer_text(speaking, whole(), QUERY) == text
 
 
 @pytest.mark.parametrize(
@@ -281,31 +281,31 @@ def test_nan_in_the_encoder_is_named(broken: str, name: str) -> None:
     speaking = session()
     speaking.qwen.tower.get_submodule(broken).weight.data[0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match=name):
-        said(speaking, packet(), QUERY)
+        answer_text(speaking, packet(), QUERY)
 
 
 def test_nan_in_the_decoder_is_named() -> None:
     speaking = session()
-    text = said(speaking, packet(), QUERY)
+    text = answer_text(speaking, packet(), QUERY)
     norm = speaking.qwen.language_model.norm.weight.data
     good = norm.clone()
     norm[0] = torch.inf
     with pytest.raises(NonFiniteError, match="the logits of answer token 0"):
-        said(speaking, packet(), QUERY)
+        answer_text(speaking, packet(), QUERY)
     assert speaking.last.text == text
     norm.copy_(good)
-    assert said(speaking, packet(), QUERY) == text
+    assert answer_text(speaking, packet(), QUERY) == text
 
 
-def test_nothing_broken_is_kept() -> None:
+def test_a_failed_encoding_leaves_the_cache_empty() -> None:
     speaking = session()
     keys = speaking.qwen.language_model.layers[0].self_attn.k_proj.weight.data
     good = keys.clone()
     keys[0] = torch.nan
     with pytest.raises(NonFiniteError, match="logits"):
-        said(speaking, packet(), QUERY)
+        answer_text(speaking, packet(), QUERY)
     keys.copy_(good)
-    assert said(speaking, packet(), QUERY) == said(session(), packet(), QUERY)
+    assert answer_text(speaking, packet(), QUERY) == answer_text(session(), packet(), QUERY)
 
 
 def test_an_unknown_way_of_encoding() -> None:
@@ -348,7 +348,7 @@ def test_a_tokenizer_without_them_is_refused(words: tuple[str, ...], missing: st
         yes_no_tokens(knowing(*words).tokenizer, "tiny-qwen3_vl")
 
 
-def test_a_token_for_the_unknown_is_neither() -> None:
+def test_an_unknown_word_token_is_neither_yes_nor_no() -> None:
     class Unknowing:
         def __call__(self, text: str, **options: bool) -> dict[str, list[int]]:
             return {"input_ids": [0]}
@@ -378,23 +378,23 @@ def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
         score_logits(torch.tensor([0.0, 1.0, bad, 0.0]), TOKENS)
 
 
-def test_a_look_is_what_the_first_token_of_an_answer_would_be() -> None:
+def test_a_yes_no_score_is_that_of_an_answers_first_token() -> None:
     looking, speaking = session_of_no(), session_of_no(max_tokens=1)
     speaking.qwen = looking.qwen
     with torch.no_grad():
         head = looking.qwen.model.lm_head.weight
-        head[looking.yes_no.no[0]] = 50 * head.abs().max()  # whatever is seen, one of the two wins
+        head[looking.yes_no.no[0]] = 50 * head.abs().max()  # one of the two wins for any picture
         head[looking.yes_no.yes[0]] = -head[looking.yes_no.no[0]]
     found = looking.score_yes_no(packet_of_no(), QUESTION)
-    said = "".join(speaking.answer(packet_of_no(), QUESTION))
+    text = "".join(speaking.answer(packet_of_no(), QUESTION))
     assert found.mass > 0.99
-    assert said == ("yes" if found.yes > 0.5 else "No")
+    assert text == ("yes" if found.yes > 0.5 else "No")
     assert (looking.last.text, looking.last.text_tokens) == ("", 0)
     assert looking.last.prefill_ms > 0
     assert looking.last.feedback.attention.max() == 1
 
 
-def test_looking_costs_its_own_tokens_beside_an_answer() -> None:
+def test_a_yes_no_score_costs_its_own_tokens_after_an_answer() -> None:
     speaking = session_of_no()
     alone = "".join(session_of_no().answer(packet_of_no(), CAPTION))
     speaking.score_yes_no(packet_of_no(), QUESTION)
@@ -405,7 +405,7 @@ def test_looking_costs_its_own_tokens_beside_an_answer() -> None:
     assert speaking.last.prefilled_tokens < whole_prompt
 
 
-def test_a_look_is_the_same_after_other_questions() -> None:
+def test_a_yes_no_score_is_the_same_after_other_questions() -> None:
     fresh, used = session_of_no(), session_of_no()
     "".join(used.answer(packet_of_no(1), CAPTION))
     assert used.score_yes_no(packet_of_no(), QUESTION).yes == pytest.approx(
@@ -413,7 +413,7 @@ def test_a_look_is_the_same_after_other_questions() -> None:
     )
 
 
-def test_what_looks_keep_does_not_grow() -> None:
+def test_the_cache_of_yes_no_scores_does_not_grow() -> None:
     looking = session_of_no()
     kept = []
     for seed in range(6):

@@ -1,4 +1,4 @@
-"""Sessions of several slots: each answer is that of a session of one slot, and none depends on another."""
+"""Sessions of several slots: each answer equals that of a session with one slot and depends on no other."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def alone(qwen: QwenVL, given: AnswerOptions, shown: Any, query: str, **more: An
 
 
 def spoken(batch: AnswerSession, answers: Sequence[SlotAnswer]) -> list[AnswerResult]:
-    """The results, once all have ended; their pieces are their texts."""
+    """Step until all answers have ended and return their results; pieces must join to the text."""
     pieces = [answer.piece for answer in answers]
     while batch.open_answers:
         for answer in batch.step():
             pieces[answers.index(answer)] += answer.piece
     results = []
-    for answer, said in zip(answers, pieces, strict=True):
+    for answer, text in zip(answers, pieces, strict=True):
         assert answer.error is None
         assert answer.result is not None
-        assert said == answer.result.text
+        assert text == answer.result.text
         results.append(answer.result)
     return results
 
@@ -84,7 +84,7 @@ def test_answers_together_are_those_alone(family: str, padded_max: float, monkey
         check_equal(found, alone(qwen, given, *one))
 
 
-def test_who_comes_later_joins_and_who_ends_leaves() -> None:
+def test_answers_join_and_leave_the_batch() -> None:
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(12), slots=3)
     expected = [alone(qwen, options(12), *one) for one in asked(4)]
@@ -103,7 +103,7 @@ def test_who_comes_later_joins_and_who_ends_leaves() -> None:
         check_equal(answer.result, one)
 
 
-def test_an_answer_beside_no_other_is_that_of_one_slot_number_for_number() -> None:
+def test_an_answer_that_is_alone_equals_that_of_one_slot_exactly() -> None:
     qwen, given = tiny_qwen(), options()
     batch = AnswerSession(qwen, given, slots=4)
     (found,) = spoken(batch, batch.ask([SlotQuestion(3, *asked(2)[1])]))
@@ -122,7 +122,7 @@ def test_each_draws_by_its_own_seed() -> None:
 
 
 def test_rooms_that_grow_lose_nothing() -> None:
-    """One answer outgrows the room of all in the middle of the others."""
+    """One answer outgrows the room of all slots while others are open."""
     qwen, given = tiny_qwen(), options(300)
     vars(qwen)["eos_ids"] = frozenset()
     batch = AnswerSession(qwen, given, slots=2)
@@ -146,7 +146,7 @@ def test_the_same_frame_costs_another_question_its_own_tokens_only() -> None:
     assert fresh[0].prefilled_tokens > again[0].prefilled_tokens
 
 
-def test_what_a_slot_knows_is_not_encoded_again_and_the_rest_is_encoded_together(
+def test_cached_frames_are_not_encoded_and_others_are_encoded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passes: list[list[int]] = []
@@ -174,7 +174,7 @@ def test_incremental_vision_is_each_clients_own() -> None:
     lone = [AnswerSession(qwen, given) for _ in range(2)]
     for second in range(3):
         shown = [packet(10 * second + client, 4 + client, second) for client in range(2)]
-        # The slots change hands: what is a client's own comes along.
+        # Clients change slots; each client's cache moves with it.
         slots = [(client + second) % 2 for client in range(2)]
         questions = [SlotQuestion(slots[client], shown[client], QUERY, visions[client]) for client in range(2)]
         found = spoken(batch, batch.ask(questions))
@@ -210,7 +210,7 @@ def tokens_of_two(qwen: QwenVL) -> Any:
     return YesNoTokens((20,), (21,))
 
 
-def test_one_that_cannot_be_asked_fails_alone() -> None:
+def test_a_question_that_does_not_fit_fails_alone() -> None:
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(), slots=3)
     long = "a" * (qwen.max_context_tokens + 1)
@@ -222,7 +222,7 @@ def test_one_that_cannot_be_asked_fails_alone() -> None:
     check_equal(spoken(batch, answers[:1])[0], alone(qwen, options(), packet(0), QUERY))
 
 
-def test_numbers_that_are_not_finite_end_their_own_answer_and_leave_nothing_behind() -> None:
+def test_non_finite_logits_end_their_own_answer_and_empty_its_slot() -> None:
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(), slots=2)
     answers = batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)])
@@ -279,9 +279,9 @@ def test_whole_frames_share_a_batch() -> None:
         check_equal(one, alone(qwen, given, whole(seed), QUERY))
 
 
-def test_a_model_spread_over_devices_cannot() -> None:
+def test_a_model_spread_over_devices_has_one_slot() -> None:
     hooked = tiny_qwen()
-    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate has
+    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate adds
     with pytest.raises(OptionError, match=r"one client at a time; leave answer\.slots at 1"):
         AnswerSession(hooked, slots=2)
     with pytest.raises(OptionError, match="slots must be at least 1, got 0"):
@@ -292,7 +292,7 @@ SECRET_QUERY = "What do you see?"
 
 
 def secret_packets(qwen: QwenVL) -> list[TokenPacket]:
-    """A picture for each client, with a shape and a colour that no other has."""
+    """Return a picture for each client, each with a different shape and colour."""
     secrets = [
         (colour, shape) for shape in ("circle", "square") for colour in ((220, 30, 30), (30, 160, 30), (30, 60, 220))
     ]
@@ -308,14 +308,14 @@ def secret_packets(qwen: QwenVL) -> list[TokenPacket]:
     return packets
 
 
-def test_the_bundled_model_tells_each_client_of_its_own_picture() -> None:
-    """Every text is that of a lone run, and all differ."""
+def test_the_bundled_model_answers_each_client_about_its_own_picture() -> None:
+    """Every text equals that of a separate run, and all differ."""
     qwen, given = load_qwen(None, device="cpu", dtype="float32"), options(24)
     packets = secret_packets(qwen)
     batch = AnswerSession(qwen, given, slots=8)
     expected = [alone(qwen, given, shown, SECRET_QUERY) for shown in packets]
     for turn in range(2):
-        # The second time every client is in a slot where another one spoke.
+        # In the second turn every client is in another client's former slot.
         slots = [(number + turn) % len(packets) for number in range(len(packets))]
         questions = [SlotQuestion(slot, shown, SECRET_QUERY) for slot, shown in zip(slots, packets, strict=True)]
         assert [one.text for one in spoken(batch, batch.ask(questions))] == [one.text for one in expected]

@@ -1,4 +1,4 @@
-"""Thoughts before an answer: asked for or not, hidden or shown, counted."""
+"""Thoughts before an answer: on or off, hidden or shown, counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.models import CHAT_TEMPLATE, tiny_folder, tiny_qwen
 QUERY = "Is the cat sleeping?"
 
 ALWAYS = CHAT_TEMPLATE.replace("assistant\n{%", "assistant\n<think>\n{%")
-"""Template of a model that was made to think."""
+"""Template of a thinking model."""
 
 SWITCHED = CHAT_TEMPLATE.replace(
     "assistant\n{%",
@@ -74,10 +74,10 @@ def test_thoughts_are_shown_or_left_out_and_counted() -> None:
     spoken = {}
     for thinking in ("hide", "show"):
         speaking = session(thinking)
-        said = "".join(speaking.answer(packet(), QUERY))
-        spoken[thinking] = said
+        text = "".join(speaking.answer(packet(), QUERY))
+        spoken[thinking] = text
         last = speaking.last
-        assert (last.text, last.text_tokens, last.thought_tokens) == (said, 6, 6)  # it never ends its thoughts
+        assert (last.text, last.text_tokens, last.thought_tokens) == (text, 6, 6)  # it never ends its thoughts
         decoded = speaking.qwen.tokenizer.decode(last.token_ids, skip_special_tokens=True)
     assert spoken == {"hide": "", "show": decoded}
     speaking = session("off")
@@ -129,19 +129,19 @@ def test_a_model_that_does_not_think_is_named() -> None:
 
 def test_the_library_answers_with_thoughts() -> None:
     model, picture = ARRCOCQwen(thinking_qwen()), np.zeros((64, 64, 3), np.uint8)
-    said = {name: model.generate(picture, QUERY, 5, thinking=name) for name in ("hide", "show")}
+    answers = {name: model.generate(picture, QUERY, 5, thinking=name) for name in ("hide", "show")}
     messages = [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": QUERY}]}]
-    assert said["hide"].text == "" != said["show"].text
-    assert model.generate(messages=messages, max_tokens=5, thinking="show").token_ids == said["show"].token_ids
+    assert answers["hide"].text == "" != answers["show"].text
+    assert model.generate(messages=messages, max_tokens=5, thinking="show").token_ids == answers["show"].token_ids
     assert model.generate(messages=messages, max_tokens=5).text != ""
 
 
 @pytest.mark.parametrize(("template", "noted"), [(ALWAYS, True), (SWITCHED, False)])
-def test_a_model_that_was_made_to_think_is_noted(tmp_path: Path, template: str, noted: bool) -> None:
+def test_a_thinking_model_is_noted(tmp_path: Path, template: str, noted: bool) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
     (folder / "chat_template.jinja").write_text(template)
     notices = check_folder(folder, "tiny").notices
-    assert [notice for notice in notices if "made to think" in notice] == list(notices)
+    assert [notice for notice in notices if "thinks before" in notice] == list(notices)
     assert bool(notices) == noted
 
 

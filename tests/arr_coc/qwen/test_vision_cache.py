@@ -1,4 +1,4 @@
-"""When unchanged regions are encoded again, and which."""
+"""Cache of incremental encoding: slots of regions, and refresh of unchanged regions."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tests.support.device_tensors import DeviceTensors
 NOTHING = np.zeros(8, bool)
 
 
-def test_all_are_due_every_so_many_frames() -> None:
+def test_all_are_due_at_the_interval() -> None:
     options = IncrementalOptions(every_frames=3, drift_limit=None)
     assert [full_refresh_due(options, NOTHING, frames, None) for frames in (1, 2, 3)] == [False, False, True]
     assert not full_refresh_due(IncrementalOptions(every_frames=None), NOTHING, 10_000, None)
 
 
-def test_all_are_due_where_the_sample_was_too_far_off() -> None:
+def test_all_are_due_after_drift_above_the_limit() -> None:
     options = IncrementalOptions(drift_limit=0.2)
     assert [full_refresh_due(options, NOTHING, 1, drift) for drift in (None, 0.2, 0.21)] == [False, False, True]
     assert not full_refresh_due(IncrementalOptions(drift_limit=None), NOTHING, 1, 9.0)
 
 
-def test_all_are_due_where_most_are_stale() -> None:
+def test_all_are_due_if_most_are_stale() -> None:
     options = IncrementalOptions(drift_limit=None)
     assert not full_refresh_due(options, np.arange(8) < 6, 1, None)
     assert full_refresh_due(options, np.arange(8) < 7, 1, None)
 
 
-def test_unrest_falls_with_the_distance_between_centres() -> None:
+def test_change_falls_with_the_distance_between_centres() -> None:
     regions = np.array([[0, 0, 0], [0, 0, 1], [0, 3, 0], [1, 0, 1]], np.int32)
     felt = neighbour_change(regions, np.array([[0, 0, 0], [0, 0, 2]], np.int32))
     near = 1 / (1 + 0.5**2 + 0.5**2)
@@ -67,7 +67,7 @@ def test_stale_regions_are_not_counted_as_refreshed() -> None:
     assert chosen([9, 9, 0, 9, 1], [0] * 5, stale, 0.0) == []
 
 
-def test_every_region_has_its_turn_while_nothing_happens() -> None:
+def test_every_region_is_refreshed_in_turn_in_a_still_scene() -> None:
     encoded = np.zeros(10, np.int64)
     for frame in range(1, 6):
         encoded[select_for_refresh(np.zeros(10), encoded, np.zeros(10, bool), 0.2)] = frame
@@ -145,7 +145,7 @@ def test_a_region_of_another_level_is_another_region() -> None:
     assert table.place(regions_of((1, 0, 0)), tiles(1), 1).stale.all()
 
 
-def test_who_left_returns_with_what_was_kept() -> None:
+def test_a_region_that_returns_has_its_cached_keys() -> None:
     table = RegionSlotTable(3, SHAPE)
     one, other = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
     table.place(one, tiles(1, 2), 0)
@@ -156,7 +156,7 @@ def test_who_left_returns_with_what_was_kept() -> None:
     assert table.place(one, tiles(9, 2), 3).stale.tolist() == [True, False]
 
 
-def test_of_those_that_left_the_last_shown_stay() -> None:
+def test_of_the_regions_that_left_the_last_shown_stay() -> None:
     table = RegionSlotTable(3, SHAPE)
     for number in range(4):
         table.place(regions_of((0, 0, number)), tiles(number), number)
@@ -164,7 +164,7 @@ def test_of_those_that_left_the_last_shown_stay() -> None:
     assert again.stale.tolist() == [True, False, False]
 
 
-def test_a_full_table_keeps_nobody_who_left() -> None:
+def test_a_full_table_drops_regions_that_left() -> None:
     table = RegionSlotTable(2, SHAPE)
     table.place(regions_of((0, 0, 0), (0, 0, 1)), tiles(1, 2), 0)
     table.place(regions_of((0, 1, 0), (0, 1, 1)), tiles(3, 4), 1)
@@ -172,7 +172,7 @@ def test_a_full_table_keeps_nobody_who_left() -> None:
     assert table.place(regions_of((0, 0, 0)), tiles(1), 2).stale.all()
 
 
-def test_what_changes_nearby_unsettles_also_those_that_left() -> None:
+def test_nearby_changes_also_count_for_regions_that_left() -> None:
     table = RegionSlotTable(3, SHAPE)
     table.place(regions_of((0, 0, 0), (0, 0, 4)), tiles(1, 2), 0)
     table.mark_encoded(np.arange(2), 0)
@@ -185,7 +185,7 @@ def test_what_changes_nearby_unsettles_also_those_that_left() -> None:
 
 
 def test_a_thousand_frames_agree_with_a_dictionary() -> None:
-    """Contents are moved as a placement says, and every region that is not stale must find its own."""
+    """Contents move as each placement plans, and every region that is not stale must keep its contents."""
     random = np.random.default_rng(0)
     capacity = 14
     table = RegionSlotTable(capacity, SHAPE)
@@ -218,7 +218,7 @@ def check(placed: SlotAssignment, shown: int, capacity: int) -> None:
 
 
 @pytest.mark.parametrize("names", [[(0, 0, 1), (0, 0, 1)], [(0, -1, -1)], [(0, 1 << 24, 0)], [(14, 0, 0)]])
-def test_what_is_no_region_or_comes_twice_is_refused(names: list[tuple[int, int, int]]) -> None:
+def test_invalid_and_duplicate_regions_are_refused(names: list[tuple[int, int, int]]) -> None:
     table = RegionSlotTable(4, SHAPE)
     table.place(regions_of((0, 0, 1)), tiles(1), 0)
     with pytest.raises(ShapeError, match="regions of the grid, each of them once"):

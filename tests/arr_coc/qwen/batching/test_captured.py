@@ -25,7 +25,7 @@ from tests.support.models import ATTENDING, FAMILIES, tiny_qwen
 
 
 def run_first(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """As a capture does, which needs a few calls before it."""
+    """Capture that runs the step first, as a CUDA graph does."""
     for _ in range(WARM_UP_STEPS):
         step()
     return step
@@ -42,8 +42,8 @@ CAPTURES = [
 ]
 
 
-class NothingOfTheHost(TorchDispatchMode):
-    """Refuses operations that read or make a tensor elsewhere than on the model's device."""
+class DeviceOnly(TorchDispatchMode):
+    """Mode that fails if an operation reads or makes a tensor on another device than the model's."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = operation(*args, **(kwargs or {}))
@@ -53,20 +53,20 @@ class NothingOfTheHost(TorchDispatchMode):
 
 
 class WatchedCaptures:
-    """Captures steps by running each without anything of the host."""
+    """Capture that runs each step in `DeviceOnly` mode."""
 
     def __init__(self) -> None:
         self.steps = 0
 
     def __call__(self, step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        with torch.inference_mode(), NothingOfTheHost():
+        with torch.inference_mode(), DeviceOnly():
             step()
         self.steps += 1
         return step
 
 
 class CountedCapture:
-    """Counts captures, by the number of rows in the graph, and steps."""
+    """Capture that counts captures, by the number of rows in the graph, and steps."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -86,7 +86,7 @@ class CountedCapture:
 
 
 def model(device: str = "cpu", family: str = FAMILIES[0]) -> QwenVL:
-    """A model whose answers do not end by themselves."""
+    """Return a model whose answers have no end token."""
     qwen = tiny_qwen(family)
     qwen.model.to(device)
     vars(qwen)["eos_ids"] = frozenset()
@@ -100,7 +100,7 @@ def answer(qwen: QwenVL, capture: Capture | None, decoding: Decoding, query: str
 
 
 def ask(batch: AnswerSession, *slots: int) -> None:
-    """Answers in these slots are those of sessions of one slot."""
+    """Check that answers in these slots equal those of sessions with one slot."""
     given = [(slot, *asked(len(slots))[number]) for number, slot in enumerate(slots)]
     found = spoken(batch, batch.ask([SlotQuestion(*one) for one in given]))
     for (_, shown, query), one in zip(given, found, strict=True):
@@ -109,7 +109,7 @@ def ask(batch: AnswerSession, *slots: int) -> None:
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
 @pytest.mark.parametrize("family", ATTENDING)
-def test_answers_by_graphs_are_those_alone(family: str, capture: Capture, device: str) -> None:
+def test_answers_by_graphs_equal_single_ones(family: str, capture: Capture, device: str) -> None:
     counted = CountedCapture(capture)
     batch = AnswerSession(model(device, family), options(), slots=6, capture=counted)
     for slots in ((0,), (1, 0), (3, 1, 2), (5, 0), (2,)):
@@ -133,8 +133,8 @@ def test_the_same_answers(capture: Capture, device: str, decoding: Decoding) -> 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
-def test_what_ran_ahead_for_an_answer_that_ends_changes_no_other(temperature: float) -> None:
-    """One is stopped, and one begins, in the middle of the others."""
+def test_discarded_steps_of_an_ended_answer_change_no_other(temperature: float) -> None:
+    """One answer is stopped, and one begins, while others are open."""
     qwen, given = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
     batch = AnswerSession(qwen, given, slots=3, capture=run_first)
     answers = batch.ask([SlotQuestion(slot, *asked(3)[slot]) for slot in range(2)])
@@ -151,8 +151,8 @@ def test_what_ran_ahead_for_an_answer_that_ends_changes_no_other(temperature: fl
         check_equal(found, alone(qwen, given, *asked(3)[slot]))
 
 
-def test_one_graph_serves_answer_after_answer_and_is_captured_again_where_the_room_has_grown() -> None:
-    """What an earlier answer left behind the prompt is not seen."""
+def test_a_graph_is_reused_and_captured_again_once_the_room_has_grown() -> None:
+    """Keys of an earlier answer after the prompt are not attended to."""
     counted = CountedCapture(run_first)
     qwen = model()
     batch = AnswerSession(qwen, options(), slots=2, capture=counted)
@@ -167,7 +167,7 @@ def test_one_graph_serves_answer_after_answer_and_is_captured_again_where_the_ro
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
-def test_what_is_held_stays_where_the_room_is_full(capture: Capture, device: str) -> None:
+def test_held_keys_stay_if_the_room_is_full(capture: Capture, device: str) -> None:
     qwen = model(device)
     other = answer(qwen, None, Decoding(1), "").prefilled_tokens
     full = "a" * (ROOM_TOKENS - 1 - other)
@@ -176,8 +176,8 @@ def test_what_is_held_stays_where_the_room_is_full(capture: Capture, device: str
     assert found.token_ids == expected.token_ids
 
 
-def test_a_slot_in_between_keeps_its_prompt_while_others_speak() -> None:
-    """It computes along, and writes where nothing is read."""
+def test_an_idle_slot_keeps_its_prompt_while_others_decode() -> None:
+    """It is computed too, and writes to a row that no answer reads."""
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(), slots=3, capture=run_first)
     ask(batch, 0, 1, 2)
@@ -187,18 +187,16 @@ def test_a_slot_in_between_keeps_its_prompt_while_others_speak() -> None:
     check_equal(again[0], alone(qwen, options(), *asked(3)[1]))
 
 
-@pytest.mark.parametrize("said", ["operation not permitted when stream is capturing\nmore", ""])
-def test_decoding_goes_on_without_graphs_where_they_cannot_be_captured(
-    said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("message", ["operation not permitted when stream is capturing\nmore", ""])
+def test_decoding_continues_without_graphs_if_capture_fails(message: str, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        raise RuntimeError(said)
+        raise RuntimeError(message)
 
     with caplog.at_level(logging.WARNING):
         batch = AnswerSession(tiny_qwen(), options(), slots=2, capture=refuse)
         ask(batch, 0, 1)
     assert [record.getMessage() for record in caplog.records] == [
-        f"decoding continues without captured graphs: {said.splitlines()[0] if said else 'RuntimeError'}"
+        f"decoding continues without captured graphs: {message.splitlines()[0] if message else 'RuntimeError'}"
     ]
 
 
@@ -211,11 +209,11 @@ def test_recurrent_layers_are_not_captured() -> None:
 
 @pytest.mark.parametrize("family", ATTENDING)
 def test_a_step_can_be_captured(family: str) -> None:
-    """Nothing of it waits for the device or comes from the host; tensors without values tell by refusing both."""
+    """No operation waits for the device or reads the host; meta tensors raise on both."""
     pytest.importorskip("transformers", "5.0", "before, rotations asked for an autocast that such tensors do not have")
     qwen: QwenVL = tiny_qwen(family)
     if family == "qwen3_vl_moe":
-        qwen.model.to(torch.bfloat16)  # without values, grouped products know no other
+        qwen.model.to(torch.bfloat16)  # the only dtype of grouped products on the meta device
     batch = AnswerSession(qwen, options(1), slots=4)
     batch.ask([SlotQuestion(0, packet(), QUERY)])
     qwen.model.to("meta")
@@ -229,7 +227,7 @@ def test_a_step_can_be_captured(family: str) -> None:
     assert watched.steps == 3
 
 
-def test_so_many_steps_are_ahead_of_what_is_read() -> None:
+def test_ahead_tokens_steps_run_ahead_of_the_host() -> None:
     counted = CountedCapture(lambda step, device: step)
     session = AnswerSession(model(), options(6), capture=counted)
     session.ask([SlotQuestion(0, packet(), QUERY)])
@@ -241,8 +239,8 @@ def test_so_many_steps_are_ahead_of_what_is_read() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "read"), [(5, 9), (PROBED_TOKENS + 9, 99), (12, 3)])
-def test_what_the_first_tokens_looked_at_is_the_same(tokens: int, read: int) -> None:
-    """Not what tokens ahead of an answer's end did; the same with the stock model's forward."""
+def test_the_attention_of_the_first_tokens_is_the_same(tokens: int, read: int) -> None:
+    """Tokens that ran ahead of an answer's end do not count; the same with the stock model's forward."""
     looks = []
     for capture, plainly in ((run_first, True), (None, True), (None, False)):
         qwen = model()
@@ -259,26 +257,26 @@ def test_what_the_first_tokens_looked_at_is_the_same(tokens: int, read: int) -> 
     torch.testing.assert_close(looks[0], looks[2], atol=1e-5, rtol=0)
 
 
-def test_a_decoder_that_needs_the_stock_forward_gets_it() -> None:
+def test_a_hooked_decoder_uses_the_stock_forward() -> None:
     usual = answer(tiny_qwen(), None, Decoding(max_tokens=5)).token_ids
     sliding, hooked = tiny_qwen("qwen2_vl"), tiny_qwen()
     sliding.language_model.layers[1].self_attn.sliding_window = 4
-    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate has where a model is spread over devices
+    hooked.language_model.layers[1]._hf_hook = object()  # as accelerate adds if a model is spread over devices
     assert [one.decodes_plainly for one in (tiny_qwen("qwen2_vl"), sliding, hooked)] == [True, False, False]
     assert answer(hooked, None, Decoding(max_tokens=5)).token_ids == usual
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
-def test_a_session_says_and_learns_the_same(capture: Capture, device: str) -> None:
-    """Over frames and questions, of which one makes the room of the cache grow."""
+def test_a_session_has_the_same_texts_and_feedback(capture: Capture, device: str) -> None:
+    """Over frames and questions, one of which makes the cache's room grow."""
     given = AnswerOptions(decoding=Decoding(max_tokens=12))
     stock = model(device)
     vars(stock)["decodes_plainly"] = False  # the stock forward, on a GPU too
     captured, plain = AnswerSession(model(device), given, capture=capture), AnswerSession(stock, given)
     long = "Is the cat sleeping? " * 60
     for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
-        said = ["".join(session.answer(packet(seed, media_s=seed), query)) for session in (captured, plain)]
-        assert said[0] == said[1]
+        texts = ["".join(session.answer(packet(seed, media_s=seed), query)) for session in (captured, plain)]
+        assert texts[0] == texts[1]
         learnt = [torch.from_numpy(session.last.feedback.attention) for session in (captured, plain)]  # type: ignore[union-attr]
         torch.testing.assert_close(*learnt, atol=1e-5, rtol=0)
     assert captured.last.kept_bytes == plain.last.kept_bytes

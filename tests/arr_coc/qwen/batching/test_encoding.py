@@ -1,4 +1,4 @@
-"""Packets encoded in one pass, against each one alone."""
+"""Packets encoded in one pass, compared with separate passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGE = TileGrid.of(320, 256)
 
 
 def large(seed: int, tokens: int) -> TokenPacket:
-    """A packet of another grid, over more than one attention window, with a coarse region."""
+    """Return a packet of another grid, over more than one attention window, with a coarse region."""
     random = np.random.default_rng(seed)
     regions = grid_regions(LARGE)[random.permutation(LARGE.tiles)[:tokens]].numpy().astype(np.int32)
     regions[-1] = [1, 2, 1]
@@ -29,7 +29,7 @@ def large(seed: int, tokens: int) -> TokenPacket:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_frame_is_that_of_a_pass_of_its_own(family: str) -> None:
+def test_each_frame_equals_that_of_a_separate_pass(family: str) -> None:
     qwen = tiny_qwen(family)
     given = [packet(0, 4), large(1, 40), packet(2, 9), large(3, 25)]
     given[0].pixels.flags.writeable = given[1].pixels.flags.writeable = False  # as those of a message are
@@ -45,7 +45,7 @@ def test_each_frame_is_that_of_a_pass_of_its_own(family: str) -> None:
             torch.testing.assert_close(level, wanted, atol=1e-5, rtol=0)
 
 
-def test_no_pass_is_larger_than_suits_and_one_alone_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_stay_within_the_limit_and_a_single_packet_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding_module, "CPU_REGIONS", 10)
     qwen = tiny_qwen()
     found = encode_packed(qwen, [packet(0, 5), packet(1, 5), packet(2, 12), packet(3, 3), large(4, 4)])
@@ -54,7 +54,7 @@ def test_no_pass_is_larger_than_suits_and_one_alone_is_left_to_others(monkeypatc
     assert encode_packed(qwen, []) == []
 
 
-def test_a_pass_with_numbers_that_are_not_finite_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_with_non_finite_tokens_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     qwen = tiny_qwen()
     given = [packet(0), packet(1), large(2, 9), large(3, 9)]
     stock = encoding_module.embed_rows

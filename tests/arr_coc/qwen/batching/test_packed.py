@@ -1,4 +1,4 @@
-"""Prefill of several prompts in one pass, against the stock model's forward for each."""
+"""Prefill of several prompts in one pass, compared with the stock model's forward for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.models import FAMILIES, tiny_qwen
 
 
 def prompts(qwen: QwenVL) -> list[tuple[PromptPart, PrefixCache]]:  # type: ignore[type-arg]
-    """Frames of several sizes, text alone, and text after what is held already: twice the same."""
+    """Frames of several sizes, text only, and text after cached tokens: two equal sets."""
     made = []
     for tokens in (4, 9):
         session = AnswerSession(qwen)
@@ -54,8 +54,8 @@ def test_each_prompt_gets_the_stock_models_logits_and_keys(
             torch.testing.assert_close(mark.states, same.states, atol=1e-5, rtol=0)
 
 
-class Noting(AttentionProbe):
-    """Notes the sizes of what it sees."""
+class RecordingProbe(AttentionProbe):
+    """Probe that records the sizes of its inputs."""
 
     def __init__(self, seen: list[tuple[int, int, int]]) -> None:
         self._seen = seen
@@ -64,10 +64,10 @@ class Noting(AttentionProbe):
         self._seen.append((layer, len(query), keys.shape[1]))
 
 
-def test_a_probe_sees_the_last_tokens_queries_of_its_own_prompt() -> None:
+def test_a_probe_records_the_last_tokens_queries_of_its_prompt() -> None:
     qwen = tiny_qwen()
     seen: list[tuple[int, int, int]] = []
-    given = [PromptToPrefill(part, cache, Noting(seen)) for part, cache in prompts(qwen)]
+    given = [PromptToPrefill(part, cache, RecordingProbe(seen)) for part, cache in prompts(qwen)]
     prefill_packed(qwen, given)
     layers = range(len(qwen.language_model.layers))
     assert seen == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in given]

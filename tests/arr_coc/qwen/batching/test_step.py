@@ -1,4 +1,4 @@
-"""Slots: rooms that grow together, caches that know nothing of each other, and the memory that they need."""
+"""Slots: rooms that grow together, independent caches, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rows(value: float, tokens: int) -> torch.Tensor:
     return torch.full((1, 1, tokens, HEAD_DIM), value)
 
 
-def test_each_slot_holds_its_own_in_one_tensor_a_layer() -> None:
+def test_slots_share_one_tensor_a_layer() -> None:
     block = SlotBlock(tiny_qwen(), 3)
     assert block.room == 0
     for slot, cache in enumerate(block.caches):
@@ -29,7 +29,7 @@ def test_each_slot_holds_its_own_in_one_tensor_a_layer() -> None:
         assert [float(layer.values[slot, 0, 1, 0]) for slot in range(3)] == [-1, -2, -3]
 
 
-def test_room_for_one_is_room_for_all_and_moves_nothing() -> None:
+def test_room_grows_for_all_slots_and_keeps_their_contents() -> None:
     block = SlotBlock(tiny_qwen(), 2)
     block.caches[0].kv.update(rows(5, 3), rows(6, 3), 0)
     block.caches[1].kv.update(rows(7, ROOM_TOKENS + 1), rows(8, ROOM_TOKENS + 1), 0)

@@ -43,7 +43,7 @@ def test_a_batch_is_as_transformers_makes_it(qwen: QwenVL) -> None:
     assert [qwen.tokenizer.decode(ids) for ids in asked] == list(QUESTIONS)
 
 
-def test_text_from_outside_is_no_special_token(qwen: QwenVL) -> None:
+def test_special_tokens_in_text_are_not_parsed(qwen: QwenVL) -> None:
     batch = AnswerCollator(qwen)([{**examples()[0], "question": "<|image_pad|> or <|im_end|>?"}])
     places = int((batch["input_ids"] == qwen.model.config.image_token_id).sum())
     assert places == int(batch["image_grid_thw"].prod()) // 4

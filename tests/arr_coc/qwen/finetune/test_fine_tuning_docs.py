@@ -1,4 +1,4 @@
-"""The examples of docs/fine-tuning.md run as they stand, and teach what they say."""
+"""The examples of docs/fine-tuning.md run unchanged and lower the loss as documented."""
 
 from __future__ import annotations
 

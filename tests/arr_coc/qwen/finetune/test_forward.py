@@ -50,9 +50,9 @@ def stock_batch(qwen: QwenVL, side: str = "right") -> dict[str, torch.Tensor]:
         message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
         text = qwen.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
         asked = qwen.token_ids(text.replace("<|image_pad|>", "<|image_pad|>" * count))
-        said = qwen.token_ids(answer + "<|im_end|>")
-        rows.append(torch.tensor(asked + said))
-        labels.append(torch.tensor([-100] * len(asked) + said))
+        reply = qwen.token_ids(answer + "<|im_end|>")
+        rows.append(torch.tensor(asked + reply))
+        labels.append(torch.tensor([-100] * len(asked) + reply))
 
     def padded(parts: list[torch.Tensor], value: int) -> torch.Tensor:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value, padding_side=side)
@@ -83,8 +83,8 @@ def test_with_all_tokens_it_is_the_stock_model(family: str, encode: Any, side: s
     for train in (False, True):
         ours = model.train(train)(**batch)
         assert ours.logits.shape == stock.logits.shape
-        there = batch["attention_mask"].bool()
-        torch.testing.assert_close(ours.logits[there], stock.logits[there], atol=1e-4, rtol=0)
+        mask = batch["attention_mask"].bool()
+        torch.testing.assert_close(ours.logits[mask], stock.logits[mask], atol=1e-4, rtol=0)
         torch.testing.assert_close(ours.loss, stock.loss, atol=1e-5, rtol=0)
 
 
@@ -144,7 +144,7 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(encode: Any) -> None:
 
 
 @torch.no_grad()
-def test_what_was_chosen_is_told(model: ARRCOCQwen) -> None:
+def test_the_choice_is_returned(model: ARRCOCQwen) -> None:
     model.allocator.configure(budget=6, strategy="topk")
     batch = AnswerCollator(model.qwen)(examples())
     out = model(**batch)
@@ -194,7 +194,7 @@ def test_the_choice_is_that_of_generate(strategy: str) -> None:
 
 @torch.no_grad()
 def test_an_older_family_s_relevance_is_nearly_that_of_generate() -> None:
-    """Its tiles of 28 pixels are made larger for the allocator, in generate from the picture itself."""
+    """For the allocator, its tiles of 28 pixels are enlarged; `generate` resizes the picture itself."""
     model = fresh(budget=9, family="qwen2_vl", strategy="foveated")
     answer = model.generate(pictures()[0], QUESTIONS[0], max_tokens=2, budget=9, strategy="foveated")
     info = model(**AnswerCollator(model.qwen)(examples()[:1])).arr_coc_info
@@ -203,15 +203,15 @@ def test_an_older_family_s_relevance_is_nearly_that_of_generate() -> None:
 
 @torch.no_grad()
 def test_the_answer_is_generate_s(model: ARRCOCQwen) -> None:
-    """The likeliest next token after a prompt of coarse and fine tokens is the first that generate says."""
+    """The likeliest token after a prompt of coarse and fine tokens is the first token of `generate`."""
     model.allocator.configure(budget=9, strategy="foveated")
     image, question = pictures()[0], QUESTIONS[1]
-    said = model.generate(image, question, max_tokens=1, budget=9, strategy="foveated").text
+    text = model.generate(image, question, max_tokens=1, budget=9, strategy="foveated").text
     ids = model.qwen.token_ids(
         f"<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
     )
     out = model(torch.tensor([ids]), images=image)
-    assert model.qwen.tokenizer.decode([int(out.logits[0, -1].argmax())], skip_special_tokens=True) == said
+    assert model.qwen.tokenizer.decode([int(out.logits[0, -1].argmax())], skip_special_tokens=True) == text
 
 
 @torch.no_grad()
@@ -222,8 +222,8 @@ def test_a_sequence_may_show_several_pictures_or_none(model: ARRCOCQwen) -> None
     batch = collate([several, examples()[1]])
     out = model(**batch)
     stock = stock_forward(model.qwen, {name: rows for name, rows in batch.items() if name != "question_mask"})
-    there = batch["attention_mask"].bool()
-    torch.testing.assert_close(out.logits[there], stock.logits[there], atol=1e-4, rtol=0)
+    mask = batch["attention_mask"].bool()
+    torch.testing.assert_close(out.logits[mask], stock.logits[mask], atol=1e-4, rtol=0)
     assert out.arr_coc_info.sequences.tolist() == [0, 0, 1]
     ids = torch.tensor([model.qwen.token_ids("Say what happens.")])
     plain = model(ids, labels=ids)
@@ -246,15 +246,15 @@ def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> No
             assert question.tolist() == qwen.plain_token_ids(asked)
 
 
-def test_what_is_to_be_learned_is_no_question() -> None:
-    """Else the allocator would read the answer."""
+def test_labelled_tokens_are_not_part_of_the_question() -> None:
+    """Otherwise the allocator would read the answer."""
     model = fresh()
     batch = AnswerCollator(model.qwen)(examples())
     mask = batch.pop("question_mask")
     other = batch["labels"].clone()
     expected = model(**batch, question_mask=mask).arr_coc_info.relevance
-    told = model(**batch).arr_coc_info.relevance
-    for one, two in zip(expected, told, strict=True):
+    masked = model(**batch).arr_coc_info.relevance
+    for one, two in zip(expected, masked, strict=True):
         torch.testing.assert_close(one, two)
     mask[0, (batch["attention_mask"][0] == 1) & (other[0] != -100)] = 1
     assert not torch.equal(model(**batch, question_mask=mask).arr_coc_info.relevance[0], expected[0])
@@ -281,7 +281,7 @@ def test_gradients_reach_every_part_of_the_allocator(encode: Any, options: dict[
         for name, parameter in model.allocator.realiser.named_parameters()
         if parameter.grad is None or not parameter.grad.any()
     ]
-    assert silent == ["participation.recall"]  # weighs what answers taught, of which a batch has none
+    assert silent == ["participation.recall"]  # weight of feedback from answers, which a batch does not have
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
     tower, head = model.model.model.visual.patch_embed.proj.weight, model.model.lm_head.weight
     assert tower.grad.any()
@@ -346,7 +346,7 @@ def test_the_loss_falls_while_the_allocator_alone_learns_to_choose(options: dict
 
 
 def test_the_loss_falls_while_the_allocator_alone_learns_to_weigh() -> None:
-    """It begins with almost nothing relevant, so that hardly anything is shown."""
+    """Relevance is almost 0 at the start, so that almost no token has weight."""
     model = ARRCOCQwen.from_pretrained(encode="weighted")
     model.new_allocator(seed=1)
     with torch.no_grad():
@@ -375,7 +375,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_ids": torch.zeros(3)}, ShapeError, r"got torch.float32 \[3\]"),
     ({"input_ids": torch.full((2, 3), 9999)}, ShapeError, "attention_mask must be as input_ids"),
     ({"labels": torch.zeros(2, 3)}, ShapeError, r"labels must be as input_ids, .* got \[2, 3\]"),
-    ({"labels": "none"}, OptionError, "labels must be token ids, and -100 .* got nothing but that"),
+    ({"labels": "none"}, OptionError, "labels must be token ids, or -100 for tokens .* got only -100"),
     ({"labels": "large"}, OptionError, "got 9999 to 9999"),
     ({"ids": 9999}, OptionError, "input_ids must lie in 0 to 511, got"),
     ({"ids": "video"}, ShapeError, "give a video's frames as single pictures"),
@@ -420,7 +420,7 @@ def test_a_sequence_that_is_too_long_is_refused_with_numbers() -> None:
         model(**batch_of(model))
 
 
-def test_options_that_do_not_hold(model: ARRCOCQwen) -> None:
+def test_invalid_options_are_refused(model: ARRCOCQwen) -> None:
     with pytest.raises(OptionError, match="keeps state from frame to frame"):
         ARRCOCQwen(model.qwen, "incremental")(**batch_of(model))
     with pytest.raises(OptionError, match="gradient must be straight-through or gumbel, got 'reinforce'"):
