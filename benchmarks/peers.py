@@ -70,7 +70,7 @@ def row(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the first and a further token of our ways against those of other programs, where both have run."""
+    """Return the first and a further token of our ways against those of other programs, if both have run."""
     own = [way for way in rows if way.startswith("ours")]
     others = [way for way in rows if not way.startswith("ours")]
     return {

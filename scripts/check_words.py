@@ -71,7 +71,7 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
             first, comment = token.start[0], [token.string]
         elif token.type in TEXTS:
             yield token.start[0], token.string
-        elif before in ("def", "class") and "_" in token.string:  # a name of one word may be a protocol's, such as tell
+        elif before in ("def", "class") and "_" in token.string:  # names of one word may be a protocol's
             yield token.start[0], token.string.replace("_", " ")
         before = token.string
 

@@ -29,20 +29,20 @@ def probed_layers(attending: Sequence[int]) -> Sequence[int]:
     """The numbers of the layers that are looked at: of those that attend the middle ones.
 
     There the decoder finds what is asked about; later layers are about what to say (arXiv:2602.04304 compares layers).
-    In the bundled model, too, attention tells asked tiles from others best there (evaluation/README.md).
+    In the bundled model, too, attention separates asked tiles from others best there (evaluation/README.md).
     """
     first = max(0, (len(attending) - PROBED_LAYERS) // 2)
     return attending[first : first + PROBED_LAYERS]
 
 
 def glanced_layers(attending: Sequence[int]) -> Sequence[int]:
-    """The numbers of those that a glance looks at: the upper one of the middle ones, which tells sooner where it is
-    than what it is (evaluation/README.md)."""
+    """The numbers of those that a glance looks at: the upper one of the middle ones, which finds a thing's place
+    before its kind (evaluation/README.md)."""
     return probed_layers(attending)[-1:]
 
 
 def unreadable_layer(qwen: QwenVL) -> int | None:
-    """The number of a layer that is to be looked at, but has no query projection of its own; None where all have."""
+    """Number of a probed layer without a separate query projection; None if all have one."""
     layers = qwen.language_model.layers
     for number in probed_layers(qwen.layers.attending):
         attention = getattr(layers[number], "self_attn", None)

@@ -39,6 +39,6 @@ def has_amx() -> bool:
 
 
 def _supports(name: str) -> bool:
-    """torch tells what the processor can do under private names only, which may be gone."""
+    """Return what torch reports under a private name about the processor; False if that name is gone."""
     supported = getattr(torch.cpu, name, None)
     return supported is not None and bool(supported())

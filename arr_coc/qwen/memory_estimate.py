@@ -51,7 +51,7 @@ bundled model with 64 to 2040 tokens: within a tenth."""
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model's architecture in numbers; `checkpoint_bytes` are those of its weights as they are stored, which are kept
-    so where they are `quantised`, by this method.
+    so if they are `quantised`, by this method.
 
     `outputs`: rows that the vision encoder gives for a token, its embedding and each deepstack level. `parameters` and
     bytes are those of all experts; `intermediate` are a token's values inside a layer's MLP, and `experts_per_token`
@@ -86,7 +86,7 @@ class ModelSpec:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
-        """Return the specification of a checkpoint. Raises ModelError where its configuration lacks a number."""
+        """Return the specification of a checkpoint. Raises ModelError if its configuration lacks a number."""
         parameters, stored = _counted(checkpoint)
         spec = cls._of(checkpoint.config, parameters, stored, checkpoint.quantised, name)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
@@ -113,7 +113,7 @@ class ModelSpec:
     def of_index(cls, folder: Path, name: str) -> ModelSpec:
         """Reads `config.json` and the size in `model.safetensors.index.json` of a folder that has no weights yet.
 
-        Raises ModelNotFound where one is missing, ModelError where it cannot be used.
+        Raises ModelNotFound if one is missing, ModelError if it cannot be used.
         """
         config = read_config(folder)
         if not (folder / INDEX).is_file():
@@ -233,7 +233,7 @@ def _small_bytes(facts: ModelSpec, dtype: str) -> int:
 def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     """Return the bytes that incremental encoding keeps, as `vision_cache.py` allots them: a frame's regions and as
     many that left; nothing
-    where one frame alone exceeds the limit."""
+    if one frame alone exceeds the limit."""
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
     fitting = int(load.kept_vision_mb * 1e6) // a_region
@@ -254,7 +254,7 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
 
 
 def _experts_per_token(text: Mapping[str, Any]) -> int:
-    """Return the number of experts that a token goes through in a layer; 0 where there are none."""
+    """Return the number of experts that a token goes through in a layer; 0 without experts."""
     return int(text["num_experts_per_tok"]) if "moe_intermediate_size" in text else 0
 
 

@@ -48,7 +48,7 @@ def gains_by_onednn() -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Let oneDNN multiply in the linear layers of a model where that gains; weights and results stay what they are, up
+    """Let oneDNN multiply in the linear layers of a model that gain by it; weights and results stay what they are, up
     to rounding."""
     if not gains_by_onednn():
         return
@@ -58,7 +58,7 @@ def use_onednn(model: nn.Module) -> None:
 
 
 class OneDnnLinear(nn.Linear):
-    """`nn.Linear`, by oneDNN where no gradient is wanted."""
+    """`nn.Linear`, by oneDNN if no gradient is needed."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """As `nn.Linear`."""
@@ -66,7 +66,7 @@ class OneDnnLinear(nn.Linear):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`F.linear`, by oneDNN where that gains: for ROWS rows [..., in] or more, in float32 on a CPU, without
+    """`F.linear`, by oneDNN for ROWS rows [..., in] or more, in float32 on a CPU, without
     gradients."""
     product = _product() if _suits(rows, weight) else None
     if product is None:

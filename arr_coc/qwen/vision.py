@@ -30,7 +30,7 @@ class AttentionWindows:
     """Patches sorted into attention windows, padded to the fullest.
 
     `slots` int64 [B * N]: each patch's place among `count * size` padded ones; `keys` bool [count, 1, 1, size], or
-    None where no window is padded.
+    None if no window is padded.
     """
 
     slots: torch.Tensor
@@ -78,7 +78,7 @@ class CachedAttentionWindows:
     ) -> CachedAttentionWindows:
         """For the regions `asking` int64 [R] of all `regions` [K, 3], whose keys lie in `slots` int64 [K].
 
-        All on the CPU, where this waits for no device.
+        All on the CPU, so that no device is waited for.
         """
         names = _names(regions[None], side_tiles)[0]
         windows, window, sizes = torch.unique(names[asking], return_inverse=True, return_counts=True)

@@ -60,7 +60,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def weight_files(folder: Path, name: str) -> list[Path]:
     """The files that hold the weights, as transformers chooses them: one file, or what the index lists.
 
-    Raises ModelNotFound where they are missing, ModelError where the index cannot be used.
+    Raises ModelNotFound if they are missing, ModelError if the index cannot be used.
     """
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
@@ -135,8 +135,8 @@ def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], na
     These show before gigabytes are read; what else does not fit shows when the weights are loaded.
     """
     differing = [
-        what.format(found) + f", not {said}"
-        for what, found, said in _sizes(tensors, config)
+        what.format(found) + f", not {configured}"
+        for what, found, configured in _sizes(tensors, config)
         if found is not None and isinstance(said, int) and found != said
     ]
     if differing:
@@ -164,7 +164,7 @@ def _sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list
 
 
 def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tuple[int | None, ...]:
-    """The shape of the tensor whose name ends so; None for each axis where it is not there in this form."""
+    """The shape of the tensor whose name has this ending; None for each axis if no tensor has it in this form."""
     shapes = (
         tensor.shape
         for key, tensor in tensors.items()
@@ -174,6 +174,6 @@ def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tupl
 
 
 def _count(tensors: Mapping[str, TensorInfo], kind: str) -> int | None:
-    """Return the number of `layers` or `blocks`; None where none has a number."""
+    """Return the number of `layers` or `blocks`; None if no name has a number."""
     numbers = {int(found[2]) for key in tensors if (found := _NUMBERED.search(key)) and found[1] == kind}
     return len(numbers) or None

@@ -183,7 +183,7 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
         ),
         (
             ["-s", "answer.thinking=show", "--api", "http://127.0.0.1:1/v1"],
-            "answer.thinking = show has no effect with --api: its server has a setting of its own; leave it out",
+            "answer.thinking = show has no effect with --api: its server decides that; leave it out",
         ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),

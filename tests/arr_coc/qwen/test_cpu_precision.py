@@ -47,7 +47,7 @@ def test_tiles_or_vectors_of_bfloat16_will_do(amx: bool, avx512: bool, monkeypat
 
 
 @pytest.mark.usefixtures("asked_anew")
-def test_a_torch_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     assert not multiplies_bfloat16()

@@ -24,7 +24,7 @@ def _asked_anew() -> Iterator[None]:
 
 
 def on(processor: str | None, vectors: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a processor that tells this of itself, or nothing."""
+    """On a processor that reports these facts, or none."""
     facts = folder / "cpuinfo"
     facts.unlink(missing_ok=True)
     if processor is not None:

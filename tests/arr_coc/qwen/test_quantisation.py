@@ -174,7 +174,7 @@ def test_compressed_tensors_answer_on_a_cpu_in_one_dtype(tmp_path: Path) -> None
 
 @accelerate
 def test_accelerate_stays_visible_for_a_quantised_model(tmp_path: Path) -> None:
-    """In a process of its own, because transformers remembers at its import what is absent."""
+    """In a separate process, because transformers remembers at its import what is absent."""
     folder = tiny_folder(tmp_path / "tiny")
     quantise(folder, **FP8_SETTINGS)
     code = """

@@ -77,7 +77,7 @@ def test_gradients_reach_the_patch_weights(family: str) -> None:
 @pytest.mark.parametrize(("shape", "down", "across"), [(1, 2, 2), (6, 1, 2), (10, 2, 1)])
 @torch.no_grad()
 def test_larger_regions_stand_between_the_stock_positions(shape: int, down: int, across: int) -> None:
-    """A frame covered by regions of one shape, against the stock tower told to stand half-way between its places."""
+    """A frame covered by regions of one shape, against the stock tower set half-way between its places."""
     model = tiny_model("qwen3_vl")
     grid = TileGrid.of(4 * 32, 6 * 32)
     regions = torch.tensor([[[shape, row, col] for row in range(4 // down) for col in range(6 // across)]])
