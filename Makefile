@@ -44,6 +44,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m scripts.check_words
 	$(BIN)/python -m pytest tests/test_imports.py
 
 docs: $(READY)

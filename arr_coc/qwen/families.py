@@ -73,6 +73,11 @@ class ModelFamily:
     recurrent: bool = False
     unread: tuple[str, ...] = ()
 
+    def kept_tokens(self, shown: int) -> int:
+        """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
+        layers, at most as many superseded ones stay."""
+        return shown * (SUPERSEDED_KEPT if self.recurrent else 1)
+
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that
         lacks a number."""

@@ -22,7 +22,7 @@ from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
-from arr_coc.qwen.families import family_of
+from arr_coc.qwen.families import TOWER_FAMILIES, family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.onednn import use_onednn
 from arr_coc.qwen.preprocess import Preprocessing
@@ -106,6 +106,8 @@ def load_qwen(
         else:
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
+    if model.config.vision_config.model_type not in TOWER_FAMILIES:
+        model.config.vision_config.model_type = facts.family.model_type
     use_onednn(model)
     if facts.family.recurrent:
         logging.getLogger(FALLBACK_LOGGER).addFilter(_says_no_fallback)

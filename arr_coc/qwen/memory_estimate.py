@@ -10,7 +10,7 @@ from typing import Any
 
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, check_folder, read_config
-from arr_coc.qwen.families import SUPERSEDED_KEPT, DecoderLayers, ModelFamily, family_of
+from arr_coc.qwen.families import DecoderLayers, ModelFamily, family_of
 from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
@@ -217,7 +217,7 @@ class MemoryEstimate:
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            held = load.memory_tokens * (SUPERSEDED_KEPT if facts.family.recurrent else 1)
+            held = facts.family.kept_tokens(load.memory_tokens)
             group = kept + states + held * a_token + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)

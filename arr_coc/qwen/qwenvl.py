@@ -15,7 +15,7 @@ import torch
 from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
 from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
-from arr_coc.qwen.families import SUPERSEDED_KEPT, DecoderLayers, ModelFamily
+from arr_coc.qwen.families import DecoderLayers, ModelFamily
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
@@ -97,11 +97,6 @@ class QwenVL:
     def attentions(self) -> dict[int, Any]:
         """Attention modules of the decoder by layer index; recurrent layers have none."""
         return {number: self.language_model.layers[number].self_attn for number in self.layers.attending}
-
-    def kept_tokens(self, shown: int) -> int:
-        """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
-        layers, at most as many superseded ones stay."""
-        return shown * (SUPERSEDED_KEPT if self.family.recurrent else 1)
 
     @cached_property
     def decodes_plainly(self) -> bool:

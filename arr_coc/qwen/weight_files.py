@@ -137,7 +137,7 @@ def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], na
     differing = [
         what.format(found) + f", not {configured}"
         for what, found, configured in _sizes(tensors, config)
-        if found is not None and isinstance(said, int) and found != said
+        if found is not None and isinstance(configured, int) and found != configured
     ]
     if differing:
         raise ModelError(

@@ -103,7 +103,7 @@ class QwenAnswerModel:
         pictures."""
         prompts, qwen = self._session.prompts, self._session.qwen
         prompts.check_length(query, 1)
-        kept = 0 if self.memory is None else qwen.kept_tokens(self.memory.tokens)
+        kept = 0 if self.memory is None else qwen.family.kept_tokens(self.memory.tokens)
         if self.memory is not None and prompts.other_tokens(query) + kept > qwen.max_context_tokens:
             raise ContextLengthError(
                 f"the question takes {counted(len(qwen.plain_token_ids(query)), 'token')}, too many beside "
@@ -235,12 +235,12 @@ def _room(session: AnswerSession) -> int:
 def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
     """Raise OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
     qwen, room = session.qwen, _room(session)
-    if qwen.kept_tokens(memory_tokens) > room:
+    if qwen.family.kept_tokens(memory_tokens) > room:
         raise OptionError(
             f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
             f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take "
             f"{qwen.max_context_tokens - room}; set "
-            f"answer.memory.tokens to {max(room, 0) // qwen.kept_tokens(1)} or less, or give --no-memory"
+            f"answer.memory.tokens to {max(room, 0) // qwen.family.kept_tokens(1)} or less, or give --no-memory"
         )
 
 
@@ -277,7 +277,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         if answer.slots > 1:
             others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
             try:
-                check_slots(qwen, answer.slots, max(visual, qwen.kept_tokens(memory_tokens)) + others)
+                check_slots(qwen, answer.slots, max(visual, qwen.family.kept_tokens(memory_tokens)) + others)
             except OptionError:
                 if answer.requires_groups or not memory_tokens:
                     raise
@@ -285,5 +285,5 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
                 check_slots(qwen, answer.slots, visual + others)
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
-            memory_tokens = min(memory_tokens, max(_room(session), 0) // 2 // qwen.kept_tokens(1))
+            memory_tokens = min(memory_tokens, max(_room(session), 0) // 2 // qwen.family.kept_tokens(1))
         return QwenAnswerModel(session, memory_tokens)

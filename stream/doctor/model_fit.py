@@ -85,7 +85,8 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         finding = f"{found.name} is not on this machine yet, and the hub cannot be asked about it"
         return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
-    visual, needed = load.visual_tokens, load.prompt_tokens
+    visual = load.visual_tokens
+    needed = load.prompt_tokens - load.memory_tokens + spec.family.kept_tokens(load.memory_tokens)
     if not config.answer.requires_groups:  # a memory is fitted to the context
         needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""

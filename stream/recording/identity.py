@@ -65,6 +65,7 @@ WITHOUT_EFFECT = (
 
 ANSWER_KEYS = {
     "system",
+    "thinking",
     "encode",
     "api",
     "incremental",

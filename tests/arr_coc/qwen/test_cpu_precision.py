@@ -1,4 +1,4 @@
-"""Precision on a CPU: bfloat16 where it pays, and the product of one row that suits the processor."""
+"""Precision on a CPU: bfloat16 if it pays, and the product of one row that suits the processor."""
 
 from __future__ import annotations
 

@@ -181,3 +181,13 @@ def test_a_configuration_without_its_layers_is_named(tmp_path: Path, changes: di
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=rf"lacks a number \(.*{message}"):
         ModelSpec.read(folder, "tiny")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tower_of_an_unknown_type_is_the_familys(family: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny", family)
+    expected = answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]])
+    config = json.loads((folder / "config.json").read_text())
+    config["vision_config"]["model_type"] = "fine_tuned_vision"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]]) == expected

@@ -1,4 +1,4 @@
-"""Linear layers and attention by oneDNN: the same numbers, only where they gain, and not where a gradient is wanted."""
+"""Linear layers and attention by oneDNN: the same numbers, only if they gain, and not if a gradient is needed."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from stream.config import Config
 from stream.doctor import model_fit
 from stream.doctor import model_fit as cards
 from tests.support.hub_server import HubServer, use_hub
+from tests.support.models import tiny_folder
 from tests.support.qwen_configs import write_index_folder
 
 BUNDLED = ModelSpec.read(bundled_model_path(), "bundled")
@@ -186,3 +187,11 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
     assert "visual memory of 3 times 1000 tokens" in model_fit.cards(kept, 3).found
     broken = model_fit.model(config(answer={"memory": {"enabled": True, "tokens": 9000}}))
     assert (broken.state, broken.remedy) == ("broken", "lower answer.memory.tokens")
+
+
+def test_superseded_tokens_of_recurrent_layers_need_room_in_the_context(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
+    room = ModelSpec.read(folder, "tiny").context_tokens
+    for share, state in ((0.4, "works"), (0.7, "broken")):
+        memory = {"enabled": True, "tokens": int(share * room)}
+        assert model_fit.model(config(answer={"model": str(folder), "memory": memory})).state == state

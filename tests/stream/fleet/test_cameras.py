@@ -101,6 +101,7 @@ def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> 
 
     assert options(query="a", every_s=1.0, target_ms=500.0) == options(query="b") is not None
     assert options(max_tokens=5) != options()
+    assert options(thinking="hide") != options()
     assert options(model="m") != options()
     assert options(server="tcp://h:1") is None
 

@@ -23,6 +23,7 @@ from stream.config import (
 )
 from stream.errors import RecordingError
 from stream.recording.identity import (
+    ANSWER_KEYS,
     SAMPLE_BYTES,
     SAMPLES,
     UNKNOWN,
@@ -38,6 +39,7 @@ CONFIG = Config(
     source="rtsp://user:secret@camera/stream",
     answer=AnswerConfig(
         query="Where?",
+        thinking="hide",
         encode="incremental",
         incremental=IncrementalConfig(share=0.3, every_frames=None),
         memory=MemoryConfig(frames=3, refine=False),
@@ -56,7 +58,7 @@ def test_what_was_reported_answers_alike() -> None:
         torch.get_num_threads(),
     )
     config = config_of(provenance)
-    for key in ("encode", "incremental", "memory", "temperature", "max_tokens", "top_p", "seed", "device", "dtype"):
+    for key in ANSWER_KEYS - {"api", "system"}:
         assert getattr(config.answer, key) == getattr(CONFIG.answer, key)
 
 

@@ -239,7 +239,7 @@ def test_one_comparison_at_a_time_in_their_order(page: ComparePage) -> None:
         page.engine.go.release()
         first.next("ended")
         third.next("begun")
-        assert [job.number for job in page.engine.jobs] == [1, 3]
+        until(lambda: [job.number for job in page.engine.jobs] == [1, 3])
         third.send(cancel=True)
         assert third.next("ended")["cancelled"] is True
 
