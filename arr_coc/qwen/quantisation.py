@@ -1,4 +1,4 @@
-"""Methods by which a checkpoint's weights may be quantised: needs of each, and devices that keep it packed (no torch)."""
+"""Methods by which a checkpoint's weights may be quantised: needs of each, and devices that keep it packed."""
 
 from __future__ import annotations
 
