@@ -15,6 +15,7 @@ copied at every mark.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -427,8 +428,11 @@ class PromptPart:
 
 
 @torch.inference_mode()
-def prefill(qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any]) -> torch.Tensor:
-    """Add a part to the cache and return the logits [vocabulary] after its last token.
+def prefill(
+    qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any], probe: AbstractContextManager[Any] | None = None
+) -> torch.Tensor:
+    """Add a part to the cache and return the logits [vocabulary] after its last token, in the pass of which `probe` is
+    entered.
 
     With recurrent layers it is read mark by mark, as a layer's state is available only after the last token of a pass.
     """
@@ -436,7 +440,8 @@ def prefill(qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any]) -> torch.Te
     for begin, end in pairwise(part.stops if cache.recurrent else (0, part.length)):
         waiting = cache.reach(waiting)
         inputs = part.inputs(begin, end)
-        hidden = qwen.language_model(**inputs, past_key_values=cache.kv, use_cache=True).last_hidden_state
+        with (probe if end == part.length else None) or nullcontext():
+            hidden = qwen.language_model(**inputs, past_key_values=cache.kv, use_cache=True).last_hidden_state
     cache.reach(waiting)
     return qwen.model.lm_head(hidden[0, -1])
 

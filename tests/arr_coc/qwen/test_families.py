@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,13 +118,27 @@ def slot_bytes(family: str) -> int:
     return keys + families.STATES * states
 
 
-def test_glance(family: str) -> None:
-    speaking = session(family)
+@pytest.mark.parametrize("plainly", [True, False])
+def test_glance(family: str, plainly: bool) -> None:
+    speaking = session(family, plainly=plainly)
     answer_ids(speaking, GROUP[:2])  # type: ignore[arg-type]
     looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
     assert looked.attention.max() == 1
     assert len(looked.attention) == len(looked.regions) == 5
     assert answer_ids(speaking, GROUP) == answer_ids(session(family), GROUP)  # type: ignore[arg-type]
+
+
+def test_attention_does_not_depend_on_the_passes_of_a_prefill(family: str) -> None:
+    """A glance at an overview, a glance at a group of pictures, and an answer's feedback."""
+    overview = replace(frame(0, [0, 1, 2, 3]), place=None, overview=4)
+    seen: list[list[torch.Tensor]] = []
+    for plainly in (True, False):
+        speaking = session(family, plainly=plainly)
+        found = [speaking.glance(overview, QUERY).feedback, speaking.glance(GROUP[:2], QUERY).feedback]
+        answer_ids(speaking, [frame(80, [0, 3, 7])])
+        seen.append([torch.from_numpy(feedback.attention) for feedback in (*found, speaking.last.feedback)])
+    for one, other in zip(*seen, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
