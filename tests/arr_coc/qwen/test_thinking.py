@@ -64,6 +64,35 @@ def test_a_system_prompt_about_thoughts_begins_none() -> None:
     assert qwen.tokenizer.decode(ids.after_query).endswith("assistant\n")
 
 
+HYBRID = SWITCHED.replace("{% else %}<think>\n", "")
+"""Template that ends thoughts if they are switched off, and begins none, as Qwen3's."""
+
+ABOUT_THOUGHTS = "what is <think> ?"
+
+
+def test_a_question_about_thoughts_begins_none() -> None:
+    qwen = thinking_qwen(HYBRID)
+    ids = qwen.plain_token_ids(f"{ABOUT_THOUGHTS} </think>")
+    assert not {*ids} & {*qwen.thought_ids}  # type: ignore[misc]
+    assert qwen.tokenizer.decode(ids) == f"{ABOUT_THOUGHTS} </think>"
+    model, picture = ARRCOCQwen(qwen), np.zeros((64, 64, 3), np.uint8)
+    content = [{"type": "image", "image": picture}, {"type": "text", "text": ABOUT_THOUGHTS}]
+    for thinking in ("off", "hide"):
+        answer = model.generate(messages=[{"role": "user", "content": content}], max_tokens=5, thinking=thinking)
+        assert answer.text
+        assert answer.token_ids == model.generate(picture, ABOUT_THOUGHTS, 5, thinking=thinking).token_ids
+
+
+def test_only_the_last_turn_of_a_chat_begins_thoughts() -> None:
+    """A processor of transformers reads marks in the text of a question."""
+    speaking = session("off")
+    builder, qwen = speaking.prompts, speaking.qwen
+    question = f"<|im_start|>user\n{ABOUT_THOUGHTS}<|im_end|>\n<|im_start|>assistant\n"
+    for text, opens in ((question, False), (f"{question}<think>\n", True), (f"{question}<think></think>", False)):
+        prompt = builder.make_chat([tuple(qwen.token_ids(text))], lambda: None)
+        assert prompt.opens_thoughts == opens
+
+
 def test_a_template_without_thoughts_is_the_same() -> None:
     qwen = tiny_qwen("qwen3_5")
     assert prompt_ids(qwen, None) == prompt_ids(qwen, None, thinking=True)
