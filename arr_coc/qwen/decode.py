@@ -530,8 +530,9 @@ _UNFINISHED = "\ufffd"
 
 @dataclass(slots=True)
 class Thoughts:
-    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and the
-    number of `tokens` so far, including these two. `shown`: thoughts are part of the answer's text."""
+    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and, if they
+    have begun, the number of `tokens` so far, including these two and space before them. `shown`: thoughts are part of
+    the answer's text."""
 
     begin: int
     end: int
@@ -540,15 +541,13 @@ class Thoughts:
     ended: bool = False
     tokens: int = 0
 
-    def take(self, token: int) -> bool:
-        """Count the next token; return True if it belongs to thoughts. An answer that begins without thoughts has
-        none."""
-        if self.ended:
-            return False
+    def take(self, token: int, *, blank: bool) -> bool:
+        """Count the next token; return True if it belongs to thoughts, or is `blank`, white space that may precede
+        them. An answer that begins with other text has none. Not after they have ended."""
         self.begun = self.begun or token == self.begin
-        self.ended = not self.begun or token == self.end
-        self.tokens += self.begun
-        return self.begun
+        self.ended = token == self.end if self.begun else not blank
+        self.tokens += 1
+        return self.begun or blank
 
 
 class TextStream:
@@ -573,8 +572,7 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        if self._thoughts is not None and self._thoughts.take(token_id) and not self._thoughts.shown:
-            self._begins = True
+        if self._hides(token_id):
             return ""
         self._ids.append(token_id)
         piece = self._fresh(final=False)
@@ -586,11 +584,23 @@ class TextStream:
     @property
     def thought_tokens(self) -> int:
         """Number of tokens of thoughts so far."""
-        return 0 if self._thoughts is None else self._thoughts.tokens
+        return self._thoughts.tokens if self._thoughts is not None and self._thoughts.begun else 0
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
+
+    def _hides(self, token_id: int) -> bool:
+        """Return True if no text may be shown after this token, because it belongs to hidden thoughts or may precede
+        them; in the latter case it is kept for the next call."""
+        thoughts = self._thoughts
+        if thoughts is None or thoughts.ended:
+            return False
+        if not thoughts.take(token_id, blank=not self._decode([token_id]).strip()) or thoughts.shown:
+            return False
+        self._begins = thoughts.begun
+        self._ids = [] if thoughts.begun else [*self._ids, token_id]
+        return True
 
     def _up_to_stop(self, piece: str) -> str:
         if self.stopped or not self._stop_strings:

@@ -114,7 +114,14 @@ def test_thoughts_are_shown_or_left_out_and_counted() -> None:
     assert speaking.last.thought_tokens == 0
 
 
-@pytest.mark.parametrize(("begun", "ids"), [(True, "red </think>\n\n square"), (False, "<think>red</think> square")])
+@pytest.mark.parametrize(
+    ("begun", "ids"),
+    [
+        (True, "red </think>\n\n square"),
+        (False, "<think>red</think> square"),
+        (False, "\n \n<think>red</think> square"),
+    ],
+)
 @pytest.mark.parametrize("shown", [True, False])
 def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> None:
     qwen = thinking_qwen()
@@ -132,8 +139,16 @@ def test_an_answer_that_begins_without_thoughts_keeps_their_marks() -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
     stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
-    tokens = qwen.token_ids("a <think>b</think>")
-    assert "".join(map(stream.push, tokens)) == "a <think>b</think>"
+    tokens = qwen.token_ids("\n a <think>b</think>")
+    assert "".join(map(stream.push, tokens)) == "\n a <think>b</think>"
+    assert stream.thought_tokens == 0
+
+
+def test_an_answer_of_white_space_has_no_thoughts() -> None:
+    qwen = thinking_qwen()
+    assert qwen.thought_ids is not None
+    stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
+    assert "".join(map(stream.push, qwen.token_ids("\n \n"))) + stream.finish() == "\n \n"
     assert stream.thought_tokens == 0
 
 
