@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
+from transformers.cache_utils import Cache
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen import families
+from arr_coc.qwen import families, loading
 from arr_coc.qwen.batching.step import check_slots
 from arr_coc.qwen.decode import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
@@ -181,6 +183,33 @@ def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Pat
     logger = logging.getLogger(FALLBACK_LOGGER)
     for text, kept in (("`f` is falling back to its reference PyTorch implementation because", False), ("else", True)):
         assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
+
+
+@pytest.mark.parametrize("method", ["get_conv_state", "get_recurrent_state", "is_recording_past"])
+def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.delattr(Cache, method)
+    with pytest.raises(
+        ModelError, match=rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {transformers.__version__} is"
+    ):
+        load_qwen(tiny_folder(tmp_path / "recurrent", "qwen3_5"))
+    assert answer_ids(AnswerSession(load_qwen(tiny_folder(tmp_path / "attending"))), [GROUP[0]])
+
+
+def test_an_older_transformers_is_named_before_weights_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[tuple[object, ...]] = []
+
+    def download(name: str, token: str | None, *files: object) -> Path:
+        fetched.append(files)
+        return tmp_path
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    monkeypatch.delattr(Cache, "get_conv_state")
+    monkeypatch.setattr(loading, "download", download)
+    with pytest.raises(ModelError, match=r"needs transformers 5\.21 or newer"):
+        load_qwen("owner/model")
+    assert fetched == [(("config.json",),)]
 
 
 @pytest.mark.parametrize(
