@@ -9,7 +9,7 @@ Calls of the stock model always pass positions, as three rows, and a cache: it t
 keeps no state between calls.
 
 Attention layers keep keys and values, which can be cut off after any token. A recurrent layer keeps one state, which is
-copied at every mark.
+copied at the first mark and at the newest two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from arr_coc.errors import ModelError, NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
-from arr_coc.qwen.families import ModelFamily
+from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
@@ -50,8 +50,8 @@ LayerState = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class CacheMark(Generic[Key]):
-    """End of one cached piece: its key, the number of tokens up to its end, and the next text position; once the cache
-    holds it, also the state of each recurrent layer there."""
+    """End of one cached piece: its key, the number of tokens up to its end, and the next text position; if the cache
+    keeps them, also the state of each recurrent layer there."""
 
     key: Key
     tokens: int
@@ -62,7 +62,8 @@ class CacheMark(Generic[Key]):
 class PrefixCache(Generic[Key]):
     """Cache of the decoder's layers, in `kv`, for a prompt whose pieces have keys.
 
-    A rewind to a mark is exact: tokens before it never depended on later ones. Batch size 1.
+    A rewind to a mark is exact: tokens before it never depended on later ones. States of recurrent layers are kept at
+    the first mark and at the newest NEWEST_STATES, whatever the number of frames. Batch size 1.
     """
 
     def __init__(self, kv: Any) -> None:
@@ -79,12 +80,15 @@ class PrefixCache(Generic[Key]):
         return self.marks[-1].position if self.marks else 0
 
     def rewind(self, keys: Sequence[Key]) -> int:
-        """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept."""
+        """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept. With
+        recurrent layers the run ends at a mark with states."""
         kept = 0
         for mark, key in zip(self.marks, keys, strict=False):
             if mark.key != key:
                 break
             kept += 1
+        while kept and self.recurrent and not self.marks[kept - 1].states:
+            kept -= 1
         del self.marks[kept:]
         tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
         if tokens < len(self) or self.recurrent:  # an answer changes states, and its tokens are not counted
@@ -142,13 +146,30 @@ class PrefixCache(Generic[Key]):
         self.show(0, ())
 
     def reach(self, marks: Sequence[CacheMark[Key]]) -> Sequence[CacheMark[Key]]:
-        """Add the marks, in order, whose tokens are all held, and return the others. With recurrent layers, the cache
-        must end at the last mark added."""
+        """Add the marks, in order, whose tokens are all held, and return the others. The cache must end at those
+        `with_states`."""
+        stateful = self.with_states(marks)
         reached = [mark for mark in marks if mark.tokens <= len(self)]
-        assert not self.recurrent or all(mark.tokens == len(self) for mark in reached), "its state has moved on"
-        states = self.states() if reached else ()
-        self.marks += [replace(mark, states=states) for mark in reached]
+        assert all(mark.tokens == len(self) for mark in reached if mark.tokens in stateful), "its state has moved on"
+        self.add([replace(mark, states=self.states()) if mark.tokens in stateful else mark for mark in reached])
         return marks[len(reached) :]
+
+    def with_states(self, marks: Sequence[CacheMark[Key]]) -> set[int]:
+        """Return the numbers of tokens at which states are copied when `marks` are added."""
+        total = len(self.marks) + len(marks)
+        kept = (0, *range(total - NEWEST_STATES, total))
+        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if self.recurrent and number in kept}
+
+    def add(self, marks: Sequence[CacheMark[Key]]) -> None:
+        """Add marks, with the states there, and drop states that are no longer kept."""
+        self.marks += marks
+        for number in range(1, len(self.marks) - NEWEST_STATES):
+            self.marks[number] = replace(self.marks[number], states=())
+
+    def stops(self, part: PromptPart) -> list[int]:
+        """Return the numbers of a part's tokens before each copy of states, with 0 and all, in order."""
+        before = part.tokens - part.length
+        return sorted({0, part.length, *(tokens - before for tokens in self.with_states(part.marks))})
 
     @property
     def bytes(self) -> int:
@@ -414,12 +435,6 @@ class PromptPart:
         """End a frame whose tokens have been added; text continues after it."""
         self.position = after_frame(self.position, grid)
 
-    @property
-    def stops(self) -> list[int]:
-        """Numbers of added tokens before each mark, with 0 and `length`, in order."""
-        before = self.tokens - self.length
-        return sorted({0, self.length, *(mark.tokens - before for mark in self.marks)})
-
     def inputs(self, begin: int = 0, end: int | None = None) -> dict[str, Any]:
         """Return the language model's arguments for the added tokens from `begin` on, up to `end`."""
         arguments: dict[str, Any] = {
@@ -450,10 +465,10 @@ def prefill(
     """Add a part to the cache and return the logits [vocabulary] after its last token, in the pass of which `probe` is
     entered.
 
-    With recurrent layers it is read mark by mark, as a layer's state is available only after the last token of a pass.
+    With recurrent layers a pass ends at each copy of the states, which are available only after its last token.
     """
     waiting: Sequence[CacheMark[Any]] = part.marks
-    for begin, end in pairwise(part.stops if cache.recurrent else (0, part.length)):
+    for begin, end in pairwise(cache.stops(part)):
         waiting = cache.reach(waiting)
         inputs = part.inputs(begin, end)
         with (probe if end == part.length else None) or nullcontext():

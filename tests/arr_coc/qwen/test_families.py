@@ -85,6 +85,25 @@ def test_memory(family: str, plainly: bool) -> None:
     assert answer_ids(speaking, [*GROUP, NOTHING_NEW]) == answer_ids(session(family), [*GROUP, NOTHING_NEW])
 
 
+@pytest.mark.parametrize("plainly", [True, False])
+def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool) -> None:
+    """Frames are read at once, one by one, and after a frame without a copy of the states."""
+    frames = [replace(frame(number, [number, number + 1]), place=None) for number in range(6)]
+    at_once, by_frame = session(family, plainly=plainly), session(family, plainly=plainly)
+    spoken = answer_ids(at_once, frames)  # type: ignore[arg-type]
+    for count in range(2, len(frames) + 1):
+        answer_ids(by_frame, frames[:count])  # type: ignore[arg-type]
+        assert by_frame.last.appended_tokens == (2 if count > 2 else 4)
+    for speaking in (at_once, by_frame):
+        cache = speaking.prompts.cache
+        assert len(cache.marks) == 7
+        assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent else 0)
+        assert answer_ids(speaking, frames) == spoken  # type: ignore[arg-type]
+        assert speaking.last.appended_tokens == 0
+        for other in ([*frames[:2], *frames[3:]], [*frames[:5], frames[0]]):
+            assert answer_ids(speaking, other) == answer_ids(session(family), other)  # type: ignore[arg-type]
+
+
 def test_slots(family: str) -> None:
     several = session(family, slots=3)
     for count in (1, 2, 3):
