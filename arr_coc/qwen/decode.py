@@ -9,12 +9,13 @@ Calls of the stock model always pass positions, as three rows, and a cache: it t
 keeps no state between calls.
 
 Attention layers keep keys and values, which can be cut off after any token. A recurrent layer keeps one state, which is
-copied at every mark.
+copied at the first mark and at the newest two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -23,10 +24,10 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from arr_coc.errors import NonFiniteError
+from arr_coc.errors import ModelError, NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
-from arr_coc.qwen.families import ModelFamily
+from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
@@ -34,11 +35,13 @@ from arr_coc.types import TileGrid
 
 try:
     from transformers.cache_utils import LinearAttentionLayer
-except ImportError:  # an older version, which has no family with recurrent layers either
+except ImportError:  # an older version, which `check_transformers` refuses for recurrent layers
     LinearAttentionLayer = object
 
 Key = TypeVar("Key")
 
+RECURRENT_TRANSFORMERS = "5.21"
+"""First version of transformers whose recurrent layers can be given states."""
 
 LayerState = tuple[torch.Tensor, torch.Tensor]
 """State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and its recurrent state
@@ -47,8 +50,8 @@ LayerState = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class CacheMark(Generic[Key]):
-    """End of one cached piece: its key, the number of tokens up to its end, and the next text position; once the cache
-    holds it, also the state of each recurrent layer there."""
+    """End of one cached piece: its key, the number of tokens up to its end, and the next text position; if the cache
+    keeps them, also the state of each recurrent layer there."""
 
     key: Key
     tokens: int
@@ -59,7 +62,8 @@ class CacheMark(Generic[Key]):
 class PrefixCache(Generic[Key]):
     """Cache of the decoder's layers, in `kv`, for a prompt whose pieces have keys.
 
-    A rewind to a mark is exact: tokens before it never depended on later ones. Batch size 1.
+    A rewind to a mark is exact: tokens before it never depended on later ones. States of recurrent layers are kept at
+    the first mark and at the newest NEWEST_STATES, whatever the number of frames. Batch size 1.
     """
 
     def __init__(self, kv: Any) -> None:
@@ -76,12 +80,15 @@ class PrefixCache(Generic[Key]):
         return self.marks[-1].position if self.marks else 0
 
     def rewind(self, keys: Sequence[Key]) -> int:
-        """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept."""
+        """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept. With
+        recurrent layers the run ends at a mark with states."""
         kept = 0
         for mark, key in zip(self.marks, keys, strict=False):
             if mark.key != key:
                 break
             kept += 1
+        while kept and self.recurrent and not self.marks[kept - 1].states:
+            kept -= 1
         del self.marks[kept:]
         tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
         if tokens < len(self) or self.recurrent:  # an answer changes states, and its tokens are not counted
@@ -139,13 +146,30 @@ class PrefixCache(Generic[Key]):
         self.show(0, ())
 
     def reach(self, marks: Sequence[CacheMark[Key]]) -> Sequence[CacheMark[Key]]:
-        """Add the marks, in order, whose tokens are all held, and return the others. With recurrent layers, the cache
-        must end at the last mark added."""
+        """Add the marks, in order, whose tokens are all held, and return the others. The cache must end at those
+        `with_states`."""
+        stateful = self.with_states(marks)
         reached = [mark for mark in marks if mark.tokens <= len(self)]
-        assert not self.recurrent or all(mark.tokens == len(self) for mark in reached), "its state has moved on"
-        states = self.states() if reached else ()
-        self.marks += [replace(mark, states=states) for mark in reached]
+        assert all(mark.tokens == len(self) for mark in reached if mark.tokens in stateful), "its state has moved on"
+        self.add([replace(mark, states=self.states()) if mark.tokens in stateful else mark for mark in reached])
         return marks[len(reached) :]
+
+    def with_states(self, marks: Sequence[CacheMark[Key]]) -> set[int]:
+        """Return the numbers of tokens at which states are copied when `marks` are added."""
+        total = len(self.marks) + len(marks)
+        kept = (0, *range(total - NEWEST_STATES, total))
+        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if self.recurrent and number in kept}
+
+    def add(self, marks: Sequence[CacheMark[Key]]) -> None:
+        """Add marks, with the states there, and drop states that are no longer kept."""
+        self.marks += marks
+        for number in range(1, len(self.marks) - NEWEST_STATES):
+            self.marks[number] = replace(self.marks[number], states=())
+
+    def stops(self, part: PromptPart) -> list[int]:
+        """Return the numbers of a part's tokens before each copy of states, with 0 and all, in order."""
+        before = part.tokens - part.length
+        return sorted({0, part.length, *(tokens - before for tokens in self.with_states(part.marks))})
 
     @property
     def bytes(self) -> int:
@@ -251,6 +275,20 @@ class RecurrentLayer(LinearAttentionLayer):
             for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
                 now.copy_(then)
         self.has_previous_state[0] = state is not None
+
+
+def check_transformers(family: ModelFamily, name: str) -> None:
+    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
+    than RECURRENT_TRANSFORMERS: its layers do not read their states by the methods of the cache."""
+    from transformers import __version__ as installed
+
+    methods = ("get_conv_state", "get_recurrent_state", "is_recording_past")
+    if family.recurrent and not all(hasattr(Cache, method) for method in methods):
+        raise ModelError(
+            f"{name} is a {family.title} model, which needs transformers {RECURRENT_TRANSFORMERS} or newer, and "
+            f"{installed} is installed",
+            "pip install --upgrade transformers",
+        )
 
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
@@ -397,12 +435,6 @@ class PromptPart:
         """End a frame whose tokens have been added; text continues after it."""
         self.position = after_frame(self.position, grid)
 
-    @property
-    def stops(self) -> list[int]:
-        """Numbers of added tokens before each mark, with 0 and `length`, in order."""
-        before = self.tokens - self.length
-        return sorted({0, self.length, *(mark.tokens - before for mark in self.marks)})
-
     def inputs(self, begin: int = 0, end: int | None = None) -> dict[str, Any]:
         """Return the language model's arguments for the added tokens from `begin` on, up to `end`."""
         arguments: dict[str, Any] = {
@@ -427,16 +459,20 @@ class PromptPart:
 
 
 @torch.inference_mode()
-def prefill(qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any]) -> torch.Tensor:
-    """Add a part to the cache and return the logits [vocabulary] after its last token.
+def prefill(
+    qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any], probe: AbstractContextManager[Any] | None = None
+) -> torch.Tensor:
+    """Add a part to the cache and return the logits [vocabulary] after its last token, in the pass of which `probe` is
+    entered.
 
-    With recurrent layers it is read mark by mark, as a layer's state is available only after the last token of a pass.
+    With recurrent layers a pass ends at each copy of the states, which are available only after its last token.
     """
     waiting: Sequence[CacheMark[Any]] = part.marks
-    for begin, end in pairwise(part.stops if cache.recurrent else (0, part.length)):
+    for begin, end in pairwise(cache.stops(part)):
         waiting = cache.reach(waiting)
         inputs = part.inputs(begin, end)
-        hidden = qwen.language_model(**inputs, past_key_values=cache.kv, use_cache=True).last_hidden_state
+        with (probe if end == part.length else None) or nullcontext():
+            hidden = qwen.language_model(**inputs, past_key_values=cache.kv, use_cache=True).last_hidden_state
     cache.reach(waiting)
     return qwen.model.lm_head(hidden[0, -1])
 
@@ -525,8 +561,9 @@ _UNFINISHED = "\ufffd"
 
 @dataclass(slots=True)
 class Thoughts:
-    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and the
-    number of `tokens` so far, including these two. `shown`: thoughts are part of the answer's text."""
+    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and, if they
+    have begun, the number of `tokens` so far, including these two and space before them. `shown`: thoughts are part of
+    the answer's text."""
 
     begin: int
     end: int
@@ -535,15 +572,13 @@ class Thoughts:
     ended: bool = False
     tokens: int = 0
 
-    def take(self, token: int) -> bool:
-        """Count the next token; return True if it belongs to thoughts. An answer that begins without thoughts has
-        none."""
-        if self.ended:
-            return False
+    def take(self, token: int, *, blank: bool) -> bool:
+        """Count the next token; return True if it belongs to thoughts, or is `blank`, white space that may precede
+        them. An answer that begins with other text has none. Not after they have ended."""
         self.begun = self.begun or token == self.begin
-        self.ended = not self.begun or token == self.end
-        self.tokens += self.begun
-        return self.begun
+        self.ended = token == self.end if self.begun else not blank
+        self.tokens += 1
+        return self.begun or blank
 
 
 class TextStream:
@@ -568,8 +603,7 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        if self._thoughts is not None and self._thoughts.take(token_id) and not self._thoughts.shown:
-            self._begins = True
+        if self._hides(token_id):
             return ""
         self._ids.append(token_id)
         piece = self._fresh(final=False)
@@ -581,11 +615,23 @@ class TextStream:
     @property
     def thought_tokens(self) -> int:
         """Number of tokens of thoughts so far."""
-        return 0 if self._thoughts is None else self._thoughts.tokens
+        return self._thoughts.tokens if self._thoughts is not None and self._thoughts.begun else 0
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
+
+    def _hides(self, token_id: int) -> bool:
+        """Return True if no text may be shown after this token, because it belongs to hidden thoughts or may precede
+        them; in the latter case it is kept for the next call."""
+        thoughts = self._thoughts
+        if thoughts is None or thoughts.ended:
+            return False
+        if not thoughts.take(token_id, blank=not self._decode([token_id]).strip()) or thoughts.shown:
+            return False
+        self._begins = thoughts.begun
+        self._ids = [] if thoughts.begun else [*self._ids, token_id]
+        return True
 
     def _up_to_stop(self, piece: str) -> str:
         if self.stopped or not self._stop_strings:

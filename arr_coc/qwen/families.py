@@ -21,9 +21,12 @@ SUPERSEDED_KEPT = 2
 """Most tokens of a group of pictures in the cache, as a multiple of those it shows, if superseded ones cannot leave it.
 A group ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
 
-STATES = 4
-"""Number of states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt,
-after an overview, and after a frame or a memory."""
+NEWEST_STATES = 2
+"""Number of newest marks of a cache at which it keeps a copy of the states, such as an overview and its frame."""
+
+STATES = 2 + NEWEST_STATES
+"""Most states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt and at
+the newest marks."""
 
 
 @dataclass(frozen=True, slots=True)

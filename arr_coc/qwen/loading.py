@@ -21,6 +21,7 @@ from arr_coc.layer_weights import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
+from arr_coc.qwen.decode import check_transformers
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
 from arr_coc.qwen.families import TOWER_FAMILIES, family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
@@ -82,9 +83,11 @@ def load_qwen(
     model_id = folder.resolve().name if folder else str(name)
     if folder is None:
         # The architecture is checked before gigabytes of weights are fetched.
-        family_of(read_config(download(model_id, token, ("config.json",))).get("model_type"), model_id)
+        config = read_config(download(model_id, token, ("config.json",)))
+        check_transformers(family_of(config.get("model_type"), model_id), model_id)
         folder = download(model_id, token)
     facts = ModelSpec.read(folder, model_id)
+    check_transformers(facts.family, model_id)
     on_cuda = target.type == "cuda" or device_map is not None
     check_quantisation(facts.quantised, model_id, cuda=on_cuda)
     small = next((name for name in SMALL_DTYPES if name == str(dtype).removeprefix("torch.")), None)

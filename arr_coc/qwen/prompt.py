@@ -166,6 +166,12 @@ class PreparedPrompt:
     opens_thoughts: bool = False
 
 
+def last_turn(qwen: QwenVL, pieces: Sequence[Ids | Packet]) -> Ids:
+    """Return the ids of a prompt behind its last frame, from the beginning of the last turn on."""
+    ids, turn = pieces[-1] if isinstance(pieces[-1], tuple) else (), qwen.token_ids(TURN)
+    return ids[max((at for at, token in enumerate(ids) if [token] == turn), default=0) :]
+
+
 def is_group(packets: Sequence[Packet]) -> TypeGuard[Sequence[TokenPacket]]:
     """Return True if packets are frames of a group of pictures."""
     return bool(packets) and all(isinstance(packet, TokenPacket) and packet.place is not None for packet in packets)
@@ -244,7 +250,7 @@ class PromptBuilder:
             embeds=self._qwen.embed([]) if newest is None else newest.tokens.embeds[0],
             regions=torch.zeros(0, 3, dtype=torch.int64) if newest is None else newest.regions[0],
             appended_tokens=visual_tokens,
-            opens_thoughts=self._qwen.opens_thoughts(pieces[-1]) if isinstance(pieces[-1], tuple) else False,
+            opens_thoughts=self._qwen.opens_thoughts(last_turn(self._qwen, pieces)),
         )
 
     def check_chat(self, pieces: Sequence[Ids | Packet]) -> None:

@@ -5,6 +5,7 @@ Rotated keys could be rotated again to another position, but in bfloat16 each ro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ from arr_coc.types import QueryEmbedding
 
 TEXTS_KEPT = 128
 """Number of texts whose token ids are cached: twice the clients of a server."""
+
+_INSIDE_THINKING_MARK = re.compile("|".join(f"(?<={mark[0]})(?={mark[1:]})" for mark in THINKING_MARKS))
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,8 @@ class QwenVL:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def plain_token_ids(self, text: str) -> list[int]:
-        """Return the token ids of untrusted text: "<|im_end|>" in it is ten characters, not the end of a turn.
+        """Return the token ids of untrusted text: "<|im_end|>" in it is ten characters, not the end of a turn, and
+        "<think>" begins no thoughts.
 
         Ids of recent texts are cached, as one question is asked about many frames.
         """
@@ -174,7 +178,13 @@ class QwenVL:
         if text not in known:
             if len(known) >= TEXTS_KEPT:
                 known.clear()
-            known[text] = tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+            # The marks of thoughts are tokens, but not special ones, which the tokenizer splits.
+            parts = _INSIDE_THINKING_MARK.split(text)
+            known[text] = tuple(
+                token
+                for part in parts
+                for token in self.tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            )
         return list(known[text])
 
     @cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -155,8 +154,7 @@ def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
     layers that would take a pass for each mark, so a decoder that `decodes_plainly` uses `prefill_packed`."""
     if prompt.cache.recurrent and qwen.decodes_plainly:
         return prefill_packed(qwen, [prompt])
-    with prompt.probe or nullcontext():
-        return prefill(qwen, prompt.part, prompt.cache)[None]
+    return prefill(qwen, prompt.part, prompt.cache, prompt.probe)[None]
 
 
 class Slot:

@@ -73,7 +73,7 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
     cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
     hidden = through_layers(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device))
     for index, prompt in enumerate(prompts):
-        prompt.cache.marks += recur.marks(index)
+        prompt.cache.add(recur.marks(index))
     return logits_of(qwen, hidden[[end - 1 for end in attend.ends]])
 
 
@@ -135,8 +135,8 @@ class _PackedAttention:
 
 
 class _PackedRecurrence:
-    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer runs from mark to mark, and its
-    state is copied at each."""
+    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses where its state is
+    copied."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
@@ -148,8 +148,8 @@ class _PackedRecurrence:
         mixed = []
         for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
             kv, before = prompt.cache.kv, prompt.part.tokens - prompt.part.length
-            marked = {mark.tokens - before for mark in prompt.part.marks}
-            for begin, end in pairwise(prompt.part.stops):
+            marked = {tokens - before for tokens in prompt.cache.with_states(prompt.part.marks)}
+            for begin, end in pairwise(prompt.cache.stops(prompt.part)):
                 if begin in marked:
                     states.setdefault(begin, []).append(kv.layers[number].snapshot())
                 mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])

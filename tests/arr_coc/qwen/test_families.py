@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
+from transformers.cache_utils import Cache
 
 from arr_coc.errors import ModelError
-from arr_coc.qwen import families
+from arr_coc.qwen import families, loading
 from arr_coc.qwen.batching.step import check_slots
 from arr_coc.qwen.decode import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
@@ -82,6 +85,25 @@ def test_memory(family: str, plainly: bool) -> None:
     assert answer_ids(speaking, [*GROUP, NOTHING_NEW]) == answer_ids(session(family), [*GROUP, NOTHING_NEW])
 
 
+@pytest.mark.parametrize("plainly", [True, False])
+def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool) -> None:
+    """Frames are read at once, one by one, and after a frame without a copy of the states."""
+    frames = [replace(frame(number, [number, number + 1]), place=None) for number in range(6)]
+    at_once, by_frame = session(family, plainly=plainly), session(family, plainly=plainly)
+    spoken = answer_ids(at_once, frames)  # type: ignore[arg-type]
+    for count in range(2, len(frames) + 1):
+        answer_ids(by_frame, frames[:count])  # type: ignore[arg-type]
+        assert by_frame.last.appended_tokens == (2 if count > 2 else 4)
+    for speaking in (at_once, by_frame):
+        cache = speaking.prompts.cache
+        assert len(cache.marks) == 7
+        assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent else 0)
+        assert answer_ids(speaking, frames) == spoken  # type: ignore[arg-type]
+        assert speaking.last.appended_tokens == 0
+        for other in ([*frames[:2], *frames[3:]], [*frames[:5], frames[0]]):
+            assert answer_ids(speaking, other) == answer_ids(session(family), other)  # type: ignore[arg-type]
+
+
 def test_slots(family: str) -> None:
     several = session(family, slots=3)
     for count in (1, 2, 3):
@@ -117,13 +139,27 @@ def slot_bytes(family: str) -> int:
     return keys + families.STATES * states
 
 
-def test_glance(family: str) -> None:
-    speaking = session(family)
+@pytest.mark.parametrize("plainly", [True, False])
+def test_glance(family: str, plainly: bool) -> None:
+    speaking = session(family, plainly=plainly)
     answer_ids(speaking, GROUP[:2])  # type: ignore[arg-type]
     looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
     assert looked.attention.max() == 1
     assert len(looked.attention) == len(looked.regions) == 5
     assert answer_ids(speaking, GROUP) == answer_ids(session(family), GROUP)  # type: ignore[arg-type]
+
+
+def test_attention_does_not_depend_on_the_passes_of_a_prefill(family: str) -> None:
+    """A glance at an overview, a glance at a group of pictures, and an answer's feedback."""
+    overview = replace(frame(0, [0, 1, 2, 3]), place=None, overview=4)
+    seen: list[list[torch.Tensor]] = []
+    for plainly in (True, False):
+        speaking = session(family, plainly=plainly)
+        found = [speaking.glance(overview, QUERY).feedback, speaking.glance(GROUP[:2], QUERY).feedback]
+        answer_ids(speaking, [frame(80, [0, 3, 7])])
+        seen.append([torch.from_numpy(feedback.attention) for feedback in (*found, speaking.last.feedback)])
+    for one, other in zip(*seen, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -166,6 +202,33 @@ def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Pat
     logger = logging.getLogger(FALLBACK_LOGGER)
     for text, kept in (("`f` is falling back to its reference PyTorch implementation because", False), ("else", True)):
         assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
+
+
+@pytest.mark.parametrize("method", ["get_conv_state", "get_recurrent_state", "is_recording_past"])
+def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.delattr(Cache, method)
+    with pytest.raises(
+        ModelError, match=rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {transformers.__version__} is"
+    ):
+        load_qwen(tiny_folder(tmp_path / "recurrent", "qwen3_5"))
+    assert answer_ids(AnswerSession(load_qwen(tiny_folder(tmp_path / "attending"))), [GROUP[0]])
+
+
+def test_an_older_transformers_is_named_before_weights_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[tuple[object, ...]] = []
+
+    def download(name: str, token: str | None, *files: object) -> Path:
+        fetched.append(files)
+        return tmp_path
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    monkeypatch.delattr(Cache, "get_conv_state")
+    monkeypatch.setattr(loading, "download", download)
+    with pytest.raises(ModelError, match=r"needs transformers 5\.21 or newer"):
+        load_qwen("owner/model")
+    assert fetched == [(("config.json",),)]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,35 @@ def test_a_system_prompt_about_thoughts_begins_none() -> None:
     assert qwen.tokenizer.decode(ids.after_query).endswith("assistant\n")
 
 
+HYBRID = SWITCHED.replace("{% else %}<think>\n", "")
+"""Template that ends thoughts if they are switched off, and begins none, as Qwen3's."""
+
+ABOUT_THOUGHTS = "what is <think> ?"
+
+
+def test_a_question_about_thoughts_begins_none() -> None:
+    qwen = thinking_qwen(HYBRID)
+    ids = qwen.plain_token_ids(f"{ABOUT_THOUGHTS} </think>")
+    assert not {*ids} & {*qwen.thought_ids}  # type: ignore[misc]
+    assert qwen.tokenizer.decode(ids) == f"{ABOUT_THOUGHTS} </think>"
+    model, picture = ARRCOCQwen(qwen), np.zeros((64, 64, 3), np.uint8)
+    content = [{"type": "image", "image": picture}, {"type": "text", "text": ABOUT_THOUGHTS}]
+    for thinking in ("off", "hide"):
+        answer = model.generate(messages=[{"role": "user", "content": content}], max_tokens=5, thinking=thinking)
+        assert answer.text
+        assert answer.token_ids == model.generate(picture, ABOUT_THOUGHTS, 5, thinking=thinking).token_ids
+
+
+def test_only_the_last_turn_of_a_chat_begins_thoughts() -> None:
+    """A processor of transformers reads marks in the text of a question."""
+    speaking = session("off")
+    builder, qwen = speaking.prompts, speaking.qwen
+    question = f"<|im_start|>user\n{ABOUT_THOUGHTS}<|im_end|>\n<|im_start|>assistant\n"
+    for text, opens in ((question, False), (f"{question}<think>\n", True), (f"{question}<think></think>", False)):
+        prompt = builder.make_chat([tuple(qwen.token_ids(text))], lambda: None)
+        assert prompt.opens_thoughts == opens
+
+
 def test_a_template_without_thoughts_is_the_same() -> None:
     qwen = tiny_qwen("qwen3_5")
     assert prompt_ids(qwen, None) == prompt_ids(qwen, None, thinking=True)
@@ -85,7 +114,14 @@ def test_thoughts_are_shown_or_left_out_and_counted() -> None:
     assert speaking.last.thought_tokens == 0
 
 
-@pytest.mark.parametrize(("begun", "ids"), [(True, "red </think>\n\n square"), (False, "<think>red</think> square")])
+@pytest.mark.parametrize(
+    ("begun", "ids"),
+    [
+        (True, "red </think>\n\n square"),
+        (False, "<think>red</think> square"),
+        (False, "\n \n<think>red</think> square"),
+    ],
+)
 @pytest.mark.parametrize("shown", [True, False])
 def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> None:
     qwen = thinking_qwen()
@@ -103,8 +139,16 @@ def test_an_answer_that_begins_without_thoughts_keeps_their_marks() -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
     stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
-    tokens = qwen.token_ids("a <think>b</think>")
-    assert "".join(map(stream.push, tokens)) == "a <think>b</think>"
+    tokens = qwen.token_ids("\n a <think>b</think>")
+    assert "".join(map(stream.push, tokens)) == "\n a <think>b</think>"
+    assert stream.thought_tokens == 0
+
+
+def test_an_answer_of_white_space_has_no_thoughts() -> None:
+    qwen = thinking_qwen()
+    assert qwen.thought_ids is not None
+    stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
+    assert "".join(map(stream.push, qwen.token_ids("\n \n"))) + stream.finish() == "\n \n"
     assert stream.thought_tokens == 0
 
 
