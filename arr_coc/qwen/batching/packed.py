@@ -135,7 +135,7 @@ class _PackedAttention:
 
 
 class _PackedRecurrence:
-    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses where its state is
+    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses at which its state is
     copied."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
