@@ -53,8 +53,11 @@ def transformers(model: Path, picture: Path, tokens: int, threads: int, dtype: s
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     torch.set_num_threads(threads)
-    stock = AutoModelForImageTextToText.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
-    tokenizer, processor = AutoTokenizer.from_pretrained(model), AutoImageProcessor.from_pretrained(model)
+    stock = AutoModelForImageTextToText.from_pretrained(
+        model, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+    ).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=False)
     image = Image.open(picture).convert("RGB")
 
     class Streamer:

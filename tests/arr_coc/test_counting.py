@@ -30,6 +30,7 @@ NEVER_ONE = {
     "memory_bytes",
     "len(data)",
     "TEXT_TOKENS_MAX",
+    "IGNORED",
     "BUDGET_MAX",
     "bufsize",
     "figures.fps",

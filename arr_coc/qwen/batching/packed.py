@@ -135,8 +135,8 @@ class _PackedAttention:
 
 
 class _PackedRecurrence:
-    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses at which its state is
-    copied."""
+    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses at
+    every place of a copied state."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
