@@ -156,9 +156,11 @@ class PrefixCache(Generic[Key]):
 
     def with_states(self, marks: Sequence[CacheMark[Key]]) -> set[int]:
         """Return the numbers of tokens at which states are copied when `marks` are added."""
+        if not self.recurrent:
+            return set()
         total = len(self.marks) + len(marks)
         kept = (0, *range(total - NEWEST_STATES, total))
-        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if self.recurrent and number in kept}
+        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if number in kept}
 
     def add(self, marks: Sequence[CacheMark[Key]]) -> None:
         """Add marks, with the states there, and drop states that are no longer kept."""
@@ -166,10 +168,10 @@ class PrefixCache(Generic[Key]):
         for number in range(1, len(self.marks) - NEWEST_STATES):
             self.marks[number] = replace(self.marks[number], states=())
 
-    def stops(self, part: PromptPart) -> list[int]:
-        """Return the numbers of a part's tokens before each copy of states, with 0 and all, in order."""
+    def copies(self, part: PromptPart) -> set[int]:
+        """Return the numbers of a part's tokens before each copy of states."""
         before = part.tokens - part.length
-        return sorted({0, part.length, *(tokens - before for tokens in self.with_states(part.marks))})
+        return {tokens - before for tokens in self.with_states(part.marks)}
 
     @property
     def bytes(self) -> int:
@@ -468,7 +470,7 @@ def prefill(
     With recurrent layers a pass ends at each copy of the states, which are available only after its last token.
     """
     waiting: Sequence[CacheMark[Any]] = part.marks
-    for begin, end in pairwise(cache.stops(part)):
+    for begin, end in pairwise(sorted({0, part.length, *cache.copies(part)})):
         waiting = cache.reach(waiting)
         inputs = part.inputs(begin, end)
         with (probe if end == part.length else None) or nullcontext():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -135,26 +134,27 @@ class _PackedAttention:
 
 
 class _PackedRecurrence:
-    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses at
-    every place of a copied state."""
+    """Recurrent layers over each prompt's tokens, from the states in its cache. A layer pauses at each copy of its
+    state."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
         self._counts = list(counts)
-        self._states: list[dict[int, list[LayerState | None]]] = [{} for _ in prompts]
+        self._states: list[dict[int, list[LayerState | None]]] = [
+            {copy: [] for copy in prompt.cache.copies(prompt.part)} for prompt in prompts
+        ]
 
     def __call__(self, number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Recur`."""
         mixed = []
         for prompt, states, rows in zip(self._prompts, self._states, entering.split(self._counts), strict=True):
-            kv, before = prompt.cache.kv, prompt.part.tokens - prompt.part.length
-            marked = {tokens - before for tokens in prompt.cache.with_states(prompt.part.marks)}
-            for begin, end in pairwise(prompt.cache.stops(prompt.part)):
-                if begin in marked:
-                    states.setdefault(begin, []).append(kv.layers[number].snapshot())
-                mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])
-            if len(rows) in marked:
-                states.setdefault(len(rows), []).append(kv.layers[number].snapshot())
+            kv, begin = prompt.cache.kv, 0
+            for end in sorted({len(rows), *states}):
+                if begin < end:
+                    mixed.append(layer(hidden_states=rows[None, begin:end], cache_params=kv)[0])
+                if end in states:
+                    states[end].append(kv.layers[number].snapshot())
+                begin = end
         return torch.cat(mixed)
 
     def marks(self, index: int) -> list[CacheMark[Any]]:
