@@ -26,6 +26,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import Encode, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
+from benchmarks.support.harness import resident_mib
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.runtime.child import python_command, python_environment
@@ -259,7 +260,7 @@ def way_named(qwen: QwenVL, name: str) -> AnswerWay:
 
 
 ANSWERS = 2
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_CLEAR = Path("/proc/self/clear_refs")
 _FORGET_PEAK = "5"
 """Written to `clear_refs`, it makes the peak what is resident now (proc(5))."""
 
@@ -272,11 +273,6 @@ def peak_mib(way: str, device: str, dtype: str) -> float | None:
     return None if peak == "None" else float(peak)
 
 
-def _resident_mib(name: str) -> float:
-    lines = _STATUS.read_text("ascii", errors="replace").splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
-
-
 def main() -> None:
     name, device, dtype = sys.argv[1:]
     qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
@@ -287,13 +283,13 @@ def main() -> None:
         before = torch.cuda.memory_allocated() / 2**20
     elif _CLEAR.exists():
         _CLEAR.write_text(_FORGET_PEAK)
-        before = _resident_mib("VmRSS")
+        before = resident_mib("self", "VmRSS")
     else:
         print(None)
         return
     for index, picture in enumerate(frames):
         way.take(picture, index)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if on_cuda else _resident_mib("VmHWM")
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_cuda else resident_mib("self")
     print(round(peak - before, 1))
 
 

@@ -1,4 +1,4 @@
-"""Figures of a list of times, and the JSON report of a benchmark."""
+"""Figures of a list of times, memory of a process, and the JSON report of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def percentiles(values: Sequence[float], digits: int | None = None) -> dict[str,
     p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist()
     figures = {"p50": p50, "p95": p95, "p99": p99, "max": max(values)}
     return figures if digits is None else {name: round(value, digits) for name, value in figures.items()}
+
+
+def resident_mib(process: int | str, field: str = "VmHWM") -> float:
+    """Return a process's largest resident size so far, or another `field` of its status, by proc(5)."""
+    lines = Path(f"/proc/{process}/status").read_text("ascii", errors="replace").splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def write_report(path: Path, report: Any) -> None:

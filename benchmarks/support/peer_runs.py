@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from benchmarks.support.harness import resident_mib
+
 QUERY = "What do you see?"
 
 Answer = Callable[[Callable[[], None]], int]
@@ -149,9 +151,7 @@ def main() -> None:
                 }
             )
     # `getrusage` would count the parent's memory, too.
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    peak = int(status.partition("VmHWM:")[2].split()[0]) // 1024
-    print(json.dumps({"tokens": visual, "peak_mib": peak, "answers": rows}), flush=True)
+    print(json.dumps({"tokens": visual, "peak_mib": int(resident_mib("self")), "answers": rows}), flush=True)
 
 
 if __name__ == "__main__":

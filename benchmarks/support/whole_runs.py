@@ -28,6 +28,7 @@ from transformers import AutoImageProcessor
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import Rgb
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, Stock, speak_on
+from benchmarks.support.harness import resident_mib
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
 from stream.events import Answer
 from stream.runtime.frame_stages import run_in_threads
@@ -57,12 +58,6 @@ class RunFigures:
     cpu_s: list[float]
     peak_mib: dict[str, float]
     frames: list[int]
-
-
-def resident_mib(process: int | str) -> float:
-    """The largest resident size that a process has had, by proc(5)."""
-    lines = Path(f"/proc/{process}/status").read_text("ascii", errors="replace").splitlines()
-    return round(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024, 1)
 
 
 def processor_s(processes: Iterable[int]) -> float:
@@ -96,7 +91,7 @@ def run_pipeline(model: str, clip: str, way: str, count: int) -> RunFigures:
             answers.append(event)
             ends_s.append(time.monotonic())
             cpu_s.append(processor_s(run.processes().values()))
-            peak_mib = {name: resident_mib(pid) for name, pid in run.processes().items()}
+            peak_mib = {name: round(resident_mib(pid), 1) for name, pid in run.processes().items()}
     return RunFigures(
         way=way,
         visual_tokens=answers[1].tokens_used,
@@ -134,7 +129,7 @@ def run_stock(model: str, clip: str, numbers: Sequence[int]) -> RunFigures:
         answers=answers[1:],
         gaps_s=differences(ends_s),
         cpu_s=differences(cpu_s),
-        peak_mib={STOCK: resident_mib("self")},
+        peak_mib={STOCK: round(resident_mib("self"), 1)},
         frames=list(numbers),
     )
 
