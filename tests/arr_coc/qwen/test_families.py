@@ -25,12 +25,11 @@ from arr_coc.qwen.encoding import encode_packet
 from arr_coc.qwen.loading import FALLBACK_LOGGER, load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.options import AnswerOptions, Decoding
-from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import Encode
 from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
-from tests.arr_coc.qwen.test_parity import GRID, QUERY, Stock, frame_packet, own_logits, token_packet
+from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
 from tests.support.models import FAMILIES, tiny_folder, tiny_qwen
 
 OTHER_QUERY = "Say what happens."
@@ -63,11 +62,7 @@ def test_all_of_the_table_are_tested() -> None:
 def test_parity(family: str, encode: Encode) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
-    packet = (
-        token_packet(qwen, stock, torch.arange(GRID.tiles))
-        if encode == "sparse"
-        else frame_packet(stock, grid_regions(GRID))
-    )
+    packet = whole_packet(qwen, stock, encode)
     logits = own_logits(qwen, encode_packet(qwen, packet, encode))
     torch.testing.assert_close(logits, stock.logits(), atol=1e-5, rtol=0)
 

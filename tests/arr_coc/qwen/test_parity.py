@@ -79,6 +79,13 @@ def token_packet(qwen: QwenVL, stock: Stock, tiles: torch.Tensor) -> TokenPacket
     return TokenPacket(STAMP, GRID, regions, np.ones(len(tiles), np.float32), pixels.numpy())
 
 
+def whole_packet(qwen: QwenVL, stock: Stock, encode: Encode) -> TokenPacket | FramePacket:
+    """A packet of all tiles, of the kind that the encoding takes."""
+    if encode in NEEDS_TOKENS_ONLY:
+        return token_packet(qwen, stock, torch.arange(GRID.tiles))
+    return frame_packet(stock, grid_regions(GRID))
+
+
 def own_logits(qwen: QwenVL, frame: EncodedFrame) -> torch.Tensor:
     ids = AnswerSession(qwen).prompts.ids
     part = PromptPart(qwen, 0, 0)
@@ -94,12 +101,10 @@ def own_logits(qwen: QwenVL, frame: EncodedFrame) -> torch.Tensor:
 def test_all_tokens_give_the_stock_logits(family: str, encode: Encode) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
-    tiles = torch.arange(GRID.tiles)
-    chosen = encode in NEEDS_TOKENS_ONLY
-    packet = token_packet(qwen, stock, tiles) if chosen else frame_packet(stock, grid_regions(GRID))
+    packet = whole_packet(qwen, stock, encode)
     memory = IncrementalEncoder()
     if encode == "incremental":
-        before = token_packet(qwen, stock, tiles)
+        before = token_packet(qwen, stock, torch.arange(GRID.tiles))
         memory.encode(qwen, replace(before, pixels=255 - before.pixels))
     frame = encode_packet(qwen, packet, encode, memory)
     torch.testing.assert_close(own_logits(qwen, frame), stock.logits(), atol=1e-5, rtol=0)
@@ -122,11 +127,7 @@ def test_pruned_tokens_keep_their_positions(family: str) -> None:
 def test_greedy_answers_equal_stock_generation(family: str, encode: Encode) -> None:
     qwen = tiny_qwen(family)
     stock = Stock(qwen)
-    packet = (
-        token_packet(qwen, stock, torch.arange(GRID.tiles))
-        if encode in NEEDS_TOKENS_ONLY
-        else frame_packet(stock, grid_regions(GRID))
-    )
+    packet = whole_packet(qwen, stock, encode)
     generated = stock.model.generate(**stock.inputs, max_new_tokens=16, do_sample=False)[0, stock.ids.shape[1] :]
     expected = qwen.tokenizer.decode(generated, skip_special_tokens=True)
     session = AnswerSession(qwen, AnswerOptions(encode, Decoding(max_tokens=16)))
