@@ -26,7 +26,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_name("words.toml")
-TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+TEXTS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,18 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
     comment: list[str] = []
     first, before = 0, ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and (not comment or token.start[0] == first + len(comment)):
-            first = first if comment else token.start[0]
-            comment.append(token.string)
-            continue
-        if comment and token.type not in (tokenize.NL, tokenize.NEWLINE):
+        line = token.start[0]
+        continues = token.type == tokenize.COMMENT and line == first + len(comment)
+        if comment and not continues and token.type not in (tokenize.NL, tokenize.NEWLINE):
             yield first, "\n".join(comment)
             comment = []
         if token.type == tokenize.COMMENT:
-            first, comment = token.start[0], [token.string]
+            first = first if comment else line
+            comment.append(token.string)
         elif token.type in TEXTS:
-            yield token.start[0], token.string
+            yield line, token.string
         elif before in ("def", "class") and "_" in token.string:  # names of one word may be a protocol's
-            yield token.start[0], token.string.replace("_", " ")
+            yield line, token.string.replace("_", " ")
         before = token.string
 
 
