@@ -235,6 +235,40 @@ class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
     probability: float | None = None
 
 
+class SideText(Event, frozen=True, tag="side-text"):
+    """A piece of the answer to side question `question`."""
+
+    question: int
+    text: str
+
+
+class SideAnswer(Event, frozen=True, tag="side"):
+    """The whole answer to side question `question`, about `frames` frames from `start_s` to `end_s`. It is no caption:
+    the run's own answers go on as if it had not been asked.
+
+    `tokens_used` visual tokens, of `tokens_total` tiles; `text_tokens` of the answer, `prefilled_tokens` of its prompt.
+    """
+
+    question: int
+    query: str
+    text: str
+    frame_index: int
+    start_s: float
+    end_s: float
+    frames: int
+    tokens_used: int
+    tokens_total: int
+    text_tokens: int
+    prefilled_tokens: int
+
+
+class SideRefused(Event, frozen=True, tag="side-refused"):
+    """Side question `question` gets no answer, for `error`."""
+
+    question: int
+    error: str
+
+
 class AnswerCancelled(Event, frozen=True, tag="cancelled"):
     """An answer was cancelled while it was being spoken: no `Answer` follows, and its text is not a caption.
 
@@ -458,6 +492,9 @@ AnyEvent: TypeAlias = (
     | Glance
     | Answer
     | AnswerUnchanged
+    | SideText
+    | SideAnswer
+    | SideRefused
     | AnswerCancelled
     | YesNoResult
     | VerdictChanged
@@ -469,7 +506,14 @@ AnyEvent: TypeAlias = (
     | Summary
 )
 
-OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture, SegmentWritten)
+OF_FRAMES: tuple[type[Event], ...] = (
+    FrameReady,
+    AnswerDeltaEvent,
+    SideText,
+    Explanation,
+    AskedPicture,
+    SegmentWritten,
+)
 """Events that are no lines of text: too many, in pieces, or for a separate output."""
 
 

@@ -18,6 +18,7 @@ from msgspec import structs
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
 from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
+from stream.answer.side import SIDE
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice, QueryChanged
@@ -215,7 +216,7 @@ class AnswerClient:
         request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow)
         if wants_answer:
             request.history = self.requests.history.newest
-            if self._next_query is None:
+            if self._next_query is None and trigger != SIDE:
                 request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
         self.requests.open(request)
         self._send_open(now_ns)

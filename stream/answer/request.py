@@ -17,6 +17,7 @@ from msgspec import structs
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.memory import SentGroup
+from stream.answer.side import SIDE
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -486,6 +487,8 @@ class RequestTracker:
         glance, costs = self._last_glance, self._glance_costs
         self._last_glance, self._glance_costs = None, GlanceCosts()
         answer = request.to_answer_event(reply, now_ns, costs)
+        if answer.trigger == SIDE:
+            return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
         point = self.history.compared(answer, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
         if point is answer and request.shadow is not None:

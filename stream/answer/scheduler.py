@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,11 +11,12 @@ from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
+from stream.answer.side import RUN_OVER, SIDE, SideQuestions
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Event, Notice, QueryChanged, YesNoResult
+from stream.events import Event, Notice, QueryChanged, SideRefused, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
 from stream.untrusted import GLANCES_A_TURN_MAX
@@ -39,6 +40,8 @@ NO_MEMORY = (
 
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
+
+NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
 
 WATCHES_ONLY = "this run has only a standing query; give -q beside --until to ask other questions"
 
@@ -158,6 +161,7 @@ class AnswerScheduler:
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
         self._standing = None if policy.standing_query is None else StandingQuery(policy.standing_query)
+        self._sides = SideQuestions()
         self._answers_queries = policy.standing_query is None or not policy.standing_query.only_query
         self._lost_answers = self._answers = 0
         self._glances = self._stale_glances = 0
@@ -238,6 +242,7 @@ class AnswerScheduler:
         if self._standing is not None:
             self._standing.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
         if self._policy.lockstep:
+            self._finish_side_questions()
             self._ask_and_wait()
         else:
             self.ask_if_due()
@@ -253,6 +258,8 @@ class AnswerScheduler:
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
         self._finishing = True
+        self._emit(self._sides.finish())
+        self._finish_side_questions()
         if last_answer:
             self._triggers.finish()
             if self._standing is not None:
@@ -267,7 +274,9 @@ class AnswerScheduler:
         self._control.check()
         client = self.client
         query = self._control.take_query()
-        if query is not None and self._answers_queries:
+        if query is not None and self._answers_queries and self._sides.holds:
+            self._sides.change_own(query)
+        elif query is not None and self._answers_queries:
             client.set_query(query)
         elif query is not None:
             self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
@@ -275,9 +284,12 @@ class AnswerScheduler:
             self.connection.set_servers(servers)
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
-        if self._standing is not None and client.requests.lost_answers > self._lost_answers:
-            self._standing.triggers.retry()
+        if client.requests.lost_answers > self._lost_answers:
+            if self._standing is not None:
+                self._standing.triggers.retry()
+            self._emit(self._sides.lose())
         self._lost_answers = client.requests.lost_answers
+        self._ask_aside()
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
@@ -307,11 +319,30 @@ class AnswerScheduler:
                 if self._standing.is_finished(event):
                     self._control.end(FOUND)
         else:
-            self._observer.on_event(outcome)
+            aside = self._sides.events_of(outcome)
+            self._emit([outcome] if aside is None else aside)
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._observer.on_event(event)
+
+    def _ask_aside(self) -> None:
+        """Take new side questions, and set the query of the next one, or the run's own again, if nothing is in
+        flight."""
+        for question in self._control.take_side_questions():
+            if self._finishing or self._options.journal is not None:
+                reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
+                self._emit([SideRefused(question=question.number, error=reason)])
+            else:
+                self._emit(self._sides.add(question))
+        if self.client.ready and not self.client.busy and (query := self._sides.next_query(self._query)) is not None:
+            self.client.set_query(query)
 
     @property
     def _due(self) -> bool:
         """True if an answer or an evaluation of the standing query is due."""
+        if self._sides.holds:
+            return self._sides.due
         standing = self._standing is not None and self._standing.triggers.due is not None
         return standing or self._triggers.due is not None
 
@@ -325,8 +356,11 @@ class AnswerScheduler:
         assert hello is not None
         self._check_standing_query(hello)
         self._observer.on_model(hello, embedding)
+        aside = self._sides.accept(embedding.text)
         if self._model_known:
-            if embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
+            if aside:
+                pass
+            elif embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
                 self._triggers.ask()
         else:
             self._report_model(hello)
@@ -356,7 +390,10 @@ class AnswerScheduler:
         if event is None:
             return
         self.connection.flush()
-        self._observer.on_event(event)
+        if event.trigger == SIDE:
+            self._sides.send_again()
+        else:
+            self._observer.on_event(event)
         if self._standing is not None:
             self._standing.triggers.retry()
 
@@ -394,6 +431,16 @@ class AnswerScheduler:
                 self._send_packet()
         self._wait_for(lambda: not self.client.busy)
 
+    def _finish_side_questions(self) -> None:
+        """Wait for the answers to side questions, and for the run's own query to be in force again."""
+        while self._sides.holds:
+            self._wait_for(lambda: self._sides.due or not self._sides.holds)
+            if not self._sides.due:
+                return
+            self._ask_and_wait()
+            if self._sides.due:  # its frame is gone
+                return
+
     def _glance_and_wait(self) -> None:
         """Glance if that is due, or recall the glance from the journal, and wait for the result."""
         self._wait_for(lambda: not self.client.busy)
@@ -428,13 +475,15 @@ class AnswerScheduler:
         if packet is None:
             return
         self._glances = 0
-        wants_answer = self._triggers.due is not None
-        trigger: str = self._triggers.fire() if wants_answer else ""
+        aside = self._sides.due
+        wants_answer = aside or self._triggers.due is not None
+        trigger: str = SIDE if aside else self._triggers.fire() if wants_answer else ""
         yes_no_trigger: str = ""
         if self._standing is not None:
             yes_no_trigger = self._standing.triggers.fire() or trigger
             self._observer.on_yes_no()
-        shadow = self._observer.make_full_packet() if wants_answer and self._shadow_due() else None
+        answers_own = wants_answer and not aside
+        shadow = self._observer.make_full_packet() if answers_own and self._shadow_due() else None
         self.client.send_request(
             packet,
             trigger,
@@ -444,7 +493,9 @@ class AnswerScheduler:
             shadow=shadow,
         )
         self.connection.flush()  # before the observer's work, which may take milliseconds
-        if wants_answer or not self._answers_queries:
+        if aside:
+            self._sides.send()
+        elif wants_answer or not self._answers_queries:
             self._observer.on_asked()
 
     def _shadow_due(self) -> bool:

@@ -197,6 +197,8 @@ class FrameStages:
         """Passes a command on to the stages; for any thread."""
         if command.query is not None:
             self._control.ask(command.query)
+        for question in command.side_questions:
+            self._control.ask_aside(question)
         if command.servers is not None:
             self._control.set_servers(command.servers)
         if command.end is not None:

@@ -87,6 +87,7 @@ class ParentCommands:
         before = self._waiting
         self._waiting = WorkerCommand(
             query=command.query or before.query,
+            side_questions=before.side_questions + command.side_questions,
             servers=before.servers if command.servers is None else command.servers,
         )
         if command.end is not None or command.cancel:

@@ -16,7 +16,7 @@ from stream.answer.model import CONFIGURED, check_watched, model_name
 from stream.answer.triggers import NO_YES_OR_NO
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config, OutputConfig
-from stream.control import FOUND, INTERRUPTED, RunControl, describe, remote_error
+from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, describe, remote_error
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
     STORE_LOST,
@@ -175,6 +175,10 @@ class Run:
         """Changes the query; a `QueryChanged` event reports whether it was accepted."""
         self.control.ask(query)
 
+    def ask_aside(self, question: SideQuestion) -> None:
+        """Asks a side question; a `SideAnswer` or `SideRefused` event ends it."""
+        self.control.ask_aside(question)
+
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
         return self._worker.processes()
@@ -289,6 +293,8 @@ class Run:
         if (query := control.take_query()) is not None:
             self.continuity.pending_query = query
             self._worker.send(WorkerCommand(query=query))
+        if questions := control.take_side_questions():
+            self._worker.send(WorkerCommand(side_questions=questions))
         if (servers := control.take_servers()) is not None:
             self.continuity.servers = servers
             self._worker.send(WorkerCommand(servers=servers))

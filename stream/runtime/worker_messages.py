@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stream.control import SideQuestion
 from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
@@ -52,11 +53,13 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
 
 class WorkerCommand(msgspec.Struct, frozen=True):
     """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
-    frames; `query`: the query from the next answer on; `servers`: the answer servers from now on."""
+    frames; `query`: the query from the next answer on; `side_questions`: more of them; `servers`: the answer servers
+    from now on."""
 
     end: str | None = None
     cancel: bool = False
     query: str | None = None
+    side_questions: tuple[SideQuestion, ...] = ()
     servers: tuple[ServerAddress, ...] | None = None
 
 
