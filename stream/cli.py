@@ -20,6 +20,7 @@ from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
 from stream.commands.fleet import fleet
 from stream.commands.help import GroupedCommand
+from stream.commands.mcp import mcp
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
 from stream.commands.replay import replay
 from stream.commands.serve import ask, keys, serve_answers
@@ -38,7 +39,7 @@ Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
 A camera, an address or a file; with web in a page, with fleet several at once:
   {program} watch 0 -q "Is anybody at the door?"
-With serve-answers and keys a run reaches other hosts; to ask it something:
+With serve-answers and keys a run reaches hosts, with mcp agents; to ask one:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
@@ -69,6 +70,7 @@ app.command(cls=GroupedCommand)(demo)
 app.command(cls=GroupedCommand)(bench)
 app.command()(adapt)
 app.command()(ask)
+app.command()(mcp)
 app.command()(replay)
 app.command()(devices)
 app.command()(doctor)

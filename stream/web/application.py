@@ -23,6 +23,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stream.errors import SourceNotFound, TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
+from stream.web.chat.agents import agent_routes
+from stream.web.chat.completions import chat_routes, refusal_reply
+from stream.web.chat.questions import QuestionRefused
 from stream.web.connection import CAMERA_IN_USE, CROWDED, GOING_AWAY, REFUSED, converse, messages, send
 from stream.web.hub import Hub, encoded
 from stream.web.microscope import Microscope, microscope_routes
@@ -189,6 +192,7 @@ def make_application(
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()
     sockets: set[WebSocket] = set()
+    hubs = {name: camera.hub for name, camera in cameras.items()}
 
     def asked_for(connection: HTTPConnection) -> Mapping[str, PageCamera]:
         """Return the camera that a request names with `?camera=NAME`, all cameras if it names none."""
@@ -265,10 +269,13 @@ def make_application(
         Route("/compare", compare_page),
         Route("/microscope", microscope_page),
         *microscope_routes(microscope_of, access, uploads),
+        *chat_routes(hubs, access),
+        *agent_routes(hubs),
     ]
     if compare is not None:
         routes += compare.routes(uploads)
-    return Gate(Starlette(routes=routes, exception_handlers={PictureRefused: _refuse}), access)
+    handlers = {PictureRefused: _refuse, QuestionRefused: refusal_reply}
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), access)
 
 
 async def _refuse(_request: Request, refusal: Exception) -> Response:

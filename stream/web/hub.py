@@ -16,6 +16,7 @@ from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Noti
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.sources.address import name_of
+from stream.web.chat.questions import SideReplies
 from stream.web.picture_requests import LivePictures, call_in
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
@@ -72,6 +73,7 @@ class Hub:
     ) -> None:
         self._options = options
         self._monitor = monitor
+        self.sides = SideReplies()
         self._chooser = chooser
         self._runs = 0
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
@@ -87,6 +89,16 @@ class Hub:
     def viewers(self) -> int:
         """Number of viewers now."""
         return len(self._viewers)
+
+    @property
+    def monitor(self) -> RunMonitor | None:
+        """State of the run; None while nothing runs."""
+        return self._monitor
+
+    @property
+    def history(self) -> tuple[bytes, ...]:
+        """Messages of past events, oldest first."""
+        return tuple(self._history)
 
     @property
     def takes_camera(self) -> bool:
@@ -231,6 +243,8 @@ class Hub:
         self._broadcast(self._hello())
 
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
+        if self.sides.take(event):
+            return
         self._note_speech(event, topic)
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):

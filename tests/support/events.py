@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
+from stream.control import SideQuestion
 from stream.events import (
     Answer,
     AnswerTiming,
@@ -16,6 +17,7 @@ from stream.events import (
     GlanceTiming,
     SegmentWritten,
     ShadowCheck,
+    SideAnswer,
     Summary,
     VerdictChanged,
     YesNoResult,
@@ -40,6 +42,22 @@ def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTimin
         tokens_total=240,
         text_tokens=5,
         timing=timing,
+    )
+
+
+def side_answer(question: SideQuestion, text: str) -> SideAnswer:
+    return SideAnswer(
+        question=question.number,
+        query=question.query,
+        text=text,
+        frame_index=7,
+        start_s=1.0,
+        end_s=3.0,
+        frames=2,
+        tokens_used=64,
+        tokens_total=240,
+        text_tokens=3,
+        prefilled_tokens=80,
     )
 
 

@@ -21,7 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.config import Config, OutputConfig
-from stream.events import Event, FrameMap, QueryChanged, Started
+from stream.control import SideQuestion
+from stream.events import Event, FrameMap, QueryChanged, SideText, Started
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
 from stream.protocol.picture_files import encode_jpeg
@@ -43,7 +44,7 @@ from stream.web.hub import Hub, HubOptions
 from stream.web.microscope import Microscope
 from stream.web.server import WebServer
 from stream.web.sources import SourceChooser
-from tests.support.events import frame
+from tests.support.events import frame, side_answer
 from tests.support.network import LIMIT_S
 from tests.support.runs import WatchedRun
 
@@ -138,18 +139,30 @@ class DrawnPictures:
 
 
 class PagedRun(WatchedRun):
-    """Accepts each question, and reports it."""
+    """Accepts each question, and reports it; answers side questions in the pieces `replies` and the rest `missed`, with
+    `ends`; not at all without pieces."""
 
     picture_endpoints = PictureEndpoints()
 
     def __init__(self) -> None:
         super().__init__()
         self.page: ShownRun | None = None
+        self.replies: tuple[str, ...] = ("a red ", "car")
+        self.missed = ""
+        self.ends = True
 
     def ask(self, query: str) -> None:
         super().ask(query)
         assert self.page is not None
         self.page.emit(QueryChanged(query=query))
+
+    def ask_aside(self, question: SideQuestion) -> None:
+        super().ask_aside(question)
+        assert self.page is not None
+        for text in self.replies:
+            self.page.emit(SideText(question=question.number, text=text))
+        if self.replies and self.ends:
+            self.page.emit(side_answer(question, "".join(self.replies) + self.missed))
 
 
 class ShownRun:
