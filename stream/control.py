@@ -35,7 +35,7 @@ SIDE_QUESTIONS_MAX = 8
 @dataclass(frozen=True, slots=True)
 class SideQuestion:
     """Question about the newest frame that is answered once, between the run's own answers, and makes no caption.
-    `number` tells it from the others of its run."""
+    `number` is its own in the run."""
 
     number: int
     query: str
