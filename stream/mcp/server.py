@@ -22,7 +22,7 @@ from stream.mcp.page import CameraPage
 from stream.mcp.pictures import with_tokens
 
 INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \
-`recent_answers` is what it has said by itself. Leave `camera` out if there is one camera only."""
+`recent_answers` is what it has reported by itself. Leave `camera` out if there is one camera only."""
 
 CALLS_MAX = 8
 """Calls at a time; further ones are refused."""

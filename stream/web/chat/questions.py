@@ -72,7 +72,7 @@ class SideReplies:
         raise AssertionError("replies end with an answer or a refusal")
 
     def take(self, event: Event) -> bool:
-        """Take an event of the run; return whether it is a reply, and so for nobody else."""
+        """Take an event of the run; return whether it is a reply to one client, and not for viewers."""
         if isinstance(event, (SideText, SideAnswer, SideRefused)):
             if event.question in self._open:
                 self._open[event.question].put_nowait(event)

@@ -1,4 +1,4 @@
-"""`mcp` in a process of its own, on standard streams and over HTTP, and what it refuses."""
+"""`mcp` in a separate process, on standard streams and over HTTP, and what it refuses."""
 
 from __future__ import annotations
 
