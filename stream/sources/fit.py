@@ -127,9 +127,10 @@ def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
 
 
 def _scaled_reach(reach_px: int, native: tuple[int, int], target: tuple[int, int]) -> int:
-    """Return `FramePlanes.reach_px` of a picture that is scaled from `native` to `target` (height, width)."""
+    """Return `FramePlanes.reach_px` of a picture that is scaled from `native` to `target` (height, width): a pixel of
+    it holds something of every source pixel that its kernel meets, however little of that."""
     largest = max(new / old for new, old in zip(target, native, strict=True))
-    return math.ceil(reach_px * largest + KERNEL_PX * max(1.0, largest))
+    return math.ceil((reach_px + 1) * largest + KERNEL_PX * max(1.0, largest))
 
 
 @dataclass(frozen=True, slots=True)
