@@ -542,7 +542,7 @@ class ZoneConfig(Section):
 
     @property
     def problem(self) -> str | None:
-        """Why it is no part of a picture; None if it is one."""
+        """Reason for which it is no part of a picture; None if it is one."""
         if (self.points is None) == (self.box is None):
             return (
                 "needs `points` or `box`" if self.box is None else "has both `points` and `box`; leave one of them out"

@@ -150,8 +150,7 @@ class FrameStages:
         self._first_frame = first_frame
         self._notices: list[Notice] = []
         store = self._try_store()
-        self._mask = PictureMask(config.masks) if config.masks else None
-        self._segments = _segment_recorder(config.output, copies=self._mask is None)
+        self._segments = _segment_recorder(config.output, copies=not config.masks)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
@@ -364,7 +363,7 @@ class FrameStages:
                 drop_frames=plan.drop_frames,
                 realtime=plan.realtime,
                 segments=self._segments,
-                mask=self._mask,
+                mask=PictureMask(self._config.masks) if self._config.masks else None,
             ),
             TextureStage(self._updater, planes, motions, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
