@@ -16,7 +16,7 @@ import pytest
 from arr_coc.ops.polygons import box_polygon, touched_samples
 from arr_coc.video.picture_mask import PictureMask
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig
-from stream.events import Summary
+from stream.events import AskedPicture, Summary
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.factory import open_sinks
 from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS, SERVICES
@@ -26,6 +26,7 @@ from stream.sources.planes import to_planes
 from tests.support import masked
 from tests.support.api_server import FakeApiServer
 from tests.support.masked import HIDDEN, RERUN, SECRET, ShownRun, frames, secret_pixels
+from tests.support.runs import open_supervised, watch
 from tests.support.video import make_video
 
 Reader = Callable[[ShownRun], list[np.ndarray]]
@@ -170,6 +171,22 @@ def test_the_model_gets_nothing_of_it_however_it_encodes(encode: str, source: st
         list(run_in_threads(config, model_loader="tests.support.masked:SeeingModel").run())
         assert len(masked.SEEN) >= 2
         assert bool(sum(map(secret_pixels, masked.SEEN))) == seen
+
+
+def test_a_frame_process_masks_as_well(source: str) -> None:
+    """The configuration travels there; the pictures come back in events."""
+    for zones, seen in (({}, True), ({"hidden": HIDDEN}, False)):
+        config = Config(
+            source=source,
+            capture=CaptureConfig(max_frames=6),
+            answer=AnswerConfig(every_s=0.1),
+            zones=zones,
+            output=OutputConfig(paths=("not-opened.mcap",)),
+        )
+        run = watch(open_supervised(given=config))
+        pictures = [image for event in run.of(AskedPicture) for image in masked.pictures_in(event.jpeg)]
+        assert pictures
+        assert bool(sum(map(secret_pixels, pictures))) == seen
 
 
 @pytest.mark.parametrize("picture", ["scaled", "composite", "parts"])

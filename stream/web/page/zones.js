@@ -7,7 +7,7 @@ const CLOSE_PX = 12; // a click this near to the first corner closes the polygon
 const STEP = 0.01, LONG_STEP = 0.1; // of the picture, for an arrow key, and with Shift
 const POINTS_MAX = 256;
 const MOVES = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
-const COLOURS = { mask: "255,110,100", more: "120,230,150", less: "170,180,195", same: "130,180,255" };
+const COLOURS = { mask: "255,110,100", more: "120,230,150", less: "255,200,90", same: "130,180,255" };
 
 const inside = (value) => Math.min(1, Math.max(0, value));
 const share = (value) => String(Number(value.toFixed(3)));
@@ -189,16 +189,18 @@ export class Zones {
     if (closed) context.closePath();
     context.fillStyle = `rgba(${colourOf(zone)},${zone.mask ? 0.45 : 0.22})`;
     if (closed) context.fill("evenodd");
-    for (const [style, wide] of [["rgba(10,14,20,.7)", 4], [`rgb(${colourOf(zone)})`, 2]]) {
-      [context.strokeStyle, context.lineWidth] = [style, wide * ratio];
+    for (const [style, line] of [["rgba(10,14,20,.7)", 4], [`rgb(${colourOf(zone)})`, 2]]) {
+      [context.strokeStyle, context.lineWidth] = [style, line * ratio];
       context.stroke();
     }
     if (!closed) return;
     const words = [zone.name, zone.mask ? "mask" : `×${share(zone.weight)}`].filter(Boolean).join(" ");
     context.font = `${13 * ratio}px system-ui, sans-serif`;
-    const [left, top] = [Math.min(...corners.map(([x]) => x)), Math.min(...corners.map(([, y]) => y))];
+    const [wide, high] = [context.measureText(words).width + 10 * ratio, 20 * ratio];
+    const left = Math.min(width - wide, ...corners.map(([x]) => x));
+    const top = Math.min(height - high, ...corners.map(([, y]) => y));
     context.fillStyle = "rgba(10,14,20,.8)";
-    context.fillRect(left, top, context.measureText(words).width + 10 * ratio, 20 * ratio);
+    context.fillRect(left, top, wide, high);
     context.fillStyle = "#fff";
     context.fillText(words, left + 5 * ratio, top + 14.5 * ratio);
   }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from stream.config import ZoneConfig
 from stream.config_loading import ConfigLayer, build_config, leaves, tomllib
-from tests.support.web import ServedPage, Visit, on_phone, pixel, served, text, viewing
+from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, text, viewing
 
 ZONES = {
     "porch": ZoneConfig(box=(0.1, 0.1, 0.3, 0.9), weight=2.0),
@@ -88,7 +87,7 @@ def test_a_polygon_is_clicked_closed_named_and_copied(run: ServedPage, visit: Vi
     page.keyboard.type("front-door")  # the name is where the keys go
     page.get_by_label("Weight").fill("0.5")
     page.get_by_role("button", name="Copy as TOML").click()
-    assert "Copied" in text(page, "#zone-note")
+    has(page, "#zone-note", "Copied")
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#zone-toml").input_value()
     assert page.locator("#zone-toml").input_value().startswith("[zones.front-door]\npoints = [[0.4")
     zone = drawn(page)
@@ -187,5 +186,5 @@ def test_without_a_clipboard_the_text_is_selected_or_copied(run: ServedPage, vis
     page.get_by_role("button", name="Close", exact=True).click()
     page.get_by_label("Name").fill("m")
     page.get_by_role("button", name="Copy as TOML").click()
-    assert re.search("copies nothing; the text is selected", text(page, "#zone-note"))
+    has(page, "#zone-note", "copies nothing; the text is selected")
     assert page.evaluate("getSelection().toString()").startswith("[zones.m]")
