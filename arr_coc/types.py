@@ -158,7 +158,8 @@ class FramePlanes:
     `yuv`: three uint8 planes y [H, W], u and v [ceil(H/sy), ceil(W/sx)], sx and sy in {1, 2, 4}.
     `gray`: one uint8 plane [H, W]. `rgb`: one uint8 array [H, W, 3].
     The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive. `coded_motion` is what the
-    frame's codec states of its motion, if the decoder exports that.
+    frame's codec states of its motion, if the decoder exports that. `reach_px`: from how far away, in pixels of this
+    picture, scaling and conversion may have mixed something into a sample; 0 if nothing was mixed.
     """
 
     layout: Layout
@@ -166,6 +167,7 @@ class FramePlanes:
     colour: Colour = field(default_factory=Colour)
     owner: object = None
     coded_motion: CodedMotion | None = None
+    reach_px: int = 0
 
     @property
     def height_px(self) -> int:

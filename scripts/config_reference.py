@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from scripts.option_table import options
 from stream import config as models
 from stream.config import Config
+from stream.config_loading import section_of
 
 INTRODUCTION = """\
 # Configuration reference
@@ -51,7 +52,7 @@ def configuration_page() -> str:
         lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
         for name, field in model.model_fields.items():
-            if not is_section(field.annotation):
+            if section_of(field.annotation) is None:
                 key = f"{section}.{name}" if section else name
                 cells = (f"`{key}`", accepted(schema["properties"][name]), default_of(field.default))
                 meaning, shown = linked(meanings[key], PAGE), ", ".join(named.get(key, []))
@@ -84,12 +85,8 @@ def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ty
     """Yield each section's dotted name and its model, the top level first."""
     yield prefix, model
     for name, field in model.model_fields.items():
-        if is_section(field.annotation):
-            yield from sections(field.annotation, f"{prefix}.{name}" if prefix else name)
-
-
-def is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if (inner := section_of(field.annotation)) is not None:
+            yield from sections(inner[1], f"{prefix}.{name}.{inner[0]}".strip("."))
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
@@ -118,7 +115,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema and schema["type"] == "string":
         return f"text such as `{schema['examples'][0]}`"
     if schema["type"] == "array":
-        return "list of texts"
+        lists = {"string": "list of texts", "array": "list of points"}
+        return lists.get(schema.get("items", {}).get("type"), "list of numbers")
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     shown = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
     if "maxLength" in schema:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
+from arr_coc.errors import counted
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
@@ -363,6 +364,11 @@ class AnswerConfig(Section):
     ] = Field(default=0, ge=0, le=HISTORY_MAX)
     """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
     do not fit the model's context, the oldest are left out."""
+    zone: Annotated[
+        str | None, Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]")
+    ] = Field(default=None, min_length=1, examples=['"porch"'])
+    """Name of the zone that the question is about: tiles outside have no relevance, and no token shows them. The whole
+    picture when absent. See docs/zones.md."""
     when: Annotated[
         Literal["always", "news"],
         Option("--when NAME", "Give every answer, or only those that say something new: {choices}. [{default}]"),
@@ -497,6 +503,55 @@ class NetworkConfig(Section):
         Option("--plain-tcp", "Allow TCP to other machines without keys.", only="ask"),
     ] = False
     """Allow TCP without keys beyond this machine: every program that reaches the port can read and send."""
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+"""Place in the picture, as a share of its width or height."""
+
+Point = Annotated[tuple[Share, Share], Field(strict=False)]
+
+ZONE_POINTS_MAX = 256
+"""Most points of a zone."""
+
+
+class ZoneConfig(Section):
+    """Zone: a named part of the picture, as `points` or as `box`. `NAME` is its name, of letters, digits, `_` and `-`.
+    A polygon that crosses itself has its inside by the even-odd rule. See docs/zones.md."""
+
+    points: Annotated[tuple[Point, ...], Field(strict=False)] | None = Field(
+        default=None, examples=["[[0.1, 0.2], [0.5, 0.2], [0.3, 0.9]]"]
+    )
+    """Corners of a polygon, three or more, each [x, y] in shares of the picture from its upper left corner."""
+    box: Annotated[tuple[Share, Share, Share, Share], Field(strict=False)] | None = Field(
+        default=None, examples=["[0.1, 0.2, 0.5, 0.9]"]
+    )
+    """Rectangle [left, top, right, bottom], in shares of the picture, in place of `points`."""
+    weight: float = Field(default=1.0, ge=0, le=4)
+    """Factor of the relevance of its tiles: 0 for none, 4 for four times as much. A tile counts by the share of it
+    that the zone covers; factors of zones that overlap are multiplied."""
+    mask: bool = False
+    """Make the zone black before anything reads the picture: it is in no token, picture, recording, stream or log."""
+
+    @property
+    def polygon(self) -> tuple[tuple[float, float], ...]:
+        """Corners (x, y) of `points` or `box`."""
+        if self.box is None:
+            return self.points or ()
+        left, top, right, bottom = self.box
+        return (left, top), (right, top), (right, bottom), (left, bottom)
+
+    @property
+    def problem(self) -> str | None:
+        """Reason for which it is no part of a picture; None if it is one."""
+        if (self.points is None) == (self.box is None):
+            return (
+                "needs `points` or `box`" if self.box is None else "has both `points` and `box`; leave one of them out"
+            )
+        if self.box is not None and not (self.box[0] < self.box[2] and self.box[1] < self.box[3]):
+            return "has a `box` without an inside; write [left, top, right, bottom], in shares of the picture"
+        if self.points is not None and not 3 <= len(self.points) <= ZONE_POINTS_MAX:
+            return f"has {counted(len(self.points), 'point')}; a polygon has 3 to {ZONE_POINTS_MAX}"
+        return None
 
 
 HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
@@ -757,9 +812,16 @@ class Config(Section):
     texture: TextureConfig = TextureConfig()
     allocate: AllocateConfig = AllocateConfig()
     answer: AnswerConfig = AnswerConfig()
+    zones: dict[str, ZoneConfig] = Field(default_factory=dict)
+    """Named parts of the picture."""
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
+
+    @property
+    def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """Polygons of the masked zones: a run that has some copies no packets of its source to an output."""
+        return tuple(zone.polygon for zone in self.zones.values() if zone.mask)
 
 
 PORT_MAX = 65_535

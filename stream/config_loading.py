@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -40,6 +41,11 @@ REMOVED_KEYS = {
 }
 """Keys of an earlier version → message."""
 
+ZONES, NAME = "zones", "NAME"
+"""Section whose tables have names of their own, and what stands for a name in the list of keys."""
+
+ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
 PICTURE = "picture"
 """The way of encoding for a server with a separate API."""
 
@@ -59,12 +65,12 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     origins: dict[str, str] = {}
     for layer in layers:
         for key, value in layer.values.items():
-            if key not in fields:
+            if known_as(key) not in fields:
                 raise ConfigError(f"{layer.origin}: {REMOVED_KEYS.get(key) or _unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
-            _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
+            _put(tree, key, None if value == "none" and _may_be_none(fields[known_as(key)]) else value)
     if origins.get("answer.api.url") and "answer.encode" not in origins:
         origins["answer.encode"] = origins["answer.api.url"]
         _put(tree, "answer.encode", PICTURE)
@@ -108,9 +114,33 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             "answer.thinking",
             f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
         )
+    yield from _zone_contradictions(config, origins)
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
+
+
+def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, zone in config.zones.items():
+        key = next(key for key in origins if key.startswith(f"{ZONES}.{name}."))
+        if not ZONE_NAME.fullmatch(name):
+            yield key, f"the zone {name!r} needs another name: 1 to 64 letters, digits, _ or -"
+        if (problem := zone.problem) is not None:
+            yield key, f"{ZONES}.{name} {problem}"
+    answer = config.answer
+    if answer.zone is None:
+        return
+    if answer.zone not in config.zones:
+        there = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
+        yield "answer.zone", f"answer.zone = {answer.zone} is no zone; {there}"
+    elif config.zones[answer.zone].mask:
+        yield "answer.zone", f"answer.zone = {answer.zone} is masked, so there is nothing to see; name another zone"
+    if answer.encode in SHOWS_ALL_TILES:
+        yield (
+            "answer.zone",
+            f"answer.zone limits the tokens, and answer.encode = {answer.encode} shows all tiles; give --encode "
+            "sparse, incremental or prune",
+        )
 
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -249,7 +279,7 @@ def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer
 
 def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     """Return the layer of one option's text: a TOML value if it is one, the bare text otherwise."""
-    field = known_keys().get(key)
+    field = known_keys().get(known_as(key))
     value: object = text
     try:
         parsed = tomllib.loads(f"value = {text}")
@@ -264,11 +294,25 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, F
     """Return every dotted key of the configuration and its field."""
     keys: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys |= known_keys(field.annotation, f"{prefix}{name}.")
-        else:
+        inner = section_of(field.annotation)
+        if inner is None:
             keys[prefix + name] = field
+        else:
+            keys |= known_keys(inner[1], f"{prefix}{name}.{inner[0]}")
     return keys
+
+
+def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
+    """Return the model of a section or of named tables, and what stands before its keys; None for a value."""
+    if get_origin(annotation) is dict and issubclass(get_args(annotation)[1], BaseModel):
+        return f"{NAME}.", get_args(annotation)[1]
+    return ("", annotation) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def known_as(key: str) -> str:
+    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`."""
+    section, _, rest = key.partition(".")
+    return f"{ZONES}.{NAME}.{rest.partition('.')[2]}" if section == ZONES and rest else key
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -299,7 +343,9 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     inside = [known.removeprefix(f"{key}.") for known in fields if known.startswith(f"{key}.")]
     if inside:
         return f"{key} is a section, not a value; its keys are {', '.join(inside)}"
-    nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.75)
+    nearest = difflib.get_close_matches(known_as(key), fields, n=1, cutoff=0.75)
+    if nearest and key.startswith(f"{ZONES}."):
+        nearest = [nearest[0].replace(NAME, key.split(".")[1])]
     if not nearest:
         names = {**{known.rpartition(".")[2]: known for known in fields}, "question": "answer.query"}
         match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
@@ -317,10 +363,11 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
     wrong: dict[str, list[ErrorDetails]] = {}
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
-        key = next(k for n in range(len(parts), 0, -1) if (k := ".".join(parts[:n])) in fields)
+        key = next(k for n in range(len(parts), 0, -1) if known_as(k := ".".join(parts[:n])) in fields)
         wrong.setdefault(key, []).append(item)
     key, items = next(iter(wrong.items()))
-    accepted = [_accepted(item, fields[key]) for item in items] + (["be none"] if _may_be_none(fields[key]) else [])
+    field = fields[known_as(key)]
+    accepted = [_accepted(item, field) for item in items] + (["be none"] if _may_be_none(field) else [])
     value = items[0]["input"]
     shown = f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

@@ -121,7 +121,7 @@ LAYERS = {
     "arr_coc": [
         {"bounded_json", "errors", "resources", "types"},
         {"budget"},
-        {"ops.kernels", "ops.packing", "ops.pictures", "ops.regions"},
+        {"ops.kernels", "ops.packing", "ops.pictures", "ops.polygons", "ops.regions"},
         {"hub", "ops.covers", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},

@@ -18,6 +18,7 @@ from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
+from arr_coc.allocation.zones import ZoneMaps, ZoneOptions
 from arr_coc.budget import (
     ADAPTIVE,
     AUTO,
@@ -53,8 +54,9 @@ class AllocatorOptions:
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
     another name, and `core13` if nothing was trained. `memory`: the model has a visual memory, and packets hold what
-    is new in their group of pictures; None: each is complete in itself. The others are those of `allocate` and
-    `Tensions`, `limits` for the budgets "auto" and "adaptive".
+    is new in their group of pictures; None: each is complete in itself. `zones`: parts of the picture with a weight,
+    and the one that the question is about; None for none. The others are those of `allocate` and `Tensions`, `limits`
+    for the budgets "auto" and "adaptive".
     """
 
     strategy: str = "auto"
@@ -70,6 +72,7 @@ class AllocatorOptions:
     channels: str = AUTO
     limits: TokenLimits = DEFAULT_LIMITS
     memory: GroupOptions | None = None
+    zones: ZoneOptions | None = None
 
     @property
     def tensions(self) -> Tensions:
@@ -151,6 +154,7 @@ class StreamAllocator:
         self._last: FrameAllocation | None = None
         self._change = 1.0
         self._warned = False
+        self._zones = None if self.options.zones is None else ZoneMaps(self.options.zones)
         self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
         """State of the model's memory of this stream; None if it has none."""
 
@@ -271,7 +275,7 @@ class StreamAllocator:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
         maps = self._realise(memory, texture, None if shown is None else shown.appearance, view.stamp.media_ns)
         relevance = memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns)
-        return self._plan(memory, view.stamp, maps, relevance, lines, (budget, at_most), glanced=False)
+        return self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=False)
 
     @torch.inference_mode()
     def reallocate(
@@ -289,7 +293,7 @@ class StreamAllocator:
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
         relevance, lines = memory.blend.replace(maps.realised.relevance), last.inputs.lines
-        frame = self._plan(memory, view.stamp, maps, relevance, lines, (budget, at_most), glanced=True)
+        frame = self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=True)
         _ = frame.selection
         return frame
 
@@ -377,7 +381,7 @@ class StreamAllocator:
     def _plan(
         self,
         memory: _EpochMemory,
-        stamp: FrameStamp,
+        view: TextureView,
         maps: FrameMaps,
         relevance: torch.Tensor,
         lines: npt.NDArray[np.float32] | None,
@@ -385,23 +389,29 @@ class StreamAllocator:
         *,
         glanced: bool,
     ) -> FrameAllocation:
+        zones, within = self._zones, None
+        if zones is not None:
+            relevance, within = zones.weigh(relevance, view.grid), zones.within(view.grid)
         if memory.history is not None:
             memory.history.remember(relevance.numpy())
         budget, at_most = limits
         budget = self._tensions.budget if budget is None else budget
         self._warn_clamped(budget, relevance.numel())
-        plan, realised = memory.selector.plan(relevance, budget, at_most, glanced=glanced), maps.realised
+        plan = memory.selector.plan(relevance, budget, at_most, glanced=glanced, within=within)
+        realised = maps.realised
         staleness = memory.exploration.staleness(realised.scores[0]) if self._tensions.explore else None
+        if zones is not None and staleness is not None:
+            staleness = zones.weigh(staleness, view.grid, "staleness")
         answered = maps.prior if memory.prior.answered else None
         self._change, since_look = self._numbers(
             self._since_answer.measure(maps.versions, relevance), self._since_look.measure(maps.versions, relevance)
         )
         self._last = FrameAllocation(
-            stamp=stamp,
+            stamp=view.stamp,
             relevance=relevance,
             scores=realised.scores,
             weights=realised.weights,
-            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines),
+            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines, within),
             change_since=self._change,
             change_since_look=since_look,
             maps=maps,
@@ -436,9 +446,12 @@ def _untrained_profile(channels: str) -> str:
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
-    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive` and the strategy `fixation`.
+    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive`, the strategy `fixation`,
+    and questions about a part of the picture.
     """
     on_device = options.strategy in STRATEGIES_ON_DEVICE and options.budget != ADAPTIVE
+    if options.zones is not None and options.zones.only is not None:
+        return False
     return channels == "core13" and not options.wide and on_device
 
 

@@ -306,14 +306,15 @@ class GroupOfPictures:
             chosen, scores = chosen[new], scores[new]
         unshown = _show(chosen, areas)
         parts, budget = [chosen[unshown]], frame.inputs.plan.tokens
-        needed = len(parts[0])
-        parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
+        needed, within = len(parts[0]), frame.inputs.within
+        shows = np.ones_like(changed) if within is None else within.numpy()
+        parts.append(_most_relevant(shows & (areas == STALE), relevance, budget - needed))
         needed += len(parts[1])
         room = self.options.tokens - int(np.count_nonzero(~superseded))
         if needed > room:
             return None
         if self.options.refine:
-            blurred = (areas > 0) & (areas != STALE) & (areas == before)
+            blurred = shows & (areas > 0) & (areas != STALE) & (areas == before)
             parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0

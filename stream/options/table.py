@@ -24,6 +24,7 @@ OPTIONS = (
     Option("-q, --query TEXT", "The question. [Say what happens.]", key="answer.query", kind="text"),
     Option("--system TEXT", "System prompt. [the model's own]", without="demo", also="serve-answers", key="answer.system", kind="text"),
     Option("--history N", "Earlier answers that stand before the question. [0]", without="demo", key="answer.history", kind="value"),
+    Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]", key="answer.zone", kind="text"),
     Option("--when NAME", "Give every answer, or only those that say something new: always, news. [always]", key="answer.when", kind="value"),
     Option("--every SECONDS", "Time between answers, or none: only at cuts. [2]", key="answer.every_s", kind="value"),
     Option("--encode NAME", "Vision encoding: sparse, incremental, prune, weighted, full, picture (with --api). [sparse]", also="doctor serve-answers", key="answer.encode", kind="value"),

@@ -19,6 +19,7 @@ from arr_coc.ops.backends import probe_backend
 from arr_coc.ops.store.base import Backend
 from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes, TileMotion
+from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
@@ -149,7 +150,7 @@ class FrameStages:
         self._first_frame = first_frame
         self._notices: list[Notice] = []
         store = self._try_store()
-        self._segments = _segment_recorder(config.output)
+        self._segments = _segment_recorder(config.output, copies=not config.masks)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
@@ -364,6 +365,7 @@ class FrameStages:
                 drop_frames=plan.drop_frames,
                 realtime=plan.realtime,
                 segments=self._segments,
+                mask=PictureMask(self._config.masks) if self._config.masks else None,
             ),
             TextureStage(self._updater, planes, motions, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
@@ -392,10 +394,10 @@ def run_in_threads(
     return Run(config, stages, clock, model_loader=model_loader)
 
 
-def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:
-    """Returns the recorder of the source's video for HLS output, None without one."""
+def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder | None:
+    """Returns the recorder of the source's video for HLS output, None without one. `copies`: it may copy packets."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
-    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s)
+    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s, copies=copies)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.ops.store.planes import Thresholds
@@ -196,7 +197,20 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         on_device=paced,
         glance=_glance_options(config),
         memory=_group_options(config),
+        zones=_zone_options(config),
     )
+
+
+def _zone_options(config: Config) -> ZoneOptions | None:
+    """Return None if all tiles count alike. The tiles of a masked zone, which has nothing to show, count for none."""
+    weights = tuple(
+        (zone.polygon, 0.0 if zone.mask else zone.weight)
+        for zone in config.zones.values()
+        if zone.mask or zone.weight != 1
+    )
+    name = config.answer.zone
+    only = None if name is None else config.zones[name].polygon
+    return ZoneOptions(weights, only) if weights or only is not None else None
 
 
 def _group_options(config: Config) -> GroupOptions | None:

@@ -32,11 +32,12 @@ class SegmentRecorder:
     and `finish`, in another thread. A video without packets, or whose packets do not fit into MP4, is encoded from the
     attached frames.
 
-    `folder` must exist. `segment_s`: least length of a segment. If a file cannot be written, the last segment has the
+    `folder` must exist. `segment_s`: least length of a segment. `copies`: packets may be copied; they may not if parts
+    of the picture are masked, and frames are encoded then. If a file cannot be written, the last segment has the
     reason as its `error`, and no other follows.
     """
 
-    def __init__(self, folder: str, segment_s: float) -> None:
+    def __init__(self, folder: str, segment_s: float, *, copies: bool = True) -> None:
         self._folder = Path(folder)
         self._segment_ns = round(segment_s * NS_PER_S)
         self._lock = threading.Lock()
@@ -44,7 +45,7 @@ class SegmentRecorder:
         self._fragmenter: Fragmenter | None = None
         self._encoder: FrameEncoder | None = None
         self._encoded_size = (0, 0)
-        self._copies = False
+        self._may_copy, self._copies = copies, False
         self._failures = 0
         self._offset_ns: int | None = None
         self._first_ns = 0
@@ -66,11 +67,12 @@ class SegmentRecorder:
         with self._lock:
             self._close_track()
             codec = stream.codec_context.codec.canonical_name
-            self._copies = codec in COPIED_CODECS
+            self._copies = self._may_copy and codec in COPIED_CODECS
             self._template = stream if self._copies else None
             self._size = stream.codec_context.width, stream.codec_context.height
             if not self._copies:
-                log.info("the video is encoded for the output: %s cannot be copied", codec)
+                reason = f"{codec} cannot be copied" if self._may_copy else "parts of the picture are masked"
+                log.info("the video is encoded for the output: %s", reason)
 
     def restart(self) -> None:
         """Discard the unfinished segments; the video begins with the next key frame."""

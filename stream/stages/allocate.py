@@ -360,7 +360,9 @@ class AllocateStage:
         if view.stamp != frame.stamp:
             return None
         packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, kept)
-        return packets.overview_packet(view, frame.glance_tokens) if packet is None else packet
+        if packet is None:
+            return packets.overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
+        return packet
 
     def _packet(self, view: TextureView, kept: GroupPlace | None) -> TokenPacket | FramePacket | None:
         frame = self._last

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.config import ZoneConfig
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
@@ -42,7 +44,8 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 @dataclass(frozen=True, slots=True)
 class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if any; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
+    question, if any; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`:
+    there is a compare page.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
     cameras."""
 
@@ -50,6 +53,7 @@ class HubOptions:
     greatest_px: int
     control: bool
     until: str | None = None
+    zones: Mapping[str, ZoneConfig] = field(default_factory=dict)
     browser_camera: bool = False
     compare: bool = False
     name: str = ""
@@ -116,13 +120,20 @@ class Hub:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
-    def begin(self, monitor: RunMonitor, *, until: str | None = None, browser_camera: bool = False) -> None:
+    def begin(
+        self,
+        monitor: RunMonitor,
+        *,
+        until: str | None = None,
+        browser_camera: bool = False,
+        zones: Mapping[str, ZoneConfig] | None = None,
+    ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera.
+        `until`: its standing question; `browser_camera`: its source is a viewer's camera; `zones`: by name.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, browser_camera=browser_camera)
+        self._options = replace(self._options, until=until, browser_camera=browser_camera, zones=zones or {})
         call_in(self._loop, self._begin)
 
     def finish(self) -> None:
@@ -132,7 +143,7 @@ class Hub:
             call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
-        self._options = replace(self._options, until=None, browser_camera=False)
+        self._options = replace(self._options, until=None, browser_camera=False, zones={})
         call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:
@@ -290,6 +301,10 @@ class Hub:
                 "rate": options.rate,
                 "width": options.greatest_px,
                 "until": options.until,
+                "zones": [
+                    {"name": name, "points": zone.polygon, "weight": zone.weight, "mask": zone.mask}
+                    for name, zone in options.zones.items()
+                ],
                 "browser_camera": self.takes_camera,
                 "run": self._runs,
                 "number": options.number,

@@ -80,7 +80,8 @@ def test_none_switches_off_what_may_be_off() -> None:
         ("answer.dtpe", "there: unknown key answer.dtpe; did you mean answer.dtype?"),
         (
             "zzz",
-            "there: unknown key zzz; its sections are capture, texture, allocate, answer, output, network, pipeline",
+            "there: unknown key zzz; its sections are capture, texture, allocate, answer, zones, output, network, "
+            "pipeline",
         ),
         ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
     ],

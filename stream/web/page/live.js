@@ -9,6 +9,7 @@ import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeVie
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 import { STATE_WORDS, stateOfHealth } from "./states.js";
+import { Zones } from "./zones.js";
 
 const QUESTIONS_KEPT = 20;
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
@@ -17,6 +18,7 @@ startTheme();
 const view = readView();
 const clockDifference = new ClockDifference((message) => link.send(message));
 const stage = new Stage(view, clockDifference, () => link.send({ ok: 1 }));
+const zones = new Zones(stage);
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
@@ -36,6 +38,7 @@ const handlers = {
     stage.tile = message.tile_px;
     run.until = message.until;
     run.ended = null;
+    zones.show(message.zones);
     byId("ask").hidden = !message.control;
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
@@ -217,7 +220,7 @@ function recall(event) {
 startKeys({
   t: ["tiles", () => turnLayer("t")], h: ["heat map", () => turnLayer("h")], d: ["dim", () => turnLayer("d")],
   m: ["as the model sees it", () => turnLayer("m")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
-  f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
+  z: ["zones", () => zones.turn()], f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
   "↑ ↓": ["in the question: recall earlier ones"], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
 for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
@@ -249,4 +252,4 @@ setInterval(() => stage.showAge(), 250);
 setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
 showLayers();
 
-globalThis.live = { stage, answers, figures, camera, sources, run, link };
+globalThis.live = { stage, zones, answers, figures, camera, sources, run, link };

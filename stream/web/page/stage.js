@@ -114,6 +114,7 @@ export class Stage {
     const context = layers.getContext("2d");
     context.clearRect(0, 0, layers.width, layers.height);
     this.drawOn(context, layers.width, pixelRatio());
+    this.zones?.draw(context, layers.width, layers.height);
     this.showLegend();
   }
 

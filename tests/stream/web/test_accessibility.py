@@ -54,6 +54,16 @@ def table(run: ServedPage, page: Page) -> None:
     page.locator("#as-table").click()
 
 
+def zones(run: ServedPage, page: Page) -> None:
+    live(run, page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("z")
+    for key in ("Enter", "Shift+ArrowRight", "Enter", "Shift+ArrowDown", "Enter", "c"):
+        page.keyboard.press(key)
+    page.get_by_label("Name").fill("porch")
+    page.locator("#zone-toml").wait_for()
+
+
 def microscope(run: ServedPage, page: Page) -> None:
     page.goto(run.url + "microscope?map=information")
     page.wait_for_function("() => window.scope && window.scope.rounds >= 1")
@@ -81,7 +91,7 @@ KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: Ch
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("open_page", [live, table, microscope, sources, compare])
+@pytest.mark.parametrize("open_page", [live, table, zones, microscope, sources, compare])
 def test_axe_finds_nothing_amiss(
     axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:
