@@ -314,6 +314,9 @@ class ApiConfig(Section):
     what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
     quality: int = Field(default=90, ge=1, le=100)
     """Quality of the JPEG pictures."""
+    coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
+    """Coordinates of boxes and points in answers: thousandths of the picture's sides, or its pixels. `auto`: pixels if
+    the model's name is that of a Qwen2.5-VL (docs/boxes.md)."""
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"

@@ -18,7 +18,7 @@ from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.config import ASSIGNED_SERVERS, Config, StandingQueryConfig
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, StandingQueryConfig
 from stream.events import Notice
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
@@ -91,6 +91,7 @@ class RunPlan:
                 journal=journal,
                 history=answer.history,
                 same_above=answer.same_above if answer.when == "news" else None,
+                source_px=_source_px(config.capture, info),
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
@@ -271,6 +272,12 @@ def _standing_query(until: StandingQueryConfig, initial_verdict: bool | None) ->
         initial_verdict=initial_verdict,
         force=until.force,
     )
+
+
+def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:
+    """Return width and height of the source's picture if its frames are scaled, else None."""
+    scaled = capture.fit == "resize" or capture.size is not None or capture.max_tiles is not None
+    return (info.width_px, info.height_px) if scaled and min(info.width_px, info.height_px) > 0 else None
 
 
 def _ns(seconds: float | None) -> int | None:
