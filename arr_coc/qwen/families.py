@@ -80,10 +80,6 @@ class ModelFamily:
     unread: tuple[str, ...] = ()
     coordinates: Literal["thousandths", "pixels"] = "thousandths"
 
-    def extent(self, width_px: int, height_px: int) -> tuple[float, float]:
-        """Return width and height of a picture that the model was given, in the coordinates of its answers."""
-        return (1000.0, 1000.0) if self.coordinates == "thousandths" else (float(width_px), float(height_px))
-
     def kept_tokens(self, shown: int) -> int:
         """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
         layers, at most as many superseded ones stay."""

@@ -51,6 +51,9 @@ _TOKENS = re.compile("|".join(map(re.escape, NAMING_TOKENS)))
 # Integers are read as floats: Python refuses to convert more than some thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=float, parse_constant=lambda name: math.nan)
 
+THOUSANDTHS = 1000.0
+"""Width and height of any picture for most families."""
+
 Extent = tuple[float, float]
 """Width and height of a picture in the coordinates of an answer."""
 

@@ -17,12 +17,12 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
 from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
 from arr_coc.qwen.families import DecoderLayers, ModelFamily
-from arr_coc.qwen.grounding import NAMING_TOKENS
+from arr_coc.qwen.grounding import NAMING_TOKENS, THOUSANDTHS
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
-from arr_coc.types import QueryEmbedding, TileGrid
+from arr_coc.types import TILE_PX, QueryEmbedding, TileGrid
 
 TEXTS_KEPT = 128
 """Number of texts whose token ids are cached: twice the clients of a server."""
@@ -166,9 +166,13 @@ class QwenVL:
     def extent(self, grid: TileGrid) -> tuple[float, float]:
         """Return width and height of a frame without its padding, in the coordinates of places in answers: the model is
         given the padded frame."""
-        tile_px = self.preprocessing.tile_px
-        width, height = self.family.extent(grid.cols * tile_px, grid.rows * tile_px)
-        return width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
+        if self.family.coordinates == "thousandths":
+            return (
+                THOUSANDTHS * grid.width_px / grid.padded_width_px,
+                THOUSANDTHS * grid.height_px / grid.padded_height_px,
+            )
+        scale = self.preprocessing.tile_px / TILE_PX
+        return scale * grid.width_px, scale * grid.height_px
 
     def opens_thoughts(self, ids: Sequence[int]) -> bool:
         """Return True if the last tokens of a prompt, `ids`, begin thoughts and do not end them."""

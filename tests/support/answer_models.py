@@ -133,9 +133,8 @@ class LocatingAnswerModel(FakeAnswerModel):
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield query[:7]
         yield query[7:]
-        grid = packet.grid
-        tile_px = 28 if self.family == "qwen2_5_vl" else 32
-        width, height = FAMILIES[self.family].extent(grid.cols * tile_px, grid.rows * tile_px)
+        grid, pixels = packet.grid, FAMILIES[self.family].coordinates == "pixels"
+        width, height = (28 * grid.cols, 28 * grid.rows) if pixels else (1000, 1000)
         extent = width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
         self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
 

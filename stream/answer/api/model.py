@@ -15,6 +15,7 @@ import numpy as np
 
 from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_named
+from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
@@ -347,11 +348,12 @@ class ApiAnswerModel:
             return None
         kind = self._answer.api.coordinates
         family = family_named(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
+        if family.coordinates == "thousandths":
+            return THOUSANDTHS, THOUSANDTHS
         width, height = pictures.whole_px
-        if family.coordinates == "pixels":
-            with suppress(ShapeError):  # a longer picture is resized in a way that no one has published
-                height, width = smart_resize(height, width, PIXEL_TILE_PX, family.min_px, family.max_px)
-        return family.extent(width, height)
+        with suppress(ShapeError):  # the family's processor refuses a longer picture
+            height, width = smart_resize(height, width, PIXEL_TILE_PX, family.min_px, family.max_px)
+        return float(width), float(height)
 
     def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
         """Return notices about this reply for the user, each of them once."""
