@@ -383,7 +383,7 @@ class StreamAllocator:
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
-        """The relevance of a frame, raised to the floor where it is lower."""
+        """The relevance of a frame, or the floor of a tile if that is higher."""
         if self._floor is None:
             return relevance
         return torch.maximum(relevance, self._floor.to(relevance.device))

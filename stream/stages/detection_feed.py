@@ -97,6 +97,7 @@ class DetectionFeed:
         parts, _ = self._receiver.receive(0)
         name, now_ns = self._address.name, self._clock.now_ns()
         notices: list[Event] = []
+        self._tracks = [track for track in self._tracks if now_ns - track.seen_ns <= self._hold_ns]
         if parts is not None:
             try:
                 found = read_detections(parts[-1])  # a topic may stand before it
@@ -112,7 +113,6 @@ class DetectionFeed:
         elif self._receiver.refused:
             text = f"no detections: {name} rejects the connection; its keys and those of --keys do not match"
             notices += self._notice(DETECTIONS_REFUSED, text)
-        self._tracks = [track for track in self._tracks if now_ns - track.seen_ns <= self._hold_ns]
         if self._newest is not None and now_ns - self._newest_ns > self._hold_ns:
             self._newest = None
         return notices
