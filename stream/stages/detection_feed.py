@@ -21,14 +21,22 @@ from stream.events import Event, Notice
 from stream.protocol.detections import DetectedBoxes, read_detections
 from stream.transport.links import FrameSubscriber
 from stream.transport.security import ClientCurve
+from stream.untrusted import MIB
 
 OVERLAP = 0.1
 """Least intersection over union of two boxes of one thing: between two messages it may move by half of its size."""
 
-DETECTIONS_UNREADABLE, DETECTIONS_CUT, DETECTIONS_REFUSED = (
+PART_BYTES_MAX = 1 * MIB
+"""Size above which a message is not received, and ends the connection; one of more than 64 KiB is not read."""
+
+RECONNECT_NS = 1 * NS_PER_S
+"""Shortest time between two connections."""
+
+DETECTIONS_UNREADABLE, DETECTIONS_CUT, DETECTIONS_REFUSED, DETECTIONS_LOST = (
     "detections-unreadable",
     "detections-cut",
     "detections-refused",
+    "detections-lost",
 )
 """Codes of notices about the feed; each comes once."""
 
@@ -45,6 +53,9 @@ class DetectionAddress:
 
 class DetectionReceiver(Protocol):
     """Interface of the socket that the feed reads."""
+
+    @property
+    def lost(self) -> bool: ...
 
     @property
     def refused(self) -> bool: ...
@@ -79,13 +90,14 @@ class DetectionFeed:
         self._clock = clock
         self._unix_ns = unix_ns
         self._newest: DetectedBoxes | None = None
-        self._newest_ns = 0
+        self._newest_ns = self._connected_ns = 0
         self._tracks: list[_Track] = []
         self._reported: set[str] = set()
 
-    def open(self, receiver: DetectionReceiver | None = None) -> DetectionFeed:
-        """Connect to the program, or read another `receiver`. Raises TransportError if no socket can be connected."""
-        self._receiver = receiver or FrameSubscriber(self._address.endpoint, curve=self._address.curve)
+    def open(self, connect: Callable[[], DetectionReceiver] | None = None) -> DetectionFeed:
+        """Connect to the program, by `connect` if that is given. Raises TransportError if that is impossible."""
+        self._connect = connect or self._subscriber
+        self._receiver = self._connect()
         return self
 
     def close(self) -> None:
@@ -94,9 +106,14 @@ class DetectionFeed:
 
     def receive(self) -> list[Event]:
         """Take the newest message, if one has come; return notices."""
-        parts, _ = self._receiver.receive(0)
         name, now_ns = self._address.name, self._clock.now_ns()
         notices: list[Event] = []
+        if self._receiver.lost and now_ns - self._connected_ns >= RECONNECT_NS:
+            text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
+            notices += self._notice(DETECTIONS_LOST, text)
+            self._receiver.close()
+            self._receiver, self._connected_ns = self._connect(), now_ns
+        parts, _ = self._receiver.receive(0)
         self._tracks = [track for track in self._tracks if now_ns - track.seen_ns <= self._hold_ns]
         if parts is not None:
             try:
@@ -160,6 +177,9 @@ class DetectionFeed:
             else:
                 free.remove(track)
                 track.box, track.seen_ns = box, captured_ns
+
+    def _subscriber(self) -> FrameSubscriber:
+        return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)
 
     def _notice(self, code: str, message: str) -> list[Event]:
         if code in self._reported:

@@ -20,6 +20,7 @@ from stream.events import Event, FrameReady, Notice
 from stream.runtime.frame_stages import run_in_threads
 from stream.stages.detection_feed import (
     DETECTIONS_CUT,
+    DETECTIONS_LOST,
     DETECTIONS_REFUSED,
     DETECTIONS_UNREADABLE,
     DetectionAddress,
@@ -39,7 +40,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.waiting: list[list[memoryview]] = []
-        self.refused = self.closed = False
+        self.lost = self.refused = self.closed = False
 
     def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]:
         assert timeout_ms == 0
@@ -55,7 +56,9 @@ class Fed:
     def __init__(self) -> None:
         self.clock, self.receiver = FakeClock(100 * NS_PER_S), Receiver()
         address = DetectionAddress("zmq+tcp://detector:1", "tcp://detector:1", None, 2.0)
-        self.feed = DetectionFeed(address, self.clock, lambda: UNIX_NS + self.clock.now_ns()).open(self.receiver)
+        self.feed = DetectionFeed(address, self.clock, lambda: UNIX_NS + self.clock.now_ns()).open(
+            lambda: self.receiver
+        )
 
     def say(
         self, *boxes: tuple[float, ...], label: str = "cat", score: float | None = None, **fields: Any
@@ -205,6 +208,38 @@ def test_messages_come_over_a_socket(parts: list[bytes]) -> None:
             return feed.floor(GRID) is not None
 
         until(seen)
+
+
+def test_a_million_detections_are_not_even_received() -> None:
+    """The connection is closed, and made again: what comes after counts."""
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    clock = FakeClock()
+    feed = DetectionFeed(DetectionAddress(f"zmq+{endpoint}", endpoint, None, 60.0), clock)
+    million = b'{"objects": [' + b'{"box": [0, 0, 1, 1]},' * 1_000_000 + b"]}"
+    with detector(endpoint) as socket, closing(feed.open()):
+        until(lambda: feed.receive() or feed.floor(GRID) is not None or socket.send(MESSAGE))
+        fresh = b'{"objects": [{"box": [0.0, 0.0, 1.0, 1.0], "score": 0.5}]}'
+        socket.send(million)
+        codes: list[str] = []
+
+        def seen() -> bool:
+            socket.send(fresh)
+            clock.advance(NS_PER_S // 10)
+            codes.extend(notice.code for notice in feed.receive() if isinstance(notice, Notice))
+            floor = feed.floor(GRID)
+            return floor is not None and bool((floor == 0.5).all())
+
+        until(seen)
+        assert codes == [DETECTIONS_LOST]
+
+
+def test_a_detector_that_is_gone_is_tried_again_after_a_while() -> None:
+    fed, opened = Fed(), []
+    fed.feed.open(lambda: opened.append(fed.clock.now_ns()) or fed.receiver)  # type: ignore[func-returns-value]
+    fed.receiver.lost = True
+    notices = [notice for _ in range(25) for notice in (fed.clock.advance(NS_PER_S // 10), *fed.feed.receive())[1:]]
+    assert [notice.code for notice in notices if isinstance(notice, Notice)] == [DETECTIONS_LOST]
+    assert len(opened) == 4
 
 
 def test_a_detector_with_other_keys_is_reported(tmp_path: Any) -> None:
