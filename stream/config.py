@@ -176,6 +176,18 @@ class AllocateConfig(Section):
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
     trained on, which also win over another name; `core13` if the model has none."""
+    detections: Annotated[
+        str | None,
+        Option(
+            "--detections ADDRESS",
+            "Detector whose boxes draw tokens: zmq+tcp://HOST:PORT. [off]",
+            without="fleet demo bench",
+        ),
+    ] = Field(default=None, pattern=r"^zmq\+(tcp|ipc)://.+", examples=['"zmq+tcp://127.0.0.1:5559"'])
+    """Address of a program that publishes detections over ZeroMQ: their boxes raise the relevance of tiles, and a new
+    thing counts as change (docs/boxes.md). For sources in real time."""
+    detections_hold_s: float = Field(default=2.0, gt=0, le=3600)
+    """Time for which a box counts, in seconds from the capture of its picture."""
 
     @property
     def limits(self) -> TokenLimits:
@@ -315,6 +327,9 @@ class ApiConfig(Section):
     what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
     quality: int = Field(default=90, ge=1, le=100)
     """Quality of the JPEG pictures."""
+    coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
+    """Coordinates of boxes and points in answers: thousandths of the picture's sides, or its pixels. `auto`: pixels if
+    the model's name is that of a Qwen2.5-VL (docs/boxes.md)."""
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"

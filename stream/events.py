@@ -224,6 +224,28 @@ class Answer(AnswerPoint, frozen=True, tag="answer"):
     """One whole answer."""
 
 
+class Detection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Thing that an answer locates, in pixels of the source's picture from its top left: `box` [left, top, right,
+    bottom], `point` [x, y], or both. `label` is the model's; `score`: from 0 to 1, if it gave one."""
+
+    label: str
+    box: list[float] | None = None
+    point: list[float] | None = None
+    score: float | None = None
+
+
+class Detections(Event, frozen=True, tag="detections"):
+    """Things that answer `answer` locates in its frame, in pixels of a picture of `width_px` × `height_px`: that of the
+    source as it is shown, upright, before it is scaled for the model. Empty if the answer is an empty list."""
+
+    frame_index: int
+    pts_s: float
+    answer: int
+    width_px: int
+    height_px: int
+    objects: list[Detection]
+
+
 class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
     """Nothing new: the answer, `text`, is that of `since_s`, and is not given again.
 
@@ -491,6 +513,7 @@ AnyEvent: TypeAlias = (
     | AnswerDeltaEvent
     | Glance
     | Answer
+    | Detections
     | AnswerUnchanged
     | SideText
     | SideAnswer

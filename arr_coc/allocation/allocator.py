@@ -153,6 +153,7 @@ class StreamAllocator:
         self._memory: _EpochMemory | None = None
         self._last: FrameAllocation | None = None
         self._change = 1.0
+        self._floor: torch.Tensor | None = None
         self._warned = False
         self._zones = None if self.options.zones is None else ZoneMaps(self.options.zones)
         self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
@@ -182,6 +183,13 @@ class StreamAllocator:
             self._memory.prior.reset()
             if self._memory.history is not None:
                 self._memory.history.forget_question()
+
+    def set_floor(self, floor: npt.NDArray[np.float32] | None) -> None:
+        """Set the least relevance of tiles, float32 [gh, gw] from 0 to 1, for the frames from the next one on.
+
+        It is what others know of a frame, such as a detector: it counts at once, and leaves no trace once it is None.
+        """
+        self._floor = None if floor is None else torch.from_numpy(floor)
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
@@ -274,7 +282,7 @@ class StreamAllocator:
         if memory.history is not None:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
         maps = self._realise(memory, texture, None if shown is None else shown.appearance, view.stamp.media_ns)
-        relevance = memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns)
+        relevance = self._raised(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
         return self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=False)
 
     @torch.inference_mode()
@@ -292,7 +300,7 @@ class StreamAllocator:
         maps = self._realise(memory, last.maps.texture, last.maps.looks, view.stamp.media_ns)
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
-        relevance, lines = memory.blend.replace(maps.realised.relevance), last.inputs.lines
+        relevance, lines = self._raised(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
         frame = self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=True)
         _ = frame.selection
         return frame
@@ -377,6 +385,12 @@ class StreamAllocator:
             scored = memory.history.fill(texture, media_ns, looks.numpy(), known, self._relevance.question)
         realised = self._relevance.compute(scored, prior)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
+
+    def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
+        """The relevance of a frame, or the floor of a tile if that is higher."""
+        if self._floor is None:
+            return relevance
+        return torch.maximum(relevance, self._floor.to(relevance.device))
 
     def _plan(
         self,

@@ -14,7 +14,7 @@ copied at the first mark and at the newest two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -589,11 +589,18 @@ class TextStream:
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
     the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
-    them.
+    them. `kept` special tokens stay in the text, by their texts; others are left out.
     """
 
-    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = (), thoughts: Thoughts | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop_strings: tuple[str, ...] = (),
+        thoughts: Thoughts | None = None,
+        kept: Mapping[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._kept = kept or {}
         self._stop_strings = stop_strings
         self._thoughts = thoughts
         self._begins = False
@@ -655,5 +662,11 @@ class TextStream:
         return text[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
+        if self._kept.keys().isdisjoint(ids):
+            return self._decode_plain(ids)
+        at = next(at for at, token in enumerate(ids) if token in self._kept)
+        return self._decode_plain(ids[:at]) + self._kept[ids[at]] + self._decode(ids[at + 1 :])
+
+    def _decode_plain(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

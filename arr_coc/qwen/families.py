@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from arr_coc.errors import ModelError
 
@@ -60,6 +60,9 @@ class ModelFamily:
     the attention's output. `recurrent`: only some layers attend; the others are Gated DeltaNet (arXiv:2412.06464).
 
     `unread`: prefixes of weights that answering does not use.
+
+    `coordinates` of places in answers: thousandths of the picture's sides, or pixels of the picture that the model was
+    given.
     """
 
     model_type: str
@@ -75,6 +78,7 @@ class ModelFamily:
     gated: bool = False
     recurrent: bool = False
     unread: tuple[str, ...] = ()
+    coordinates: Literal["thousandths", "pixels"] = "thousandths"
 
     def kept_tokens(self, shown: int) -> int:
         """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
@@ -125,7 +129,7 @@ FAMILIES = {
         ModelFamily("qwen3_5_moe", "Qwen3.5-MoE", **_QWEN3_5),
         ModelFamily("qwen3_vl", "Qwen3-VL"),
         ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", windowed=True, **_QWEN2),
+        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", windowed=True, coordinates="pixels", **_QWEN2),
         ModelFamily("qwen2_vl", "Qwen2-VL", **_QWEN2),
     )
 }
@@ -133,6 +137,14 @@ FAMILIES = {
 
 TOWER_FAMILIES = FAMILIES | {f"{model_type}_vision": family for model_type, family in FAMILIES.items()}
 """Families by the `model_type` of a stock vision tower; in older versions of transformers that is the model's."""
+
+
+def family_named(name: str) -> ModelFamily:
+    """Return the family that a model's name speaks of, such as `qwen2.5vl:7b` or `Qwen/Qwen2.5-VL-7B-Instruct`; that of
+    Qwen3-VL for any other name."""
+    letters = "".join(filter(str.isalnum, name.lower()))
+    kinds = {"qwen25vl": "qwen2_5_vl", "qwen2vl": "qwen2_vl"}
+    return FAMILIES[next((kind for part, kind in kinds.items() if part in letters), "qwen3_vl")]
 
 
 def family_of(model_type: object, name: str) -> ModelFamily:

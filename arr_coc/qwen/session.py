@@ -363,7 +363,8 @@ class AnswerSession:
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
         ids, shown, begun = self.qwen.thought_ids, self.options.thinking == "show", question.prompt.opens_thoughts
         thoughts = None if ids is None else Thoughts(*ids, shown=shown, begun=begun)
-        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings, thoughts))
+        stream = TextStream(self.qwen.tokenizer, options.stop_strings, thoughts, self.qwen.naming_tokens)
+        opened = _OpenAnswer(answer, question, row, stream)
         self._open[answer.slot] = opened
         return opened
 

@@ -31,7 +31,8 @@ class AnswerStats:
     `kept_bytes` are kept in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`:
     computed tokens of the prompt; with a group of pictures, `appended_tokens` are the visual tokens that this answer
     added to it, and `memory_tokens` those kept before the next question. `notice`: text for the user, reported once;
-    may be empty. `same`: probability of the question's previous answer, if that was scored.
+    may be empty. `same`: probability of the question's previous answer, if that was scored. `extent`: width and height
+    of the newest frame, without padding, in the coordinates of places in the answer; None if it can have no places.
     """
 
     tokens_used: int
@@ -50,6 +51,7 @@ class AnswerStats:
     memory_tokens: int = 0
     notice: str = ""
     same: float | None = None
+    extent: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

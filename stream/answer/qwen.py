@@ -201,7 +201,8 @@ class QwenAnswerModel:
         if answer.score is not None:
             question.score = answer.score.yes, answer.score.mass
         if answer.result is not None:
-            question.stats = replace(stats_of(answer.result), same=answer.same)
+            extent = self._session.qwen.extent(question.packet.grid)
+            question.stats = replace(stats_of(answer.result), same=answer.same, extent=extent)
         if answer.ended:
             del self._questions[answer.slot]
         return question

@@ -15,7 +15,9 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from arr_coc.qwen.grounding import GROUNDED
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.answer.detections import DetectionReader
 from stream.answer.memory import SentGroup
 from stream.answer.side import SIDE
 from stream.errors import TransportError
@@ -25,6 +27,7 @@ from stream.events import (
     AnswerDeltaEvent,
     AnswerTiming,
     AnswerUnchanged,
+    Detections,
     Event,
     Glance,
     GlanceTiming,
@@ -64,7 +67,7 @@ class ClientOptions:
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
     for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
-    AnswerHistory.
+    AnswerHistory. `source_px`: as in DetectionReader.
     """
 
     encode: str = "sparse"
@@ -77,6 +80,7 @@ class ClientOptions:
     journal: Journal | None = None
     history: int = 0
     same_above: float | None = None
+    source_px: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +359,7 @@ class RequestTracker:
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
         self.history = AnswerHistory(options.history, options.same_above)
+        self._detections = DetectionReader(options.source_px)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0
@@ -375,7 +380,7 @@ class RequestTracker:
         self.next_number += 1
         answer = entry.answer
         self.history.add(answer, stamp.epoch)
-        outcomes: list[Outcome] = [answer]
+        outcomes: list[Outcome] = [answer, *([] if entry.detections is None else [entry.detections])]
         if isinstance(answer, Answer):
             outcomes.insert(0, AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s))
         return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
@@ -496,11 +501,15 @@ class RequestTracker:
             self.request = AnswerRequest(
                 answer.answer, request.shadow, answer.trigger, verifies=answer, history=request.history
             )
+        located: list[Event] = []
+        if point is answer and GROUNDED.search(answer.text):
+            located = self._detections.read(answer, reply.extent, request.packet.grid)
         if self._options.journal is not None:
             usable = feedback if isinstance(feedback, Feedback) else None
             kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-            self._options.journal.append(point, usable, kept)
-        outcomes: list[Outcome | TransportError] = [*(request.emit_text() if point is answer else []), point]
+            found = next((event for event in located if isinstance(event, Detections)), None)
+            self._options.journal.append(point, usable, kept, found)
+        outcomes: list[Outcome | TransportError] = [*(request.emit_text() if point is answer else []), point, *located]
         return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:

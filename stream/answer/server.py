@@ -473,6 +473,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         appended_tokens=stats.appended_tokens,
         memory_tokens=stats.memory_tokens,
         same=stats.same,
+        extent=stats.extent,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),

@@ -49,6 +49,11 @@ class RunTopics:
         return self._of("answer")
 
     @property
+    def detections(self) -> str:
+        """Boxes and points of an answer that has some, as in a .jsonl."""
+        return self._of("detections")
+
+    @property
     def verdict(self) -> str:
         """`ON`, `OFF` or `None`: the answer to the standing question."""
         return self._of("until")
@@ -121,6 +126,16 @@ class RunTopics:
                 "state_topic": self.answer,
                 "value_template": f"{{{{ value_json.text[:{STATE_CHARS_MAX}] }}}}",
                 "json_attributes_topic": self.answer,
+            },
+            "detections": {
+                "platform": "sensor",
+                "name": "Detections",
+                "icon": "mdi:vector-rectangle",
+                "state_topic": self.detections,
+                "value_template": "{{ value_json.objects | length }}",
+                "json_attributes_topic": self.detections,
+                "state_class": "measurement",
+                "enabled_by_default": False,
             },
             "until": {
                 "platform": "binary_sensor",

@@ -18,6 +18,7 @@ OPTIONS = (
     Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor", key="allocate.budget", kind="value"),
     Option("--min-budget N", "Least tokens of a budget that adapts. [64]", key="allocate.min_tokens", kind="value"),
     Option("--max-budget N", "Most tokens of a budget that adapts. [400]", also="doctor", key="allocate.max_tokens", kind="value"),
+    Option("--detections ADDRESS", "Detector whose boxes draw tokens: zmq+tcp://HOST:PORT. [off]", without="fleet demo bench", key="allocate.detections", kind="text"),
     Option("-m, --model NAME", "Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]", also="adapt serve-answers", key="answer.model", kind="text"),
     Option("-m, --model NAME", "The model to check. [bundled]", only="doctor", key="answer.model", kind="text"),
     Option("--allocator FOLDER", "Allocator for the model, made by `adapt`. [the model's own]", also="serve-answers", key="answer.allocator", kind="text"),

@@ -165,6 +165,8 @@ class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
     text: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)]
 
 
+ExtentSide = Annotated[float, Meta(gt=0, le=LONG_SIDE_PX_MAX)]
+
 History: TypeAlias = Annotated[tuple[PastAnswer, ...], Meta(max_length=HISTORY_MAX)]
 """Earlier answers, oldest first."""
 
@@ -364,7 +366,8 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     Parts: regions, attention and similarity of its feedback, if any, and components of the embeddings, for an allocator
     that reads them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time), of which the model keeps
     `kept_bytes`. `flops` and the tokens of the visual memory are as in `stream.events.AnswerPoint`. `same`: probability
-    of the request's `previous` answer, if that was scored. `notice`: a message for the user.
+    of the request's `previous` answer, if that was scored. `extent`: width and height of the frame, without padding, in
+    the coordinates of places in the text; None if it can have none. `notice`: a message for the user.
     """
 
     answer: Count
@@ -384,6 +387,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     appended_tokens: Count = 0
     memory_tokens: Count = 0
     same: Share | None = None
+    extent: tuple[ExtentSide, ExtentSide] | None = None
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 

@@ -353,6 +353,7 @@ class FrameStages:
             motions=motions,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
+            detections=plan.make_detection_feed(clock),
             observers=observers,
         )
         self._group.start(

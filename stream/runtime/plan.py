@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
@@ -19,28 +20,34 @@ from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.config import ASSIGNED_SERVERS, Config, StandingQueryConfig
+from stream.clock import Clock
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, StandingQueryConfig
+from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import takes_pictures
+from stream.sources.address import ZMQ_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.frame_tap import TapPolicy
+
+if TYPE_CHECKING:
+    from stream.stages.detection_feed import DetectionAddress, DetectionFeed
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """Options of the stages of one run.
 
-    `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as a
-    camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage before
-    it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target, None
-    without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client` lacks the
-    options that depend on the answer server's endpoint, `allocator` those that depend on its model: its glance options
-    apply if the model is to glance.
-    `must_glance`: the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer
-    server, and `expected_model` the name of the model that it is to serve; None for any.
+    `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as
+    a camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage
+    before it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target,
+    None without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client`
+    lacks the options that depend on the answer server's endpoint, `allocator` those that depend on its model: its
+    glance options apply if the model is to glance. `detections`: a program whose boxes draw tokens. `must_glance`:
+    the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer server, and
+    `expected_model` the name of the model that it is to serve; None for any.
     """
 
     paced: bool
@@ -58,6 +65,7 @@ class RunPlan:
     served_by: str | None
     expected_model: str | None
     notices: tuple[Notice, ...]
+    detections: DetectionAddress | None = None
 
     @classmethod
     def of(
@@ -66,6 +74,7 @@ class RunPlan:
         """Makes the plan from the configuration and the source.
 
         `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
+        Raises ConfigError for a detector's address that cannot be used.
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime
@@ -92,13 +101,23 @@ class RunPlan:
                 journal=journal,
                 history=answer.history,
                 same_above=answer.same_above if answer.when == "news" else None,
+                source_px=_source_px(config.capture, info),
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
+            detections=_detection_address(config, paced=paced),
             notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
         )
+
+    def make_detection_feed(self, clock: Clock) -> DetectionFeed | None:
+        """Returns the feed of another program's detections, None without one."""
+        if self.detections is None:
+            return None
+        from stream.stages.detection_feed import DetectionFeed
+
+        return DetectionFeed(self.detections, clock)
 
     def make_latency_controller(self) -> LatencyController | None:
         """Returns the controller that holds `target_ms`, None without a target."""
@@ -285,6 +304,30 @@ def _standing_query(until: StandingQueryConfig, initial_verdict: bool | None) ->
         initial_verdict=initial_verdict,
         force=until.force,
     )
+
+
+def _detection_address(config: Config, *, paced: bool) -> DetectionAddress | None:
+    address = config.allocate.detections
+    if address is None:
+        return None
+    from stream.stages.detection_feed import DetectionAddress
+    from stream.transport.security import client_curve
+
+    if not paced:
+        raise ConfigError(
+            f"--detections {address} needs a live source: a file that is read frame by frame has no time to compare "
+            "boxes with; give --realtime"
+        )
+    endpoint = address.removeprefix(ZMQ_PREFIX)
+    return DetectionAddress(
+        address, endpoint, client_curve(config.network, endpoint), config.allocate.detections_hold_s
+    )
+
+
+def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:
+    """Return width and height of the source's picture if its frames are scaled, else None."""
+    scaled = capture.fit == "resize" or capture.size is not None or capture.max_tiles is not None
+    return (info.width_px, info.height_px) if scaled and min(info.width_px, info.height_px) > 0 else None
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -44,10 +44,23 @@ GAP_PX = 4
 """Between the pictures of two maps."""
 GROUND = 0.3
 """Weight of the frame in the picture of a map."""
-TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
-"""Colour of ground-truth boxes and of their text."""
-TRUTH_LEGEND = "ground truth"
-"""Label in the corner of a picture with ground-truth boxes, so that they are not read as the model's detections."""
+POINT_PX = 6
+"""Radius of a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxStyle:
+    """Style of boxes: RGB of their lines, the same as the colour of their text, and the `legend` in the corner of a
+    picture with such boxes, in this row, so that the truth is not read as the model's detections."""
+
+    line: tuple[int, int, int]
+    text: str
+    legend: str
+    row: int
+
+
+TRUTH = BoxStyle((72, 230, 120), "#48e678", "ground truth", 0)
+FOUND = BoxStyle((255, 158, 66), "#ff9e42", "the answer's boxes", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,9 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     even sides."""
     picture = draw_allocation(overlay)
     if overlay.boxes:
-        picture = draw_boxes(picture, overlay.boxes)
+        picture = draw_boxes(picture, overlay.boxes, TRUTH)
+    if overlay.detections:
+        picture = draw_boxes(picture, overlay.detections, FOUND)
     if overlay.layers:
         picture = np.concatenate([picture, draw_layers(overlay.image, overlay.layers, picture.shape[1])])
     beside = max(0, LEAST_WIDTH_PX - picture.shape[1])
@@ -120,25 +135,31 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     )
 
 
-def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
-    """Draw the outline and the name of each box, and TRUTH_LEGEND: uint8 RGB [H, W, 3]."""
+def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) -> Picture:
+    """Draw the outline and the name of each box, and the legend of their style: uint8 RGB [H, W, 3]."""
     image = Image.fromarray(picture)
     pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
     edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
 
     def write(x: float, y: float, text: str) -> None:
         pen.rectangle((x, y, x + letters.width_px(text) + 2 * edge_px, y + step_px - 1), fill=DARK)
-        letters.draw(pen, x + edge_px, _baseline(letters, y), text, TRUTH_TEXT)
+        letters.draw(pen, x + edge_px, _baseline(letters, y), text, style.text)
 
     for box in boxes:
         left, right = sorted((box.left * image.width, box.right * image.width))
         top, bottom = sorted((box.top * image.height, box.bottom * image.height))
-        pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
-        pen.rectangle((left, top, right, bottom), outline=TRUTH)
+        if left == right and top == bottom:
+            left, top, right, bottom = left - POINT_PX, top - POINT_PX, right + POINT_PX, bottom + POINT_PX
+            pen.ellipse((left - 1, top - 1, right + 1, bottom + 1), outline=DARK, fill=style.line)
+        else:
+            pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
+            pen.rectangle((left, top, right, bottom), outline=style.line)
+        if not box.label:
+            continue
         x = min(max(0.0, left), image.width - letters.width_px(box.label) - 2 * edge_px)
         above = top - step_px
         write(x, above if above >= 0 else min(bottom, image.height - step_px), box.label)
-    write(0, 0, TRUTH_LEGEND)
+    write(0, style.row * step_px, style.legend)
     return np.asarray(image)
 
 

@@ -14,6 +14,7 @@ from stream.config import Config
 from stream.events import (
     Answer,
     AskedPicture,
+    Detections,
     Event,
     QueryChanged,
     Started,
@@ -80,6 +81,8 @@ class MqttSink(Sink):
         self._send_state()
         if isinstance(event, Answer):
             self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
+        elif isinstance(event, Detections):
+            self.link.put(MqttMessage(self.topics.detections, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
         elif isinstance(event, YesNoResult):

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 HISTORY = 200
 """Number of past events that a new viewer receives."""
 
-KEPT = (STATUS, "health", STATS, "look", "turned", "why")
+KEPT = (STATUS, "health", STATS, "look", "turned", "why", "detections")
 """Topics of which a new viewer receives the last message."""
 
 LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
 """Topics of the history."""
+
+ENDS_DETECTIONS = ("answer", "cut", "discontinuity")
+"""Topics after which the boxes of the answer before are not shown."""
 
 STATS_EVERY_S = 1.0
 
@@ -257,6 +260,8 @@ class Hub:
         if self.sides.take(event):
             return
         self._note_speech(event, topic)
+        if topic in ENDS_DETECTIONS:
+            self._kept.pop("detections", None)
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)

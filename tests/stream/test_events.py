@@ -21,6 +21,8 @@ from stream.events import (
     AnyEvent,
     AskedPicture,
     Cut,
+    Detection,
+    Detections,
     Event,
     Explanation,
     FrameMap,
@@ -92,6 +94,17 @@ EVENTS: list[Event] = [
     ANSWER,
     AnswerUnchanged(
         **{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__}, since_s=0.25, probability=0.75
+    ),
+    Detections(
+        frame_index=2,
+        pts_s=0.5,
+        answer=1,
+        width_px=640,
+        height_px=480,
+        objects=[
+            Detection(label="<b>cat</b>", box=[1.0, 2.5, 30.0, 40.0], score=0.5),
+            Detection(label="dog", point=[3.0, 4.0]),
+        ],
     ),
     AnswerCancelled(
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75

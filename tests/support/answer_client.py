@@ -16,7 +16,7 @@ from stream.answer.connection import AnswerEndpoint
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
-from stream.events import PEER_MISBEHAVES, Answer, Notice
+from stream.events import PEER_MISBEHAVES, Answer, Detections, Notice
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerReply,
@@ -211,15 +211,19 @@ class FakeJournal:
         self._recalled = {one.answer.answer: one for one in recalled}
         self.appended: list[tuple[Answer, Feedback | None]] = []
         self.glances: list[JournalGlance | None] = []
+        self.detections: list[Detections | None] = []
 
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         entry = self._recalled.get(number)
         assert entry is None or entry.answer.frame_index == frame_index
         return entry
 
-    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None) -> None:
+    def append(
+        self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None, detections: Detections | None
+    ) -> None:
         self.appended.append((answer, feedback))
         self.glances.append(glance)
+        self.detections.append(detections)
 
 
 def misdeeds(events: list[object]) -> int:

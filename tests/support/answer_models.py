@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.qwen.families import FAMILIES
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
@@ -122,6 +123,26 @@ class FakeAnswerModel:
             question.ended, question.error = True, error
         if question.ended:
             del self._open[question]
+
+
+class LocatingAnswerModel(FakeAnswerModel):
+    """Answers with the question, such as one that is JSON with boxes, as a model of `family`."""
+
+    family = "qwen3_vl"
+
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        yield query[:7]
+        yield query[7:]
+        grid, pixels = packet.grid, FAMILIES[self.family].coordinates == "pixels"
+        width, height = (28 * grid.cols, 28 * grid.rows) if pixels else (1000, 1000)
+        extent = width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
+        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
+
+
+class PixelAnswerModel(LocatingAnswerModel):
+    """Locates things in pixels."""
+
+    family = "qwen2_5_vl"
 
 
 class MemoryAnswerModel(FakeAnswerModel):

@@ -12,6 +12,8 @@ from stream.control import SideQuestion
 from stream.events import (
     Answer,
     AnswerTiming,
+    Detection,
+    Detections,
     FrameReady,
     Glance,
     GlanceTiming,
@@ -58,6 +60,24 @@ def side_answer(question: SideQuestion, text: str) -> SideAnswer:
         tokens_total=240,
         text_tokens=3,
         prefilled_tokens=80,
+    )
+
+
+def detections(
+    pts_s: float, *objects: Detection, frame_index: int = 0, size: tuple[int, int] = (190, 120)
+) -> Detections:
+    """A cat's box and a point on a dog, unless other `objects` are given, in a picture of `size` (width, height)."""
+    usual = [
+        Detection(label="cat", box=[19.0, 12.0, 95.0, 60.0], score=0.5),
+        Detection(label="dog", point=[38.0, 90.0]),
+    ]
+    return Detections(
+        frame_index=frame_index,
+        pts_s=pts_s,
+        answer=0,
+        width_px=size[0],
+        height_px=size[1],
+        objects=[*objects] or usual,
     )
 
 

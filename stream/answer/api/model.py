@@ -7,12 +7,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ModelError, counted
+from arr_coc.errors import ModelError, ShapeError, counted
+from arr_coc.qwen.families import family_named
+from arr_coc.qwen.grounding import THOUSANDTHS
+from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
@@ -39,6 +43,12 @@ TEXT_TOKENS_EXTRA = 64
 """Generous number of tokens for the chat template around question and pictures."""
 
 MODELS_NAMED = 8
+
+PIXEL_TILE_PX = 28
+"""Sides of the pictures of a model that answers in pixels, Qwen2.5-VL, are multiples of this."""
+
+FAMILY_NAMES = {"thousandths": "qwen3-vl", "pixels": "qwen2.5-vl"}
+"""Family with each kind of `answer.api.coordinates`."""
 
 STEP_S = 0.01
 """Longest wait for a piece of any answer before the clients' messages are received again."""
@@ -235,7 +245,7 @@ class ApiAnswerModel:
         self.release(question.client)
         question.ended = True
         stats = self._stats_of(request.shown, reply, request.times_s, request.body)
-        question.stats = replace(stats, same=request.same)
+        question.stats = replace(stats, same=request.same, extent=self._extent(request.shown[-1].pictures))
         if question.yes_no:
             question.score = yes_no_of(reply.text, reply.likely)
         elif (most := self._answer.memory.frames) > 1:
@@ -331,6 +341,19 @@ class ApiAnswerModel:
             kept_bytes=sum(len(jpeg) for frame in shown[:-1] for jpeg in frame.pictures.jpegs),
             notice=self._notice(reply, tokens, body),
         )
+
+    def _extent(self, pictures: ApiPictures) -> tuple[float, float] | None:
+        """Return the extent of a frame whose whole view is its only picture, as the server resizes that."""
+        if pictures.whole_px is None:
+            return None
+        kind = self._answer.api.coordinates
+        family = family_named(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
+        if family.coordinates == "thousandths":
+            return THOUSANDTHS, THOUSANDTHS
+        width, height = pictures.whole_px
+        with suppress(ShapeError):  # the family's processor refuses a longer picture
+            height, width = smart_resize(height, width, PIXEL_TILE_PX, family.min_px, family.max_px)
+        return float(width), float(height)
 
     def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
         """Return notices about this reply for the user, each of them once."""

@@ -76,6 +76,10 @@ const handlers = {
   text: (message) => answers.text(message),
   look: (message) => showStanding(message),
   why: (message) => (stage.why = message),
+  answer: () => stage.locate(null),
+  cut: () => stage.locate(null),
+  discontinuity: () => stage.locate(null),
+  detections: (message) => stage.locate(message),
   asked(message) {
     if (questions.pending !== null) {
       questions.pending = null;
@@ -172,7 +176,7 @@ function showWidth() {
 }
 
 function showLayers() {
-  for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.layers.has(name));
+  for (const name of [...LAYERS, "b"]) setPressed(byId(`layer-${name}`), view.layers.has(name));
   byId("scale").hidden = !view.layers.has("h");
   setPressed(byId("scale"), view.relative);
   byId("opacity").value = view.opacity;
@@ -219,11 +223,11 @@ function recall(event) {
 
 startKeys({
   t: ["tiles", () => turnLayer("t")], h: ["heat map", () => turnLayer("h")], d: ["dim", () => turnLayer("d")],
-  m: ["as the model sees it", () => turnLayer("m")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
+  m: ["as the model sees it", () => turnLayer("m")], b: ["boxes of the answer", () => turnLayer("b")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
   z: ["zones", () => zones.turn()], f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
   "↑ ↓": ["in the question: recall earlier ones"], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
-for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+for (const name of [...LAYERS, "b"]) byId(`layer-${name}`).onclick = () => turnLayer(name);
 stage.onLevel = (level) => {
   view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
   byId("legend").dataset.key = "";

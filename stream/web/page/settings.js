@@ -3,7 +3,8 @@
 import { byId, make } from "./dom.js";
 
 export const LAYERS = ["t", "h", "d", "m"];
-const DEFAULT_LAYERS = "t";
+const VIEW_LAYERS = [...LAYERS, "b"];
+const DEFAULT_LAYERS = "tb";
 const DEFAULT_OPACITY = 85;
 
 export function readView(search = location.search) {
@@ -11,7 +12,7 @@ export function readView(search = location.search) {
   const named = (given.get("layers") ?? DEFAULT_LAYERS).split("");
   const opacity = Number(given.get("op") ?? DEFAULT_OPACITY);
   return {
-    layers: new Set(LAYERS.filter((name) => named.includes(name))),
+    layers: new Set(VIEW_LAYERS.filter((name) => named.includes(name))),
     opacity: opacity >= 10 && opacity <= 100 ? opacity : DEFAULT_OPACITY,
     relative: given.get("scale") === "relative",
     mirror: given.has("mirror"),
@@ -30,7 +31,7 @@ export function writeAddress(...entries) {
   history.replaceState(null, "", given.size ? `?${given}` : location.pathname);
 }
 
-export const namesOf = (layers) => LAYERS.filter((name) => layers.has(name)).join("");
+export const namesOf = (layers) => VIEW_LAYERS.filter((name) => layers.has(name)).join("");
 
 export function writeView(view) {
   writeAddress(

@@ -238,6 +238,24 @@ def test_feedback_about_another_epoch_or_too_old_is_ignored() -> None:
         assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
 
 
+@pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk"])
+def test_a_floor_draws_tokens_at_once_and_leaves_no_trace(strategy: str) -> None:
+    picture = scenery(ROWS, COLS)
+    floor = np.zeros((ROWS, COLS), np.float32)
+    floor[9:11, 2:5] = 1.0
+    raised, plain = (StreamAllocator(replace(OPTIONS, strategy=strategy)) for _ in range(2))
+    streams = PictureStream(), PictureStream()
+    for index in range(4):
+        raised.set_floor(floor if index in (1, 2) else None)
+        with_floor = raised.allocate(streams[0].show(picture))
+        without = plain.allocate(streams[1].show(picture))
+        if index in (1, 2):
+            assert (with_floor.relevance[9:11, 2:5] == 1).all()
+            assert (with_floor.levels[9:11, 2:5] == 0).all()
+        else:
+            torch.testing.assert_close(with_floor.relevance, without.relevance, rtol=0, atol=0)
+
+
 def test_another_question_forgets_what_answers_taught() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     query = QueryEmbedding("where?", np.zeros((3, 8), np.float32), "tiny")

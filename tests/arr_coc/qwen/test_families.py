@@ -22,11 +22,12 @@ from arr_coc.qwen import families, loading
 from arr_coc.qwen.batching.step import check_slots
 from arr_coc.qwen.decode import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.grounding import NAMING_TOKENS
 from arr_coc.qwen.loading import FALLBACK_LOGGER, load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
-from arr_coc.types import Encode
+from arr_coc.types import Encode, TileGrid
 from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
@@ -249,3 +250,37 @@ def test_a_tower_of_an_unknown_type_is_the_familys(family: str, tmp_path: Path) 
     config["vision_config"]["model_type"] = "fine_tuned_vision"
     (folder / "config.json").write_text(json.dumps(config))
     assert answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl"),
+        ("qwen2.5vl:7b", "qwen2_5_vl"),
+        ("unsloth/qwen2_5_vl_3b", "qwen2_5_vl"),
+        ("Qwen/Qwen2-VL-2B", "qwen2_vl"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl"),
+        ("my-model", "qwen3_vl"),
+    ],
+)
+def test_a_name_speaks_of_a_family(name: str, model_type: str) -> None:
+    assert families.family_named(name).model_type == model_type
+
+
+def test_places_are_pixels_of_the_picture_for_qwen2_5_and_thousandths_for_the_others() -> None:
+    assert {name for name, one in families.FAMILIES.items() if one.coordinates == "pixels"} == {"qwen2_5_vl"}
+
+
+def test_the_extent_of_a_frame_leaves_out_its_padding(family: str) -> None:
+    grid = TileGrid.of(96, 48)
+    whole = (2 * tiny_qwen(family).preprocessing.tile_px, 3 * tiny_qwen(family).preprocessing.tile_px)
+    expected = whole if family == "qwen2_5_vl" else (1000, 1000)
+    assert tiny_qwen(family).extent(grid) == (expected[0] * 0.75, expected[1])
+
+
+def test_tokens_around_names_and_boxes_are_known_if_the_tokenizer_has_them(family: str) -> None:
+    qwen = tiny_qwen(family)
+    assert qwen.naming_tokens == {}
+    vars(qwen).pop("naming_tokens")
+    qwen.tokenizer.add_special_tokens({"additional_special_tokens": list(NAMING_TOKENS)}, False)
+    assert tuple(qwen.naming_tokens.values()) == NAMING_TOKENS

@@ -16,7 +16,18 @@ from arr_coc.errors import DeviceLost
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
 from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
 from stream.answer.request import REPEATS_MAX, ClientOptions
-from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
+from stream.events import (
+    ANSWERS_LOST,
+    PEER_MISBEHAVES,
+    Answer,
+    AnswerDeltaEvent,
+    AnswerUnchanged,
+    Detection,
+    Detections,
+    Notice,
+    QueryChanged,
+    YesNoResult,
+)
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
@@ -44,6 +55,7 @@ from stream.untrusted import ANSWER_CHARS_MAX
 from tests.support.answer_client import (
     FEEDBACK,
     FEEDBACK_ARRAYS,
+    GRID,
     HELLO,
     MS,
     STAMP,
@@ -57,7 +69,7 @@ from tests.support.answer_client import (
     whole_frame,
 )
 from tests.support.clock import FakeClock
-from tests.support.events import make_yes_no_reply
+from tests.support.events import make_answer_reply, make_yes_no_reply
 
 
 @pytest.fixture
@@ -511,6 +523,36 @@ def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) 
     server.hear(answered(server.ask()))
     assert [kept.answer for kept, _ in journal.appended] == [2]
     assert opened().client.requests.recall(now) == []
+
+
+def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recalled(opened: Opener) -> None:
+    journal = FakeJournal()
+    server = opened(journal=journal)
+    text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
+    said, found = server.hear(make_answer_reply(server.ask(), "what?", text, extent=(1000.0, 1000.0)))[-2:]
+    assert isinstance(said, Answer)
+    assert isinstance(found, Detections)
+    assert (found.answer, found.frame_index, found.pts_s) == (said.answer, said.frame_index, said.pts_s)
+    assert (found.width_px, found.height_px) == (GRID.width_px, GRID.height_px)
+    assert found.objects == [Detection(label="cat", box=[16.0, 32.0, 32.0, 64.0])]
+    assert journal.detections == [found]
+    again = opened(journal=FakeJournal(JournalEntry(said, None, detections=found)))
+    assert again.client.requests.recall(STAMP)[1:] == [said, found]
+
+
+def test_the_same_boxes_again_are_no_news(opened: Opener) -> None:
+    server = opened(same_above=0.5)
+    text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
+    for turn, kinds in ((1, [Answer, Detections]), (2, [AnswerUnchanged])):
+        number = server.ask(turn, "every")
+        events = server.hear(make_answer_reply(number, "what?", text, extent=(1000.0, 1000.0), same=0.9))
+        assert [type(event) for event in events if not isinstance(event, AnswerDeltaEvent)] == kinds
+
+
+def test_an_extent_that_is_no_size_is_refused(opened: Opener) -> None:
+    server = opened()
+    events = server.hear(make_answer_reply(server.ask(), "what?", "[]", extent=(0.0, 1000.0)))
+    assert misdeeds(events) == 1
 
 
 def test_first_messages_that_cannot_be_used_are_a_failure(opened: Opener) -> None:

@@ -23,6 +23,7 @@ def test_the_whole_device_is_one_message() -> None:
     platforms = {key: component["platform"] for key, component in device["components"].items()}
     assert platforms == {
         "answer": "sensor",
+        "detections": "sensor",
         "until": "binary_sensor",
         "question": "text",
         "picture": "image",

@@ -23,7 +23,7 @@ from stream.mqtt.session import BrokerSession
 from stream.mqtt.topics import RunTopics
 from stream.sinks.factory import open_services
 from stream.sinks.mqtt import MqttSink
-from tests.support.events import answer, frame, look, summary
+from tests.support.events import answer, detections, frame, look, summary
 from tests.support.mosquitto import Mosquitto, broker, subscribed
 from tests.support.network import until
 from tests.support.runs import WatchedRun
@@ -285,3 +285,17 @@ class TestQuestions:
                 fed.feed(answer(0.0, "a cat"))
                 subscriber.next("arr_coc/door/answer")
             assert fed.run.questions == []
+
+
+def test_boxes_are_one_json_object(mosquitto: Mosquitto) -> None:
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}") as fed,
+    ):
+        fed.feed(STARTED, frame(0, 0.0), detections(0.0))
+        fields = json.loads(subscriber.next("arr_coc/door/detections").payload)
+        assert (fields["type"], fields["width_px"], fields["height_px"]) == ("detections", 190, 120)
+        assert fields["objects"] == [
+            {"label": "cat", "box": [19.0, 12.0, 95.0, 60.0], "score": 0.5},
+            {"label": "dog", "point": [38.0, 90.0]},
+        ]

@@ -15,7 +15,7 @@ from playwright.sync_api import Page
 from stream.events import Cut, Outage
 from tests.stream.web.test_compare import ComparePage
 from tests.stream.web.test_sources import ChosenPage
-from tests.support.events import answer, look
+from tests.support.events import answer, detections, look
 from tests.support.web import ServedPage, Visit, served, shown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +42,7 @@ def violations(page: Page, axe: str) -> list[dict[str, Any]]:
 def live(run: ServedPage, page: Page) -> None:
     page.goto(run.url + "?layers=thdm")
     shown(page)
-    for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), Outage(1, 1.0, "unplugged"), look(2.0)):
+    for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), detections(1.0), Outage(1, 1.0, "unplugged"), look(2.0)):
         run.emit(event)
     page.locator("#lines", has_text="unplugged").wait_for()
     page.locator("#stage").focus()
