@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -37,6 +37,9 @@ try:
     from transformers.cache_utils import LinearAttentionLayer
 except ImportError:  # an older version, which `check_transformers` refuses for recurrent layers
     LinearAttentionLayer = object
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.constraint import AnswerConstraint
 
 Key = TypeVar("Key")
 
@@ -487,11 +490,13 @@ def least_probability(
     logits: torch.Tensor,
     ids: Sequence[int],
     ends: Collection[int],
+    constraint: AnswerConstraint | None = None,
 ) -> float:
     """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
 
     `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
-    token is scored. Raises NonFiniteError if logits hold NaN or Inf.
+    token is scored. With a `constraint`, probabilities are those among the tokens that may come. Raises NonFiniteError
+    if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -503,6 +508,9 @@ def least_probability(
         cache.show(prompt.tokens, states)
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
+    if constraint is not None:
+        rows = rows.clone()
+        constraint.mask_rows(rows, ids)
     chances = torch.softmax(rows.double(), dim=-1)
     likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
     if ends:

@@ -91,6 +91,7 @@ class RunPlan:
                 journal=journal,
                 history=answer.history,
                 same_above=answer.same_above if answer.when == "news" else None,
+                schema=answer.schema_of_answers,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,

@@ -28,7 +28,10 @@ HISTORY = 200
 KEPT = (STATUS, "health", STATS, "look", "turned", "why")
 """Topics of which a new viewer receives the last message."""
 
-LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+LOGGED = (
+    *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
+    "shadow",
+)
 """Topics of the history."""
 
 STATS_EVERY_S = 1.0

@@ -37,6 +37,7 @@ export function wordsOf(event) {
       ? { at: "", text: `“${event.query}” was refused: ${event.error}`, bad: true }
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
+    case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };
     case "notice": return event.code === "loading" ? null : { at: "", text: event.message };
@@ -100,7 +101,7 @@ export class Answers {
   }
 
   add(event, aloud = true) {
-    if (["answer", "cancelled", "unchanged"].includes(event.topic)) this.speak(null);
+    if (["answer", "cancelled", "invalid", "unchanged"].includes(event.topic)) this.speak(null);
     if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
       this.speaking.beforeCut = true;
       this.showSpeech();
