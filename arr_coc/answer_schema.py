@@ -241,6 +241,13 @@ class _Reader:
         """Return the normal form of a JSON Schema."""
         self._enter(where, level)
         value = self._resolved(value, where)
+        made = self._made(value, where, level)
+        described, description = nullable(made)[0], value.get("description")
+        if isinstance(description, str) and description.strip():
+            described["description"] = " ".join(description.split())[:DESCRIPTION_CHARS_MAX]
+        return made
+
+    def _made(self, value: Mapping[str, Any], where: str, level: int) -> Node:
         if (either := value.get("anyOf", value.get("oneOf"))) is not None:
             return self._nullable(either, where, level)
         if "const" in value:
@@ -255,11 +262,7 @@ class _Reader:
         unknown = value.keys() - _KEYWORDS[kind] - _IGNORED - {"type", "description", "$defs", "definitions"}
         if unknown:
             raise _refusal(where, f"{min(unknown)!r} is not supported in a schema", "leave it out")
-        made = self._of_kind(kind, value, where, level)
-        description = value.get("description")
-        if isinstance(description, str) and description.strip():
-            made["description"] = " ".join(description.split())[:DESCRIPTION_CHARS_MAX]
-        return made
+        return self._of_kind(kind, value, where, level)
 
     def _enter(self, where: str, level: int) -> None:
         self._parts += 1

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -37,9 +37,6 @@ try:
     from transformers.cache_utils import LinearAttentionLayer
 except ImportError:  # an older version, which `check_transformers` refuses for recurrent layers
     LinearAttentionLayer = object
-
-if TYPE_CHECKING:
-    from arr_coc.qwen.constraint import AnswerConstraint
 
 Key = TypeVar("Key")
 
@@ -490,13 +487,13 @@ def least_probability(
     logits: torch.Tensor,
     ids: Sequence[int],
     ends: Collection[int],
-    constraint: AnswerConstraint | None = None,
+    mask: Callable[[torch.Tensor, Sequence[int]], None] | None = None,
 ) -> float:
     """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
 
     `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
-    token is scored. With a `constraint`, probabilities are those among the tokens that may come. Raises NonFiniteError
-    if logits hold NaN or Inf.
+    token is scored. `mask` is called with the logits before each token, [N, vocabulary], and `ids`, and sets those of
+    tokens that may not come to -inf. Raises NonFiniteError if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -508,9 +505,9 @@ def least_probability(
         cache.show(prompt.tokens, states)
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
-    if constraint is not None:
+    if mask is not None:
         rows = rows.clone()
-        constraint.mask_rows(rows, ids)
+        mask(rows, ids)
     chances = torch.softmax(rows.double(), dim=-1)
     likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
     if ends:

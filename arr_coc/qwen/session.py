@@ -388,7 +388,7 @@ class AnswerSession:
             logits,
             ids,
             () if cut else self.qwen.eos_ids,
-            constraint,
+            None if constraint is None else constraint.mask_rows,
         )
         question.record.compared_tokens = len(ids)
         if answer.same >= asked.same_above:
