@@ -510,12 +510,13 @@ GROUP = ("group", "began", "superseded_tokens")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, or of
-    answers without news, if there are none; without `timing` also without those that depend on what the model had
-    kept."""
+    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, of
+    answers without news, or of answers with a schema, if there are none; without `timing` also without those that
+    depend on what the model had kept."""
     absent = PICTURE
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
+        absent = (*absent, "fields") if event.fields is None else absent
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))

@@ -115,7 +115,7 @@ class AnswerSession:
         self.options = options or AnswerOptions()
         self.block = SlotBlock(qwen, slots)
         self.slots = [Slot(qwen, self.options, cache) for cache in self.block.caches]
-        self._decoder = Decoder(qwen, self.block, capture)
+        self.decoder = Decoder(qwen, self.block, capture)
         self._open: dict[int, _OpenAnswer] = {}
 
     def configure(self, options: AnswerOptions) -> None:
@@ -158,13 +158,6 @@ class AnswerSession:
         return yes_no_tokens(self.qwen.tokenizer, self.qwen.model_id)
 
     @cached_property
-    def grammars(self) -> GrammarCompiler:
-        """Compiler of the schemas of answers. Raises as `GrammarCompiler`."""
-        from arr_coc.qwen.constraint import GrammarCompiler
-
-        return GrammarCompiler(self.qwen)
-
-    @cached_property
     def can_glance(self) -> bool:
         """True if the model's attention can be read, as `glance` needs. Costs nothing."""
         return unreadable_layer(self.qwen) is None
@@ -189,7 +182,7 @@ class AnswerSession:
         record of the answer. Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not match
         `encode`, and as `GrammarCompiler`.
         """
-        instruction = self.instruction(schema)
+        instruction = instruction_of(self.qwen, schema)
         return self._pieces(SlotQuestion(0, packets, query, schema=schema, instruction=instruction), should_stop)
 
     def answer_chat(
@@ -203,11 +196,6 @@ class AnswerSession:
         The next answer reuses nothing of it. `last`, `should_stop`, `schema` and errors as in `answer`.
         """
         return self._pieces(SlotQuestion(0, [], "", chat=pieces, schema=schema), should_stop)
-
-    def instruction(self, schema: AnswerSchema | None) -> str:
-        """Return the text behind a question whose answer has a schema; empty for a model of a small world, which has
-        never seen such a one."""
-        return "" if schema is None or self.qwen.known_world is not None else schema.instruction
 
     def score_yes_no(self, packets: Packet | Sequence[Packet], question: str) -> YesNoScore:
         """Score whether the model would answer `question` with yes, by a prefill without decoding.
@@ -261,7 +249,7 @@ class AnswerSession:
             return answers
         begun = []
         for (question, answer, made), row in zip(prepared, logits, strict=True):
-            constraint = None if question.schema is None else self.grammars.constraint(question.schema)
+            constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
             if question.yes_no:
                 self._fallible(answer, self._score, answer, made, row)
             elif question.previous is not None:
@@ -281,7 +269,7 @@ class AnswerSession:
         for one in opened:
             one.answer.piece = ""
         try:
-            choices = self._decoder([one.row for one in opened], self.options.decoding)
+            choices = self.decoder([one.row for one in opened], self.options.decoding)
         except Exception as error:
             for one in opened:
                 self._fail(one.answer, error)
@@ -342,7 +330,7 @@ class AnswerSession:
         if question.yes_no:
             _ = self.yes_no, self.qwen.yes_no_calibration
         if question.schema is not None:
-            self.grammars.constraint(question.schema)  # compiled here, an error is that of this question alone
+            self.decoder.grammars.constraint(question.schema)  # compiled here, an error is that of this question alone
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
         texts, at_once = (question.query, question.history, question.instruction), question.yes_no
@@ -481,12 +469,20 @@ class Decoder:
             from arr_coc.qwen.batching.captured import cuda_graph
 
             capture = cuda_graph
+        self._qwen = qwen
         self._step = DecodeStep(qwen, block)
         self._captured: CapturedStep | None = None
         if capture is not None:
             from arr_coc.qwen.batching.captured import CapturedStep
 
             self._captured = CapturedStep(qwen, block, capture)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiler of the schemas of answers. Raises as `GrammarCompiler`."""
+        from arr_coc.qwen.constraint import GrammarCompiler
+
+        return GrammarCompiler(self._qwen)
 
     def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
         """Add the token of each row. Return the next token of each, and 1 if its logits are finite, else 0, with one
@@ -501,6 +497,12 @@ class Decoder:
                 _log.warning("decoding continues without captured graphs: %s", reason)
                 self._captured = None
         return choose_rows(rows, self._step(rows), options)
+
+
+def instruction_of(qwen: QwenVL, schema: AnswerSchema | None) -> str:
+    """Return the text behind a question whose answer has a schema; empty for a model of a small world, which has never
+    seen such a one."""
+    return "" if schema is None or qwen.known_world is not None else schema.instruction
 
 
 def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:

@@ -129,8 +129,8 @@ class QwenAnswerModel:
                 "answer.thinking = show makes thoughts part of the answer, which then has no schema",
                 "set answer.thinking to hide or off at the model",
             )
-        self._session.grammars.constraint(schema)
-        self._session.prompts.check_length(self._session.instruction(schema), 1)
+        self._session.decoder.grammars.constraint(schema)
+        self._session.prompts.check_length(self._instruction(schema), 1)
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         slot = self._table.held.get(client, 0)
@@ -177,14 +177,19 @@ class QwenAnswerModel:
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
             schema=None if question.yes_no else question.schema,
-            instruction="" if question.yes_no else self._session.instruction(question.schema),
+            instruction="" if question.yes_no else self._instruction(question.schema),
         )
+
+    def _instruction(self, schema: AnswerSchema | None) -> str:
+        from arr_coc.qwen.session import instruction_of
+
+        return instruction_of(self._session.qwen, schema)
 
     def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
         frames = shown if isinstance(shown, list) else [shown]
-        asked = question.query + self._session.instruction(question.schema)
+        asked = question.query + self._instruction(question.schema)
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):

@@ -360,7 +360,9 @@ class ApiAnswerModel:
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
             notices.append("the server returns no log-probabilities: yes and no are read from the first word")
         if not self._sends_schemas and self._is_new("schema"):
-            notices.append("the server refuses the schema: it is told in words, and answers are only checked")
+            notices.append(
+                "the server refuses the schema: the question names the form in words, and answers are checked"
+            )
         same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
         if not same and self._is_new("model"):
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
