@@ -17,10 +17,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from arr_coc.answer_schema import SCHEMA_BYTES_MAX
 from arr_coc.budget import ADAPTIVE
 from arr_coc.errors import OptionError, counted
 from arr_coc.resources import preset_folder, presets
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError

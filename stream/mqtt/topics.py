@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from arr_coc.answer_schema import AnswerSchema, Node, kind_of, nullable
+from arr_coc.answer_schema import AnswerSchema, kind_of
+from arr_coc.schema_reader import Node, nullable
 from stream.untrusted import cut_to
 
 STATE_CHARS_MAX = 255

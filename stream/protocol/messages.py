@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from arr_coc.answer_schema import SCHEMA_BYTES_MAX
 from arr_coc.errors import counted
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, TileGrid
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from arr_coc.answer_schema import (
+from arr_coc.answer_schema import AnswerSchema, kind_of
+from arr_coc.errors import OptionError
+from arr_coc.schema_reader import (
     CHOICE_CHARS_MAX,
     CHOICES_MAX,
     DESCRIPTION_CHARS_MAX,
@@ -17,10 +19,7 @@ from arr_coc.answer_schema import (
     SCHEMA_BYTES_MAX,
     STRING_CHARS,
     STRING_CHARS_MAX,
-    AnswerSchema,
-    kind_of,
 )
-from arr_coc.errors import OptionError
 
 STREET = (
     '{"people": "integer", "weather": ["sun", "rain"], "tags": "string[]", '
@@ -137,6 +136,7 @@ def test_everything_decoded_has_a_limit() -> None:
         (STREET, "", "it is empty"),
         (STREET, '{"people": 2, "wea', "it is not whole JSON"),
         (STREET, "[" * 100_000, "nested deeper"),
+        (STREET, "```" + "\n" * 60_000 + "```", "it is not whole JSON"),
         (STREET, "a man walks", "it is not whole JSON"),
         (STREET, "[1]", "it should be of the type object, got a list: [1]"),
         (STREET, '{"people": 2}', "weather is missing"),
