@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
 from arr_coc.errors import counted
 from arr_coc.types import NEEDS_TOKENS_ONLY
@@ -374,6 +375,18 @@ class AnswerConfig(Section):
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
     model's chat template, if it has one."""
+    json_schema: Annotated[
+        str | None,
+        Option(
+            "--schema FILE|JSON", "Answers as fields: a JSON Schema, or JSON of names and types. [off]", without="demo"
+        ),
+    ] = Field(default=None, min_length=1, examples=['\'{"people": "integer", "weather": ["sun", "rain"]}\''])
+    """Schema of the answers, whose fields are then events', outputs' and sensors' (docs/structured-answers.md): a file
+    with a JSON Schema, or JSON, also in the short form of field names and types. Answers are text when absent."""
+    choices: Annotated[
+        str | None, Option("--choices TEXT,…", "Answers that are one of these texts. [off]", without="demo")
+    ] = Field(default=None, min_length=1, examples=['"sun,rain"'])
+    """Texts, separated by commas, of which each answer is one. In place of `answer.json_schema`."""
     history: Annotated[
         int, Option("--history N", "Earlier answers that stand before the question. [{default}]", without="demo")
     ] = Field(default=0, ge=0, le=HISTORY_MAX)
@@ -487,6 +500,13 @@ class AnswerConfig(Section):
     def requires_groups(self) -> bool:
         """True if the user asked for groups of pictures, so that what cannot be kept is refused or reported."""
         return self.keeps_groups and (self.memory.enabled is True or self.memory.frames > 1)
+
+    @property
+    def schema_of_answers(self) -> AnswerSchema | None:
+        """Schema of the answers, from `json_schema` or `choices`; None if they are text. Raises OptionError."""
+        if self.json_schema is not None:
+            return AnswerSchema.parse(self.json_schema)
+        return None if self.choices is None else AnswerSchema.of_choices(self.choices.split(","))
 
     @property
     def elsewhere(self) -> bool:

@@ -19,8 +19,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from arr_coc.budget import ADAPTIVE
-from arr_coc.errors import counted
+from arr_coc.errors import OptionError, counted
 from arr_coc.resources import preset_folder, presets
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config
 from stream.errors import ConfigError
@@ -80,7 +81,37 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         raise ConfigError(_invalid(error, fields, origins)) from error
     for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
-    return config
+    return _with_schema(config, origins)
+
+
+def _with_schema(config: Config, origins: Mapping[str, str]) -> Config:
+    """Return the configuration with the schema of answers in place of its file or its short form."""
+    answer = config.answer
+    if answer.json_schema is None and answer.choices is None:
+        return config
+    key = "answer.choices" if answer.json_schema is None else "answer.json_schema"
+    try:
+        if answer.json_schema is not None and not answer.json_schema.lstrip().startswith(("{", "[", '"')):
+            answer = answer.model_copy(update={"json_schema": _schema_file(answer.json_schema)})
+        schema = answer.schema_of_answers
+    except OptionError as error:
+        raise ConfigError(f"{origins[key]}: {error}") from error
+    if answer.json_schema is None or schema is None:
+        return config
+    return config.model_copy(update={"answer": answer.model_copy(update={"json_schema": schema.text})})
+
+
+def _schema_file(name: str) -> str:
+    """Return the text of a file with a schema. Raises OptionError."""
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            data = file.read(SCHEMA_BYTES_MAX + 1)
+        return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(
+            f"cannot read the schema {name!r}: {reason}", "name a file, or give JSON, which begins with {"
+        ) from None
 
 
 def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -115,6 +146,13 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
         )
     yield from _zone_contradictions(config, origins)
+    if answer.json_schema is not None and answer.choices is not None:
+        yield "answer.choices", "answers have a schema or are one of several choices; leave --choices or --schema out"
+    if answer.thinking == "show" and (answer.json_schema or answer.choices) is not None:
+        yield (
+            "answer.thinking",
+            "answer.thinking = show makes thoughts part of the answer, which then has no schema; set it to hide or off",
+        )
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)

@@ -189,6 +189,8 @@ class AnswerPoint(Event, frozen=True):
     0 without one. `began` is why the group began with this answer, empty if it goes on. `appended_tokens` were added to
     the group; `memory_tokens`: all tokens before the question, `superseded_tokens`: visual tokens that have left the
     group.
+
+    `fields`: the answer's fields, by name, if it has a schema; `text` is then the same for people. None without one.
     """
 
     answer: int
@@ -217,6 +219,7 @@ class AnswerPoint(Event, frozen=True):
     appended_tokens: int = 0
     memory_tokens: int = 0
     superseded_tokens: int = 0
+    fields: dict[str, Any] | None = None
     timing: AnswerTiming | None = None
 
 
@@ -255,6 +258,12 @@ class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
 
     since_s: float
     probability: float | None = None
+
+
+class AnswerInvalid(AnswerPoint, frozen=True, kw_only=True, tag="invalid"):
+    """An answer that does not fit its schema, for `reason`: no `Answer` follows, and `text` is empty."""
+
+    reason: str
 
 
 class SideText(Event, frozen=True, tag="side-text"):
@@ -475,7 +484,8 @@ class Summary(Event, frozen=True, tag="summary"):
     operations of the answers all tokens of their frames would have taken; None without answers, or if the model
     does not report it. `found`: whether the answer to the standing question was ever yes; None without a look for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news.
+    of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news,
+    `invalid`: answers that did not fit their schema.
     """
 
     frames: int
@@ -498,6 +508,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_moving_share: float = 0.0
     memory: MemorySummary | None = None
     unchanged: int = 0
+    invalid: int = 0
     timing: dict[str, float] | None = None
 
 
@@ -515,6 +526,7 @@ AnyEvent: TypeAlias = (
     | Answer
     | Detections
     | AnswerUnchanged
+    | AnswerInvalid
     | SideText
     | SideAnswer
     | SideRefused
@@ -565,30 +577,31 @@ GROUP = ("group", "began", "superseded_tokens")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, or of
-    answers without news, if there are none; without `timing` also without those that depend on what the model had
-    kept."""
+    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, of
+    answers without news, or of answers with a schema, if there are none; without `timing` also without those that
+    depend on what the model had kept."""
     absent = PICTURE
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
+        absent = (*absent, "fields") if event.fields is None else absent
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))
     elif isinstance(event, Summary):
-        absent = (*PICTURE, *(name for name in ("memory", "unchanged") if not getattr(event, name)))
+        absent = (*PICTURE, *(name for name in ("memory", "unchanged", "invalid") if not getattr(event, name)))
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing`, `warning` or `memory` if there is none, floats to six
-    decimals.
+    """The event as one printable line of JSON: no `timing`, `warning`, `memory` or `fields` if there are none, floats
+    to six decimals.
 
     `camera`: the name of the event's camera, after the type, if a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
-    for name in ("timing", "warning", "memory"):
+    for name in ("timing", "warning", "memory", "fields"):
         if data.get(name, ...) is None:
             del data[name]
     return printable_json(msgspec.json.encode(rounded(data)).decode())

@@ -61,6 +61,7 @@ ONLY_IN = {
     "pyarrow": "stream.sources",
     "foxglove": "stream.sinks.robotics",
     "rosbags": "stream.sinks.robotics",
+    "llguidance": "arr_coc.qwen.constraint",
     "training": "",
     "benchmarks": "",
     "tests": "",
@@ -120,7 +121,8 @@ LAYERS = {
     ],
     "arr_coc": [
         {"bounded_json", "errors", "resources", "types"},
-        {"budget"},
+        {"budget", "schema_reader"},
+        {"answer_schema"},
         {"ops.kernels", "ops.packing", "ops.pictures", "ops.polygons", "ops.regions"},
         {"hub", "ops.covers", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
@@ -136,7 +138,7 @@ LAYERS = {
 FRONTS = {"arr_coc", "arr_coc.ops", "arr_coc.texturevlm", "stream"}
 """Packages that name the contents of others."""
 
-FLAT_MAX = {"arr_coc": 10, "stream": 12}
+FLAT_MAX = {"arr_coc": 12, "stream": 12}
 
 
 def place(module: str) -> tuple[str, int, str] | None:

@@ -487,11 +487,13 @@ def least_probability(
     logits: torch.Tensor,
     ids: Sequence[int],
     ends: Collection[int],
+    mask: Callable[[torch.Tensor, Sequence[int]], None] | None = None,
 ) -> float:
     """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
 
     `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
-    token is scored. Raises NonFiniteError if logits hold NaN or Inf.
+    token is scored. `mask` is called with the logits before each token, [N, vocabulary], and `ids`, and sets those of
+    tokens that may not come to -inf. Raises NonFiniteError if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -503,6 +505,9 @@ def least_probability(
         cache.show(prompt.tokens, states)
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
+    if mask is not None:
+        rows = rows.clone()
+        mask(rows, ids)
     chances = torch.softmax(rows.double(), dim=-1)
     likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
     if ends:

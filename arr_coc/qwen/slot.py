@@ -225,10 +225,16 @@ class Slot:
         )
 
     def prepare(
-        self, packets: Packet | Sequence[Packet], query: str, history: str = "", *, at_once: bool = False
+        self,
+        packets: Packet | Sequence[Packet],
+        query: str,
+        history: str = "",
+        instruction: str = "",
+        *,
+        at_once: bool = False,
     ) -> PreparedQuestion:
-        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it. With `at_once`
-        its answer begins without thoughts.
+        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it, `instruction`
+        text behind it. With `at_once` its answer begins without thoughts.
 
         Arguments and errors as `AnswerSession.answer`. The prefill adds its marks to the cache; `conclude` must be
         called before the next question of this slot.
@@ -236,11 +242,12 @@ class Slot:
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if not frames:
             raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, history + query)
+        text = f"{history}{query}\n{instruction}" if instruction else history + query
+        self.prompts.check_fits(frames, text)
         record = AnswerTimer()
         vision = self.vision  # the caller may have set another stream's by the end of the answer
         try:
-            prompt = self.prompts.make(frames, history + query, record.encoded, at_once=at_once)
+            prompt = self.prompts.make(frames, text, record.encoded, at_once=at_once)
         except Exception:
             self.prompts.cache.reset()
             raise

@@ -162,6 +162,7 @@ class AnswerClient:
                 encode=self._options.encode,
                 standing_query=self._options.standing_query,
                 pixels_at=pixels_at,
+                schema=None if self._options.schema is None else self._options.schema.text,
             )
         )
 

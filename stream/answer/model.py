@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
@@ -71,8 +72,8 @@ class ClientQuestion:
 
     `yes_no`: the question is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes
     or no at all). `history`: earlier answers, put before the question. `previous`: the last answer to it, repeated if
-    it is still likely enough. `piece`: the text that the last step completed; may be empty. `ended`: the answer is
-    complete, with `stats`, or failed, with `error` as the reason.
+    it is still likely enough. `schema`: schema of the answer. `piece`: the text that the last step completed; may be
+    empty. `ended`: the answer is complete, with `stats`, or failed, with `error` as the reason.
     """
 
     client: bytes
@@ -81,6 +82,7 @@ class ClientQuestion:
     yes_no: bool = False
     history: History = ()
     previous: PreviousAnswer | None = None
+    schema: AnswerSchema | None = None
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
@@ -130,6 +132,10 @@ class AnswerModel(Protocol):
 
         Raises ModelError or ContextLengthError if the query cannot be evaluated.
         """
+        ...
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Raise OptionError, ModelError or ContextLengthError if answers cannot have this schema."""
         ...
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
 from stream.answer.memory import GroupMemory
@@ -122,6 +123,15 @@ class QwenAnswerModel:
         _ = self._session.yes_no, self._session.qwen.yes_no_calibration
         return self._session.qwen.unseen_words(query)
 
+    def check_schema(self, schema: AnswerSchema) -> None:
+        if self._session.options.thinking == "show":
+            raise OptionError(
+                "answer.thinking = show makes thoughts part of the answer, which then has no schema",
+                "set answer.thinking to hide or off at the model",
+            )
+        self._session.decoder.grammars.constraint(schema)
+        self._session.prompts.check_length(self._instruction(schema), 1)
+
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         slot = self._table.held.get(client, 0)
         if (vision := self._vision(client)) is not None:
@@ -166,16 +176,24 @@ class QwenAnswerModel:
             history=self._fitting_history(question, slot, shown),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
+            schema=None if question.yes_no else question.schema,
+            instruction="" if question.yes_no else self._instruction(question.schema),
         )
+
+    def _instruction(self, schema: AnswerSchema | None) -> str:
+        from arr_coc.qwen.session import instruction_of
+
+        return instruction_of(self._session.qwen, schema)
 
     def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
         frames = shown if isinstance(shown, list) else [shown]
+        asked = question.query + self._instruction(question.schema)
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):
-                self._session.slots[slot].prompts.check_fits(frames, text + question.query)
+                self._session.slots[slot].prompts.check_fits(frames, text + asked)
                 return text
         return ""
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.qwen.grounding import GROUNDED
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.detections import DetectionReader
@@ -25,6 +26,8 @@ from stream.events import (
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnswerInvalid,
+    AnswerPoint,
     AnswerTiming,
     AnswerUnchanged,
     Detections,
@@ -49,7 +52,7 @@ from stream.protocol.messages import (
 )
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
-from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, cut_to, printable
+from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, REASON_CHARS_MAX, cut_to, printable
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
@@ -67,7 +70,7 @@ class ClientOptions:
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
     for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
-    AnswerHistory. `source_px`: as in DetectionReader.
+    AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers.
     """
 
     encode: str = "sparse"
@@ -81,6 +84,7 @@ class ClientOptions:
     history: int = 0
     same_above: float | None = None
     source_px: tuple[int, int] | None = None
+    schema: AnswerSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +223,25 @@ class AnswerRequest:
             ),
         )
 
-    def to_shadow_event(self, reply: AnswerReply) -> ShadowCheck | None:
-        """Return the comparison with the verified answer; None if another query was answered meanwhile."""
-        answer = self.verifies
+    def to_shadow_event(self, reply: AnswerReply, schema: AnswerSchema | None = None) -> ShadowCheck | None:
+        """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
+        does not fit the schema."""
+        answer, full_text = self.verifies, reply.text
         if answer is None or reply.query != answer.query:
             return None
-        agreement = text_agreement(answer.text, reply.text)
+        if schema is not None:
+            try:
+                full_text = schema.readable(schema.fields_of(reply.text))
+            except ValueError:
+                return None
+        agreement = text_agreement(answer.text, full_text)
         return ShadowCheck(
             answer=answer.answer,
             frame_index=answer.frame_index,
             pts_s=answer.pts_s,
             query=answer.query,
             text=answer.text,
-            full_text=reply.text,
+            full_text=full_text,
             same=agreement.same,
             words=agreement.words,
             tokens_used=answer.tokens_used,
@@ -303,11 +313,12 @@ class AnswerHistory:
     """Answers of one client: the `length` newest, to any question, and the last one.
 
     `same_above`: smallest probability at which the last answer to the same question is repeated; None to answer each
-    question.
+    question. `schema`: schema of the answers, which the model is shown as it wrote them.
     """
 
-    def __init__(self, length: int, same_above: float | None) -> None:
+    def __init__(self, length: int, same_above: float | None, schema: AnswerSchema | None = None) -> None:
         self._same_above = same_above
+        self._schema = schema
         self._newest: deque[PastAnswer] = deque(maxlen=length)
         self._last: Answer | None = None
         self._epoch = 0
@@ -317,11 +328,11 @@ class AnswerHistory:
         """Answers put before the next question, oldest first."""
         return tuple(self._newest)
 
-    def add(self, answer: Answer | AnswerUnchanged, epoch: int) -> None:
-        """Add an answer about a frame of this epoch; an AnswerUnchanged is ignored."""
+    def add(self, answer: AnswerPoint, epoch: int) -> None:
+        """Add an answer about a frame of this epoch; an AnswerUnchanged and an AnswerInvalid are ignored."""
         if isinstance(answer, Answer):
             self._last, self._epoch = answer, epoch
-            text = cut_to(printable(answer.text), HISTORY_CHARS_MAX)
+            text = cut_to(printable(self._written(answer)), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
 
     def previous(self, query: str, epoch: int) -> PreviousAnswer | None:
@@ -329,17 +340,23 @@ class AnswerHistory:
         last = self._last
         if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
             return None
-        return PreviousAnswer(query, last.text, self._same_above)
+        return PreviousAnswer(query, self._written(last), self._same_above)
 
     def compared(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
     ) -> Answer | AnswerUnchanged:
         """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
         itself."""
-        last = self._last
-        if previous is None or last is None or (answer.query, answer.text) != (previous.query, previous.text):
+        last, written = self._last, self._written(answer)
+        if previous is None or last is None or (answer.query, written) != (previous.query, previous.text):
             return answer
         return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
+
+    def _written(self, answer: Answer) -> str:
+        """Return the text of an answer as the model writes it."""
+        if self._schema is None or answer.fields is None:
+            return answer.text
+        return self._schema.text_of(answer.fields)
 
 
 class RequestTracker:
@@ -358,7 +375,7 @@ class RequestTracker:
         self._glance_costs = GlanceCosts()
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
-        self.history = AnswerHistory(options.history, options.same_above)
+        self.history = AnswerHistory(options.history, options.same_above, options.schema)
         self._detections = DetectionReader(options.source_px)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
@@ -461,6 +478,8 @@ class RequestTracker:
             return []
         request.text += delta.text
         request.first_text_ns = request.first_text_ns or now_ns
+        if self._options.schema is not None:
+            return []  # a part of it is no JSON, and the whole of it may not fit
         may_repeat = request.previous is not None and request.previous.text.startswith(request.text)
         return [] if may_repeat else request.emit_text()
 
@@ -486,7 +505,7 @@ class RequestTracker:
         feedback = _feedback_or_error(reply, received, request.packet)
         self.request = None
         if request.verifies is not None:
-            check = request.to_shadow_event(reply)
+            check = request.to_shadow_event(reply, self._options.schema)
             error = feedback if isinstance(feedback, TransportError) else None
             return [outcome for outcome in (check, error) if outcome is not None]
         glance, costs = self._last_glance, self._glance_costs
@@ -494,22 +513,28 @@ class RequestTracker:
         answer = request.to_answer_event(reply, now_ns, costs)
         if answer.trigger == SIDE:
             return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
-        point = self.history.compared(answer, request.previous, reply.same)
+        point: Answer | AnswerUnchanged | AnswerInvalid = answer
+        if self._options.schema is not None:
+            point = fitted(answer, self._options.schema)
+            request.text = point.text
+        if isinstance(point, Answer):
+            point = self.history.compared(point, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
-        if point is answer and request.shadow is not None:
+        if isinstance(point, Answer) and request.shadow is not None:
             self._write_snapshot(request.shadow)
             self.request = AnswerRequest(
-                answer.answer, request.shadow, answer.trigger, verifies=answer, history=request.history
+                point.answer, request.shadow, point.trigger, verifies=point, history=request.history
             )
         located: list[Event] = []
-        if point is answer and GROUNDED.search(answer.text):
+        if isinstance(point, Answer) and GROUNDED.search(answer.text):
             located = self._detections.read(answer, reply.extent, request.packet.grid)
         if self._options.journal is not None:
             usable = feedback if isinstance(feedback, Feedback) else None
             kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
             found = next((event for event in located if isinstance(event, Detections)), None)
             self._options.journal.append(point, usable, kept, found)
-        outcomes: list[Outcome | TransportError] = [*(request.emit_text() if point is answer else []), point, *located]
+        shown = request.emit_text() if isinstance(point, Answer) else []
+        outcomes: list[Outcome | TransportError] = [*shown, point, *located]
         return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
@@ -544,6 +569,16 @@ class RequestTracker:
         if number == self._cancelled_number:
             return None
         raise TransportError(f"the answer server refers to answer {number}, which was not asked for")
+
+
+def fitted(answer: Answer, schema: AnswerSchema) -> Answer | AnswerInvalid:
+    """Return an answer with its fields, and its text for people; AnswerInvalid if it does not fit the schema."""
+    try:
+        fields = schema.fields_of(answer.text)
+    except ValueError as error:
+        reason = cut_to(printable(str(error)), REASON_CHARS_MAX)
+        return AnswerInvalid(**structs.asdict(structs.replace(answer, text="")), reason=reason)
+    return structs.replace(answer, text=schema.readable(fields), fields=fields)
 
 
 def _feedback_or_error(

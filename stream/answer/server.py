@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
 from arr_coc.types import NS_PER_S, FramePacket, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, server_hello
@@ -225,6 +226,7 @@ class AnswerServer:
                 message.wants_answer,
                 message.history,
                 previous,
+                state.schema,
             )
         )
 
@@ -346,12 +348,15 @@ class AnswerServer:
             check_admission(message, self._options, self._clients)
             accepted = self._accept_query(message.query)
             unseen_words = () if standing_query is None else self._model.check_standing_query(standing_query)
+            schema = None if message.schema is None else AnswerSchema.parse(message.schema)
+            if schema is not None:
+                self._model.check_schema(schema)
         except Exception as error:
             self._note_unexpected(error)
             self._send(client, _error_reply(error))
             self._drop_client(client)
             return
-        self._clients.add(client, message.query, standing_query)
+        self._clients.add(client, message.query, standing_query, schema)
         refused = self._packets.refused_pixels(message, self._model)
         if self._send(client, server_hello(self._model, self._provenance, unseen_words, refused)):
             self._send(client, *accepted)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import NS_PER_S
 from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
 from stream.answer.server_statistics import ServerStatistics
@@ -37,7 +38,7 @@ GATHER_MS = 1
 
 @dataclass(slots=True)
 class ClientState:
-    """State of one client: its query, and its standing query, if any.
+    """State of one client: its query, its standing query, if any, and the schema of its answers.
 
     `penalty` rises with every turn that expired, and falls with those that were used.
     """
@@ -45,6 +46,7 @@ class ClientState:
     query: str
     standing_query: str | None = None
     penalty: int = 0
+    schema: AnswerSchema | None = None
 
 
 class ClientTable:
@@ -70,10 +72,12 @@ class ClientTable:
         """True if no other client may connect."""
         return len(self._clients) >= CLIENTS_MAX
 
-    def add(self, client: bytes, query: str, standing_query: str | None = None) -> None:
-        """Add a client, or replace the queries of one that is known."""
+    def add(
+        self, client: bytes, query: str, standing_query: str | None = None, schema: AnswerSchema | None = None
+    ) -> None:
+        """Add a client, or replace the queries and the schema of one that is known."""
         known = self._clients.get(client)
-        self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty)
+        self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty, schema)
         self._statistics.clients_are(len(self._clients))
 
     def get(self, client: bytes) -> ClientState | None:
@@ -142,8 +146,8 @@ class Turn:
 class ClientRequest:
     """Request that is being answered: its number, its packet, the questions about it, and its answer so far.
 
-    `standing_query`, if any, is evaluated first. `history` and `previous` as in ClientQuestion. `began_ns`: when the
-    server began to serve it.
+    `standing_query`, if any, is evaluated first. `history`, `previous` and `schema` as in ClientQuestion. `began_ns`:
+    when the server began to serve it.
     """
 
     client: Client
@@ -154,6 +158,7 @@ class ClientRequest:
     wants_answer: bool
     history: History = ()
     previous: PreviousAnswer | None = None
+    schema: AnswerSchema | None = None
     began_ns: int = 0
     pieces: list[str] = field(default_factory=list)
     chars: int = 0
@@ -162,7 +167,9 @@ class ClientRequest:
         """Return the next question."""
         if self.standing_query is not None:
             return ClientQuestion(self.client, self.packet, self.standing_query, yes_no=True)
-        return ClientQuestion(self.client, self.packet, self.query, history=self.history, previous=self.previous)
+        return ClientQuestion(
+            self.client, self.packet, self.query, history=self.history, previous=self.previous, schema=self.schema
+        )
 
 
 class Replies(Protocol):

@@ -35,6 +35,7 @@ from stream.errors import (
     StageDied,
     TransportError,
 )
+from stream.options.extra import SCHEMA
 from stream.sinks.checks import check_outputs, output_files
 from stream.sinks.output_file import check_distinct
 from stream.sinks.types import sinks_of
@@ -173,6 +174,8 @@ def check_run(config: Config, *, far: bool = False) -> None:
             check_reachable(address)
     elif not far:
         model_name(config)
+        if config.answer.schema_of_answers is not None and config.answer.api.url is None:
+            SCHEMA.require("--schema" if config.answer.choices is None else "--choices")
     if not far:
         build_kernels()
 

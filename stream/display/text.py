@@ -12,6 +12,7 @@ from stream.clock import clock_text, duration_text
 from stream.events import (
     ANSWERS_LOST,
     AnswerCancelled,
+    AnswerInvalid,
     AnswerUnchanged,
     Cut,
     Event,
@@ -82,10 +83,10 @@ def verdict_text(event: VerdictChanged) -> str:
 
 
 def discards_partial_answer(event: Event) -> bool:
-    """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, or
-    its process is gone."""
+    """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, not
+    fitting its schema, or its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
-    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerUnchanged))
+    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerInvalid, AnswerUnchanged))
 
 
 class EventText:
@@ -116,6 +117,8 @@ class EventText:
             return self._changed(event)
         if isinstance(event, AnswerCancelled):
             return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
+        if isinstance(event, AnswerInvalid):
+            return f"the answer at {self._clock(event.pts_s)} does not fit the schema: {event.reason}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Restarted):
@@ -177,7 +180,9 @@ def summary_text(summary: Summary) -> str:
         return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer") + (f", {summary.unchanged} unchanged" if summary.unchanged else ""),
+        counted(summary.answers, "answer")
+        + (f", {summary.unchanged} unchanged" if summary.unchanged else "")
+        + (f", {summary.invalid} invalid" if summary.invalid else ""),
         counted(summary.cuts, "cut"),
         saved_text(summary),
     ]

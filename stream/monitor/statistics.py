@@ -18,6 +18,8 @@ import psutil
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.events import (
+    Answer,
+    AnswerInvalid,
     AnswerPoint,
     AnswerUnchanged,
     Cut,
@@ -151,6 +153,7 @@ class RunTotals:
     glances: int = 0
     glance_tokens: int = 0
     unchanged: int = 0
+    invalid: int = 0
     checks: int = 0
     checks_same: int = 0
     checks_words: float = 0.0
@@ -306,6 +309,7 @@ class RunStatistics:
                 mean_moving_share=totals.moving_share / frames,
                 memory=self._memory(),
                 unchanged=totals.unchanged,
+                invalid=totals.invalid,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -347,9 +351,9 @@ class RunStatistics:
             totals.kept_tokens += event.tokens_used - event.appended_tokens
             totals.superseded_tokens += superseded
         self._answer = event
-        unchanged = isinstance(event, AnswerUnchanged)
-        self.totals.answers += not unchanged
-        self.totals.unchanged += unchanged
+        self.totals.answers += isinstance(event, Answer)
+        self.totals.unchanged += isinstance(event, AnswerUnchanged)
+        self.totals.invalid += isinstance(event, AnswerInvalid)
         self.totals.flops += event.flops
         self.totals.full_flops += event.full_flops
         if event.timing is not None:

@@ -5,10 +5,14 @@ https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from arr_coc.answer_schema import AnswerSchema, kind_of
+from arr_coc.schema_reader import Node, nullable
 from stream.untrusted import cut_to
 
 STATE_CHARS_MAX = 255
@@ -31,12 +35,13 @@ class MqttMessage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunTopics:
     """Topics of the run called `name`, all under arr_coc/NAME. `until`: the run has a standing question; `ask`: it
-    takes questions; `picture`: it sends pictures."""
+    takes questions; `picture`: it sends pictures; `schema`: its answers have fields."""
 
     name: str
     until: bool = False
     ask: bool = False
     picture: bool = True
+    schema: AnswerSchema | None = None
 
     @property
     def availability(self) -> str:
@@ -126,6 +131,7 @@ class RunTopics:
                 "state_topic": self.answer,
                 "value_template": f"{{{{ value_json.text[:{STATE_CHARS_MAX}] }}}}",
                 "json_attributes_topic": self.answer,
+                **self._choices(),
             },
             "detections": {
                 "platform": "sensor",
@@ -137,6 +143,7 @@ class RunTopics:
                 "state_class": "measurement",
                 "enabled_by_default": False,
             },
+            **self._fields(),
             "until": {
                 "platform": "binary_sensor",
                 "name": "Condition",
@@ -182,6 +189,20 @@ class RunTopics:
             },
         }
 
+    def _choices(self) -> dict[str, Any]:
+        """Return what makes the answer's sensor one of several texts."""
+        choices = None if self.schema is None else self.schema.choices
+        return {} if choices is None else {"device_class": "enum", "options": list(choices)}
+
+    def _fields(self) -> dict[str, dict[str, Any]]:
+        """Return a component for each field of the answers."""
+        if self.schema is None or self.schema.choices is not None:
+            return {}
+        return {
+            f"field_{_id_of(name)}": {"name": name, "state_topic": self.answer, **_field_sensor(name, node)}
+            for name, node in self.schema.fields.items()
+        }
+
     def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:
         """Return a component; if it is not wanted, only its platform, which removes it."""
         if not wanted:
@@ -190,3 +211,28 @@ class RunTopics:
 
     def _of(self, rest: str) -> str:
         return f"arr_coc/{self.name}/{rest}"
+
+
+def _id_of(name: str) -> str:
+    """Return the part of an identifier that a field's name makes; different ones for different names."""
+    made = re.sub(r"[^a-z0-9_]", "_", name)
+    return made if made == name else f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _field_sensor(name: str, node: Node) -> dict[str, Any]:
+    """Return the platform of a field, and the template of its state. A null, or a missing field, is unknown."""
+    value, kind = f"value_json.fields.get('{name}')", kind_of(node)  # the name of a field has no quotes
+    if kind == "boolean":
+        return {"platform": "binary_sensor", "value_template": f"{{{{ iif({value}, 'ON', 'OFF', 'None') }}}}"}
+    if kind in ("integer", "number"):
+        return {"platform": "sensor", "state_class": "measurement", "value_template": f"{{{{ {value} }}}}"}
+    if kind == "enum":
+        options = [str(choice) for choice in nullable(node)[0]["enum"]]
+        return {
+            "platform": "sensor",
+            "device_class": "enum",
+            "options": options,
+            "value_template": f"{{{{ {value} }}}}",
+        }
+    text = {"array": f"({value} or []) | join(', ')", "object": f"{value} | to_json"}.get(kind, f"{value} or 'None'")
+    return {"platform": "sensor", "value_template": f"{{{{ ({text})[:{STATE_CHARS_MAX}] }}}}"}

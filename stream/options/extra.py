@@ -62,4 +62,5 @@ RERUN = Extra(
     requires=", with Python 3.11 or newer",
 )
 ROS2 = Extra("ros2", "ros2 bags", ".rosbag", ("rosbags",))
+SCHEMA = Extra("schema", "schemas", "--schema and --choices of a model on this machine", ("llguidance",))
 WEB = Extra("web", "web page", "watch --web", ("starlette", "uvicorn", "websockets"))

@@ -24,6 +24,8 @@ OPTIONS = (
     Option("--allocator FOLDER", "Allocator for the model, made by `adapt`. [the model's own]", also="serve-answers", key="answer.allocator", kind="text"),
     Option("-q, --query TEXT", "The question. [Say what happens.]", key="answer.query", kind="text"),
     Option("--system TEXT", "System prompt. [the model's own]", without="demo", also="serve-answers", key="answer.system", kind="text"),
+    Option("--schema FILE|JSON", "Answers as fields: a JSON Schema, or JSON of names and types. [off]", without="demo", key="answer.json_schema", kind="text"),
+    Option("--choices TEXT,…", "Answers that are one of these texts. [off]", without="demo", key="answer.choices", kind="text"),
     Option("--history N", "Earlier answers that stand before the question. [0]", without="demo", key="answer.history", kind="value"),
     Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]", key="answer.zone", kind="text"),
     Option("--when NAME", "Give every answer, or only those that say something new: always, news. [always]", key="answer.when", kind="value"),

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from arr_coc.errors import counted
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, TileGrid
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem
@@ -42,7 +43,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -241,7 +242,7 @@ class Connect(Message, frozen=True, tag="connect"):
     """Client to answer server: start of a connection, with this query, and packets for `encode`.
 
     `protocol`: PROTOCOL of the sender; `standing_query`: a yes/no question; `pixels_at`: possible place of pixels that
-    stay on their device.
+    stay on their device; `schema`: schema of the answers, as `arr_coc.answer_schema.AnswerSchema` has it.
     """
 
     query: Query
@@ -249,6 +250,7 @@ class Connect(Message, frozen=True, tag="connect"):
     standing_query: Query | None = None
     protocol: Count = PROTOCOL
     pixels_at: PixelPlace | None = None
+    schema: Annotated[str, Meta(max_length=SCHEMA_BYTES_MAX)] | None = None
 
 
 class ServerHello(Message, frozen=True, tag="server_hello"):

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
 from stream.config import STDOUT, Config, is_bag, is_hls
 from stream.errors import NothingToContinue, ResumeError, TransportError
-from stream.events import Answer, AnswerUnchanged, Detections, Glance
+from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
@@ -49,13 +49,13 @@ class JournalGlance:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Answer of the continued run, or its report that the answer is unchanged; its feedback; the glance before it and
-    the things that it locates, if any.
+    """Answer of the continued run, or its report that the answer is unchanged or invalid; its feedback; the glance
+    before it and the things that it locates, if any.
 
     The stamp of a feedback is that of the earlier run: its epoch has no meaning in this one.
     """
 
-    answer: Answer | AnswerUnchanged
+    answer: Answer | AnswerUnchanged | AnswerInvalid
     feedback: Feedback | None
     glance: JournalGlance | None = None
     detections: Detections | None = None
@@ -94,7 +94,7 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
 class _AnswerRecord(msgspec.Struct, frozen=True):
     """Answer with its feedback, the glance before it with its feedback, and the things that it locates."""
 
-    answer: Answer | AnswerUnchanged
+    answer: Answer | AnswerUnchanged | AnswerInvalid
     feedback: _FeedbackRecord | None = None
     glance: Glance | None = None
     glance_feedback: _FeedbackRecord | None = None
@@ -178,7 +178,7 @@ class Journal:
 
     def append(
         self,
-        answer: Answer | AnswerUnchanged,
+        answer: Answer | AnswerUnchanged | AnswerInvalid,
         feedback: Feedback | None,
         glance: JournalGlance | None = None,
         detections: Detections | None = None,

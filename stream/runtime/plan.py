@@ -102,6 +102,7 @@ class RunPlan:
                 history=answer.history,
                 same_above=answer.same_above if answer.when == "news" else None,
                 source_px=_source_px(config.capture, info),
+                schema=answer.schema_of_answers,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
 from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
@@ -54,7 +57,8 @@ IN_THEIR_PLACE = (AnswerPoint, Glance, YesNoResult, Summary)
 
 
 class ReplayedAnswer(Event, frozen=True, tag="replayed"):
-    """An answer given again. `check`: a shadow check, compared with the one before, which was about fewer tokens."""
+    """An answer given again, as the model writes it. `check`: a shadow check, compared with the one before, which was
+    about fewer tokens. `fields`: as in AnswerPoint; also None if the answer does not fit the schema."""
 
     answer: int
     frame_index: int
@@ -66,6 +70,7 @@ class ReplayedAnswer(Event, frozen=True, tag="replayed"):
     text_tokens: int
     check: bool
     same: bool
+    fields: dict[str, Any] | None = None
 
 
 class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
@@ -127,6 +132,7 @@ class Replay:
         self._wants_answer = False
         self._history: History = ()
         self._previous: PreviousAnswer | None = None
+        self._schema: AnswerSchema | None = None
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
@@ -181,6 +187,7 @@ class Replay:
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
             self._until = message.standing_query or ""
+            self._schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
@@ -246,7 +253,9 @@ class Replay:
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
         previous = self._previous if self._previous is not None and self._previous.query == message.query else None
-        question = ClientQuestion(CLIENT, packet, message.query, history=self._history, previous=previous)
+        question = ClientQuestion(
+            CLIENT, packet, message.query, history=self._history, previous=previous, schema=self._schema
+        )
         text = ask_alone(self._model, question)
         assert question.stats is not None
         tokens = question.stats.text_tokens
@@ -264,7 +273,13 @@ class Replay:
             text_tokens=tokens,
             check=check,
             same=same,
+            fields=self._fields_of(text),
         )
+
+    def _fields_of(self, text: str) -> dict[str, Any] | None:
+        with suppress(ValueError):
+            return None if self._schema is None else self._schema.fields_of(text)
+        return None
 
     def _counted(self, event: Event) -> Event:
         """Count an event for the summary."""

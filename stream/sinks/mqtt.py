@@ -50,6 +50,7 @@ class MqttSink(Sink):
             until=config.answer.until.question is not None,
             ask=output.mqtt_ask,
             picture=output.mqtt_picture,
+            schema=config.answer.schema_of_answers,
         )
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None

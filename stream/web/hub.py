@@ -31,7 +31,10 @@ HISTORY = 200
 KEPT = (STATUS, "health", STATS, "look", "turned", "why", "detections")
 """Topics of which a new viewer receives the last message."""
 
-LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+LOGGED = (
+    *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
+    "shadow",
+)
 """Topics of the history."""
 
 ENDS_DETECTIONS = ("answer", "cut", "discontinuity")

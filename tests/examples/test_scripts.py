@@ -45,6 +45,7 @@ def output(folder: Path, *command: str) -> str:
     ("name", "line"),
     [
         ("several_questions", "  8.0  Is there a green star?   yes."),
+        ("fields", "  8.0  {'answer': 'yes'}"),
         ("relevance_map", "99 tokens instead of 880"),
         ("own_sink", "  4.5  a green star moves up and a black square stays still.  (65 tokens of 240)"),
     ],

@@ -15,6 +15,7 @@ from stream.events import (
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnswerInvalid,
     AnswerPoint,
     AnswerTiming,
     AnswerUnchanged,
@@ -49,7 +50,7 @@ from stream.events import (
 )
 from tests.support.events import glance
 
-ABSENT = (("timing", None), ("warning", None), ("memory", None), ("unchanged", 0))
+ABSENT = (("timing", None), ("warning", None), ("memory", None), ("fields", None), ("unchanged", 0), ("invalid", 0))
 """Fields that are left out, beside pictures."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
@@ -106,6 +107,7 @@ EVENTS: list[Event] = [
             Detection(label="dog", point=[3.0, 4.0]),
         ],
     ),
+    AnswerInvalid(**{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__}, reason="it is empty"),
     AnswerCancelled(
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
     ),

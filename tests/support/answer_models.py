@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
 from arr_coc.qwen.families import FAMILIES
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
 from stream.answer.memory import GroupMemory
@@ -64,6 +66,9 @@ class FakeAnswerModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         """Accept any query."""
         return ()
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Accept any schema."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         raise ModelError("it cannot look")
@@ -322,6 +327,25 @@ class NewsAnswerModel(FakeAnswerModel):
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
         self._spoken = AnswerStats(len(packet.regions), 0 if held else 4, 1.0, 2.0, 3.0, feedback, same=same)
+
+
+class CountingAnswerModel(NewsAnswerModel):
+    """Answers with JSON of the brightest quarter; every fourth frame asked about breaks off in the middle."""
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        if "refused" in schema.fields:
+            raise OptionError("refused")
+
+    def _pieces(self, question: ClientQuestion) -> Iterator[str]:
+        packet, previous = question.packet, question.previous
+        quarter = int(pixels_of(packet).max()) // 64
+        text = json.dumps({"quarter": quarter, "bright": quarter > 1})
+        text = text[:9] if packet.stamp.frame_index % 4 == 3 else text
+        assert question.schema is not None
+        same = None if previous is None else 0.875 if previous.text == text else 0.125
+        yield text[:5]
+        yield text[5:]
+        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, same=same)
 
 
 class PickyAnswerModel(FakeAnswerModel):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_named
 from arr_coc.qwen.grounding import THOUSANDTHS
@@ -49,6 +50,9 @@ PIXEL_TILE_PX = 28
 
 FAMILY_NAMES = {"thousandths": "qwen3-vl", "pixels": "qwen2.5-vl"}
 """Family with each kind of `answer.api.coordinates`."""
+
+SCHEMA_REFUSED = ("response_format", "json_schema", "schema", "grammar")
+"""Words of a server's refusal of a schema."""
 
 STEP_S = 0.01
 """Longest wait for a piece of any answer before the clients' messages are received again."""
@@ -130,7 +134,7 @@ class ApiAnswerModel:
         self._sent = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
-        self._asks_likely = True
+        self._asks_likely = self._sends_schemas = True
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
         self.slots = config.answer.slots
@@ -147,6 +151,9 @@ class ApiAnswerModel:
     def check_standing_query(self, query: str) -> tuple[str, ...]:
         """Return no words: a server's model is general."""
         return ()
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Accept any schema: the server decides, at the first answer."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         """Raise ModelError: the API returns no attention."""
@@ -283,7 +290,11 @@ class ApiAnswerModel:
         return body
 
     def _answer_body(self, shown: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
-        return self._body(shown, history_text(question.history) + question.query, self._answer.max_tokens)
+        text, schema = history_text(question.history) + question.query, question.schema
+        if schema is None:
+            return self._body(shown, text, self._answer.max_tokens)
+        body = self._body(shown, f"{text}\n{schema.instruction}", self._answer.max_tokens)
+        return {**body, "response_format": response_format(schema)} if self._sends_schemas else body
 
     def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
@@ -291,8 +302,8 @@ class ApiAnswerModel:
         return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
 
     def _again(self, body: dict[str, Any], sent: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-        """Return the body for another try of a refused request: with all of its pictures, or without log-probabilities;
-        None if neither was the reason. `sent`: the body as it was sent."""
+        """Return the body for another try of a refused request: with all of its pictures, without log-probabilities, or
+        without the schema; None if none of them was the reason. `sent`: the body as it was sent."""
         otherwise = self._sent.failed(sent, str(error))
         if not isinstance(error, ModelError):
             return None
@@ -301,6 +312,9 @@ class ApiAnswerModel:
         if "logprobs" in body and "logprob" in str(error):
             self._asks_likely = False
             return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
+        if "response_format" in body and any(word in str(error) for word in SCHEMA_REFUSED):
+            self._sends_schemas = False
+            return {key: value for key, value in body.items() if key != "response_format"}
         return None
 
     def _check_length(self, chars: int, body: dict[str, Any]) -> None:
@@ -368,6 +382,10 @@ class ApiAnswerModel:
             )
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
             notices.append("the server returns no log-probabilities: yes and no are read from the first word")
+        if not self._sends_schemas and self._is_new("schema"):
+            notices.append(
+                "the server refuses the schema: the question names the form in words, and answers are checked"
+            )
         same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
         if not same and self._is_new("model"):
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
@@ -391,6 +409,15 @@ def yes_no_of(text: str, likely: tuple[tuple[str, float], ...]) -> tuple[float, 
         yes, no = float(first == "yes"), float(first == "no")
     mass = yes + no
     return (yes / mass if mass > 0 else 0.5), min(1.0, mass)
+
+
+def response_format(schema: AnswerSchema) -> dict[str, Any]:
+    """Return the field of a request that demands answers with a schema, as OpenAI, vLLM, SGLang and llama.cpp take it.
+
+    https://platform.openai.com/docs/guides/structured-outputs. OpenAI's strict mode refuses optional fields.
+    """
+    asked = {"name": "answer", "strict": schema.all_required, "schema": schema.object_schema}
+    return {"type": "json_schema", "json_schema": asked}
 
 
 def _word(token: str) -> str:

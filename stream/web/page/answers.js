@@ -46,6 +46,7 @@ export function wordsOf(event) {
       ? { at: "", text: `“${event.query}” was refused: ${event.error}`, bad: true }
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
+    case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };
@@ -110,7 +111,7 @@ export class Answers {
   }
 
   add(event, aloud = true) {
-    if (["answer", "cancelled", "unchanged"].includes(event.topic)) this.speak(null);
+    if (["answer", "cancelled", "invalid", "unchanged"].includes(event.topic)) this.speak(null);
     if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
       this.speaking.beforeCut = true;
       this.showSpeech();

@@ -58,7 +58,7 @@ class Tile {
       case "stats": this.facts.textContent = message.answers || message.frames ? `${message.fps.toFixed(1)} /s · ${message.tokens} tokens` : ""; break;
       case "history": this.say(message.events.filter((event) => event.topic === "answer").at(-1)); break;
       case "answer": this.say(message); break;
-      case "cancelled": case "unchanged": this.speaking = null; break;
+      case "cancelled": case "invalid": case "unchanged": this.speaking = null; break;
       case "text": {
         const before = this.speaking?.answer === message.answer ? this.speaking.text : "";
         this.speaking = { ...message, text: before + message.text };

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import CONFIGURED, load_answer_model, model_name
@@ -16,6 +18,7 @@ from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import answer_reply
 from stream.config import AnswerConfig, Config
 from stream.errors import ConfigError
+from tests.arr_coc.qwen.test_thinking import thinking_qwen
 from tests.support.answer_models import OneClient
 from tests.support.models import tiny_folder, tiny_qwen
 
@@ -101,3 +104,9 @@ def test_an_empty_model_folder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_answer_model_is_named() -> None:
     with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:no_model'"):
         load_answer_model("nowhere:no_model", Config())
+
+
+def test_thoughts_in_the_answer_refuse_schemas() -> None:
+    session = AnswerSession(thinking_qwen(), AnswerOptions(thinking="show"))
+    with pytest.raises(OptionError, match=r"answer.thinking = show makes thoughts part of the answer"):
+        QwenAnswerModel(session).check_schema(AnswerSchema.of_choices(["a", "b"]))

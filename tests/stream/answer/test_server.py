@@ -280,6 +280,30 @@ def test_a_model_that_cannot_evaluate_a_standing_query_refuses_the_client(runner
     Client(runner).greeted()
 
 
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ('{"refused": "integer"}', "refused"),
+        ('{"a": "file"}', 'a: there is no type "file"'),
+        ("[" * 5_000, "the schema is not JSON"),
+        ('{"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}', "leads to itself"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_refuses_the_client(runner: StageRunner, schema: str, problem: str) -> None:
+    serve(runner, answer_models.CountingAnswerModel)
+    failed = Client(runner, schema=schema).expect(ErrorReply)
+    assert failed.error == "OptionError"
+    assert problem in failed.message
+    Client(runner).greeted()
+
+
+def test_the_schema_of_a_client_reaches_the_model(runner: StageRunner) -> None:
+    serve(runner, answer_models.CountingAnswerModel)
+    client = Client(runner, schema='{"quarter": "integer"}').greeted()
+    client.ask(3)
+    assert client.hear_answer().text == '{"quarter'
+
+
 class RememberingAnswerModel(FakeAnswerModel):
     """Counts the packets of each client until it is dropped, and reports the count as frames."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jinja2 import Environment
+
+from arr_coc.answer_schema import AnswerSchema
 from stream.mqtt.topics import RunTopics
 
 
-def described(**has: bool) -> dict[str, Any]:
+def described(**has: Any) -> dict[str, Any]:
     message = RunTopics("door", **has).discovery("homeassistant", "1.2")
     assert (message.topic, message.retain) == ("homeassistant/device/arr_coc_door/config", True)
     fields: dict[str, Any] = json.loads(message.payload)
@@ -51,3 +54,52 @@ def test_states_are_as_long_as_home_assistant_takes_them() -> None:
     assert len(topics.set_question("é" * 400).payload.decode()) == 255
     assert "[:255]" in described()["components"]["answer"]["value_template"]
     assert [topics.set_verdict(holds).payload for holds in ("yes", "no", None)] == [b"ON", b"OFF", b"None"]
+
+
+FIELDS = {"people": "integer", "share of red": "number", "door": "boolean", "sky": ["sun", "rain"], "note": "string"}
+NESTED = {"tags": "string[]", "car": {"red": "boolean"}}
+
+
+def rendered(template: str, fields: dict[str, Any]) -> str:
+    """State of a template as Home Assistant renders it."""
+    environment = Environment()
+    environment.globals["iif"] = lambda value, true, false, none: none if value is None else true if value else false
+    environment.filters["to_json"] = json.dumps
+    return environment.from_string(template).render(value_json={"fields": fields})
+
+
+def test_each_field_is_an_entity_of_its_type() -> None:
+    components = described(schema=AnswerSchema.of(FIELDS | NESTED))["components"]
+    made = {one["name"]: one for key, one in components.items() if key.startswith("field_")}
+    assert {name: one["platform"] for name, one in made.items() if one["platform"] != "sensor"} == {
+        "door": "binary_sensor"
+    }
+    assert {one["state_topic"] for one in made.values()} == {"arr_coc/door/answer"}
+    assert [name for name, one in made.items() if one.get("state_class") == "measurement"] == ["people", "share of red"]
+    assert (made["sky"]["device_class"], made["sky"]["options"]) == ("enum", ["sun", "rain"])
+    assert len({one["unique_id"] for one in made.values()}) == len(FIELDS | NESTED)
+    values = {"people": 2, "share of red": 0.5, "door": False, "sky": "sun", "note": "x" * 300}
+    states = {
+        name: rendered(one["value_template"], values | {"tags": ["a", "b"], "car": {"red": True}})
+        for name, one in made.items()
+    }
+    assert states == {
+        **{"people": "2", "share of red": "0.5", "door": "OFF", "sky": "sun", "note": "x" * 255},
+        **{"tags": "a, b", "car": '{"red": true}'},
+    }
+    absent = {name: rendered(made[name]["value_template"], {}) for name in FIELDS}
+    assert set(absent.values()) == {"None"}
+
+
+def test_names_that_differ_by_a_space_are_two_entities() -> None:
+    components = described(schema=AnswerSchema.parse('{"a b": "integer", "a_b": "integer", "A_b": "integer"}'))[
+        "components"
+    ]
+    assert len([key for key in components if key.startswith("field_")]) == 3
+
+
+def test_one_of_several_texts_is_the_answers_sensor() -> None:
+    components = described(schema=AnswerSchema.of_choices(["open", "closed"]))["components"]
+    assert components["answer"]["options"] == ["open", "closed"]
+    assert not [key for key in components if key.startswith("field_")]
+    assert "options" not in described()["components"]["answer"]

@@ -13,10 +13,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stream.config import AnswerConfig, Config, OutputConfig, StandingQueryConfig
 from stream.errors import OutputError
-from stream.events import AskedPicture, Event, QueryChanged, Started
+from stream.events import AnswerInvalid, AskedPicture, Event, QueryChanged, Started
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import PASSWORD, Broker
 from stream.mqtt.session import BrokerSession
@@ -48,10 +49,11 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
 class FedSink:
     """A sink and its monitor, as a session feeds them."""
 
-    def __init__(self, url: str, *, query: str | None = None, **output: object) -> None:
+    def __init__(self, url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> None:
+        until = StandingQueryConfig(question=query, captions=True)
         config = Config(
             source="camera",
-            answer=AnswerConfig(query="What?", until=StandingQueryConfig(question=query, captions=True)),
+            answer=AnswerConfig(query="What?", json_schema=schema, until=until),
             output=OutputConfig(mqtt=url, mqtt_name="door", **output),
         )
         self.monitor = RunMonitor(config)
@@ -66,8 +68,8 @@ class FedSink:
 
 
 @contextmanager
-def fed_sink(url: str, *, query: str | None = None, **output: object) -> Iterator[FedSink]:
-    fed = FedSink(url, query=query, **output)
+def fed_sink(url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> Iterator[FedSink]:
+    fed = FedSink(url, query=query, schema=schema, **output)
     with closing(fed.sink):
         yield fed
 
@@ -100,6 +102,18 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
     with subscribed(mosquitto.port) as late:
         kept = {message.topic for message in (late.next(CONFIG), late.next("arr_coc/door/availability"))}
         assert kept == {CONFIG, "arr_coc/door/availability"}
+
+
+def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitto) -> None:
+    invalid = AnswerInvalid(**structs.asdict(answer(0.0, "")), reason="it is empty")
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", schema='{"people": "integer"}') as fed,
+    ):
+        assert "field_people" in json.loads(subscriber.next(CONFIG).payload)["components"]
+        fed.feed(STARTED, invalid, structs.replace(answer(0.0, "people: 2"), fields={"people": 2}))
+        fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
+        assert (fields["text"], fields["fields"]) == ("people: 2", {"people": 2})
 
 
 @pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])
