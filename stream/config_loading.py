@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from arr_coc.budget import ADAPTIVE
 from arr_coc.errors import counted
+from arr_coc.qwen.quantisation import SMALL_DTYPES
 from arr_coc.resources import preset_folder, presets
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
 from stream.config import Config
@@ -107,6 +108,18 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
         yield (
             "answer.thinking",
             f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
+        )
+    if answer.cache_weights and answer.dtype not in SMALL_DTYPES:
+        yield (
+            "answer.cache_weights",
+            f"answer.cache_weights keeps weights in int8 or int4, and answer.dtype = {answer.dtype}; give --dtype int8 "
+            "or int4, or leave it out",
+        )
+    if answer.server is not None and answer.thinking != "off":
+        yield (
+            "answer.thinking",
+            f"answer.thinking = {answer.thinking} has no effect with --server: its server decides that; leave it out, "
+            f"or start `serve-answers` there with --thinking {answer.thinking}",
         )
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)

@@ -261,7 +261,13 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
 
         assert answer.encode != "picture"
         memory_tokens = answer.memory.tokens if answer.keeps_groups else 0
-        qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
+        qwen = load_qwen(
+            answer.model,
+            device=answer.device,
+            dtype=answer.dtype,
+            allocator=answer.allocator,
+            cache_weights=answer.cache_weights,
+        )
         decoding = Decoding(
             max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
         )
