@@ -478,6 +478,9 @@ class ARRCOCQwen(nn.Module):
             for piece in pieces:
                 if asking.on_text is not None:
                     asking.on_text(piece)
+        most = self._session.options.decoding.max_tokens
+        if self._session.last.is_lost_in_thoughts(most):
+            log.warning("hidden thoughts took all %d tokens, and no answer is left; raise max_new_tokens", most)
 
 
 @dataclass(frozen=True, slots=True)

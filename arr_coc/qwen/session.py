@@ -382,8 +382,8 @@ class AnswerSession:
             one.tokens += 1
             one.row.token = token
             one.answer.piece = one.stream.push(token)
-            if one.tokens == PROBED_TOKENS:
-                one.row.probe = None
+            written = one.tokens - one.stream.thought_tokens
+            one.row.probe = None if one.stream.thinks or written >= PROBED_TOKENS else one.question.probe
             if one.answer.piece:
                 record.pieces.append(one.answer.piece)
             if one.stream.stopped or one.tokens == self.options.decoding.max_tokens:

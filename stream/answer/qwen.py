@@ -76,6 +76,7 @@ class QwenAnswerModel:
         self._visions: dict[bytes, IncrementalEncoder] = {}
         self._table = ClientSlots(len(session.slots))
         self._questions: dict[int, ClientQuestion] = {}
+        self._lost_in_thoughts: set[bytes] = set()
         self.slots = len(session.slots)
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
@@ -90,6 +91,7 @@ class QwenAnswerModel:
 
     def drop_client(self, client: bytes) -> None:
         """Drop all state of a client, also in its slots."""
+        self._lost_in_thoughts.discard(client)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -201,10 +203,22 @@ class QwenAnswerModel:
         if answer.score is not None:
             question.score = answer.score.yes, answer.score.mass
         if answer.result is not None:
-            question.stats = replace(stats_of(answer.result), same=answer.same)
+            notice = self._answer_notice(question.client, answer.result)
+            question.stats = replace(stats_of(answer.result), same=answer.same, notice=notice)
         if answer.ended:
             del self._questions[answer.slot]
         return question
+
+    def _answer_notice(self, client: bytes, answer: AnswerResult) -> str:
+        """Return a notice about a client's answer; empty if there is none, or the client had it before."""
+        most = self._session.options.decoding.max_tokens
+        if not answer.is_lost_in_thoughts(most) or client in self._lost_in_thoughts:
+            return ""
+        self._lost_in_thoughts.add(client)
+        return (
+            f"hidden thoughts took all of answer.max_tokens = {most}, and no answer is left; raise it, or set "
+            "answer.thinking = off"
+        )
 
 
 def stats_of(result: AnswerResult) -> AnswerStats:
