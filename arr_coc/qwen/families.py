@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from arr_coc.errors import ModelError
+from arr_coc.types import GROUP_GROWTH
 
 CHUNK = 64
 """Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice and
 with their values once; two triangular systems with half as many products are solved."""
-
-
-SUPERSEDED_KEPT = 2
-"""Most tokens of a group of pictures in the cache, as a multiple of those it shows, if superseded ones cannot leave it.
-A group ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
 
 NEWEST_STATES = 2
 """Number of newest marks of a cache at which it keeps a copy of the states, such as an overview and its frame."""
@@ -76,10 +72,10 @@ class ModelFamily:
     recurrent: bool = False
     unread: tuple[str, ...] = ()
 
-    def kept_tokens(self, shown: int) -> int:
+    def kept_tokens(self, shown: int, frames: int = 1) -> int:
         """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
-        layers, at most as many superseded ones stay."""
-        return shown * (SUPERSEDED_KEPT if self.recurrent else 1)
+        layers, superseded ones of a picture that is kept up to date cannot leave it. Of several frames none are."""
+        return shown * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that

@@ -167,7 +167,7 @@ class Workload:
     """Load on a model: a frame of `visual_tokens`, or a group of pictures of `memory_tokens`, in the prompt;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown if None; if it is incremental, it keeps what `kept_vision_mb` allows, which is 0 otherwise. Of
-    several `streams`, answered about by turns, each keeps its own."""
+    several `streams`, answered about by turns, each keeps its own. The group of pictures has `memory_frames` frames."""
 
     visual_tokens: int
     other_tokens: int
@@ -175,6 +175,7 @@ class Workload:
     kept_vision_mb: float = 0.0
     streams: int = 1
     memory_tokens: int = 0
+    memory_frames: int = 1
 
     @property
     def prompt_tokens(self) -> int:
@@ -217,7 +218,7 @@ class MemoryEstimate:
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            held = facts.family.kept_tokens(load.memory_tokens)
+            held = facts.family.kept_tokens(load.memory_tokens, load.memory_frames)
             group = kept + states + held * a_token + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -86,7 +86,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual = load.visual_tokens
-    needed = load.prompt_tokens - load.memory_tokens + spec.family.kept_tokens(load.memory_tokens)
+    needed = context_of(spec, load)
     if not config.answer.requires_groups:  # a memory is fitted to the context
         needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""
@@ -196,7 +196,14 @@ def load_of(config: Config, streams: int = 1) -> Workload:
         kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
         streams=streams,
         memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
+        memory_frames=answer.memory.frames,
     )
+
+
+def context_of(spec: ModelSpec, load: Workload) -> int:
+    """Return the tokens of the longest prompt, with its answer and superseded tokens that stay in the cache."""
+    kept = spec.family.kept_tokens(load.memory_tokens, load.memory_frames)
+    return max(kept, load.visual_tokens) + load.other_tokens
 
 
 def _memory_name(config: Config, streams: int) -> str:
@@ -269,12 +276,14 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
 
 
 def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
-    """Return the largest `answer.memory.tokens`, up to those of the load, that fits; 0 if not even one frame does."""
+    """Return the largest `answer.memory.tokens`, up to those of the load, that fits the memory and the context; 0 if
+    not even one frame does."""
 
-    def needed(tokens: int) -> int:
-        return MemoryEstimate.of(facts, dtype, replace(load, memory_tokens=tokens)).total
+    def fails(tokens: int) -> bool:
+        own = replace(load, memory_tokens=tokens)
+        return context_of(facts, own) > facts.context_tokens or MemoryEstimate.of(facts, dtype, own).total > free_bytes
 
-    tokens = bisect_right(range(1, load.memory_tokens + 1), free_bytes, key=needed)
+    tokens = bisect_left(range(1, load.memory_tokens + 1), True, key=fails)
     return tokens if tokens >= load.visual_tokens else 0
 
 
