@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
@@ -39,9 +39,6 @@ except ImportError:  # an older version, which `check_transformers` refuses for 
     LinearAttentionLayer = object
 
 Key = TypeVar("Key")
-
-RECURRENT_TRANSFORMERS = "5.21"
-"""First version of transformers whose recurrent layers can be given states."""
 
 LayerState = tuple[torch.Tensor, torch.Tensor]
 """State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and its recurrent state
@@ -277,20 +274,6 @@ class RecurrentLayer(LinearAttentionLayer):
             for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
                 now.copy_(then)
         self.has_previous_state[0] = state is not None
-
-
-def check_transformers(family: ModelFamily, name: str) -> None:
-    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
-    than RECURRENT_TRANSFORMERS: its layers do not read their states by the methods of the cache."""
-    from transformers import __version__ as installed
-
-    methods = ("get_conv_state", "get_recurrent_state", "is_recording_past")
-    if family.recurrent and not all(hasattr(Cache, method) for method in methods):
-        raise ModelError(
-            f"{name} is a {family.title} model, which needs transformers {RECURRENT_TRANSFORMERS} or newer, and "
-            f"{installed} is installed",
-            "pip install --upgrade transformers",
-        )
 
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:

@@ -6,8 +6,10 @@ row, never the family's name. CONTRIBUTING.md shows how to add one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from arr_coc.errors import ModelError
@@ -23,6 +25,10 @@ NEWEST_STATES = 2
 STATES = 2 + NEWEST_STATES
 """Most states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt and at
 the newest marks."""
+
+
+RECURRENT_TRANSFORMERS = (5, 21)
+"""First version of transformers whose recurrent layers read their states by methods of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +148,16 @@ def family_of(model_type: object, name: str) -> ModelFamily:
             f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
         )
     return family
+
+
+def check_transformers(family: ModelFamily, name: str) -> None:
+    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
+    than RECURRENT_TRANSFORMERS."""
+    installed = version("transformers")
+    if family.recurrent and tuple(map(int, re.findall(r"\d+", installed)[:2])) < RECURRENT_TRANSFORMERS:
+        needed = ".".join(map(str, RECURRENT_TRANSFORMERS))
+        raise ModelError(
+            f"{name} is a {family.title} model, which needs transformers {needed} or newer, and {installed} is "
+            "installed",
+            "pip install --upgrade transformers",
+        )

@@ -21,9 +21,8 @@ from arr_coc.layer_weights import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
-from arr_coc.qwen.decode import check_transformers
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
-from arr_coc.qwen.families import TOWER_FAMILIES, family_of
+from arr_coc.qwen.families import TOWER_FAMILIES, check_transformers, family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.onednn import use_onednn
 from arr_coc.qwen.preprocess import Preprocessing

@@ -11,7 +11,7 @@ from typing import Any
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, check_folder, read_config
 from arr_coc.qwen.families import DecoderLayers, ModelFamily, family_of
-from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
+from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, quantisation_of, values_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -80,9 +80,10 @@ class ModelSpec:
     stored_dtype: str | None = None
 
     @classmethod
-    def read(cls, folder: Path, name: str) -> ModelSpec:
-        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
-        return cls.of(check_folder(folder, name), name)
+    def read(cls, folder: Path, name: str, *, quantised: bool = False) -> ModelSpec:
+        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would, but with `quantised`
+        not because of a method of quantisation."""
+        return cls.of(check_folder(folder, name, quantised=quantised), name)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
@@ -248,8 +249,8 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
     parameters = stored = 0
     for name, tensor in checkpoint.tensors.items():
         count, size = math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
-        packed = name.endswith(".weight_packed")
-        parameters += count * (packed_values(checkpoint.config, 8 * size) if packed else 1)
+        values = values_of(checkpoint.config, name, tensor.dtype, 8 * size) if checkpoint.quantised else 1
+        parameters += count * values
         stored += count * size
     return parameters, stored
 

@@ -14,6 +14,7 @@ from arr_coc.budget import most_tokens
 from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
+from arr_coc.qwen.families import check_transformers
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
@@ -55,7 +56,7 @@ def find_model(config: Config) -> FoundModel:
         return _on_hub(name)
     shown = name if name is not None and not local_folder(name) else folder.resolve().name
     try:
-        return FoundModel(shown, ModelSpec.read(folder, shown))
+        return FoundModel(shown, ModelSpec.read(folder, shown, quantised=True))
     except ModelNotFound as missing:
         try:
             return FoundModel(shown, ModelSpec.of_index(folder, shown), missing)
@@ -96,12 +97,14 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     )
     finding = "; ".join([finding, *spec.notices])
     try:
+        check_transformers(spec.family, found.name)
         on_cuda = _on_cuda(config.answer.device)
         check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
         if (dtype := config.answer.dtype) in SMALL_DTYPES:
             check_small_dtype(dtype, spec.quantised, found.name, experts=spec.experts_per_token, cuda=on_cuda)
     except ModelError as error:
-        return DiagnosticCheck("model", "broken", error.problem, error.remedy)
+        size = f"{spec.parameters / 1e6:,.1f} M parameters, {size_text(spec.checkpoint_bytes)}"
+        return DiagnosticCheck("model", "broken", f"{error.problem} ({size})", error.remedy)
     if needed > spec.context_tokens:
         too_short = f"{finding}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"

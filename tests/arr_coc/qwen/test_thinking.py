@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +228,7 @@ def test_inputs_that_end_in_thoughts(caplog: pytest.LogCaptureFixture) -> None:
     (hidden,), (shown,) = (model.generate(**inputs, max_tokens=5, thinking=name) for name in ("off", "show"))
     assert hidden.token_ids == shown.token_ids
     assert hidden.text == "" != shown.text
-    (warned,) = caplog.messages
+    (warned,) = [record.getMessage() for record in caplog.records if record.name == "arr_coc.model"]
     assert warned == "hidden thoughts took all 5 tokens, and no answer is left; raise max_new_tokens"
 
 
@@ -261,9 +262,25 @@ def test_a_thinking_model_is_noted(tmp_path: Path, template: str, noted: bool) -
     assert bool(notices) == noted
 
 
-def test_a_repetition_penalty_is_noted(tmp_path: Path) -> None:
+QWEN2_5 = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 1e-06, "top_p": 0.001}
+QWEN3 = {"do_sample": True, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.0, "temperature": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        (QWEN2_5, ["a repetition penalty of 1.05, which is not applied"]),
+        (QWEN3, ["sampling (temperature 0.7, top_p 0.8, top_k 20), which is not applied: answers take the "]),
+        (QWEN3 | {"do_sample": False}, []),
+        (QWEN3 | {"top_k": 1}, []),
+        (QWEN3 | QWEN2_5 | {"temperature": 1.0}, ["a repetition penalty of 1.05", "sampling (temperature 1.0, top_p "]),
+    ],
+)
+def test_what_is_not_applied_of_a_generation_configuration_is_noted(
+    tmp_path: Path, generation: dict[str, object], expected: list[str]
+) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
-    assert check_folder(folder, "tiny").notices == (
-        "generation_config.json asks for a repetition penalty of 1.05, which is not applied",
-    )
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    notices = check_folder(folder, "tiny").notices
+    for notice, text in zip(notices, expected, strict=True):
+        assert notice.startswith(f"generation_config.json asks for {text}")
