@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def gptq(name: str, rows: int, cols: int) -> Tensors:
 
 def packed_int4(name: str, rows: int, cols: int) -> Tensors:
     scale = zeros(rows, cols // 32, dtype=torch.bfloat16)
-    shape = zeros(2, dtype=torch.int64)
+    shape = torch.tensor([rows, cols])
     return {
         f"{name}.weight_packed": zeros(rows, cols // 8),
         f"{name}.weight_scale": scale,
@@ -51,7 +52,7 @@ def packed_int4(name: str, rows: int, cols: int) -> Tensors:
 
 def nvfp4(name: str, rows: int, cols: int) -> Tensors:
     scale = zeros(rows, cols // 16, dtype=torch.float8_e4m3fn)
-    packed, whole = zeros(rows, cols // 2, dtype=torch.uint8), zeros(1, dtype=torch.float32)
+    packed, whole = zeros(rows, cols // 2, dtype=torch.uint8), torch.ones(1)
     return {f"{name}.weight_packed": packed, f"{name}.weight_scale": scale, f"{name}.weight_global_scale": whole}
 
 
@@ -109,19 +110,24 @@ def settings(method: str, **more: Any) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": method, **more}}
 
 
-def groups(bits: int, kind: str, layout: str) -> dict[str, Any]:
-    weights = {"num_bits": bits, "type": kind, "group_size": 32, "strategy": "group", "symmetric": True}
-    group = {"targets": ["Linear"], "weights": weights}
-    return settings("compressed-tensors", format=layout, config_groups={"group_0": group})
+def groups(kind: str, layout: str, size: int = 32, strategy: str = "group") -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": kind, "group_size": size, "strategy": strategy, "symmetric": True}
+    return settings(
+        "compressed-tensors",
+        format=layout,
+        quantization_status="compressed",
+        config_groups={"group_0": {"targets": ["Linear"], "weights": weights}},
+        ignore=["re:.*visual.*", "lm_head"],
+    )
 
 
 METHODS: dict[str, tuple[Callable[[str, int, int], Tensors], dict[str, Any], str]] = {
     "AWQ": (awq, settings("awq", bits=4, group_size=32, version="gemm", zero_point=True), "pip install .*gptqmodel"),
     "GPTQ": (gptq, settings("gptq", bits=4, group_size=32), "pip install gptqmodel optimum"),
-    "compressed-tensors": (packed_int4, groups(4, "int", "pack-quantized"), "pip install compressed-tensors"),
-    "NVFP4": (nvfp4, groups(4, "float", "nvfp4-pack-quantized"), "pip install compressed-tensors"),
+    "compressed-tensors": (packed_int4, groups("int", "pack-quantized"), "pip install compressed-tensors"),
+    "NVFP4": (nvfp4, groups("float", "nvfp4-pack-quantized", 16, "tensor_group"), "pip install compressed-tensors"),
     "NVFP4 of Model Optimizer": (nvfp4_of_modelopt, settings("modelopt", quant_algo="NVFP4"), "modelopt, which is not"),
-    "MXFP4": (mxfp4, groups(4, "float", "mxfp4-pack-quantized"), "pip install compressed-tensors"),
+    "MXFP4": (mxfp4, groups("float", "mxfp4-pack-quantized"), "pip install compressed-tensors"),
     "MXFP4 in blocks": (mxfp4_blocks, settings("mxfp4"), "by mxfp4, which is not supported; take"),
     "bitsandbytes, 4 bits": (nf4, settings("bitsandbytes", load_in_4bit=True), "pip install .*bitsandbytes"),
     "bitsandbytes, 8 bits": (llm_int8, settings("bitsandbytes", load_in_8bit=True), "pip install .*bitsandbytes"),
@@ -166,6 +172,15 @@ def test_a_method_is_named_and_its_size_is_known(tmp_path: Path, method: str, mo
     assert (found.state, found.found) == ("broken", f"{refused.value.problem} ({size})")
     assert found.remedy == refused.value.remedy
     assert "weights" in model_fit.memory(config_of(folder)).found
+
+
+@pytest.mark.skipif(find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed")
+@pytest.mark.parametrize("method", ["compressed-tensors", "NVFP4", "MXFP4"])
+def test_compressed_tensors_are_expanded_on_a_cpu(tmp_path: Path, method: str) -> None:
+    folder, plain = quantised_folder(tmp_path / "tiny", method)
+    model = load_qwen(folder, device="cpu").model
+    assert sum(weight.numel() for weight in model.parameters()) == plain.parameters
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_fp8_is_expanded_on_a_cpu_and_its_size_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
