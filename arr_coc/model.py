@@ -131,6 +131,7 @@ class ARRCOCQwen(nn.Module):
         device_map: DeviceMap | None = None,
         token: str | None = None,
         allocator: str | Path | None = None,
+        cache_weights: bool = False,
     ) -> ARRCOCQwen:
         """Load a model from a folder, a name on the hub, or, for None, the bundled one. In eval mode, as a transformers
         model; all weights may be trained.
@@ -143,7 +144,15 @@ class ARRCOCQwen(nn.Module):
             raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
         chosen = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
         assert chosen is not None
-        qwen = load_qwen(name, device=device, dtype=chosen, device_map=device_map, token=token, allocator=allocator)
+        qwen = load_qwen(
+            name,
+            device=device,
+            dtype=chosen,
+            device_map=device_map,
+            token=token,
+            allocator=allocator,
+            cache_weights=cache_weights,
+        )
         for notice in qwen.notices:
             log.warning("%s: %s", qwen.model_id, notice)
         return cls(qwen, encode)
@@ -478,6 +487,9 @@ class ARRCOCQwen(nn.Module):
             for piece in pieces:
                 if asking.on_text is not None:
                     asking.on_text(piece)
+        most = self._session.options.decoding.max_tokens
+        if self._session.last.is_lost_in_thoughts(most):
+            log.warning("hidden thoughts took all %d tokens, and no answer is left; raise max_new_tokens", most)
 
 
 @dataclass(frozen=True, slots=True)

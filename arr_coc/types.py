@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 TILE_PX = 32
 """Side of a tile at level 0: Qwen3-VL's patch (16 px) times its spatial merge (2)."""
 
+GROUP_GROWTH = 2
+"""Most tokens that a picture which is kept up to date was given, as a multiple of those that it shows. Once more were
+superseded, a new group of pictures begins: the tokens that stay were computed beside superseded ones, and drift from a
+fresh reading."""
+
 LEVELS = 6
 """Mipmap levels of a tile: 32 = 2**5, so levels 0..5, the last of which is one texel a tile."""
 

@@ -451,9 +451,18 @@ class AnswerConfig(Section):
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
-    thinking: Literal["hide", "show", "off"] = "off"
+    thinking: Annotated[
+        Literal["hide", "show", "off"],
+        Option(
+            "--thinking NAME",
+            "Thoughts of the model before an answer: {choices}. [{default}]",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = "off"
     """Thoughts of a model before its answer: not asked for (`off`), made and left out of the answer (`hide`), or shown
-    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger."""
+    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger. With
+    `answer.server` the server's own applies."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
     seed: int = 0
@@ -487,6 +496,17 @@ class AnswerConfig(Section):
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
     its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
     loaded, on a CPU (docs/methods.md#small-weights)."""
+    cache_weights: Annotated[
+        bool,
+        Option(
+            "--cache-weights",
+            "With --dtype int8 or int4: keep the weights beside the model for later starts.",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = False
+    """Keep weights in `int8` or `int4` in the folder `arr_coc_weights` of the model's folder, and load them from there:
+    a later start makes none. They take about as much space there as memory (docs/methods.md#small-weights)."""
 
     @property
     def keeps_groups(self) -> bool:

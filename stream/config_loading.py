@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from arr_coc.budget import ADAPTIVE
 from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.quantisation import SMALL_DTYPES
 from arr_coc.resources import preset_folder, presets
 from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
@@ -152,6 +153,18 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
         yield (
             "answer.thinking",
             "answer.thinking = show makes thoughts part of the answer, which then has no schema; set it to hide or off",
+        )
+    if answer.cache_weights and answer.dtype not in SMALL_DTYPES:
+        yield (
+            "answer.cache_weights",
+            f"answer.cache_weights keeps weights in int8 or int4, and answer.dtype = {answer.dtype}; give --dtype int8 "
+            "or int4, or leave it out",
+        )
+    if answer.server is not None and answer.thinking != "off":
+        yield (
+            "answer.thinking",
+            f"answer.thinking = {answer.thinking} has no effect with --server: its server decides that; leave it out, "
+            f"or start `serve-answers` there with --thinking {answer.thinking}",
         )
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)

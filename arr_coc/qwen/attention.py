@@ -22,7 +22,7 @@ PROBED_LAYERS = 2
 """How many layers are looked at."""
 
 PROBED_TOKENS = 8
-"""How many of an answer's first tokens are looked at."""
+"""How many of an answer's first tokens are looked at, after its thoughts."""
 
 
 def probed_layers(attending: Sequence[int]) -> Sequence[int]:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
@@ -39,9 +39,6 @@ except ImportError:  # an older version, which `check_transformers` refuses for 
     LinearAttentionLayer = object
 
 Key = TypeVar("Key")
-
-RECURRENT_TRANSFORMERS = "5.21"
-"""First version of transformers whose recurrent layers can be given states."""
 
 LayerState = tuple[torch.Tensor, torch.Tensor]
 """State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and its recurrent state
@@ -277,20 +274,6 @@ class RecurrentLayer(LinearAttentionLayer):
             for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
                 now.copy_(then)
         self.has_previous_state[0] = state is not None
-
-
-def check_transformers(family: ModelFamily, name: str) -> None:
-    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
-    than RECURRENT_TRANSFORMERS: its layers do not read their states by the methods of the cache."""
-    from transformers import __version__ as installed
-
-    methods = ("get_conv_state", "get_recurrent_state", "is_recording_past")
-    if family.recurrent and not all(hasattr(Cache, method) for method in methods):
-        raise ModelError(
-            f"{name} is a {family.title} model, which needs transformers {RECURRENT_TRANSFORMERS} or newer, and "
-            f"{installed} is installed",
-            "pip install --upgrade transformers",
-        )
 
 
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
@@ -590,7 +573,7 @@ class Thoughts:
 
 class TextStream:
     """Incremental detokenizer: pieces of text whose concatenation is the decoded text, up to the first of
-    `stop_strings`.
+    `stop_strings` that follows thoughts.
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
     the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
@@ -617,14 +600,23 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        if self._hides(token_id):
+        precedes = self._precedes_answer(token_id)
+        if precedes and self._thoughts is not None and not self._thoughts.shown:
+            # White space is kept until it is known whether thoughts follow.
+            self._begins = self._thoughts.begun
+            self._ids = [] if self._begins else [*self._ids, token_id]
             return ""
         self._ids.append(token_id)
         piece = self._fresh(final=False)
         if self._begins:
             piece = piece.lstrip()
             self._begins = not piece
-        return self._up_to_stop(piece)
+        return piece if precedes else self._up_to_stop(piece)
+
+    @property
+    def thinks(self) -> bool:
+        """True if thoughts have begun and not ended."""
+        return self._thoughts is not None and self._thoughts.begun and not self._thoughts.ended
 
     @property
     def thought_tokens(self) -> int:
@@ -635,17 +627,12 @@ class TextStream:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
 
-    def _hides(self, token_id: int) -> bool:
-        """Return True if no text may be shown after this token, because it belongs to hidden thoughts or may precede
-        them; in the latter case it is kept for the next call."""
+    def _precedes_answer(self, token_id: int) -> bool:
+        """Take the next token; return True if it belongs to thoughts, or is white space that may precede them."""
         thoughts = self._thoughts
         if thoughts is None or thoughts.ended:
             return False
-        if not thoughts.take(token_id, blank=not self._decode([token_id]).strip()) or thoughts.shown:
-            return False
-        self._begins = thoughts.begun
-        self._ids = [] if thoughts.begun else [*self._ids, token_id]
-        return True
+        return thoughts.take(token_id, blank=not self._decode([token_id]).strip())
 
     def _up_to_stop(self, piece: str) -> str:
         if self.stopped or not self._stop_strings:

@@ -6,20 +6,18 @@ row, never the family's name. CONTRIBUTING.md shows how to add one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal
 
 from arr_coc.errors import ModelError
+from arr_coc.types import GROUP_GROWTH
 
 CHUNK = 64
 """Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice and
 with their values once; two triangular systems with half as many products are solved."""
-
-
-SUPERSEDED_KEPT = 2
-"""Most tokens of a group of pictures in the cache, as a multiple of those it shows, if superseded ones cannot leave it.
-A group ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
 
 NEWEST_STATES = 2
 """Number of newest marks of a cache at which it keeps a copy of the states, such as an overview and its frame."""
@@ -27,6 +25,10 @@ NEWEST_STATES = 2
 STATES = 2 + NEWEST_STATES
 """Most states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt and at
 the newest marks."""
+
+
+RECURRENT_TRANSFORMERS = (5, 21)
+"""First version of transformers whose recurrent layers read their states by methods of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ class ModelFamily:
     unread: tuple[str, ...] = ()
     coordinates: Literal["thousandths", "pixels"] = "thousandths"
 
-    def kept_tokens(self, shown: int) -> int:
+    def kept_tokens(self, shown: int, frames: int = 1) -> int:
         """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
-        layers, at most as many superseded ones stay."""
-        return shown * (SUPERSEDED_KEPT if self.recurrent else 1)
+        layers, superseded ones of a picture that is kept up to date cannot leave it. Of several frames none are."""
+        return shown * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that
@@ -158,3 +160,16 @@ def family_of(model_type: object, name: str) -> ModelFamily:
             f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
         )
     return family
+
+
+def check_transformers(family: ModelFamily, name: str) -> None:
+    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
+    than RECURRENT_TRANSFORMERS."""
+    installed = version("transformers")
+    if family.recurrent and tuple(map(int, re.findall(r"\d+", installed)[:2])) < RECURRENT_TRANSFORMERS:
+        needed = ".".join(map(str, RECURRENT_TRANSFORMERS))
+        raise ModelError(
+            f"{name} is a {family.title} model, which needs transformers {needed} or newer, and {installed} is "
+            "installed",
+            "pip install --upgrade transformers",
+        )

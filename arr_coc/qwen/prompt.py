@@ -32,7 +32,7 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import CausalFrame, CausalPiece, Ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.visual_memory import VisualMemory, read_group
-from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
+from arr_coc.types import NS_PER_S, FrameStamp, TokenPacket, shown_tokens, time_text
 
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts, with the pieces that it holds as keys of its marks."""
@@ -391,6 +391,12 @@ class PromptBuilder:
     def other_tokens(self, query: str) -> int:
         """Return the number of tokens of a prompt without its frames, with the longest answer."""
         return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
+
+    def group_tokens(self, frames: int) -> int:
+        """Return the most tokens around the visual ones of a group of pictures with `frames` frames; the times of
+        several have at most five digits before the point."""
+        ids = len(self.ids.frame_open) + len(self.ids.frame_close)
+        return ids if frames == 1 else frames * (ids + len(self._qwen.token_ids(time_text(99_999 * NS_PER_S))))
 
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
         """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""

@@ -421,8 +421,8 @@ class AnswerSession:
             if (constraint := one.row.constraint) is not None:
                 constraint.take(token)
             one.answer.piece = one.stream.push(token)
-            if one.tokens == PROBED_TOKENS:
-                one.row.probe = None
+            written = one.tokens - one.stream.thought_tokens
+            one.row.probe = None if one.stream.thinks or written >= PROBED_TOKENS else one.question.probe
             if one.answer.piece:
                 record.pieces.append(one.answer.piece)
             whole = one.stream.stopped or (constraint is not None and constraint.ended)

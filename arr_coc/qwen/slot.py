@@ -61,6 +61,10 @@ class AnswerResult:
     memory_tokens: int = 0
     thought_tokens: int = 0
 
+    def is_lost_in_thoughts(self, max_tokens: int) -> bool:
+        """Return True if hidden thoughts took all of the `max_tokens` of the answer, so that it is empty."""
+        return not self.text and self.text_tokens == self.thought_tokens == max_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class GlanceResult:

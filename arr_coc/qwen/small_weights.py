@@ -39,7 +39,7 @@ output head have 8. Embeddings stay as stored: only the rows of a prompt are rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -66,6 +66,12 @@ CACHED_VALUES = 1 << 17
 
 PART_OUTPUTS = 8192
 """Outputs whose weights are quantised at once. An output head has many more, and memory would hold it four times."""
+
+StoredWeights = Mapping[str, torch.Tensor]
+"""Tensors of a `SmallLinear` by name, of which it can be made again."""
+
+STORED_NAMES = ("codes", "scales", "packed", "scales_zeros")
+"""Names of these tensors: the first two of 8 bits, the others of 4."""
 
 
 class SmallLinear(nn.Module):
@@ -97,20 +103,25 @@ class SmallLinear(nn.Module):
         """Return the weights [out_features, in_features] that its integers stand for, float32."""
         raise NotImplementedError
 
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return its weights as the constructor takes them, without the bias."""
+        raise NotImplementedError
+
 
 class Int8Linear(SmallLinear):
     """Weights in 8 bits with a scale for each output, and rows in 8 bits with a scale each (LLM.int8(),
     arXiv:2208.07339, without its outliers)."""
 
-    def __init__(self, linear: nn.Linear, *, many_rows: bool = False) -> None:
-        """`many_rows`: never are there few, as in a vision tower."""
+    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None, *, many_rows: bool = False) -> None:
+        """`stored`: `codes` int8 [outputs, inputs] and `scales` float32 [outputs]; None: from the layer's weights.
+        `many_rows`: never are there few, as in a vision tower."""
         super().__init__(linear)
         pack = VnniWeights if many_rows and multiplies_int8() else FbgemmWeights
-        self._parts: list[VnniWeights | FbgemmWeights] = []
-        for weight in linear.weight.detach().split(PART_OUTPUTS):
-            scales = (weight.float().abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
-            codes = (weight.float() / scales[:, None]).round_().to(torch.int8)
-            self._parts.append(pack(codes, scales))
+        if stored is None:
+            parts = _quantised(linear.weight.detach())
+        else:
+            parts = zip(*(stored[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
+        self._parts: list[VnniWeights | FbgemmWeights] = [pack(codes, scales) for codes, scales in parts]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         scales = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
@@ -120,7 +131,21 @@ class Int8Linear(SmallLinear):
         return (made[0] if len(made) == 1 else torch.cat(made, dim=1)).mul_(scales)
 
     def expanded(self) -> torch.Tensor:
-        return torch.cat([part.expanded() for part in self._parts])
+        return torch.cat([codes * scales[:, None] for codes, scales in self._unpacked()])
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        codes, scales = zip(*self._unpacked(), strict=True)
+        return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
+
+    def _unpacked(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return (part.unpacked() for part in self._parts)
+
+
+def _quantised(weights: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield codes and scales of parts of the outputs."""
+    for weight in weights.split(PART_OUTPUTS):
+        scales = (weight.float().abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
+        yield (weight.float() / scales[:, None]).round_().to(torch.int8), scales
 
 
 class VnniWeights:
@@ -149,10 +174,9 @@ class VnniWeights:
         )
         return product
 
-    def expanded(self) -> torch.Tensor:
-        """Return the weights float32 [outputs, inputs]."""
-        dense: torch.Tensor = self._packed.to_dense()
-        return dense.t() * self._scales[:, None]
+    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the codes int8 [outputs, inputs] and the scales float32 [outputs]."""
+        return self._packed.to_dense().t().contiguous(), self._scales
 
 
 class FbgemmWeights:
@@ -175,18 +199,23 @@ class FbgemmWeights:
         product: torch.Tensor = torch.ops.quantized.linear_dynamic(values, self._packed, self._reduce_range)
         return product
 
-    def expanded(self) -> torch.Tensor:
+    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
         """As `VnniWeights`."""
-        weights: torch.Tensor = torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()
-        return weights
+        weights = torch.ops.quantized.linear_unpack(self._packed)[0]
+        return weights.int_repr(), weights.q_per_channel_scales().float()
 
 
 class Int4Linear(SmallLinear):
     """Weights in 4 bits, with a scale and a zero for GROUP inputs of an output. Few rows are multiplied by the packed
     weights, in bfloat16; for many these are expanded, block by block, to what the processor multiplies fast."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None) -> None:
+        """`stored`: `packed` uint8 [outputs, inputs / 2] and `scales_zeros` bfloat16 [groups, outputs, 2], used as they
+        are; None: from the layer's weights."""
         super().__init__(linear)
+        if stored is not None:
+            self._packed, self._scales_zeros = stored["packed"], stored["scales_zeros"]
+            return
         self._packed = torch.empty(self.out_features, self.in_features // 2, dtype=torch.uint8)
         self._scales_zeros = torch.empty(self.in_features // GROUP, self.out_features, 2, dtype=torch.bfloat16)
         for first in range(0, self.out_features, PART_OUTPUTS):
@@ -237,6 +266,9 @@ class Int4Linear(SmallLinear):
         codes = self._scaled_codes(0, self.out_features, torch.float32)
         return (codes.unflatten(1, (-1, GROUP)) + zeros[..., None]).flatten(1)
 
+    def stored(self) -> dict[str, torch.Tensor]:
+        return {"packed": self._packed, "scales_zeros": self._scales_zeros}
+
 
 @cache
 def packed_outputs() -> int | None:
@@ -265,7 +297,7 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
     forms of all. `check` sees each weight before."""
     mapped = MappedWeights()
     embeddings = model.get_input_embeddings()
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linears = linear_layers(model)
     for name, weight in model.named_parameters():
         if name.removesuffix(".weight") not in linears:
             check(name, weight)
@@ -273,13 +305,26 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
     for name in sorted(linears, key=lambda name: -linears[name].weight.numel()):
         linear = linears.pop(name)
         check(f"{name}.weight", linear.weight)
-        in_layers = "language_model.layers." in name
-        if dtype == "int4" and in_layers and Int4Linear.suits(linear):
-            model.set_submodule(name, Int4Linear(linear))
-        else:
-            model.set_submodule(name, Int8Linear(linear, many_rows="visual." in name))
+        model.set_submodule(name, small_linear(name, linear, dtype))
         mapped.release(linear.weight)
         trim_heap()
+    use_float_rows(embeddings)
+    convert_weights(model, torch.float32, kept=embeddings.weight)
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the layers of a model that get small weights, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, stored: StoredWeights | None = None) -> SmallLinear:
+    """Return what takes the place of the layer `name`, from its weights, or from weights that were `stored`."""
+    if dtype == "int4" and "language_model.layers." in name and Int4Linear.suits(linear):
+        return Int4Linear(linear, stored)
+    return Int8Linear(linear, stored, many_rows="visual." in name)
+
+
+def use_float_rows(embeddings: nn.Embedding) -> None:
+    """Let embeddings in half precision give rows in float32."""
     if embeddings.weight.dtype != torch.float32:
         embeddings.__class__ = FloatEmbedding
-    convert_weights(model, torch.float32, kept=embeddings.weight)

@@ -400,22 +400,24 @@ class AnswerClient:
     def _send_open(self, now_ns: int) -> None:
         """Send the open glance or request in the granted turn; a whole frame may be in the snapshot."""
         glance, request = self.requests.glance, self.requests.request
-        if glance is not None:
-            self.phase = ClientPhase.GLANCING
-            earlier = self.requests.group.add(glance.packet)
-            place = self._place_of(glance.packet, earlier)
-            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
+        open_request = request if glance is None else glance
+        if open_request is None:
             return
-        if request is None:
-            return
-        request.restart()
-        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
-        self.phase = ClientPhase.IN_FLIGHT
-        number, packet, wants_answer = request.number, request.packet, request.wants_answer
-        message: TokenPacketMessage | FramePacketMessage
+        packet, earlier, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
             earlier = self.requests.group.add(packet)
             place = self._place_of(packet, earlier)
+        if glance is not None:
+            self.phase = ClientPhase.GLANCING
+            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
+            return
+        assert request is not None
+        request.restart()
+        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
+        self.phase = ClientPhase.IN_FLIGHT
+        number, wants_answer = request.number, request.wants_answer
+        message: TokenPacketMessage | FramePacketMessage
+        if isinstance(packet, TokenPacket):
             message, arrays = token_message(
                 number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier
             )

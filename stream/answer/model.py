@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
-from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
+from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory
@@ -91,9 +91,15 @@ class ClientQuestion:
 
 
 def history_text(history: History) -> str:
-    """Return earlier answers as the text before a question; empty if there are none."""
-    lines = [f"{time_text(answer.media_ns)} {answer.text}\n" for answer in history]
+    """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
+    texts = [(answer.media_ns, _without_thoughts(answer.text)) for answer in history]
+    lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
     return "".join(["Earlier answers:\n", *lines]) if lines else ""
+
+
+def _without_thoughts(text: str) -> str:
+    _, mark, answer = text.rpartition(THINKING_MARKS[1])
+    return answer.lstrip() if mark else text
 
 
 class AnswerModel(Protocol):

@@ -47,8 +47,8 @@ WITHOUT_GROUPS = {
     "adapt": "output model question boxes frames steps minutes max_tiles scorer seed resume device dtype log_json",
     "doctor": "model budget max_budget dtype memory memory_frames encode backend device streams as_json",
     "serve-answers": (
-        "model api allocator encode memory memory_frames max_tokens slots device dtype keys plain_tcp metrics_port "
-        "config set debug"
+        "model api allocator encode memory memory_frames max_tokens thinking slots device dtype cache_weights keys "
+        "plain_tcp metrics_port config set debug"
     ),
 }
 """Command → names of its options in the order of the help, if that is not in groups."""

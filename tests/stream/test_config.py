@@ -186,6 +186,15 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
             ["-s", "answer.thinking=show", "--api", "http://127.0.0.1:1/v1"],
             "answer.thinking = show has no effect with --api: its server decides that; leave it out",
         ),
+        (
+            ["--thinking", "hide", "--server", "ipc:///tmp/answers"],
+            "--thinking: answer.thinking = hide has no effect with --server: its server decides that; leave it out, or "
+            "start `serve-answers` there with --thinking hide",
+        ),
+        (
+            ["--cache-weights", "--dtype", "bfloat16"],
+            "--cache-weights: answer.cache_weights keeps weights in int8 or int4, and answer.dtype = bfloat16; give",
+        ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),
         (["-s", "answer.memory.seconds=0"], "answer.memory.seconds should be greater than 0"),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
-from transformers.cache_utils import Cache
 
 from arr_coc.errors import ModelError
 from arr_coc.qwen import families, loading
@@ -28,6 +27,8 @@ from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import Encode, TileGrid
+from stream.config import Config
+from stream.doctor import model_fit
 from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
@@ -200,13 +201,22 @@ def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Pat
         assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
 
 
-@pytest.mark.parametrize("method", ["get_conv_state", "get_recurrent_state", "is_recording_past"])
-def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.delattr(Cache, method)
-    with pytest.raises(
-        ModelError, match=rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {transformers.__version__} is"
-    ):
-        load_qwen(tiny_folder(tmp_path / "recurrent", "qwen3_5"))
+@pytest.mark.parametrize(
+    ("installed", "works"), [("5.20.3", False), ("4.57.1", False), ("5.21.0", True), ("6.0", True)]
+)
+def test_an_older_transformers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, works: bool
+) -> None:
+    monkeypatch.setattr(families, "version", lambda _: installed)
+    folder = tiny_folder(tmp_path / "recurrent", "qwen3_5")
+    answer = {"model": str(folder), "device": "cpu"}
+    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert (found.state == "works") == works
+    if not works:
+        line = rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {installed} is"
+        assert re.match(line, found.found)
+        with pytest.raises(ModelError, match=line):
+            load_qwen(folder)
     assert answer_ids(AnswerSession(load_qwen(tiny_folder(tmp_path / "attending"))), [GROUP[0]])
 
 
@@ -220,11 +230,49 @@ def test_an_older_transformers_is_named_before_weights_are_fetched(
         return tmp_path
 
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
-    monkeypatch.delattr(Cache, "get_conv_state")
+    monkeypatch.setattr(families, "version", lambda _: "5.20.0")
     monkeypatch.setattr(loading, "download", download)
     with pytest.raises(ModelError, match=r"needs transformers 5\.21 or newer"):
         load_qwen("owner/model")
     assert fetched == [(("config.json",),)]
+
+
+OTHERS: dict[str, dict[str, object]] = {
+    "Gemma 3": {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "mm_tokens_per_image": 256},
+    "Gemma 3n": {"model_type": "gemma3n", "vision_config": {"model_type": "gemma3n_vision"}},
+    "InternVL": {
+        "model_type": "internvl_chat",
+        "llm_config": {"model_type": "qwen3"},
+        "auto_map": {"AutoModel": "m.M"},
+    },
+    "InternVL of transformers": {"model_type": "internvl", "vision_config": {"model_type": "internvl_vision"}},
+    "SmolVLM": {"model_type": "smolvlm", "scale_factor": 4, "text_config": {"model_type": "llama"}},
+    "LFM2-VL": {"model_type": "lfm2_vl", "text_config": {"model_type": "lfm2"}, "downsample_factor": 2},
+    "Phi-3.5 vision": {"model_type": "phi3_v", "img_processor": {"name": "clip_vision_model"}, "hidden_size": 3072},
+    "Phi-4 multimodal": {"model_type": "phi4mm", "embd_layer": {"image_embd_layer": {}}, "hidden_size": 3072},
+    "Llama 3.2 vision": {"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}},
+    "Llama 4": {"model_type": "llama4", "text_config": {"model_type": "llama4_text", "num_local_experts": 16}},
+}
+"""Models of other kinds → their `config.json`, in part."""
+
+
+@pytest.mark.parametrize("title", OTHERS)
+def test_other_vision_models_are_refused_in_one_line(
+    tmp_path: Path, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OTHERS[title]))
+    monkeypatch.setattr(loading, "download", lambda *_: tmp_path)
+    line = (
+        rf"is a model of type '{OTHERS[title]['model_type']}', which is not supported; give a model of one of these "
+        r"types: Qwen3.5 \(qwen3_5\), .*; or have vLLM, llama.cpp or Ollama serve it \(--api\)$"
+    )
+    for name in (str(tmp_path), "owner/model"):
+        with pytest.raises(ModelError, match=line):
+            load_qwen(name)
+    answer = {"model": str(tmp_path), "device": "cpu"}
+    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert found.state == "broken"
+    assert re.search(line, f"{found.found}; {found.remedy}")
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch:
     originals: list[weakref.ref[Any]] = []
     shrink = small_weights.shrink_weights
 
-    def noted(self: Int8Linear, linear: nn.Linear, **options: Any) -> None:
-        made(self, linear, **options)
+    def noted(self: Int8Linear, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
         alive.append(sum(original() is not None for original in originals))
 
     def counted(model: nn.Module, *arguments: Any) -> None:
