@@ -275,7 +275,7 @@ def configured(endpoint: str, *, realtime: bool = True, **sections: Any) -> Conf
 
 
 def test_boxes_draw_the_tokens_of_a_run_and_make_an_answer_due() -> None:
-    """Of the tiles that nothing else is told of, the box's are the most relevant; the answer comes on change alone."""
+    """The tiles of the box are the most relevant, and the answer comes on change alone."""
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     answer = {"every_s": None, "on_change": 0.999, "on_cut": False}
     pipeline = {"single_process": True}
