@@ -26,6 +26,9 @@ from stream.untrusted import MIB
 OVERLAP = 0.1
 """Least intersection over union of two boxes of one thing: between two messages it may move by half of its size."""
 
+TRACKS_MAX = 512
+"""Things that are kept in mind; of more, those that were not seen for longest count as new when they return."""
+
 PART_BYTES_MAX = 1 * MIB
 """Size above which a message is not received, and ends the connection; one of more than 64 KiB is not read."""
 
@@ -65,16 +68,57 @@ class DetectionReceiver(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Track:
-    """Thing in view: its last box, when it was captured, and whether an answer and a check were about a frame since it
-    came."""
+class ThingTracker:
+    """Tracker of things in view, by label and place: at most TRACKS_MAX, those that were seen last. `answered` and
+    `looked`, bool [N]: an answer, and a check, was about a frame since the thing came."""
 
-    label: str
-    box: npt.NDArray[np.float64]
-    seen_ns: int
-    answered: bool = False
-    looked: bool = False
+    def __init__(self) -> None:
+        self._boxes = np.zeros((0, 4))
+        self._labels = np.zeros(0, np.int64)
+        self._seen_ns = np.zeros(0, np.int64)
+        self._numbers: dict[str, int] = {}
+        self.answered = np.zeros(0, bool)
+        self.looked = np.zeros(0, bool)
+
+    def keep_since(self, first_ns: int) -> None:
+        """Forget things that were last seen before this time."""
+        kept = (self._seen_ns >= first_ns).nonzero()[0]
+        if len(kept) < len(self._seen_ns):
+            self._choose(kept)
+
+    def update(self, found: DetectedBoxes, captured_ns: int) -> None:
+        """Move each known thing to its newest box, the one that overlaps most, and add the others as new."""
+        labels = self._numbered(found.labels)
+        overlaps = _overlaps(found.boxes, self._boxes) * (labels[:, None] == self._labels)
+        new = []
+        for at, row in enumerate(overlaps):
+            track = int(row.argmax()) if len(row) else 0
+            if not len(row) or row[track] < OVERLAP:
+                new.append(at)
+                continue
+            overlaps[:, track] = 0.0
+            self._boxes[track], self._seen_ns[track] = found.boxes[at], captured_ns
+        self._boxes = np.concatenate([self._boxes, found.boxes[new]])
+        self._labels = np.concatenate([self._labels, labels[new]])
+        self._seen_ns = np.concatenate([self._seen_ns, np.full(len(new), captured_ns)])
+        self.answered = np.concatenate([self.answered, np.zeros(len(new), bool)])
+        self.looked = np.concatenate([self.looked, np.zeros(len(new), bool)])
+        if len(self._seen_ns) > TRACKS_MAX:
+            self._choose(np.sort(np.argsort(self._seen_ns, kind="stable")[-TRACKS_MAX:]))
+
+    def _numbered(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
+        """Return a number for each label; labels that are gone lose theirs once there are many."""
+        if len(self._numbers) > 2 * TRACKS_MAX:
+            used = set(self._labels.tolist())
+            self._numbers = {label: number for label, number in self._numbers.items() if number in used}
+        first = max(self._numbers.values(), default=-1) + 1
+        for label in labels:
+            first += self._numbers.setdefault(label, first) == first
+        return np.array([self._numbers[label] for label in labels], np.int64)
+
+    def _choose(self, kept: npt.NDArray[np.intp]) -> None:
+        self._boxes, self._labels, self._seen_ns = self._boxes[kept], self._labels[kept], self._seen_ns[kept]
+        self.answered, self.looked = self.answered[kept], self.looked[kept]
 
 
 class DetectionFeed:
@@ -91,7 +135,7 @@ class DetectionFeed:
         self._unix_ns = unix_ns
         self._newest: DetectedBoxes | None = None
         self._newest_ns = self._connected_ns = 0
-        self._tracks: list[_Track] = []
+        self._tracker = ThingTracker()
         self._reported: set[str] = set()
 
     def open(self, connect: Callable[[], DetectionReceiver] | None = None) -> DetectionFeed:
@@ -114,7 +158,7 @@ class DetectionFeed:
             self._receiver.close()
             self._receiver, self._connected_ns = self._connect(), now_ns
         parts, _ = self._receiver.receive(0)
-        self._tracks = [track for track in self._tracks if now_ns - track.seen_ns <= self._hold_ns]
+        self._tracker.keep_since(now_ns - self._hold_ns)
         if parts is not None:
             try:
                 found = read_detections(parts[-1])  # a topic may stand before it
@@ -148,19 +192,16 @@ class DetectionFeed:
 
     def changes(self, since_answer: float, since_look: float) -> tuple[float, float]:
         """Return shares of change since the last answer and the last check; 1 if a new thing has come since."""
-        fresh_answer = any(not track.answered for track in self._tracks)
-        fresh_look = any(not track.looked for track in self._tracks)
-        return (1.0 if fresh_answer else since_answer), (1.0 if fresh_look else since_look)
+        tracker = self._tracker
+        return (since_answer if tracker.answered.all() else 1.0), (since_look if tracker.looked.all() else 1.0)
 
     def mark_answered(self) -> None:
         """The newest frame is being answered about: the things in it are no longer new to answers."""
-        for track in self._tracks:
-            track.answered = True
+        self._tracker.answered[:] = True
 
     def mark_looked(self) -> None:
         """The newest frame is being checked: the things in it are no longer new to checks."""
-        for track in self._tracks:
-            track.looked = True
+        self._tracker.looked[:] = True
 
     def _take(self, found: DetectedBoxes, now_ns: int) -> None:
         """Take a message, unless it is stale, or older than the newest."""
@@ -169,14 +210,7 @@ class DetectionFeed:
         if age_ns > self._hold_ns or captured_ns < self._newest_ns:
             return
         self._newest, self._newest_ns = found, captured_ns
-        free = [*self._tracks]
-        for label, box in zip(found.labels, found.boxes, strict=True):
-            track = _nearest([one for one in free if one.label == label], box)
-            if track is None:
-                self._tracks.append(_Track(label, box, captured_ns))
-            else:
-                free.remove(track)
-                track.box, track.seen_ns = box, captured_ns
+        self._tracker.update(found, captured_ns)
 
     def _subscriber(self) -> FrameSubscriber:
         return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)
@@ -188,14 +222,9 @@ class DetectionFeed:
         return [Notice(code=code, message=message)]
 
 
-def _nearest(tracks: list[_Track], box: npt.NDArray[np.float64]) -> _Track | None:
-    """Return the thing whose box overlaps most with this one; None if none does by OVERLAP."""
-    if not tracks:
-        return None
-    boxes = np.array([track.box for track in tracks])
-    sides = np.minimum(boxes[:, 2:], box[2:]) - np.maximum(boxes[:, :2], box[:2])
-    shared = np.maximum(sides, 0).prod(axis=1)
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
-    overlaps = shared / (areas - shared)
-    at = int(overlaps.argmax())
-    return tracks[at] if overlaps[at] >= OVERLAP else None
+def _overlaps(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return intersection over union of boxes [N, 4] with others [M, 4], each with an area: [N, M]."""
+    ends = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    shared = np.maximum(ends - np.maximum(one[:, None, :2], other[None, :, :2]), 0).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (one, other)]
+    return np.asarray(shared / (areas[0][:, None] + areas[1] - shared), np.float64)

@@ -17,14 +17,17 @@ from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, 
 from stream.control import FOUND
 from stream.errors import ConfigError, TransportError
 from stream.events import Event, FrameReady, Notice
+from stream.protocol.detections import OBJECTS_MAX, DetectedBoxes
 from stream.runtime.frame_stages import run_in_threads
 from stream.stages.detection_feed import (
     DETECTIONS_CUT,
     DETECTIONS_LOST,
     DETECTIONS_REFUSED,
     DETECTIONS_UNREADABLE,
+    TRACKS_MAX,
     DetectionAddress,
     DetectionFeed,
+    ThingTracker,
 )
 from stream.transport.security import client_curve, server_curve
 from tests.support.clock import FakeClock
@@ -272,7 +275,7 @@ def configured(endpoint: str, *, realtime: bool = True, **sections: Any) -> Conf
 
 
 def test_boxes_draw_the_tokens_of_a_run_and_make_an_answer_due() -> None:
-    """Of the tiles that nothing else is told of, the box's are the most relevant; the answer comes on change alone."""
+    """The tiles of the box are the most relevant, and the answer comes on change alone."""
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     answer = {"every_s": None, "on_change": 0.999, "on_cut": False}
     pipeline = {"single_process": True}
@@ -317,3 +320,18 @@ def test_an_address_that_cannot_work_is_one_line(endpoint: str, realtime: bool, 
 def test_another_form_of_address_is_refused_by_its_key() -> None:
     with pytest.raises(ValueError, match="detections"):
         AllocateConfig(detections="http://127.0.0.1")
+
+
+def test_a_flood_of_things_is_bounded() -> None:
+    """New labels and places in each message: what is kept in mind stays as small, and the newest are in it."""
+    tracker, random = ThingTracker(), np.random.default_rng(0)
+    for second in range(30):
+        places = np.sort(random.random((OBJECTS_MAX, 2, 2)), axis=1).reshape(-1, 4)
+        names = tuple(f"{second} {number}" for number in range(OBJECTS_MAX))
+        found = DetectedBoxes(places, names, (1.0,) * OBJECTS_MAX, None, cut=False)
+        tracker.update(found, second * NS_PER_S)
+        assert not tracker.answered[-OBJECTS_MAX:].any()
+        tracker.answered[:] = True
+        tracker.update(found, second * NS_PER_S)
+        assert tracker.answered.all()
+        assert len(tracker.answered) <= TRACKS_MAX
