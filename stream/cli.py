@@ -21,7 +21,9 @@ from stream.commands.doctor import devices, doctor
 from stream.commands.fleet import fleet
 from stream.commands.help import GroupedCommand
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.recap import recap
 from stream.commands.replay import replay
+from stream.commands.search import search
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
@@ -46,6 +48,8 @@ Choose tokens better with your model, learned from your clips without labels:
   {program} adapt clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct -o adapted
 The same answers again, from what a run kept with --record FOLDER:
   {program} replay FOLDER
+What cameras saw before, from what runs kept with --remember past.sqlite:
+  {program} search "red car" --since 2h
 What works on this machine; devices lists its cameras:
   {program} doctor
 
@@ -70,6 +74,8 @@ app.command(cls=GroupedCommand)(bench)
 app.command()(adapt)
 app.command()(ask)
 app.command()(replay)
+app.command()(search)
+app.command()(recap)
 app.command()(devices)
 app.command()(doctor)
 app.command()(serve_answers)

@@ -294,6 +294,21 @@ class VerdictChanged(Event, frozen=True, tag="turned"):
     warning: str | None = None
 
 
+class Match(Event, frozen=True, tag="match"):
+    """A watch matched: the answer to its question turned to yes and stayed yes for as long as the watch asks, in its
+    schedule and outside its cooldown. `match` counts those of the run, from 1; `yes` and `certain` are of the last
+    look.
+    """
+
+    match: int
+    watch: str
+    frame_index: int
+    pts_s: float
+    question: str
+    yes: float
+    certain: float
+
+
 class ShadowCheck(Event, frozen=True, tag="shadow"):
     """An answer beside the one that the same frame gets with all of its tokens.
 
@@ -461,6 +476,7 @@ AnyEvent: TypeAlias = (
     | AnswerCancelled
     | YesNoResult
     | VerdictChanged
+    | Match
     | ShadowCheck
     | Explanation
     | AskedPicture

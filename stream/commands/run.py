@@ -35,9 +35,9 @@ from stream.errors import (
     StageDied,
     TransportError,
 )
-from stream.sinks.checks import check_outputs, output_files
+from stream.sinks.checks import check_outputs
 from stream.sinks.output_file import check_distinct
-from stream.sinks.types import sinks_of
+from stream.sinks.types import output_files, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
 
@@ -65,7 +65,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
-    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
+    return [path for path in (output.heatmap, output.why, output.record, output.remember) if path is not None]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:

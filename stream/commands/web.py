@@ -59,7 +59,7 @@ def web(
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for a configuration that would fail with every source, or makes no sense here."""
-    from stream.sinks.checks import output_files
+    from stream.sinks.types import output_files
     from stream.web.access import WebAccess
 
     output = config.output
