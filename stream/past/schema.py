@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import quote
 
 from stream.errors import PastError
@@ -120,8 +119,8 @@ def connect_reader(path: str) -> sqlite3.Connection:
         try:
             return _reader(address, path)
         except sqlite3.OperationalError:
-            # in a read-only folder no shared memory can be made; without a log there is no writer, and none is needed
-            if Path(f"{path}-wal").exists():
+            # in a read-only folder no shared memory can be made; with nothing in a log, none is needed
+            if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
                 raise
             return _reader(f"{address}&immutable=1", path)
     except sqlite3.Error as error:

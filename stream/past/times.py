@@ -13,7 +13,7 @@ EXAMPLES = "such as 2h, 3d, 14:30, 2026-11-27 or 2026-11-27T14:30"
 def parse_past_time(option: str, text: str, now: datetime) -> int:
     """Return the Unix time, in milliseconds, of a length of time before `now`, a time of its day, or an ISO 8601 date.
 
-    A time without a zone is in that of this machine. Raises ConfigError, which names the option.
+    A time without a zone is in that of this machine; one before 1970 is 0. Raises ConfigError, which names the option.
     """
     written = text.strip()
     try:
@@ -22,10 +22,10 @@ def parse_past_time(option: str, text: str, now: datetime) -> int:
         seconds = None
     try:
         if seconds is not None:
-            return round((now.timestamp() - seconds) * 1000)
+            return max(0, round((now.timestamp() - seconds) * 1000))
         given = written.replace("Z", "+00:00").replace("z", "+00:00")
         at = datetime.fromisoformat(f"{now.date()}T{given}" if ":" in given[:3] else given)
-        return round(at.timestamp() * 1000)
+        return max(0, round(at.timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise ConfigError(f"{option} needs a time {EXAMPLES}; got {text!r}") from None
 

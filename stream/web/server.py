@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves the page of `cameras`, by name, and what the files `remembered` hold, from when it is made until it is closed.
+    """Serves the page of `cameras`, by name, with the past of the files `remembered`, until it is closed.
 
     Raises OutputError if the address cannot be bound or the certificate cannot be used.
     """
