@@ -112,6 +112,7 @@ class PastWriter:
 
     def _run(self) -> None:
         try:
+            self._write()  # a file that cannot be used is reported before the model is loaded
             while self._wait():
                 self._write()
         except Exception:
