@@ -111,15 +111,12 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
 def _search(request: Request) -> tuple[Search, int]:
     """Return the search that a request asks for, and the number of spans to count, 0 for none. Raises PastError."""
     given = request.query_params
-    now_ms = time.time_ns() // 1_000_000
-    until_ms = _number(given.get("until"), now_ms + 1)
-    since_ms = _number(given.get("since"), 0)
-    before = given.get("before")
+    since_ms, until, before = _number(given.get("since"), 0), given.get("until"), given.get("before")
     kinds = tuple(kind for kind in given.getlist("kind") if kind in KINDS)
     search = Search(
         query=Query.of(given.get("words", "")),
         since_ms=since_ms,
-        until_ms=max(until_ms, since_ms + 1),
+        until_ms=None if until is None else max(_number(until, 0), since_ms + 1),
         cameras=tuple(given.getlist("camera")[:64]),
         kinds=kinds,
         before=None if before is None else (_number(before, 0), UNIX_MS_MAX),
@@ -141,7 +138,7 @@ def _found(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[st
     """Return the reply to a search: moments, the newest first, whether there are `more`, and, for its first page, the
     numbers of moments in equal spans of the time and the names of all cameras.
 
-    Without a beginning, the time begins with the first moment that is found.
+    Without a beginning, the time begins with the first moment that is found; without an end, it ends now.
     """
     found = sorted(
         ((file, moment) for file, reader in enumerate(readers) for moment in reader.find(search)),
@@ -155,6 +152,9 @@ def _found(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[st
     times = [span for reader in readers if (span := reader.span(search)) is not None]
     if not search.since_ms and times:
         search = replace(search, since_ms=min(first for first, _, _ in times))
+    if search.until_ms is None:
+        now_ms = time.time_ns() // 1_000_000
+        search = replace(search, until_ms=1 + max([now_ms, *(last for _, last, _ in times)]))
     counts = [reader.count(search, spans) for reader in readers]
     return {
         **reply,

@@ -11,8 +11,8 @@ from stream.past.store import PastStore
 
 HOUR_MS = 3_600_000
 
-BEGIN_MS = 1_800_000_000_000
-"""Unix time of the first moment: 2027-01-15T08:00:00Z."""
+BEGIN_MS = 1_700_000_000_000
+"""Unix time of the first moment: 2023-11-14T22:13:20Z."""
 
 YARD = PastRun("yard-run", "yard", "rtsp://yard.local/stream", BEGIN_MS, "tiny")
 DOOR = PastRun("door-run", "door", "rtsp://door.local/stream", BEGIN_MS, "tiny")
