@@ -46,9 +46,7 @@ Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
 Choose tokens better with your model, learned from your clips without labels:
   {program} adapt clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct -o adapted
-The same answers again, from what a run kept with --record FOLDER:
-  {program} replay FOLDER
-What cameras saw before, from what runs kept with --remember past.sqlite:
+What cameras saw, kept by --remember; or recap it, or replay a --record folder:
   {program} search "red car" --since 2h
 What works on this machine; devices lists its cameras:
   {program} doctor
