@@ -65,7 +65,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
-    return [path for path in (output.heatmap, output.why, output.record, output.remember) if path is not None]
+    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:

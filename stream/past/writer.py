@@ -100,8 +100,9 @@ class PastWriter:
     def _trim(self) -> None:
         """Drop the oldest records that are too many, and the oldest pictures that are too large together."""
         while len(self._waiting) > WAITING_RECORDS:
-            self._waiting_bytes -= _picture_bytes(self._waiting.popleft())
-            self.lost += 1
+            dropped = self._waiting.popleft()
+            self._waiting_bytes -= _picture_bytes(dropped)
+            self.lost += isinstance(dropped, Moment)
         at = 0
         while self._waiting_bytes > WAITING_BYTES:
             record = self._waiting[at]
@@ -120,8 +121,9 @@ class PastWriter:
         finally:
             if self._store is not None:
                 self._store.close()
-            if self._waiting:
-                self.lost += len(self._waiting)
+            self.lost += sum(isinstance(record, Moment) for record in self._waiting)
+            if self.written:
+                logs.say(f"wrote {self.path}", event="wrote", path=self.path)
             if self.lost:
                 say = f"note: {counted(self.lost, 'moment')} could not be written to {self.path!r}"
                 logs.say(say, "warning", event="remember", path=self.path, lost=self.lost)

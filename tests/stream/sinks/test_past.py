@@ -61,7 +61,10 @@ def open_run(tmp_path: Path) -> Iterator[Callable[..., RememberedRun]]:
 
     def opened(*, resume: bool = False, **output: Any) -> RememberedRun:
         path, now_ms = str(tmp_path / "past.sqlite"), [BEGIN_MS]
-        config = Config(source="rtsp://user:secret@yard.local/1", output=OutputConfig(remember=path, **output))
+        config = Config(
+            source="rtsp://user:secret@yard.local/1",
+            output=OutputConfig(remember=path, remember_max_days=None, **output),
+        )
         made.append(RememberedRun(path, PastSink(config, resume=resume, unix_ms=lambda: now_ms[0]), now_ms))
         made[-1].write(STARTED)
         return made[-1]
