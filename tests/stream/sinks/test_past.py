@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from tests.support.events import answer, frame, summary
 from tests.support.fleets import FleetRecorder
 from tests.support.past import BEGIN_MS
 from tests.support.runs import ScriptedRun
+
+ROOT = Path(__file__).resolve().parents[3]
 
 STARTED = Started(source="a", model="tiny", query="What?", backend="cpu")
 MATCHED = Match(match=1, watch="gate", frame_index=7, pts_s=2.0, question="is it open?", yes=0.9, certain=0.8)
@@ -217,6 +221,14 @@ def test_a_session_remembers_its_run_and_two_share_a_file(tmp_path: Path) -> Non
         run_session(config, FleetRecorder().camera(""), make_run=lambda _, e=events: ScriptedRun(e), signals=False)  # type: ignore[misc, return-value, arg-type]
     with closing(PastReader(path)) as reader:
         assert {one.camera: one.text for one in reader.find(Search())} == {"yard": "at the yard", "door": "at the door"}
+
+
+def test_a_run_that_does_not_remember_loads_none_of_it() -> None:
+    loaded = "import sys, stream.cli, stream.sinks.web, stream.runtime.session; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules = set(done.stdout.split())
+    assert "stream.sinks.web" in modules
+    assert not modules & {"sqlite3", "stream.past", "stream.sinks.past", "stream.web.past"}
 
 
 def test_places_that_can_hold_no_file_are_refused(tmp_path: Path) -> None:
