@@ -151,7 +151,7 @@ def test_progress_is_shown_at_a_terminal(
     ]
 
 
-def test_the_bundled_model_is_asked_and_said_to_be_of_no_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bundled_model_is_asked_and_reported_to_be_of_no_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recap", *SINCE, "--camera", "door"]) == 0
     printed = capsys.readouterr()
     assert "only knows drawn scenes and cannot summarise; name another model with -m" in printed.err

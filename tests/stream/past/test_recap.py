@@ -140,7 +140,7 @@ def test_of_very_many_moments_some_are_left_out_evenly(tmp_path: Path, monkeypat
     assert statements[-1].until_ms > found[-20].unix_ms
 
 
-def test_what_is_said_about_everything_fits_the_model_too(tmp_path: Path) -> None:
+def test_the_statement_about_everything_fits_the_model_too(tmp_path: Path) -> None:
     found = moments_of(tmp_path, *(moment(number, unix_ms=BEGIN_MS + 2 * HOUR_MS * number) for number in range(1, 9)))
     model = ScriptedModel(prompt_tokens=75)
     made = list(Recap(found, model).statements())

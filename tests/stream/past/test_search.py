@@ -23,7 +23,7 @@ TEXTS = (
     "A red car stops at the gate.",
     "Two cars, both red.",
     "A car; the door is red.",
-    "Nobody is there. OR is there? NEAR the gate -- DROP TABLE moment; 100%",
+    "No person is there. OR is there? NEAR the gate -- DROP TABLE moment; 100%",
     "Müller's café is closed",
     "一辆红色的汽车停在门口",
 )

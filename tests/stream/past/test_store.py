@@ -165,7 +165,7 @@ def test_no_file_and_an_empty_one_are_reported(tmp_path: Path) -> None:
         connect_reader(str(tmp_path / "empty.sqlite"))
 
 
-def test_a_file_without_a_log_is_read_where_nothing_can_be_made(
+def test_a_file_without_a_log_is_read_in_a_folder_that_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path / "past.sqlite", [moment(1)])

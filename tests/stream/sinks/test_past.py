@@ -38,7 +38,7 @@ MATCHED = Match(match=1, watch="gate", frame_index=7, pts_s=2.0, question="is it
 
 @dataclass
 class RememberedRun:
-    """A sink, the time that it is told, and what it has written."""
+    """A sink, its clock, and what it has written."""
 
     path: str
     sink: PastSink

@@ -257,7 +257,7 @@ def test_a_program_that_is_gone_is_reported(path: str, visit: Visit) -> None:
     has(visit.page, "#past .note.bad", "The program does not answer.")
 
 
-def test_nothing_found_is_said(tmp_path: Path, visit: Visit) -> None:
+def test_an_empty_result_is_reported(tmp_path: Path, visit: Visit) -> None:
     with served(remember=written(tmp_path / "past.sqlite", [moment(1, unix_ms=BEGIN_MS - 10**12)])) as run:
         visit.page.goto(run.url)
         visit.page.locator("#past").scroll_into_view_if_needed()
