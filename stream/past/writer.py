@@ -72,7 +72,7 @@ class PastWriter:
         self._changed = threading.Condition()
         self._waiting: deque[Record] = deque()
         self._waiting_bytes = 0
-        self._closing = False
+        self._closing = self._tried = False
         self._failures = 0
         self._reported: str | None = None
         self._store: PastStore | None = None
@@ -89,7 +89,7 @@ class PastWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, for at most CLOSE_LIMIT_S. Idempotent."""
+        """Write what waits, for at most CLOSE_LIMIT_S; a file that could not be written is tried once more."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -133,7 +133,8 @@ class PastWriter:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing, IDLE_S)
             if self._closing:
-                return bool(self._waiting) and not self._failures
+                tried, self._tried = self._tried, self._failures > 0
+                return bool(self._waiting) and not tried
             pause_s, at_once = self._batch_s, BATCH_RECORDS
             if self._failures:
                 first_s, longest_s = self._retry_s
@@ -164,7 +165,7 @@ class PastWriter:
             return
         if self._reported is not None:
             logs.say(f"{self.path!r} takes moments again", event="remember", path=self.path)
-        self._failures, self._reported = 0, None
+        self._failures, self._reported, self._tried = 0, None, False
 
     def _opened(self) -> PastStore:
         """Return the store; opened anew if its file was removed or replaced."""

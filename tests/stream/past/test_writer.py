@@ -228,6 +228,17 @@ def test_waiting_records_are_limited_and_those_dropped_are_counted(
     assert f"note: 21 moments could not be written to '{path}'" in capsys.readouterr().err
 
 
+def test_a_file_that_could_not_be_written_is_tried_once_more_at_the_end(path: str, make: Make) -> None:
+    Path(path).write_bytes(b"not a database " * 100)
+    writer = make(retry_s=(3600.0, 3600.0))
+    for number in range(1, 601):
+        writer.put(moment(number))
+    until(lambda: writer._failures == 1)
+    Path(path).unlink()
+    writer.close()
+    assert writer.written == len(texts(path)) == 600
+
+
 def test_an_unexpected_error_ends_the_writer_and_not_the_run(
     path: str, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
