@@ -22,7 +22,9 @@ from stream.commands.fleet import fleet
 from stream.commands.help import GroupedCommand
 from stream.commands.mcp import mcp
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.recap import recap
 from stream.commands.replay import replay
+from stream.commands.search import search
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
@@ -45,8 +47,8 @@ Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
 Choose tokens better with your model, learned from your clips without labels:
   {program} adapt clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct -o adapted
-The same answers again, from what a run kept with --record FOLDER:
-  {program} replay FOLDER
+What cameras saw, kept by --remember; or recap it, or replay a --record folder:
+  {program} search "red car" --since 2h
 What works on this machine; devices lists its cameras:
   {program} doctor
 
@@ -72,6 +74,8 @@ app.command()(adapt)
 app.command()(ask)
 app.command()(mcp)
 app.command()(replay)
+app.command()(search)
+app.command()(recap)
 app.command()(devices)
 app.command()(doctor)
 app.command()(serve_answers)

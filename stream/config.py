@@ -316,7 +316,7 @@ class ApiConfig(Section):
         Option(
             "--api URL",
             "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]",
-            also="serve-answers",
+            also="serve-answers recap",
         ),
     ] = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
     """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
@@ -352,7 +352,7 @@ class AnswerConfig(Section):
         Option(
             "-m, --model NAME",
             "Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]",
-            also="adapt serve-answers",
+            also="adapt serve-answers recap",
         ),
         Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
     ] = Field(default=None, min_length=1)
@@ -485,13 +485,17 @@ class AnswerConfig(Section):
     device: Annotated[
         str,
         Option(
-            "--device NAME", "Device of the model: cpu, cuda, cuda:1... [{default}]", also="adapt doctor serve-answers"
+            "--device NAME",
+            "Device of the model: cpu, cuda, cuda:1... [{default}]",
+            also="adapt doctor serve-answers recap",
         ),
     ] = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"],
-        Option("--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers"),
+        Option(
+            "--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers recap"
+        ),
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
     its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
@@ -827,6 +831,23 @@ class OutputConfig(Section):
     """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
     otlp_text: bool = False
     """Send questions and answers in the traces, too."""
+    remember: Annotated[
+        str | None,
+        Option(
+            "--remember FILE",
+            "Keep answers, matches and pictures in a .sqlite, for `search` and `recap`. [off]",
+            without="demo",
+        ),
+    ] = Field(default=None, min_length=1, examples=['"past.sqlite"'])
+    """SQLite file that keeps answers, matches, outages and small pictures, of any number of cameras and runs
+    (docs/past.md)."""
+    remember_camera: str | None = Field(default=None, min_length=1, max_length=256)
+    """Name of the camera in that file; made from the source when absent. In a fleet it is the camera's own name."""
+    remember_max_days: float | None = Field(default=30.0, gt=0)
+    """Age in days at which moments are deleted from the file; none for no limit."""
+    remember_max_mib: int | None = Field(default=1024, ge=1)
+    """Size of the file, in MiB, above which the oldest pictures are deleted, and then the oldest moments; none for no
+    limit."""
 
 
 class PipelineConfig(Section):

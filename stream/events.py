@@ -266,14 +266,14 @@ class AnswerInvalid(AnswerPoint, frozen=True, kw_only=True, tag="invalid"):
     reason: str
 
 
-class SideText(Event, frozen=True, tag="side-text"):
+class SideText(Event, frozen=True, tag="side_text"):
     """A piece of the answer to side question `question`."""
 
     question: int
     text: str
 
 
-class SideAnswer(Event, frozen=True, tag="side"):
+class SideAnswer(Event, frozen=True, tag="side_answer"):
     """The whole answer to side question `question`, about `frames` frames from `start_s` to `end_s`. It is no caption:
     the run's own answers go on as if it had not been asked.
 
@@ -293,7 +293,7 @@ class SideAnswer(Event, frozen=True, tag="side"):
     prefilled_tokens: int
 
 
-class SideRefused(Event, frozen=True, tag="side-refused"):
+class SideRefused(Event, frozen=True, tag="side_refused"):
     """Side question `question` gets no answer, for `error`."""
 
     question: int
@@ -357,6 +357,21 @@ class VerdictChanged(Event, frozen=True, tag="turned"):
     yes: float
     certain: float
     warning: str | None = None
+
+
+class Match(Event, frozen=True, tag="match"):
+    """A watch matched: the answer to its question turned to yes and stayed yes for as long as the watch asks, in its
+    schedule and outside its cooldown. `match` counts those of the run, from 1; `yes` and `certain` are of the last
+    look.
+    """
+
+    match: int
+    watch: str
+    frame_index: int
+    pts_s: float
+    question: str
+    yes: float
+    certain: float
 
 
 class ShadowCheck(Event, frozen=True, tag="shadow"):
@@ -533,6 +548,7 @@ AnyEvent: TypeAlias = (
     | AnswerCancelled
     | YesNoResult
     | VerdictChanged
+    | Match
     | ShadowCheck
     | Explanation
     | AskedPicture

@@ -162,6 +162,8 @@ def _of_camera(config: Config, name: str) -> Config:
     output = _placed(config.output, name)
     if output.mqtt is not None and output.mqtt_name is None:
         output = output.model_copy(update={"mqtt_name": _mqtt_name(name)})
+    if output.remember_camera is None:
+        output = output.model_copy(update={"remember_camera": name})
     if output.frame_id == OutputConfig().frame_id:
         output = output.model_copy(update={"frame_id": name})
     return config.model_copy(update={"output": output})
@@ -176,7 +178,7 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
         # placeholder in an output's name for the camera's name, beside that of several sources in turn
         return path.replace("{camera}", name).replace(NAME, name)
 
-    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record")}
+    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
     changed = {key: None if path is None else named(path) for key, path in alone.items()}
     paths = tuple(
         os.path.join(path, name + CAPTIONS)

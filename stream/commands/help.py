@@ -50,6 +50,7 @@ WITHOUT_GROUPS = {
         "model api allocator encode memory memory_frames max_tokens thinking slots device dtype cache_weights keys "
         "plain_tcp metrics_port config set debug"
     ),
+    "recap": "since before camera model api device dtype as_json config set debug",
 }
 """Command → names of its options in the order of the help, if that is not in groups."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,28 +15,13 @@ import typer
 from arr_coc.resources import presets
 from stream.commands.help import group_of, rank_of
 from stream.errors import ConfigError
+from stream.options.durations import parse_duration
 from stream.options.option import RUN, Option
 from stream.options.table import OPTIONS
 
 if TYPE_CHECKING:
     from stream.config import Config
     from stream.config_loading import ConfigLayer
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
-
-
-def parse_duration(option: str, text: str) -> float:
-    """Read a duration above 0; a number alone is seconds. Raises ConfigError, which names the option."""
-    written = "".join(text.split()).lower()
-    seconds, at = 0.0, 0
-    while part := _PART.match(written, at):
-        seconds += float(part[1]) * _SECONDS[part[2] or "s"]
-        at = part.end()
-    if at < len(written) or not 0 < seconds < math.inf:
-        raise ConfigError(f"{option} needs a length of time above 0, such as 60s, 10m or 1h30m; got {text!r}")
-    return seconds
-
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:\.\d*)?)")
 
@@ -104,10 +88,10 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 SERVE = "serve-answers"
 
 SHARED: dict[str, tuple[Any, object, str]] = {
-    "config": (ConfigFiles, None, f"{RUN} {SERVE}"),
-    "set": (Assignments, None, f"{RUN} {SERVE}"),
+    "config": (ConfigFiles, None, f"{RUN} {SERVE} recap"),
+    "set": (Assignments, None, f"{RUN} {SERVE} recap"),
     "log_json": (LogJson, False, RUN),
-    "debug": (Debug, False, f"{RUN} {SERVE} ask adapt"),
+    "debug": (Debug, False, f"{RUN} {SERVE} ask adapt recap"),
 }
 """Options without a key → declaration, default, and the commands that have them."""
 

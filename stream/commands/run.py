@@ -36,9 +36,9 @@ from stream.errors import (
     TransportError,
 )
 from stream.options.extra import SCHEMA
-from stream.sinks.checks import check_outputs, output_files
+from stream.sinks.checks import check_outputs
 from stream.sinks.output_file import check_distinct
-from stream.sinks.types import sinks_of
+from stream.sinks.types import output_files, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
 

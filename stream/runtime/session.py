@@ -89,7 +89,7 @@ def run_session(
                 stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config, page, monitor)
+        monitor, services = open_services(config, page, monitor, resume=resume)
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)

@@ -32,7 +32,7 @@ class MonitorSink(Sink):
 
 
 def open_services(
-    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
+    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None, *, resume: bool = False
 ) -> tuple[RunMonitor, list[Sink]]:
     """Return the monitor of a run and the sinks that report it; no sinks if the configuration names none.
 
@@ -40,11 +40,12 @@ def open_services(
         config: Configuration of the run.
         page: Place of the run in a page of several cameras.
         monitor: Monitor that other readers share; it is fed even if no sink needs it.
+        resume: The run continues an earlier one.
 
     Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
     shared, monitor = monitor is not None, monitor or RunMonitor(config)
-    at = ServiceOpening(config, monitor, page)
+    at = ServiceOpening(config, monitor, page, resume)
     with ExitStack() as opened:
         sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
         opened.pop_all()

@@ -37,11 +37,13 @@ class FileOpening:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOpening:
-    """Arguments of a sink for other programs; `page` shows the run, as a camera of a shared page."""
+    """Arguments of a sink for other programs; `page` shows the run, as a camera of a shared page; `resume`: the run
+    continues an earlier one."""
 
     config: Config
     monitor: RunMonitor
     page: PageCamera | None = None
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,11 @@ def caption_type(path: str) -> SinkType:
 def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
     """Yield the types of the outputs of a configuration."""
     return (sink for sink in SINKS if sink.applies(output))
+
+
+def output_files(output: OutputConfig) -> list[str]:
+    """Return the files that a run writes from beginning to end."""
+    return [*output.paths, *(getattr(output, file.key) for file in FILE_SINKS if file.applies(output))]
 
 
 def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
@@ -222,6 +229,19 @@ def _rerun(at: ServiceOpening) -> Sink:
     return RerunViewerSink(ViewerAddress.of(at.config.output.rerun or ""), redacted(at.config.source))
 
 
+def _remember(at: ServiceOpening) -> Sink:
+    from stream.sinks.past import PastSink
+
+    return PastSink(at.config, resume=at.resume)
+
+
+def _check_remember(config: Config) -> None:
+    from stream.sinks.output_file import check_database
+
+    assert config.output.remember is not None
+    check_database(config.output.remember, output_files(config.output), config.source)
+
+
 JSON_LINES = SinkType(help="JSON lines (docs/cli.md#json-lines)", suffixes=(".jsonl",), open=_json_lines)
 
 CAPTION_SINKS = (
@@ -269,6 +289,7 @@ SERVICES = (
         check=lambda to: ViewerAddress.of(to.output.rerun or ""),
         open=_rerun,
     ),
+    SinkType(key="remember", pictures="asked", check=_check_remember, open=_remember),
 )
 """Types of services for other programs, by key."""
 

@@ -183,11 +183,12 @@ def make_application(
     cameras: Mapping[str, PageCamera],
     browser_camera: BrowserCamera | None = None,
     compare: CompareDesk | None = None,
+    remembered: Sequence[str] = (),
 ) -> ASGIApp:
     """Return the application that shows the runs of `cameras`, by name, to viewers; a single run has the name "".
 
     It takes the frames of a `browser_camera` if that is the source of the only run, and has the compare page if there
-    is a desk for it.
+    is a desk for it. Viewers search the files `remembered`.
     """
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()
@@ -272,6 +273,10 @@ def make_application(
         *chat_routes(hubs, access),
         *agent_routes(hubs),
     ]
+    if remembered:
+        from stream.web.past import PastFiles, past_routes
+
+        routes += past_routes(PastFiles(remembered))
     if compare is not None:
         routes += compare.routes(uploads)
     handlers = {PictureRefused: _refuse, QuestionRefused: refusal_reply}

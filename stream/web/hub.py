@@ -51,7 +51,7 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
     question, if any; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`:
-    there is a compare page.
+    there is a compare page; `past`: what cameras saw is remembered.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
     cameras."""
 
@@ -62,6 +62,7 @@ class HubOptions:
     zones: Mapping[str, ZoneConfig] = field(default_factory=dict)
     browser_camera: bool = False
     compare: bool = False
+    past: bool = False
     name: str = ""
     cameras: tuple[str, ...] = ("",)
 
@@ -318,6 +319,7 @@ class Hub:
                 "number": options.number,
                 "cameras": options.cameras if options.name else (),
                 "compare": options.compare,
+                "past": options.past,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },

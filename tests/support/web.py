@@ -208,10 +208,13 @@ class ServedPage(ShownRun):
         self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}), zones=zones or {})
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
-        options = HubOptions(rate, config.output.web_width, self.access.control, compare=compare is not None)
+        remembered = [path for path in [config.output.remember] if path is not None]
+        options = HubOptions(
+            rate, config.output.web_width, self.access.control, compare=compare is not None, past=bool(remembered)
+        )
         place = PageCamera(Hub(options, chooser=chooser))
         super().__init__(config, place)
-        self.server = WebServer(self.access, {"": place}, camera, compare)
+        self.server = WebServer(self.access, {"": place}, camera, compare, remembered)
         self.port = self.server.port
         self.go_live()
 
@@ -226,9 +229,9 @@ class ServedPage(ShownRun):
 class SharedPage:
     """The page of several runs, each with a name."""
 
-    def __init__(self, names: Sequence[str], **output: Any) -> None:
+    def __init__(self, names: Sequence[str], *, remembered: Sequence[str] = (), **output: Any) -> None:
         config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
-        self.page = WebPage(config.output, names)
+        self.page = WebPage(config.output, names, remembered=remembered)
         self.url = self.page.address.partition("?")[0]
         self.port = int(self.url.strip("/").rpartition(":")[2])
         self.cameras = {name: ShownRun(config, place, name) for name, place in self.page.cameras.items()}

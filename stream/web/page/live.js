@@ -5,6 +5,7 @@ import { Camera } from "./camera.js";
 import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
+import { Past } from "./past.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
@@ -12,6 +13,7 @@ import { STATE_WORDS, stateOfHealth } from "./states.js";
 import { Zones } from "./zones.js";
 
 const QUESTIONS_KEPT = 20;
+const REMEMBERED = ["answer", "match", "outage"];
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
 
 startTheme();
@@ -43,6 +45,7 @@ const handlers = {
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
     showCameras(message.cameras, message.camera);
+    if (message.past) run.past ??= new Past(byId("past"), message.camera);
     showMirror();
     if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
@@ -105,6 +108,7 @@ const link = new Link({
   onMessage(message) {
     handlers[message.topic]?.(message);
     if (!["history", "text"].includes(message.topic)) answers.add(message);
+    if (REMEMBERED.includes(message.topic)) run.past?.changed();
     if (MARKED.includes(message.topic)) figures.mark(message.topic);
   },
   onPicture: (frame) => stage.newest.take(frame),

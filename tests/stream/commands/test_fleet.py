@@ -51,11 +51,13 @@ A, B = "a=scene:demo", "b=scene:street"
 
 def test_cameras_with_names_are_watched_at_once(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = ("-o", "all.jsonl", "-o", "{camera}.vtt", "--heatmap", "{name}.mp4")
-    seen = watched("watch", A, B, "-q", "What?", *outputs, status=0)
+    seen = watched("watch", A, B, "-q", "What?", *outputs, "--remember", "{camera}.sqlite", status=0)
     assert [config.source for config in seen.values()] == ["scene:demo", "scene:street"]
     assert seen["b"].output.paths == ("all.jsonl", "b.vtt")
     assert seen["b"].output.heatmap == "b.mp4"
     assert [config.output.frame_id for config in seen.values()] == ["a", "b"]
+    assert [config.output.remember for config in seen.values()] == ["a.sqlite", "b.sqlite"]
+    assert [config.output.remember_camera for config in seen.values()] == ["a", "b"]
     assert all(config.answer.query == "What?" and config.capture.realtime for config in seen.values())
     assert capsys.readouterr().err.splitlines() == ["2 cameras: 2 finished"]
 

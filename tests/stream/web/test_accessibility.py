@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pytest
@@ -14,8 +16,10 @@ from playwright.sync_api import Page
 
 from stream.events import Cut, Outage
 from tests.stream.web.test_compare import ComparePage
+from tests.stream.web.test_past import some
 from tests.stream.web.test_sources import ChosenPage
 from tests.support.events import answer, detections, look
+from tests.support.past import written
 from tests.support.web import ServedPage, Visit, served, shown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,11 +91,35 @@ def compare(run: ServedPage, page: Page) -> None:
     page.locator(".verdict.wrong").nth(1).wait_for()
 
 
-KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: ChosenPage, compare: ComparePage}
+class RememberedPage(ServedPage):
+    """The page of a run that remembers, with a few moments of every kind."""
+
+    def __init__(self) -> None:
+        self.folder = TemporaryDirectory()
+        begin_ms = time.time_ns() // 1_000_000 - 600_000
+        super().__init__(remember=written(Path(self.folder.name) / "past.sqlite", some(begin_ms)))
+
+    def close(self) -> None:
+        super().close()
+        self.folder.cleanup()
+
+
+def past(run: ServedPage, page: Page) -> None:
+    page.goto(run.url)
+    shown(page)
+    page.locator("#past").scroll_into_view_if_needed()
+    page.locator(".moments li").first.wait_for()
+
+
+KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {
+    sources: ChosenPage,
+    compare: ComparePage,
+    past: RememberedPage,
+}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("open_page", [live, table, zones, microscope, sources, compare])
+@pytest.mark.parametrize("open_page", [live, table, zones, microscope, sources, compare, past])
 def test_axe_finds_nothing_amiss(
     axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:
