@@ -15,7 +15,7 @@ import pytest
 from tests.support.network import LIMIT_S
 
 WRITE = """
-import os, sys, time
+import os, sqlite3, sys, time
 from stream.past.retention import Limits
 from stream.past.store import PastStore
 from tests.support.past import YARD, moment
@@ -23,14 +23,25 @@ from dataclasses import replace
 
 path, key, kept_mib = sys.argv[1:]
 run = replace(YARD, key=key, camera=key)
-store = PastStore(path, Limits(max_mib=float(kept_mib)))
+
+def again(call):
+    # another process that writes without a pause may keep the lock for longer than SQLite waits
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+
+store = again(lambda: PastStore(path, Limits(max_mib=float(kept_mib))))
 number = 0
 while True:
     now_ms = time.time_ns() // 1_000_000
-    store.write([moment(number + at, run=run, unix_ms=now_ms, jpeg=os.urandom(3000)) for at in range(1, 6)])
+    batch = [moment(number + at, run=run, unix_ms=now_ms, jpeg=os.urandom(3000)) for at in range(1, 6)]
+    again(lambda: store.write(batch))
     number += 5
     os.write(1, b"%d\\n" % number)
-    store.retain(0, 5)
+    again(lambda: store.retain(0, 5))
 """
 """Write batches of five moments, and the number of the last one to stdout once it is committed."""
 
