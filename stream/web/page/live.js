@@ -180,7 +180,8 @@ function showWidth() {
 }
 
 function showLayers() {
-  for (const name of [...LAYERS, "b"]) setPressed(byId(`layer-${name}`), view.layers.has(name));
+  for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.layers.has(name));
+  setPressed(byId("layer-b"), view.boxes);
   byId("scale").hidden = !view.layers.has("h");
   setPressed(byId("scale"), view.relative);
   byId("opacity").value = view.opacity;
@@ -195,6 +196,11 @@ function showMirror() {
 
 function turnLayer(name) {
   view.layers.has(name) ? view.layers.delete(name) : view.layers.add(name);
+  showLayers();
+}
+
+function turnBoxes() {
+  view.boxes = !view.boxes;
   showLayers();
 }
 
@@ -227,11 +233,12 @@ function recall(event) {
 
 startKeys({
   t: ["tiles", () => turnLayer("t")], h: ["heat map", () => turnLayer("h")], d: ["dim", () => turnLayer("d")],
-  m: ["as the model sees it", () => turnLayer("m")], b: ["boxes of the answer", () => turnLayer("b")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
+  m: ["as the model sees it", () => turnLayer("m")], b: ["boxes of the answer", turnBoxes], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
   z: ["zones", () => zones.turn()], f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
   "↑ ↓": ["in the question: recall earlier ones"], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
-for (const name of [...LAYERS, "b"]) byId(`layer-${name}`).onclick = () => turnLayer(name);
+for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+byId("layer-b").onclick = turnBoxes;
 stage.onLevel = (level) => {
   view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
   byId("legend").dataset.key = "";

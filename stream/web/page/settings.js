@@ -3,8 +3,7 @@
 import { byId, make } from "./dom.js";
 
 export const LAYERS = ["t", "h", "d", "m"];
-const VIEW_LAYERS = [...LAYERS, "b"];
-const DEFAULT_LAYERS = "tb";
+const DEFAULT_LAYERS = "t";
 const DEFAULT_OPACITY = 85;
 
 export function readView(search = location.search) {
@@ -12,10 +11,11 @@ export function readView(search = location.search) {
   const named = (given.get("layers") ?? DEFAULT_LAYERS).split("");
   const opacity = Number(given.get("op") ?? DEFAULT_OPACITY);
   return {
-    layers: new Set(VIEW_LAYERS.filter((name) => named.includes(name))),
+    layers: new Set(LAYERS.filter((name) => named.includes(name))),
     opacity: opacity >= 10 && opacity <= 100 ? opacity : DEFAULT_OPACITY,
     relative: given.get("scale") === "relative",
     mirror: given.has("mirror"),
+    boxes: given.get("boxes") !== "0",
     hidden: new Set((given.get("hide") ?? "").split("").map(Number).filter((level) => level >= 0 && level <= 5)),
   };
 }
@@ -31,12 +31,12 @@ export function writeAddress(...entries) {
   history.replaceState(null, "", given.size ? `?${given}` : location.pathname);
 }
 
-export const namesOf = (layers) => VIEW_LAYERS.filter((name) => layers.has(name)).join("");
+export const namesOf = (layers) => LAYERS.filter((name) => layers.has(name)).join("");
 
 export function writeView(view) {
   writeAddress(
     ["layers", namesOf(view.layers), DEFAULT_LAYERS], ["op", String(view.opacity), String(DEFAULT_OPACITY)],
-    ["scale", view.relative ? "relative" : ""], ["mirror", view.mirror ? "1" : ""], ["hide", [...view.hidden].sort().join("")],
+    ["scale", view.relative ? "relative" : ""], ["mirror", view.mirror ? "1" : ""], ["boxes", view.boxes ? "" : "0"], ["hide", [...view.hidden].sort().join("")],
   );
 }
 

@@ -129,7 +129,7 @@ export class Stage {
     if (view.layers.has("h")) drawHeat(context, frame, side, view.relative);
     if (view.layers.has("t")) drawOutlines(context, frame.all, side, view.hidden, ratio);
     context.globalAlpha = 1;
-    if (view.layers.has("b") && this.detections) drawDetections(context, this.detections, width, ratio, this.mirrored && context.canvas === this.layers);
+    if (view.boxes && this.detections) drawDetections(context, this.detections, width, ratio, this.mirrored && context.canvas === this.layers);
     if (this.pointer) {
       const one = regionAt(frame.all, ...this.pointer);
       const [top, left, bottom, right] = one ? [one.top, one.left, one.bottom, one.right] : [...this.pointer, this.pointer[0] + 1, this.pointer[1] + 1];

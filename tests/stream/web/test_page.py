@@ -494,7 +494,7 @@ def test_boxes_lie_over_the_picture_until_the_next_answer(run: ServedPage, visit
     visit.page.keyboard.press("b")
     assert visit.page.locator("#layer-b").get_attribute("aria-pressed") == "false"
     assert not orange(visit.page, 0.75, 0.5)
-    assert "layers=t" in visit.page.url
+    assert "boxes=0" in visit.page.url
     visit.page.locator("#layer-b").click()
     assert orange(visit.page, 0.75, 0.5)
     run.emit(Cut(frame_index=8, pts_s=2.0, score=0.9))
