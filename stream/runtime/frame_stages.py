@@ -391,9 +391,11 @@ def run_in_threads(
 
 
 def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:
-    """Returns the recorder of the source's video for HLS output, None without one."""
+    """Returns the recorder of the source's video for HLS and clips, None without one."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
-    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s)
+    if folder is None and output.clips is None:
+        return None
+    return SegmentRecorder(folder, output.hls.segment_s, in_memory=output.clips is not None)
 
 
 @contextmanager

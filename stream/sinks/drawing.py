@@ -65,6 +65,9 @@ KEY = (
     KeyItem("not seen", (76, 76, 76)),
 )
 
+OUTLINE_KEY = KEY[:2]
+"""Key of a picture with outlines alone."""
+
 MEMORY_KEY = (
     KeyItem("new", (255, 255, 255), NEW),
     KeyItem("kept", (255, 255, 255), OUTLINES[0]),
@@ -74,10 +77,10 @@ MEMORY_KEY = (
 """Key if the model has a visual memory: "old" tokens show an earlier picture."""
 
 
-def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
+def draw(overlay: AllocationOverlay, caption: str, note: str, *, dim: bool = True) -> Picture:
     """Draw the frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB,
-    even sides."""
-    picture = draw_allocation(overlay)
+    even sides. `dim`: as the model receives it; otherwise as the camera saw it, with outlines alone."""
+    picture = draw_allocation(overlay) if dim else draw_outlines(overlay)
     if overlay.boxes:
         picture = draw_boxes(picture, overlay.boxes)
     if overlay.layers:
@@ -86,7 +89,7 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     if beside:
         left = beside // 2
         picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
-    key = KEY if overlay.states is None else MEMORY_KEY
+    key = OUTLINE_KEY if not dim else KEY if overlay.states is None else MEMORY_KEY
     return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, key)])
 
 
@@ -118,6 +121,17 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
     )
+
+
+def draw_outlines(overlay: AllocationOverlay) -> Picture:
+    """Draw the frame with the outlines of its regions, without those of an overview: uint8 RGB, of `drawn_size`."""
+    size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
+    scale = size[0] / overlay.image.shape[1]
+    picture = np.ascontiguousarray(cv2.resize(overlay.image, size, interpolation=cv2.INTER_AREA), np.uint8)
+    regions = overlay.regions[overlay.overview :]
+    if len(regions):
+        _outline(picture, regions, scale, None)
+    return picture
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
@@ -298,6 +312,8 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
         x += side + side // 3
         small.draw(pen, x, _baseline(small, 0), item.name, MUTED)
         x += small.width_px(item.name) + side
+    if items == OUTLINE_KEY:
+        return
     ramp = Image.fromarray(np.repeat(heat_colours(2 * side), side, axis=0))
     image.paste(ramp, (round(x), top))
     small.draw(pen, x + 2 * side + side // 3, _baseline(small, 0), "relevance", MUTED)

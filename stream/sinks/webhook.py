@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from stream import logs
 from stream.errors import ConfigError
-from stream.events import Answer, Event, Outage, Restarted, Summary, VerdictChanged, encode_event
+from stream.events import Answer, ClipWritten, Event, Match, Outage, Restarted, Summary, VerdictChanged, encode_event
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
 from stream.transport.http_replies import timed_opener
@@ -29,9 +29,12 @@ from stream.transport.http_replies import timed_opener
 SECRET = "ARR_COC_WEBHOOK_SECRET"
 """Environment variable of the signature key."""
 
-SENT = (Answer, VerdictChanged, Outage, Restarted, Summary)
+SENT = (Answer, VerdictChanged, Match, ClipWritten, Outage, Restarted, Summary)
 
 ATTEMPTS = 3
+
+WAITING_MAX = 32
+"""Most events that wait, if a server takes none."""
 
 RETRY_S = 1.0
 """Wait before the second attempt; twice this before the third."""
@@ -106,12 +109,12 @@ def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
 
 
 class WebhookSink(Sink):
-    """Sink that posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook,
-    each as in a .jsonl.
+    """Sink that posts answers, changes of a standing query's answer, matches and the names of their files, outages,
+    restarts and the summary to a webhook, each as in a .jsonl.
 
-    `camera`: name to write in each event. `write` never waits for the server. Of each kind only the newest event waits;
-    `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as
-    Webhook does.
+    `camera`: name to write in each event. `write` never waits for the server. Of each kind, and of each match, only the
+    newest event waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S.
+    Raises ConfigError as Webhook does.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class WebhookSink(Sink):
         self._reply_limit_s = reply_limit_s
         self._opener = timed_opener(_NoRedirects)
         self._changed = threading.Condition()
-        self._waiting: dict[type[Event], Event] = {}
+        self._waiting: dict[tuple[type[Event], int], Event] = {}
         self._closing = False
         self._failing = False
         self.dropped = 0
@@ -139,9 +142,12 @@ class WebhookSink(Sink):
         if not isinstance(event, SENT):
             return
         with self._changed:
-            if self._waiting.pop(type(event), None) is not None:
+            if self._waiting.pop(_kind(event), None) is not None:
                 self.dropped += 1
-            self._waiting[type(event)] = event
+            self._waiting[_kind(event)] = event
+            if len(self._waiting) > WAITING_MAX:
+                self._waiting.pop(next(iter(self._waiting)))
+                self.dropped += 1
             self._changed.notify()
 
     def close(self) -> None:
@@ -180,7 +186,7 @@ class WebhookSink(Sink):
     def _superseded(self, event: Event, wait_s: float) -> bool:
         """Wait before another attempt; return True if a newer event has arrived or the sink is closing."""
         with self._changed:
-            return self._changed.wait_for(lambda: type(event) in self._waiting or self._closing, wait_s)
+            return self._changed.wait_for(lambda: _kind(event) in self._waiting or self._closing, wait_s)
 
     def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
         """Return the problem, None for success, and whether another attempt may succeed."""
@@ -209,6 +215,11 @@ class WebhookSink(Sink):
         address = self._webhook.address
         text = f"note: the webhook at {address} takes nothing: {problem}; the run goes on, and newer events are tried"
         logs.say(text, "warning", event="webhook", address=address, reason=problem)
+
+
+def _kind(event: Event) -> tuple[type[Event], int]:
+    """Return the key of events of which only the newest waits."""
+    return type(event), getattr(event, "match", 0)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -264,7 +264,7 @@ class AllocateStage:
         if self._tap.is_picture_due():
             self._last = self._read(self._chosen)
             self._send_picture(asked=False)
-        self._emit(*map(frame_events.segment_written, update.segments))
+        self._emit(*map(frame_events.segment_event, update.segments))
         self._scheduler.observe(
             frame.stamp,
             stamp.capture_ns if self._policy.live else stamp.media_ns,
@@ -381,7 +381,7 @@ class AllocateStage:
 
         If the standing query has ended the run, later reads of the source are not reported.
         """
-        self._emit(*map(frame_events.segment_written, end.segments))
+        self._emit(*map(frame_events.segment_event, end.segments))
         if self._control.found:
             self._scheduler.finish(last_answer=False)
             return

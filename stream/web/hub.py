@@ -28,6 +28,12 @@ HISTORY = 200
 KEPT = (STATUS, "health", STATS, "look", "turned", "why")
 """Topics of which a new viewer receives the last message."""
 
+MATCHED = ("match", "clip")
+"""Topics about matches, of which a new viewer receives the last ones beside the history."""
+
+MATCHES = 100
+"""Number of them."""
+
 LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
 """Topics of the history."""
 
@@ -43,7 +49,7 @@ class HubOptions:
     """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
     question, if any; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
-    cameras."""
+    cameras. `clips`: the folder of the run's clips, if any."""
 
     rate: float
     greatest_px: int
@@ -53,6 +59,7 @@ class HubOptions:
     compare: bool = False
     name: str = ""
     cameras: tuple[str, ...] = ("",)
+    clips: str | None = None
 
     @property
     def number(self) -> int:
@@ -79,6 +86,7 @@ class Hub:
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
         self._kept: dict[str, bytes] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
+        self._matches: deque[bytes] = deque(maxlen=MATCHES)
         self._speaking: tuple[int, str, float | None] | None = None
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,6 +101,11 @@ class Hub:
         """True if the run's source is a viewer's camera, and viewers may do more than look."""
         return self._options.browser_camera and self._options.control
 
+    @property
+    def clips(self) -> str | None:
+        """Folder of the run's clips; None if it writes none."""
+        return self._options.clips
+
     async def run(self, ending: asyncio.Event) -> None:
         """Send viewers figures and state once a second until `ending` is set."""
         self._loop = self.pictures.loop = asyncio.get_running_loop()
@@ -104,13 +117,21 @@ class Hub:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
-    def begin(self, monitor: RunMonitor, *, until: str | None = None, browser_camera: bool = False) -> None:
+    def begin(
+        self,
+        monitor: RunMonitor,
+        *,
+        until: str | None = None,
+        browser_camera: bool = False,
+        clips: str | None = None,
+    ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera.
+        `until`: its standing question; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its
+        clips.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, browser_camera=browser_camera)
+        self._options = replace(self._options, until=until, browser_camera=browser_camera, clips=clips)
         call_in(self._loop, self._begin)
 
     def finish(self) -> None:
@@ -161,6 +182,9 @@ class Hub:
                 viewer.send(self._kept[topic])
         none = self._encoded("history", {"events": []})
         viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
+        if self._matches:
+            matches = self._encoded("matches", {"events": []})
+            viewer.send(matches.removesuffix(b"]}") + b",".join(self._matches) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
             viewer.send(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
@@ -218,6 +242,7 @@ class Hub:
         self._runs += 1
         self._kept.clear()
         self._history.clear()
+        self._matches.clear()
         self._speaking = None
         self.pictures.clear()
         self._broadcast(self._hello())
@@ -235,6 +260,8 @@ class Hub:
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
+        elif topic in MATCHED:
+            self._matches.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
         self._keep(topic, body)
@@ -281,6 +308,7 @@ class Hub:
                 "number": options.number,
                 "cameras": options.cameras if options.name else (),
                 "compare": options.compare,
+                "clips": options.clips is not None,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },

@@ -20,6 +20,7 @@ from stream.events import (
     AnswerUnchanged,
     AnyEvent,
     AskedPicture,
+    ClipWritten,
     Cut,
     Event,
     Explanation,
@@ -36,13 +37,14 @@ from stream.events import (
     Started,
     Summary,
     VerdictChanged,
+    VideoFragment,
     YesNoResult,
     YesNoTiming,
     encode_event,
     pack_event,
     unpack_event,
 )
-from tests.support.events import glance
+from tests.support.events import glance, match
 
 ABSENT = (("timing", None), ("warning", None), ("memory", None), ("unchanged", 0))
 """Fields that are left out, beside pictures."""
@@ -106,6 +108,8 @@ EVENTS: list[Event] = [
         timing=YesNoTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
     VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    match(0.5),
+    ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
@@ -120,6 +124,7 @@ EVENTS: list[Event] = [
         width_px=64,
         height_px=48,
     ),
+    VideoFragment(data=b"moof", init=b"ftyp", start_s=0.5, duration_s=1.0, track_s=0.25, key=True),
     FrameReady(
         frame_index=0,
         pts_s=0.0,
