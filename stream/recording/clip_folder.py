@@ -163,6 +163,8 @@ class ClipFolder:
         for name in listed & {whole_name(part) for part in os.listdir(self.folder_fd)}:
             with suppress(OSError):
                 self._finish_part(name)
+        with suppress(OSError):
+            os.unlink(MANIFEST + PART, dir_fd=self.folder_fd)
 
     def _finish_part(self, name: str) -> None:
         part = part_of(name)
@@ -190,10 +192,12 @@ class ClipFolder:
     def _list(self, name: str) -> None:
         """Append a name to the manifest. Raises OSError."""
         assert CLIP_NAME.fullmatch(name), name
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(MANIFEST, flags, FILE_MODE, dir_fd=self.folder_fd)
         try:
-            line = f"{name}\n".encode()
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
+            line = (b"\n" if torn else b"") + name.encode() + b"\n"
             if os.write(descriptor, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

@@ -92,21 +92,20 @@ class SegmentRecorder:
 
     `folder` must exist; None writes no files. `segment_s`: least length of a segment, and greatest distance of key
     frames that are encoded. If a file cannot be written, the last segment has the reason as its `error`, and no other
-    file follows. `in_memory`: the fragments, of at most SENT_FRAGMENT_NS, travel with the frames. `may_copy`: packets
-    may be copied; if not, every video is encoded, such as one with masked parts.
+    file follows. `in_memory`: the fragments, of at most SENT_FRAGMENT_NS, travel with the frames. `copies`: packets may
+    be copied; they may not if parts of the picture are masked, and frames are encoded then.
     """
 
-    def __init__(self, folder: str | None, segment_s: float, *, in_memory: bool = False, may_copy: bool = True) -> None:
+    def __init__(self, folder: str | None, segment_s: float, *, in_memory: bool = False, copies: bool = True) -> None:
         self._segment_ns = round(segment_s * NS_PER_S)
         self._files = None if folder is None else SegmentFolder(Path(folder), self._segment_ns)
         self._in_memory = in_memory
-        self._may_copy = may_copy
         self._lock = threading.Lock()
         self._template: av.VideoStream | None = None
         self._fragmenter: Fragmenter | None = None
         self._encoder: FrameEncoder | None = None
         self._encoded_size = (0, 0)
-        self._copies = False
+        self._may_copy, self._copies = copies, False
         self._failures = 0
         self._offset_ns: int | None = None
         self._first_ns = 0
@@ -129,8 +128,9 @@ class SegmentRecorder:
             self._copies = self._may_copy and codec in COPIED_CODECS
             self._template = stream if self._copies else None
             self._size = stream.codec_context.width, stream.codec_context.height
-            if not self._copies and self._may_copy:
-                log.info("the video is encoded for the output: %s cannot be copied", codec)
+            if not self._copies:
+                reason = f"{codec} cannot be copied" if self._may_copy else "parts of the picture are masked"
+                log.info("the video is encoded for the output: %s", reason)
 
     def restart(self) -> None:
         """Discard the unfinished segments; the video begins with the next key frame."""

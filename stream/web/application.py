@@ -224,16 +224,14 @@ def make_application(
         return Response(thumbnail, media_type="image/jpeg")
 
     async def clip(request: Request) -> Response:
-        asked = asked_for(request)
-        folder = next(iter(asked.values())).hub.clips if len(asked) == 1 else None
-        path = None
-        if folder is not None:
-            from stream.recording.clip_folder import find_clip
+        for camera in asked_for(request).values():
+            if (folder := camera.hub.clips) is not None:
+                from stream.recording.clip_folder import find_clip
 
-            path = await asyncio.to_thread(find_clip, Path(folder), request.path_params["name"])
-        if path is None:
-            return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)
-        return FileResponse(path)
+                path = await asyncio.to_thread(find_clip, Path(folder), request.path_params["name"])
+                if path is not None:
+                    return FileResponse(path)
+        return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)
 
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)

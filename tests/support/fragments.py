@@ -27,10 +27,10 @@ def video_file(path: Path, seconds: int = 12, options: dict[str, str] = GOPS) ->
 
 
 def segments_of(
-    address: str, folder: Path | None = None, *, may_copy: bool = True, **capture: object
+    address: str, folder: Path | None = None, *, copies: bool = True, **capture: object
 ) -> Iterator[MediaSegment]:
     """Yield the segments of a source that is read to its end, in memory; `folder`: as files, too."""
-    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, in_memory=True, may_copy=may_copy)
+    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, in_memory=True, copies=copies)
     config = CaptureConfig.model_validate(capture)
     with open_source(address, config, MonotonicClock(), segments=recorder) as source:
         for frame in source.frames():
@@ -39,9 +39,9 @@ def segments_of(
         yield from recorder.finish()
 
 
-def fragments_of(address: str, *, may_copy: bool = True, **capture: object) -> list[VideoFragment]:
+def fragments_of(address: str, *, copies: bool = True, **capture: object) -> list[VideoFragment]:
     """Return the fragments of a source that is read to its end."""
-    events = map(segment_event, segments_of(address, may_copy=may_copy, **capture))
+    events = map(segment_event, segments_of(address, copies=copies, **capture))
     return [event for event in events if isinstance(event, VideoFragment)]
 
 
