@@ -17,9 +17,10 @@ import pytest
 
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
+from stream.events import ClipWritten
 from stream.sinks.factory import open_services
-from stream.sinks.webhook import SECRET, Webhook, WebhookSink
-from tests.support.events import answer, frame, look, summary, turned
+from stream.sinks.webhook import SECRET, WAITING_MAX, Webhook, WebhookSink
+from tests.support.events import answer, frame, look, match, summary, turned
 from tests.support.http_server import DrippingServer, LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
 
@@ -76,6 +77,34 @@ def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
     for sink in sinks:
         sink.close()
     assert kinds == ["answer", "turned", "summary"]
+
+
+def test_matches_and_the_names_of_their_files_are_posted_and_none_replaces_another(server: Server) -> None:
+    server.go.clear()
+    clips = [ClipWritten(match=one, watch="door", picture=None, video="a.mp4", start_s=0, end_s=9) for one in range(3)]
+    with closing(WebhookSink(server.url)) as sink:
+        sink.write(answer(0.5, "a cat"))
+        server.next()
+        for event in (match(1.0, 1), *clips, match(2.0, 2)):
+            sink.write(event)
+        server.go.set()
+        posted = [server.next()[1] for _ in range(5)]
+    assert [(one["type"], one["match"]) for one in posted] == [
+        *(("match", 1), ("clip", 0), ("clip", 1), ("clip", 2), ("match", 2))
+    ]
+    assert posted[1]["video"] == "a.mp4"
+    assert sink.dropped == 0
+
+
+def test_few_matches_wait_for_a_server_that_stalls(server: Server) -> None:
+    server.go.clear()
+    with closing(WebhookSink(server.url)) as sink:
+        sink.write(answer(0.5, "a cat"))
+        server.next()
+        for number in range(100):
+            sink.write(match(1.0, number))
+        assert sink.dropped == 100 - WAITING_MAX
+        server.go.set()
 
 
 def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
