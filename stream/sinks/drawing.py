@@ -65,7 +65,7 @@ KEY = (
     KeyItem("not seen", (76, 76, 76)),
 )
 
-OUTLINE_KEY = KEY[:2]
+OUTLINE_KEY = (KeyItem("shown in most detail", (255, 255, 255), OUTLINES[0]),)
 """Key of a picture with outlines alone."""
 
 MEMORY_KEY = (
@@ -124,13 +124,14 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
 
 
 def draw_outlines(overlay: AllocationOverlay) -> Picture:
-    """Draw the frame with the outlines of its regions, without those of an overview: uint8 RGB, of `drawn_size`."""
+    """Draw the frame with the outlines of its regions of the finest level, without those of an overview: uint8 RGB, of
+    `drawn_size`. The coarser regions cover the rest of most frames, and would hide it."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
-    scale = size[0] / overlay.image.shape[1]
     picture = np.ascontiguousarray(cv2.resize(overlay.image, size, interpolation=cv2.INTER_AREA), np.uint8)
     regions = overlay.regions[overlay.overview :]
-    if len(regions):
-        _outline(picture, regions, scale, None)
+    levels = np.array([max(shape) for shape in REGION_SHAPES])[regions[:, 0]]
+    if len(finest := regions[levels == levels.min(initial=LEVELS)]):
+        _outline(picture, finest, size[0] / overlay.image.shape[1], OUTLINES[0])
     return picture
 
 

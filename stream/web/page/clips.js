@@ -51,15 +51,14 @@ export class Clips {
   itemOf(match) {
     const words = match.question ?? match.watch;
     const at = clock(match.pts_s ?? match.start_s);
-    const state = match.error ?? (match.video ? "" : match.picture ? "the clip is being written" : "");
-    const parts = [make("span", {}, make("time", {}, at), words, make("small", {}, state))];
-    const named = `Match at ${at}: ${words}${match.video ? ", with video" : ""}`;
+    const state = match.error ?? (match.video ? "with video" : match.picture ? "the video is being written" : "");
+    const parts = [make("span", {}, make("time", {}, at), " ", words, " ", make("small", {}, state))];
     if (match.picture) {
       const image = make("img", { src: this.placeOf(match.picture), alt: "", loading: "lazy" });
       image.onerror = () => this.forget(match.match); // it was deleted: the folder has a limit
       parts.unshift(image);
     }
-    const button = make("button", { type: "button", ariaLabel: named, disabled: !match.picture && !match.video }, ...parts);
+    const button = make("button", { type: "button", disabled: !match.picture && !match.video }, ...parts);
     button.onclick = () => this.show(match);
     return make("li", {}, button);
   }

@@ -195,7 +195,7 @@ def test_a_hundred_runs_that_are_killed_at_any_moment_leave_whole_files(tmp_path
             with suppress(subprocess.TimeoutExpired):
                 running.wait(0.002)
         with suppress(subprocess.TimeoutExpired):
-            running.wait(chance.random() / 2)
+            running.wait(3 * chance.random())
         with suppress(psutil.NoSuchProcess):
             for process in [*psutil.Process(running.pid).children(recursive=True), psutil.Process(running.pid)]:
                 process.kill()
