@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.support.rtsp_server import RtspServer, encode
 from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
 from stream.display.lines import LinesDisplay
 from stream.errors import ConfigError
-from stream.events import AskedPicture, ClipWritten, Event, VerdictChanged, VideoFragment
+from stream.events import AskedPicture, ClipWritten, Event, Outage, VerdictChanged, VideoFragment
+from stream.runtime.frame_process import run_in_child
 from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.run import Run
 from stream.runtime.session import run_session
 from stream.sinks.base import Sink
 from stream.sinks.types import CLIPS
@@ -58,9 +62,11 @@ def lamps(folder: Path) -> dict[str, Path]:
 class Collector(Sink):
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.react: Callable[[Event], None] = lambda event: None
 
     def write(self, event: Event) -> None:
         self.events.append(event)
+        self.react(event)
 
     def close(self) -> None:
         pass
@@ -145,6 +151,39 @@ def test_a_clip_and_a_stream_are_written_of_one_recording(lamps: dict[str, Path]
     assert len(segments) == 8
     data = (stream.parent / "header-00000.mp4").read_bytes() + b"".join(one.read_bytes() for one in segments)
     assert packets_of(data) == packets_of(lamps["h264"])
+
+
+def test_a_camera_has_clips_through_an_outage(tmp_path: Path) -> None:
+    """The frame process is another one; the packets come from the camera, whose lamp is lit again and again."""
+    blink = [picture for number, picture in enumerate(lamp()) if 60 <= number < 100]
+    config = configured("", tmp_path / "clips")
+    output = config.output.model_copy(update={"clip_before_s": 1.0, "clip_after_s": 1.0})
+    config = config.model_copy(update={"output": output, "pipeline": PipelineConfig()})
+    seen = Collector()
+    with RtspServer(encode(blink, FPS, gop=5), FPS) as server:
+
+        def follow(one: Config) -> Run:
+            run = run_in_child(one, model_loader="tests.support.answer_models:FakeAnswerModel")
+
+            def react(event: Event) -> None:
+                videos = [clip for clip in seen.of(ClipWritten) if clip.video is not None]
+                if isinstance(event, ClipWritten) and len(videos) == 1 and event.video is not None:
+                    server.cut()
+                    server.start()
+                elif len(videos) >= 2 and seen.of(Outage):
+                    run.end()
+
+            seen.react = react
+            return run
+
+        run_session(config.model_copy(update={"source": server.url}), LinesDisplay(0), [seen], follow)
+    clips = [clip.video for clip in seen.of(ClipWritten) if clip.video is not None]
+    assert len(clips) >= 2
+    for name in clips:
+        times = times_of(tmp_path / "clips" / name)
+        assert times[0] < 0.2
+        assert 3 <= len(times) <= 60
+    assert re.fullmatch(r"\d{8}-\d{6}-until-0001\.mp4", clips[0])
 
 
 def test_without_clips_no_packet_is_kept_and_nothing_is_imported(lamps: dict[str, Path]) -> None:
