@@ -196,6 +196,15 @@ def test_a_full_disk_leaves_what_was_whole(tmp_path: Path) -> None:
         assert (folder.path / "a.mp4").stat().st_size == 1000
 
 
+def test_a_manifest_without_room_for_a_name_is_mended(folder: ClipFolder) -> None:
+    put(folder, "a.jpg")
+    with room_for(9), pytest.raises(OSError, match="No space left"):
+        folder.create("b.jpg")
+    assert (folder.path / MANIFEST).read_text() == "a.jpg\nb.j"
+    put(folder, "c.jpg")
+    assert read_manifest(folder.path) == ["a.jpg", "c.jpg"]
+
+
 def test_a_name_that_cannot_be_given_leaves_nothing(folder: ClipFolder) -> None:
     file = folder.create("a.mp4")
     file.append(b"abc")
