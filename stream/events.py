@@ -295,9 +295,9 @@ class VerdictChanged(Event, frozen=True, tag="turned"):
 
 
 class Match(Event, frozen=True, tag="match"):
-    """A watch has found what it waits for: its verdict became yes, and stayed so for as long as the watch demands.
-
-    `match` counts the matches of the run, from 1. `yes` and `certain` are of the check of this frame.
+    """A watch matched: the answer to its question turned to yes and stayed yes for as long as the watch asks, in its
+    schedule and outside its cooldown. `match` counts those of the run, from 1; `yes` and `certain` are of the last
+    look.
     """
 
     match: int
@@ -307,23 +307,6 @@ class Match(Event, frozen=True, tag="match"):
     question: str
     yes: float
     certain: float
-
-
-class ClipWritten(Event, frozen=True, tag="clip"):
-    """The picture of a match, or its video too, has been written into the folder of clips.
-
-    `picture` and `video` are names of files there. Each match has this event twice: with the picture as soon as it is
-    written, and with both when the video is complete, which shows `start_s` to `end_s`; matches close to each other
-    share a video. `error`: why a file is missing.
-    """
-
-    match: int
-    watch: str
-    picture: str | None
-    video: str | None
-    start_s: float
-    end_s: float
-    error: str | None = None
 
 
 class ShadowCheck(Event, frozen=True, tag="shadow"):
@@ -400,6 +383,23 @@ class SegmentWritten(Event, frozen=True, tag="segment"):
     codec: str
     width_px: int
     height_px: int
+    error: str | None = None
+
+
+class ClipWritten(Event, frozen=True, tag="clip"):
+    """The picture of a match, or its video too, has been written into the folder of clips.
+
+    `picture` and `video` are names of files there. Each match has this event twice: with the picture as soon as it is
+    written, and with both when the video is complete, which shows `start_s` to `end_s`; matches close to each other
+    share a video. `error`: why a file is missing.
+    """
+
+    match: int
+    watch: str
+    picture: str | None
+    video: str | None
+    start_s: float
+    end_s: float
     error: str | None = None
 
 
@@ -515,11 +515,11 @@ AnyEvent: TypeAlias = (
     | YesNoResult
     | VerdictChanged
     | Match
-    | ClipWritten
     | ShadowCheck
     | Explanation
     | AskedPicture
     | SegmentWritten
+    | ClipWritten
     | VideoFragment
     | FrameReady
     | Summary

@@ -119,13 +119,13 @@ class EventText:
             return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
-        if isinstance(event, ClipWritten) and event.video is not None:
-            return f"clip from {self._clock(event.start_s)} to {self._clock(event.end_s)}: {event.video}"
         if isinstance(event, Restarted):
             so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        if isinstance(event, ClipWritten) and event.video is not None:
+            return f"clip from {self._clock(event.start_s)} to {self._clock(event.end_s)}: {event.video}"
         return None
 
     def _skipped(self, event: Skipped) -> str | None:

@@ -17,6 +17,7 @@ import urllib.request
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from stream import logs
@@ -31,10 +32,10 @@ SECRET = "ARR_COC_WEBHOOK_SECRET"
 
 SENT = (Answer, VerdictChanged, Match, ClipWritten, Outage, Restarted, Summary)
 
-ATTEMPTS = 3
+Place: TypeAlias = tuple[type[Event], str]
+"""Kind of an event, and its watch."""
 
-WAITING_MAX = 32
-"""Most events that wait, if a server takes none."""
+ATTEMPTS = 3
 
 RETRY_S = 1.0
 """Wait before the second attempt; twice this before the third."""
@@ -112,9 +113,9 @@ class WebhookSink(Sink):
     """Sink that posts answers, changes of a standing query's answer, matches and the names of their files, outages,
     restarts and the summary to a webhook, each as in a .jsonl.
 
-    `camera`: name to write in each event. `write` never waits for the server. Of each kind, and of each match, only the
-    newest event waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S.
-    Raises ConfigError as Webhook does.
+    `camera`: name to write in each event. `write` never waits for the server. Of each kind, and of matches of each
+    watch, only the newest event waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and
+    REPLY_LIMIT_S. Raises ConfigError as Webhook does.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class WebhookSink(Sink):
         self._reply_limit_s = reply_limit_s
         self._opener = timed_opener(_NoRedirects)
         self._changed = threading.Condition()
-        self._waiting: dict[tuple[type[Event], int], Event] = {}
+        self._waiting: dict[Place, Event] = {}
         self._closing = False
         self._failing = False
         self.dropped = 0
@@ -142,12 +143,9 @@ class WebhookSink(Sink):
         if not isinstance(event, SENT):
             return
         with self._changed:
-            if self._waiting.pop(_kind(event), None) is not None:
+            if self._waiting.pop(_place_of(event), None) is not None:
                 self.dropped += 1
-            self._waiting[_kind(event)] = event
-            if len(self._waiting) > WAITING_MAX:
-                self._waiting.pop(next(iter(self._waiting)))
-                self.dropped += 1
+            self._waiting[_place_of(event)] = event
             self._changed.notify()
 
     def close(self) -> None:
@@ -186,7 +184,7 @@ class WebhookSink(Sink):
     def _superseded(self, event: Event, wait_s: float) -> bool:
         """Wait before another attempt; return True if a newer event has arrived or the sink is closing."""
         with self._changed:
-            return self._changed.wait_for(lambda: _kind(event) in self._waiting or self._closing, wait_s)
+            return self._changed.wait_for(lambda: _place_of(event) in self._waiting or self._closing, wait_s)
 
     def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
         """Return the problem, None for success, and whether another attempt may succeed."""
@@ -217,9 +215,9 @@ class WebhookSink(Sink):
         logs.say(text, "warning", event="webhook", address=address, reason=problem)
 
 
-def _kind(event: Event) -> tuple[type[Event], int]:
-    """Return the key of events of which only the newest waits."""
-    return type(event), getattr(event, "match", 0)
+def _place_of(event: Event) -> Place:
+    """Return what a newer event takes the place of."""
+    return type(event), event.watch if isinstance(event, (Match, ClipWritten)) else ""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -260,7 +260,7 @@ class Hub:
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
-        elif topic in MATCHED:
+        if topic in MATCHED:
             self._matches.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))

@@ -109,7 +109,6 @@ EVENTS: list[Event] = [
     ),
     VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
     match(0.5),
-    ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
@@ -124,6 +123,7 @@ EVENTS: list[Event] = [
         width_px=64,
         height_px=48,
     ),
+    ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
     VideoFragment(data=b"moof", init=b"ftyp", start_s=0.5, duration_s=1.0, track_s=0.25, key=True),
     FrameReady(
         frame_index=0,
