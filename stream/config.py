@@ -673,6 +673,20 @@ class OutputConfig(Section):
     ] = Field(default=None, min_length=1)
     """A folder, new or empty, for a recording of requests to the answer stage and its replies, for `replay`
     (docs/recording.md)."""
+    clips: Annotated[
+        str | None,
+        Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"clips"'])
+    """A folder for a picture and a video of each moment at which the answer to a standing question became yes. See
+    docs/clips.md."""
+    clip_before_s: float = Field(default=5.0, ge=0, le=60)
+    """Time before the match that a clip shows, in seconds; it begins with the key frame before that."""
+    clip_after_s: float = Field(default=5.0, ge=0, le=300)
+    """Time after the match that a clip shows, in seconds."""
+    clips_max_mib: int | None = Field(default=2048, ge=1)
+    """Most disk space of a folder of clips, in MiB: the oldest are deleted first. none: no limit."""
+    clips_max_days: float | None = Field(default=30.0, gt=0)
+    """Age at which clips are deleted, in days. none: never."""
     publish: Annotated[
         str | None,
         Option(

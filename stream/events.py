@@ -451,6 +451,44 @@ class SegmentWritten(Event, frozen=True, tag="segment"):
     error: str | None = None
 
 
+class ClipWritten(Event, frozen=True, tag="clip"):
+    """The picture of a match, or its video too, has been written into the folder of clips.
+
+    `picture` and `video` are names of files there. Each match has this event twice: with the picture as soon as it is
+    written, and with both when the video is complete, which shows `start_s` to `end_s`; matches close to each other
+    share a video. `error`: why a file is missing.
+    """
+
+    match: int
+    watch: str
+    picture: str | None
+    video: str | None
+    start_s: float
+    end_s: float
+    error: str | None = None
+
+
+class VideoFragment(Event, frozen=True, tag="fragment"):
+    """A piece of the source's video as fragmented MP4, in memory, for an output that uses it.
+
+    `data` continues the fragment before if that has the same `init` (initialization section) and ends at `track_s`, the
+    presentation time of its first frame in the track; `start_s` is the media time of that frame. `key`: it begins with
+    a key frame.
+    """
+
+    data: bytes
+    init: bytes
+    start_s: float
+    duration_s: float
+    track_s: float
+    key: bool
+
+    @property
+    def end_s(self) -> float:
+        """Media time of its end."""
+        return self.start_s + self.duration_s
+
+
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
@@ -553,6 +591,8 @@ AnyEvent: TypeAlias = (
     | Explanation
     | AskedPicture
     | SegmentWritten
+    | ClipWritten
+    | VideoFragment
     | FrameReady
     | Summary
 )
@@ -564,6 +604,7 @@ OF_FRAMES: tuple[type[Event], ...] = (
     Explanation,
     AskedPicture,
     SegmentWritten,
+    VideoFragment,
 )
 """Events that are no lines of text: too many, in pieces, or for a separate output."""
 

@@ -70,12 +70,13 @@ class SkippedItem:
 
 @dataclass(frozen=True, slots=True)
 class MediaSegment:
-    """A segment of the source's video, written as fragmented MP4.
+    """A segment of the source's video as fragmented MP4: a file, or bytes in memory.
 
-    `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
-    `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
-    restarts with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
-    fields then mean nothing.
+    `file` and `header` (initialization section) are names in the folder of the segments. A segment in memory has none:
+    `data` are its bytes, `init` those of its initialization section, and `key` is True if it begins with a key frame,
+    as a file does. Times are in nanoseconds: `start_ns` is the media time of its first frame, `track_ns` the
+    presentation time of that frame in the track, which restarts with every header. `codec` is named as in RFC 6381.
+    `error`: why nothing more can be written; the other fields then mean nothing.
     """
 
     file: str = ""
@@ -88,6 +89,9 @@ class MediaSegment:
     width_px: int = 0
     height_px: int = 0
     error: str | None = None
+    data: bytes = b""
+    init: bytes = b""
+    key: bool = True
 
 
 @dataclass(frozen=True, slots=True)

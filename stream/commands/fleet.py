@@ -170,7 +170,8 @@ def _of_camera(config: Config, name: str) -> Config:
 
 
 def _placed(output: OutputConfig, name: str) -> OutputConfig:
-    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name."""
+    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name, and
+    one for clips a folder."""
     from stream.commands.run import CAPTIONS, NAME
     from stream.config import is_bag
 
@@ -180,6 +181,8 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
 
     alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
     changed = {key: None if path is None else named(path) for key, path in alone.items()}
+    if (clips := output.clips) is not None:
+        changed["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
     paths = tuple(
         os.path.join(path, name + CAPTIONS)
         if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))

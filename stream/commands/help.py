@@ -23,6 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Outputs": (
         *("folder", "json_path", "png_path"),
         *("output.paths", "output.timing", "output.heatmap", "output.why", "output.record", "output.overlay"),
+        *("output.clips", "output.clip_", "output.clips_"),
     ),
     "Page": ("output.web", "output.web_"),
     "Servers": ("ray", "answer.server", "answer.api.", "output.", "network."),

@@ -66,7 +66,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
-    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
+    return [path for path in (output.heatmap, output.why, output.record, output.clips) if path is not None]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -128,6 +128,8 @@ def placed(output: OutputConfig, name: str) -> OutputConfig:
             *(("overlay", output.overlay), ("record", output.record)),
         )
     }
+    if output.clips is not None:  # one folder for all, if it names no place for each
+        changed["clips"] = output.clips.replace(NAME, name)
     paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
     return output.model_copy(update={**changed, "paths": paths})
 

@@ -14,6 +14,7 @@ from stream.events import (
     AnswerCancelled,
     AnswerInvalid,
     AnswerUnchanged,
+    ClipWritten,
     Cut,
     Event,
     MemorySummary,
@@ -126,6 +127,8 @@ class EventText:
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        if isinstance(event, ClipWritten) and event.video is not None:
+            return f"clip from {self._clock(event.start_s)} to {self._clock(event.end_s)}: {event.video}"
         return None
 
     def _skipped(self, event: Skipped) -> str | None:

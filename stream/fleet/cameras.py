@@ -128,7 +128,7 @@ def is_lines(path: str) -> bool:
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
         output = camera.config.output
-        alone = (output.heatmap, output.why, output.overlay, output.record)
+        alone = (output.heatmap, output.why, output.overlay, output.record, output.clips)
         for path in (*(path for path in output.paths if not is_lines(path)), *alone):
             if path is not None:
                 yield os.path.realpath(path), camera.name

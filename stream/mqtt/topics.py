@@ -35,13 +35,15 @@ class MqttMessage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunTopics:
     """Topics of the run called `name`, all under arr_coc/NAME. `until`: the run has a standing question; `ask`: it
-    takes questions; `picture`: it sends pictures; `schema`: its answers have fields."""
+    takes questions; `picture`: it sends pictures; `schema`: its answers have fields; `clips`: it writes pictures of
+    matches."""
 
     name: str
     until: bool = False
     ask: bool = False
     picture: bool = True
     schema: AnswerSchema | None = None
+    clips: bool = False
 
     @property
     def availability(self) -> str:
@@ -82,6 +84,16 @@ class RunTopics:
     def picture_topic(self) -> str:
         """JPEG of an answer's frame."""
         return self._of("picture")
+
+    @property
+    def match_picture(self) -> str:
+        """JPEG of the newest match."""
+        return self._of("match/picture")
+
+    @property
+    def match_clip(self) -> str:
+        """The newest match's files, as in a .jsonl."""
+        return self._of("match/clip")
 
     @property
     def state(self) -> str:
@@ -167,6 +179,14 @@ class RunTopics:
                 "image_topic": self.picture_topic,
                 "content_type": "image/jpeg",
                 "wanted": self.picture,
+            },
+            "match": {
+                "platform": "image",
+                "name": "Match",
+                "image_topic": self.match_picture,
+                "content_type": "image/jpeg",
+                "json_attributes_topic": self.match_clip,
+                "wanted": self.clips,
             },
             "state": {
                 "platform": "sensor",

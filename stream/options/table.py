@@ -52,6 +52,7 @@ OPTIONS = (
     Option("--heatmap FILE", "Also write an .mp4 or .png that shows which tokens were chosen.", without="web demo", key="output.heatmap", kind="text"),
     Option("--why FILE", "Also write the reasons for each token, as .jsonl.", without="web", key="output.why", kind="text"),
     Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web", key="output.record", kind="text"),
+    Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo", key="output.clips", kind="text"),
     Option("--publish ENDPOINT", "Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556.", without="demo", key="output.publish", kind="text"),
     Option("--control ENDPOINT", "Accept questions over ZeroMQ, for example at tcp://127.0.0.1:5557.", without="demo", key="output.control", kind="text"),
     Option("--metrics-port PORT", "Serve Prometheus metrics and health on 127.0.0.1.", without="demo", also="serve-answers", key="output.metrics_port", kind="value"),

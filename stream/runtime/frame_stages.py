@@ -396,9 +396,11 @@ def run_in_threads(
 
 
 def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder | None:
-    """Returns the recorder of the source's video for HLS output, None without one. `copies`: it may copy packets."""
+    """Returns the recorder of the source's video for HLS and clips, None without one. `copies`: it may copy packets."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
-    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s, copies=copies)
+    if folder is None and output.clips is None:
+        return None
+    return SegmentRecorder(folder, output.hls.segment_s, in_memory=output.clips is not None, copies=copies)
 
 
 @contextmanager

@@ -78,6 +78,9 @@ KEY = (
     KeyItem("not seen", (76, 76, 76)),
 )
 
+OUTLINE_KEY = (KeyItem("shown in most detail", (255, 255, 255), OUTLINES[0]),)
+"""Key of a picture with outlines alone."""
+
 MEMORY_KEY = (
     KeyItem("new", (255, 255, 255), NEW),
     KeyItem("kept", (255, 255, 255), OUTLINES[0]),
@@ -87,10 +90,10 @@ MEMORY_KEY = (
 """Key if the model has a visual memory: "old" tokens show an earlier picture."""
 
 
-def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
+def draw(overlay: AllocationOverlay, caption: str, note: str, *, dim: bool = True) -> Picture:
     """Draw the frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB,
-    even sides."""
-    picture = draw_allocation(overlay)
+    even sides. `dim`: as the model receives it; otherwise as the camera saw it, with outlines alone."""
+    picture = draw_allocation(overlay) if dim else draw_outlines(overlay)
     if overlay.boxes:
         picture = draw_boxes(picture, overlay.boxes, TRUTH)
     if overlay.detections:
@@ -101,7 +104,7 @@ def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
     if beside:
         left = beside // 2
         picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
-    key = KEY if overlay.states is None else MEMORY_KEY
+    key = OUTLINE_KEY if not dim else KEY if overlay.states is None else MEMORY_KEY
     return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, key)])
 
 
@@ -133,6 +136,18 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
     )
+
+
+def draw_outlines(overlay: AllocationOverlay) -> Picture:
+    """Draw the frame with the outlines of its regions of the finest level, without those of an overview: uint8 RGB, of
+    `drawn_size`. The coarser regions cover the rest of most frames, and would hide it."""
+    size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
+    picture = np.ascontiguousarray(cv2.resize(overlay.image, size, interpolation=cv2.INTER_AREA), np.uint8)
+    regions = overlay.regions[overlay.overview :]
+    levels = np.array([max(shape) for shape in REGION_SHAPES])[regions[:, 0]]
+    if len(finest := regions[levels == levels.min(initial=LEVELS)]):
+        _outline(picture, finest, size[0] / overlay.image.shape[1], OUTLINES[0])
+    return picture
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) -> Picture:
@@ -319,6 +334,8 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
         x += side + side // 3
         small.draw(pen, x, _baseline(small, 0), item.name, MUTED)
         x += small.width_px(item.name) + side
+    if items == OUTLINE_KEY:
+        return
     ramp = Image.fromarray(np.repeat(heat_colours(2 * side), side, axis=0))
     image.paste(ramp, (round(x), top))
     small.draw(pen, x + 2 * side + side // 3, _baseline(small, 0), "relevance", MUTED)

@@ -11,7 +11,7 @@ from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.checks import check_outputs
-from stream.sinks.types import FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
+from stream.sinks.types import CLIPS, FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import FramePictures
@@ -65,7 +65,7 @@ def open_sinks(
     for sink in sinks_of(config):
         sink.require(config)
     files = [(path, caption_type(path)) for path in config.paths]
-    files += [(getattr(config, file.key), file) for file in FILE_SINKS if file.applies(config)]
+    files += [(getattr(config, file.key), file) for file in (*FILE_SINKS, CLIPS) if file.applies(config)]
     with ExitStack() as opened:
         sinks = [
             _opened(opened, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
 from stream import logs
-from stream.config import Config
+from stream.config import Config, OutputConfig
 from stream.events import (
     Answer,
     AskedPicture,
+    ClipWritten,
     Detections,
     Event,
     QueryChanged,
     Started,
     YesNoResult,
     encode_event,
+    event_fields,
     rounded,
 )
 from stream.monitor.health import RunMonitor
@@ -27,11 +33,24 @@ from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
 from stream.mqtt.topics import MqttMessage, RunTopics
 from stream.sinks.base import Sink, program_version
+from stream.web.access import parse_address
 from stream.web.viewer import RateLimit
+
+UNTIL = "until"
+"""Name of the watch of `--until`."""
 
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
 
 log = logging.getLogger(__name__)
+
+
+def page_address(output: OutputConfig) -> str | None:
+    """Return the address of the live page, without a token, for links; None without a page."""
+    if output.web is None:
+        return None
+    host, port = parse_address(output.web)
+    shown = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"{'http' if output.web_cert is None else 'https'}://{shown}:{port}"
 
 
 class MqttSink(Sink):
@@ -51,7 +70,12 @@ class MqttSink(Sink):
             ask=output.mqtt_ask,
             picture=output.mqtt_picture,
             schema=config.answer.schema_of_answers,
+            clips=output.clips is not None,
         )
+        self._clip_folder = Path(output.clips or "")
+        self._page = page_address(output)
+        self._clips: dict[str, bytes] = {}
+        self._looks: dict[str, YesNoResult] = {}
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None
         self._holds: str | None = None
@@ -87,10 +111,13 @@ class MqttSink(Sink):
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
         elif isinstance(event, YesNoResult):
-            self.link.put(MqttMessage(self.topics.verdict_details, encode_event(event).encode(), retain=True))
+            self._looks[event.question] = event
+            self._send_details(event)
             if event.holds != self._holds:
                 self._holds = event.holds
                 self.link.put(self.topics.set_verdict(event.holds))
+        elif isinstance(event, ClipWritten):
+            self._send_clip(event)
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 
@@ -99,6 +126,29 @@ class MqttSink(Sink):
             self._open = False
             self.link.put(self.topics.set_availability(False))
             self.link.close()
+
+    def _send_clip(self, clip: ClipWritten) -> None:
+        """Send the picture of a match once it is written, and the names of its files as attributes."""
+        places = {
+            f"{kind}_url": f"{self._page}/clips/{quote(name)}"
+            for kind, name in (("picture", clip.picture), ("video", clip.video))
+            if self._page is not None and name is not None
+        }
+        fields = msgspec.json.encode(rounded({**event_fields(clip), **places}))
+        self.link.put(MqttMessage(self.topics.match_clip, fields, retain=True))
+        self._clips[clip.watch] = fields
+        for look in self._looks.values():
+            self._send_details(look)
+        if clip.picture is not None and clip.video is None and clip.error is None:
+            with suppress(OSError):
+                self.link.put(MqttMessage(self.topics.match_picture, (self._clip_folder / clip.picture).read_bytes()))
+
+    def _send_details(self, look: YesNoResult) -> None:
+        """Send a check, with the newest clip of its watch."""
+        details = encode_event(look).encode()
+        if (clip := self._clips.get(getattr(look, "watch", UNTIL))) is not None:
+            details = details.removesuffix(b"}") + b',"clip":' + clip + b"}"
+        self.link.put(MqttMessage(self.topics.verdict_details, details, retain=True))
 
     def _send_state(self) -> None:
         state = self._monitor.status().state

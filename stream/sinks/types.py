@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig, needs_keys
+from stream.errors import ConfigError
 from stream.options.extra import FOXGLOVE, MQTT, OTLP, RERUN, ROS2, WEB, Extra
 from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.rerun.address import ViewerAddress
@@ -145,6 +146,12 @@ def _heatmap(at: FileOpening) -> Sink:
     return HeatmapSink(at.path, at.find_run, at.output.heatmap_layers, scene)
 
 
+def _clips(at: FileOpening) -> Sink:
+    from stream.sinks.clips.sink import ClipSink
+
+    return ClipSink(at.output, at.source)
+
+
 def _explanations(at: FileOpening) -> Sink:
     from stream.sinks.output_file import ExplanationSink
 
@@ -197,6 +204,14 @@ def _check_mqtt(config: Config) -> None:
     from stream.mqtt.broker import Broker
 
     Broker.of(config)
+
+
+def _check_clips(config: Config) -> None:
+    from stream.recording.clip_folder import check_clip_folder
+
+    if config.answer.until.question is None:
+        raise ConfigError("--clips writes the moments of a standing question; give one, with --until QUESTION --go-on")
+    check_clip_folder(config.output.clips or "")
 
 
 def _foxglove(at: ServiceOpening) -> Sink:
@@ -273,6 +288,9 @@ FILE_SINKS = (
 )
 """Files with separate keys; `help` names their content."""
 
+CLIPS = SinkType(key="clips", pictures="asked", check=_check_clips, open=_clips)
+"""Folder of pictures and videos of matches."""
+
 SERVICES = (
     SinkType(key="publish", check=lambda to: needs_keys(to.network, to.output.publish or ""), open=_publish),
     SinkType(key="control", check=lambda to: needs_keys(to.network, to.output.control or ""), open=_control),
@@ -293,6 +311,6 @@ SERVICES = (
 )
 """Types of services for other programs, by key."""
 
-SINKS = (*CAPTION_SINKS, *FILE_SINKS, *SERVICES)
+SINKS = (*CAPTION_SINKS, *FILE_SINKS, CLIPS, *SERVICES)
 
 CAPTION_SUFFIXES = tuple(suffix for sink in CAPTION_SINKS for suffix in sink.suffixes)

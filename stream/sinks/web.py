@@ -108,7 +108,13 @@ class WebSink(Sink):
         self._camera: PageCamera = camera or self._own.camera  # type: ignore[union-attr]
         self._hub = self._camera.hub
         browser_camera = config.output.web_camera is not None
-        self._hub.begin(monitor, until=config.answer.until.question, browser_camera=browser_camera, zones=config.zones)
+        self._hub.begin(
+            monitor,
+            until=config.answer.until.question,
+            browser_camera=browser_camera,
+            clips=config.output.clips,
+            zones=config.zones,
+        )
         self._address_printed_on: TextIO | None = None
         self._print_address()
 

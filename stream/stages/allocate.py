@@ -278,7 +278,7 @@ class AllocateStage:
         if self._tap.is_picture_due():
             self._last = self._read(self._chosen)
             self._send_picture(asked=False)
-        self._emit(*map(frame_events.segment_written, update.segments))
+        self._emit(*map(frame_events.segment_event, update.segments))
         changes = frame.change_since, frame.change_since_look
         if self._detections is not None:
             changes = self._detections.changes(*changes)
@@ -402,7 +402,7 @@ class AllocateStage:
 
         If the standing query has ended the run, later reads of the source are not reported.
         """
-        self._emit(*map(frame_events.segment_written, end.segments))
+        self._emit(*map(frame_events.segment_event, end.segments))
         if self._control.found:
             self._scheduler.finish(last_answer=False)
             return

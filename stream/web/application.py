@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -53,7 +53,8 @@ UNREADABLE_MAX = 10
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
+        "connect-src 'self'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -227,6 +228,16 @@ def make_application(
             return PlainTextResponse(f"{error}\n", 404)
         return Response(thumbnail, media_type="image/jpeg")
 
+    async def clip(request: Request) -> Response:
+        for camera in asked_for(request).values():
+            if (folder := camera.hub.clips) is not None:
+                from stream.recording.clip_folder import find_clip
+
+                path = await asyncio.to_thread(find_clip, Path(folder), request.path_params["name"])
+                if path is not None:
+                    return FileResponse(path)
+        return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)
+
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
 
@@ -267,6 +278,7 @@ def make_application(
         WebSocketRoute("/live", live),
         Mount("/page", files),
         Route("/scene/{name}", scene),
+        Route("/clips/{name}", clip),
         Route("/compare", compare_page),
         Route("/microscope", microscope_page),
         *microscope_routes(microscope_of, access, uploads),

@@ -31,6 +31,12 @@ HISTORY = 200
 KEPT = (STATUS, "health", STATS, "look", "turned", "why", "detections")
 """Topics of which a new viewer receives the last message."""
 
+MATCHED = ("match", "clip")
+"""Topics about matches, of which a new viewer receives the last ones beside the history."""
+
+MATCHES = 100
+"""Number of them."""
+
 LOGGED = (
     *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
     "shadow",
@@ -53,7 +59,7 @@ class HubOptions:
     question, if any; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`:
     there is a compare page; `past`: what cameras saw is remembered.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
-    cameras."""
+    cameras. `clips`: the folder of the run's clips, if any."""
 
     rate: float
     greatest_px: int
@@ -65,6 +71,7 @@ class HubOptions:
     past: bool = False
     name: str = ""
     cameras: tuple[str, ...] = ("",)
+    clips: str | None = None
 
     @property
     def number(self) -> int:
@@ -92,6 +99,7 @@ class Hub:
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
         self._kept: dict[str, bytes] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
+        self._matches: deque[bytes] = deque(maxlen=MATCHES)
         self._speaking: tuple[int, str, float | None] | None = None
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,6 +124,11 @@ class Hub:
         """True if the run's source is a viewer's camera, and viewers may do more than look."""
         return self._options.browser_camera and self._options.control
 
+    @property
+    def clips(self) -> str | None:
+        """Folder of the run's clips; None if it writes none."""
+        return self._options.clips
+
     async def run(self, ending: asyncio.Event) -> None:
         """Send viewers figures and state once a second until `ending` is set."""
         self._loop = self.pictures.loop = asyncio.get_running_loop()
@@ -133,14 +146,18 @@ class Hub:
         *,
         until: str | None = None,
         browser_camera: bool = False,
+        clips: str | None = None,
         zones: Mapping[str, ZoneConfig] | None = None,
     ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera; `zones`: by name.
+        `until`: its standing question; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its
+        clips; `zones`: by name.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, browser_camera=browser_camera, zones=zones or {})
+        self._options = replace(
+            self._options, until=until, browser_camera=browser_camera, clips=clips, zones=zones or {}
+        )
         call_in(self._loop, self._begin)
 
     def finish(self) -> None:
@@ -191,6 +208,9 @@ class Hub:
                 viewer.send(self._kept[topic])
         none = self._encoded("history", {"events": []})
         viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
+        if self._matches:
+            matches = self._encoded("matches", {"events": []})
+            viewer.send(matches.removesuffix(b"]}") + b",".join(self._matches) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
             viewer.send(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
@@ -248,6 +268,7 @@ class Hub:
         self._runs += 1
         self._kept.clear()
         self._history.clear()
+        self._matches.clear()
         self._speaking = None
         self.pictures.clear()
         self._broadcast(self._hello())
@@ -269,6 +290,8 @@ class Hub:
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
+        if topic in MATCHED:
+            self._matches.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
         self._keep(topic, body)
@@ -320,6 +343,7 @@ class Hub:
                 "cameras": options.cameras if options.name else (),
                 "compare": options.compare,
                 "past": options.past,
+                "clips": options.clips is not None,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },

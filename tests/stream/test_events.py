@@ -21,6 +21,7 @@ from stream.events import (
     AnswerUnchanged,
     AnyEvent,
     AskedPicture,
+    ClipWritten,
     Cut,
     Detection,
     Detections,
@@ -28,7 +29,6 @@ from stream.events import (
     Explanation,
     FrameMap,
     FrameReady,
-    Match,
     Notice,
     Outage,
     PictureChanged,
@@ -43,13 +43,14 @@ from stream.events import (
     Started,
     Summary,
     VerdictChanged,
+    VideoFragment,
     YesNoResult,
     YesNoTiming,
     encode_event,
     pack_event,
     unpack_event,
 )
-from tests.support.events import glance
+from tests.support.events import glance, match
 
 ABSENT = (("timing", None), ("warning", None), ("memory", None), ("fields", None), ("unchanged", 0), ("invalid", 0))
 """Fields that are left out, beside pictures."""
@@ -125,7 +126,7 @@ EVENTS: list[Event] = [
         timing=YesNoTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
     VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
-    Match(match=1, watch="w", frame_index=2, pts_s=0.5, question="?", yes=0.75, certain=0.5),
+    match(0.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
@@ -155,6 +156,8 @@ EVENTS: list[Event] = [
         prefilled_tokens=12,
     ),
     SideRefused(question=2, error="too long"),
+    ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
+    VideoFragment(data=b"moof", init=b"ftyp", start_s=0.5, duration_s=1.0, track_s=0.25, key=True),
     FrameReady(
         frame_index=0,
         pts_s=0.0,

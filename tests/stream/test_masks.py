@@ -19,7 +19,7 @@ from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, Output
 from stream.events import AskedPicture, Summary
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.factory import open_sinks
-from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS, SERVICES
+from stream.sinks.types import CAPTION_SUFFIXES, CLIPS, FILE_SINKS, SERVICES
 from stream.sources import planes as planes_module
 from stream.sources.fit import FrameFitter
 from stream.sources.planes import to_planes
@@ -37,6 +37,7 @@ SHOWING: dict[str, Reader] = {
     ".rosbag": masked.of_rosbag,
     ".rrd": masked.of_rerun_file,
     "record": masked.of_record,
+    "remember": masked.of_remembered,
     "web": masked.of_sent("web"),
     "microscope": masked.of_sent("microscope"),
     "mqtt": masked.of_sent("mqtt"),
@@ -72,7 +73,8 @@ SETTINGS = {
     *("mqtt_ca", "mqtt_discovery", "log_time", "frame_id", "pictures_every", "otlp_text"),
     *("web_any_source", "web_compare", "web_compare_loaded", "web_rate", "web_width", "web_control", "web_token"),
     *("web_camera", "web_sources", "web_cert", "web_key"),
-    "mqtt_name",
+    *("mqtt_name", "remember_camera", "remember_max_mib", "remember_max_days"),
+    *("clip_before_s", "clip_after_s", "clips_max_mib", "clips_max_days"),
 }
 """Keys of `output` that are no outputs. `web_camera` gives out what a viewer's camera sends, before a run has it;
 `web_compare` has pictures that viewers send."""
@@ -97,7 +99,7 @@ def hidden(source: str, tmp_path_factory: pytest.TempPathFactory) -> ShownRun:
 def test_every_output_is_proved_here() -> None:
     """An output that is added needs a reader in SHOWING or WORDS, so that its pictures are looked at."""
     proved = {*SHOWING, *WORDS, *HEAT_MAPS, *FROM_EVENTS}
-    outputs = {*CAPTION_SUFFIXES, *(sink.key for sink in SERVICES)}
+    outputs = {*CAPTION_SUFFIXES, CLIPS.key, *(sink.key for sink in SERVICES)}
     for sink in FILE_SINKS:
         outputs.update(sink.suffixes if sink.key == "heatmap" else [sink.key])
     assert outputs <= proved, "an output without a proof that it shows no masked pixel"

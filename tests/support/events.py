@@ -17,6 +17,7 @@ from stream.events import (
     FrameReady,
     Glance,
     GlanceTiming,
+    Match,
     SegmentWritten,
     ShadowCheck,
     SideAnswer,
@@ -98,6 +99,12 @@ def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoRes
 
 def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> VerdictChanged:
     return VerdictChanged(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+
+
+def match(pts_s: float, number: int = 1, *, watch: str = "until", frame_index: int = 0) -> Match:
+    return Match(
+        match=number, watch=watch, frame_index=frame_index, pts_s=pts_s, question="is it here?", yes=0.97, certain=0.5
+    )
 
 
 def shadow(pts_s: float) -> ShadowCheck:

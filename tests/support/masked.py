@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import io
 import re
+import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection
@@ -285,6 +286,7 @@ def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
                 why=str(folder / "why.jsonl"),
                 overlay=str(folder / "now.txt"),
                 record=str(folder / "record"),
+                remember=str(folder / "past.sqlite"),
                 publish=f"tcp://127.0.0.1:{ports['publish']}",
                 control=f"tcp://127.0.0.1:{ports['control']}",
                 metrics_port=ports["metrics_port"],
@@ -340,6 +342,11 @@ def of_record(run: ShownRun) -> list[Picture]:
                 if part and len(part) % (3 * 32 * 32) == 0:
                     pictures.append(np.moveaxis(np.frombuffer(part, np.uint8).reshape(-1, 3, 32, 32), 1, -1))
     return pictures
+
+
+def of_remembered(run: ShownRun) -> list[Picture]:
+    with closing(sqlite3.connect(run.folder / "past.sqlite")) as file:
+        return [picture for (jpeg,) in file.execute("SELECT jpeg FROM picture") for picture in pictures_in(jpeg)]
 
 
 def of_rerun_file(run: ShownRun) -> list[Picture]:

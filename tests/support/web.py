@@ -175,7 +175,7 @@ class ShownRun:
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub, self.microscope = place.hub, place.microscope
         browser_camera = config.output.web_camera is not None
-        self.hub.begin(self.monitor, browser_camera=browser_camera, zones=config.zones)
+        self.hub.begin(self.monitor, browser_camera=browser_camera, zones=config.zones, clips=config.output.clips)
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
 

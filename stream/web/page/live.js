@@ -2,6 +2,7 @@
 
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
+import { Clips } from "./clips.js";
 import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
@@ -24,6 +25,7 @@ const zones = new Zones(stage);
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
+const clips = new Clips();
 const sources = new Sources((message) => link.send(message));
 const questions = { past: remembered("questions", []), at: null, pending: null };
 const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null, until: null };
@@ -34,6 +36,7 @@ const handlers = {
   hello(message) {
     if (run.number !== undefined && run.number !== message.run) startAfresh();
     run.number = message.run;
+    clips.camera = message.camera ?? "";
     byId("to-compare").hidden = !message.compare || !message.control;
     sources.control = message.control;
     stage.shapes = message.shapes;
@@ -78,6 +81,9 @@ const handlers = {
   history: ({ events }) => answers.history(events),
   text: (message) => answers.text(message),
   look: (message) => showStanding(message),
+  match: (message) => clips.take(message),
+  clip: (message) => clips.take(message),
+  matches: ({ events }) => clips.history(events),
   why: (message) => (stage.why = message),
   answer: () => stage.locate(null),
   cut: () => stage.locate(null),
@@ -137,6 +143,7 @@ function startAfresh() {
   byId("ask-button").disabled = false;
   stage.clear();
   figures.clear();
+  clips.clear();
   byId("standing").hidden = true;
   byId("facts").textContent = "";
   showAsked("");
@@ -267,4 +274,4 @@ setInterval(() => stage.showAge(), 250);
 setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
 showLayers();
 
-globalThis.live = { stage, zones, answers, figures, camera, sources, run, link };
+globalThis.live = { stage, zones, answers, figures, camera, clips, sources, run, link };

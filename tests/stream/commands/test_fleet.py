@@ -69,6 +69,13 @@ def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: W
     assert [config.output.mqtt_name for config in seen.values()] == ["k_ln_2", "b"]
 
 
+@pytest.mark.parametrize(("folder", "own"), [("clips", "clips/b"), ("of-{camera}", "of-b")])
+def test_each_camera_has_a_folder_of_clips(watched: Watched, folder: str, own: str) -> None:
+    seen = watched("watch", A, B, "--until", "is it red?", "--go-on", "--force", "--clips", folder, status=3)
+    assert seen["b"].output.clips == own
+    assert not Path(folder).exists()
+
+
 @pytest.mark.parametrize(
     ("ends", "status", "last_line"),
     [

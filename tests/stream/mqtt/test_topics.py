@@ -19,7 +19,7 @@ def described(**has: Any) -> dict[str, Any]:
 
 
 def test_the_whole_device_is_one_message() -> None:
-    device = described(until=True, ask=True)
+    device = described(until=True, ask=True, clips=True)
     assert device["device"]["identifiers"] == ["arr_coc_door"]
     assert device["origin"] == {"name": "arr-coc-stream", "sw_version": "1.2"}
     assert device["availability_topic"] == "arr_coc/door/availability"
@@ -30,6 +30,7 @@ def test_the_whole_device_is_one_message() -> None:
         "until": "binary_sensor",
         "question": "text",
         "picture": "image",
+        "match": "image",
         "state": "sensor",
         "fps": "sensor",
         "latency": "sensor",
@@ -37,6 +38,9 @@ def test_the_whole_device_is_one_message() -> None:
     }
     ids = [component["unique_id"] for component in device["components"].values()]
     assert len(set(ids)) == len(platforms)
+    match = device["components"]["match"]
+    assert (match["image_topic"], match["content_type"]) == ("arr_coc/door/match/picture", "image/jpeg")
+    assert match["json_attributes_topic"] == "arr_coc/door/match/clip"
     assert device["components"]["question"]["command_topic"] == "arr_coc/door/question/set"
     diagnostic = {key for key, one in device["components"].items() if one.get("entity_category") == "diagnostic"}
     assert diagnostic == {"state", "fps", "latency", "dropped"}
@@ -47,6 +51,7 @@ def test_components_that_a_run_lacks_are_removed() -> None:
     assert components["until"] == {"platform": "binary_sensor"}
     assert components["question"] == {"platform": "text"}
     assert components["picture"] == {"platform": "image"}
+    assert components["match"] == {"platform": "image"}
 
 
 def test_states_are_as_long_as_home_assistant_takes_them() -> None:

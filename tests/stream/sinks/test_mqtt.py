@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -17,13 +18,13 @@ from msgspec import structs
 
 from stream.config import AnswerConfig, Config, OutputConfig, StandingQueryConfig
 from stream.errors import OutputError
-from stream.events import AnswerInvalid, AskedPicture, Event, QueryChanged, Started
+from stream.events import AnswerInvalid, AskedPicture, ClipWritten, Event, QueryChanged, Started
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import PASSWORD, Broker
 from stream.mqtt.session import BrokerSession
 from stream.mqtt.topics import RunTopics
 from stream.sinks.factory import open_services
-from stream.sinks.mqtt import MqttSink
+from stream.sinks.mqtt import MqttSink, page_address
 from tests.support.events import answer, detections, frame, look, summary
 from tests.support.mosquitto import Mosquitto, broker, subscribed
 from tests.support.network import until
@@ -114,6 +115,41 @@ def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitt
         fed.feed(STARTED, invalid, structs.replace(answer(0.0, "people: 2"), fields={"people": 2}))
         fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
         assert (fields["text"], fields["fields"]) == ("people: 2", {"people": 2})
+
+
+def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 of the match")
+    url, output = f"mqtt://127.0.0.1:{mosquitto.port}", {"clips": str(tmp_path), "web": "192.0.2.7:8090"}
+    first = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
+    whole = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
+    with subscribed(mosquitto.port) as subscriber, fed_sink(url, query="is it here?", **output) as fed:
+        fed.feed(STARTED, frame(0, 0.0), look(5.0))
+        assert "clip" not in json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        fed.feed(first)
+        assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["video"] is None
+        assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["clip"]["picture"] == "a.jpg"
+        assert subscriber.next("arr_coc/door/match/picture").payload == b"\xff\xd8 of the match"
+        fed.feed(whole)
+        fields = json.loads(subscriber.next("arr_coc/door/match/clip").payload)
+        assert fields["video_url"] == "http://192.0.2.7:8090/clips/a%20b.mp4"
+        assert (fields["picture_url"], fields["start_s"]) == ("http://192.0.2.7:8090/clips/a.jpg", 2.0)
+        details = json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        assert (details["yes"], details["clip"]["video"]) == (0.97, "a b.mp4")
+        fed.feed(structs.replace(first, picture="gone.jpg"))
+        assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["picture"] == "gone.jpg"
+
+
+@pytest.mark.parametrize(
+    ("web", "address"),
+    [
+        ({}, None),
+        ({"web": "8090"}, "http://127.0.0.1:8090"),
+        ({"web": "[::1]:8090", "web_cert": "a.pem"}, "https://[::1]:8090"),
+        ({"web": "0.0.0.0:8090"}, f"http://{os.uname().nodename}:8090"),
+    ],
+)
+def test_links_lead_to_the_page(web: dict[str, str], address: str | None) -> None:
+    assert page_address(OutputConfig(**web)) == address
 
 
 @pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])

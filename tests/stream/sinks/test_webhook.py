@@ -14,12 +14,14 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
+from stream.events import ClipWritten
 from stream.sinks.factory import open_services
 from stream.sinks.webhook import SECRET, Webhook, WebhookSink
-from tests.support.events import answer, frame, look, summary, turned
+from tests.support.events import answer, frame, look, match, summary, turned
 from tests.support.http_server import DrippingServer, LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
 
@@ -76,6 +78,21 @@ def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
     for sink in sinks:
         sink.close()
     assert kinds == ["answer", "turned", "summary"]
+
+
+def test_matches_and_the_names_of_their_files_are_posted(server: Server) -> None:
+    server.go.clear()
+    first = ClipWritten(match=1, watch="door", picture="a.jpg", video=None, start_s=0, end_s=0)
+    events = [match(1.0, watch="door"), first, match(1.0, watch="yard"), structs.replace(first, video="a.mp4")]
+    with closing(WebhookSink(server.url)) as sink:
+        sink.write(answer(0.5, "a cat"))
+        server.next()
+        for event in events:
+            sink.write(event)
+        server.go.set()
+        posted = [server.next()[1] for _ in range(3)]
+    assert [(one["type"], one["watch"]) for one in posted] == [("match", "door"), ("match", "yard"), ("clip", "door")]
+    assert (posted[-1]["video"], sink.dropped) == ("a.mp4", 1)
 
 
 def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

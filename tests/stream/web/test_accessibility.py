@@ -14,11 +14,11 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page
 
-from stream.events import Cut, Outage
+from stream.events import ClipWritten, Cut, Outage
 from tests.stream.web.test_compare import ComparePage
 from tests.stream.web.test_past import some
 from tests.stream.web.test_sources import ChosenPage
-from tests.support.events import answer, detections, look
+from tests.support.events import answer, detections, look, match
 from tests.support.past import written
 from tests.support.web import ServedPage, Visit, served, shown
 
@@ -111,6 +111,21 @@ def past(run: ServedPage, page: Page) -> None:
     page.locator(".moments li").first.wait_for()
 
 
+def matches(run: ServedPage, page: Page) -> None:
+    page.goto(run.url)
+    shown(page)
+    run.emit(match(5.0))
+    run.emit(match(6.0, 2))
+    run.emit(ClipWritten(match=1, watch="until", picture=None, video="a.mp4", start_s=2.0, end_s=8.0))
+    page.locator("#clip-list li").nth(1).wait_for()
+
+
+def player(run: ServedPage, page: Page) -> None:
+    matches(run, page)
+    page.evaluate("() => live.clips.show({ match: 3, watch: 'until', video: 'b.mp4', start_s: 1, end_s: 2 })")
+    page.locator("#clip-player[open]").wait_for()
+
+
 KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {
     sources: ChosenPage,
     compare: ComparePage,
@@ -119,11 +134,11 @@ KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("open_page", [live, table, zones, microscope, sources, compare, past])
+@pytest.mark.parametrize("open_page", [live, table, zones, matches, player, microscope, sources, compare, past])
 def test_axe_finds_nothing_amiss(
     axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    visit.allowed = "WebSocket"
+    visit.allowed = "WebSocket|404"
     visit.page.set_viewport_size({"width": width, "height": 800})
     visit.page.emulate_media(color_scheme=scheme)
     with closing(KINDS.get(open_page, ServedPage)()) as run:
