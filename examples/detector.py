@@ -12,7 +12,7 @@ import cv2
 import msgspec
 import zmq
 
-LEAST_SHARE = 0.001  # of the picture; smaller blobs are noise
+LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of the picture; smaller blobs are noise, larger ones a change of light
 
 source = sys.argv[1]
 socket = zmq.Context().socket(zmq.PUB)
@@ -35,7 +35,8 @@ while True:
     height, width = frame.shape[:2]
     mask = cv2.dilate(background.apply(frame), None, iterations=4)
     blobs, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-    boxes = [cv2.boundingRect(blob) for blob in blobs if cv2.contourArea(blob) > LEAST_SHARE * width * height]
+    least, most = LEAST_SHARE * width * height, MOST_SHARE * width * height
+    boxes = [cv2.boundingRect(blob) for blob in blobs if least < cv2.contourArea(blob) < most]
     objects = [{"label": "moving", "box": [x, y, x + w, y + h], "score": 0.9} for x, y, w, h in boxes]
     message = {"unix_ns": captured_ns, "width_px": width, "height_px": height, "objects": objects}
     socket.send(msgspec.json.encode(message))

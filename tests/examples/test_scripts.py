@@ -81,7 +81,11 @@ def test_the_detector_publishes_boxes_of_what_moves_and_a_run_takes_them(tmp_pat
     video = make_video(tmp_path / "square.mp4", moving_square(40, 320, 192), 25)
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with started(tmp_path, str(EXAMPLES / "detector.py"), str(video), endpoint), context.socket(zmq.SUB) as socket:
+    with (
+        context,
+        started(tmp_path, str(EXAMPLES / "detector.py"), str(video), endpoint),
+        context.socket(zmq.SUB) as socket,
+    ):
         socket.linger, socket.rcvtimeo = 0, round(LIMIT_S * 1000)
         socket.subscribe(b"")
         socket.connect(endpoint)
@@ -93,7 +97,6 @@ def test_the_detector_publishes_boxes_of_what_moves_and_a_run_takes_them(tmp_pat
         assert left < right < 0.6
         watched = ("watch", str(video), "--max-frames", "20", "--detections", f"zmq+{endpoint}", "--every", "none")
         text = output(tmp_path, str(ROOT / "run_stream.py"), *watched)
-    context.term()
     assert "detections" not in text
 
 

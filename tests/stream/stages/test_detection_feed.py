@@ -186,14 +186,13 @@ def test_each_notice_comes_once() -> None:
 def detector(endpoint: str, network: NetworkConfig | None = None) -> Iterator[zmq.Socket[bytes]]:
     """A PUB socket, with the keys of `network`."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context.socket(zmq.PUB) as socket:
+    with context, context.socket(zmq.PUB) as socket:
         socket.linger = 0
         curve = None if network is None else server_curve(network, endpoint)
         if curve is not None:
             curve.apply(socket)
         socket.bind(endpoint)
         yield socket
-    context.term()
 
 
 MESSAGE = b'{"objects": [{"box": [0.0, 0.5, 0.25, 1.0], "label": "cat"}]}'
