@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from scripts.option_table import options
 from stream import config as models
@@ -47,7 +48,7 @@ def configuration_page() -> str:
         names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
     meanings = documented_keys()
     for section, model in sections(Config):
-        lines += [f"\n## {section or 'Top level'}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
+        lines += [f"\n## {_title(section)}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
         lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
         for name, field in model.model_fields.items():
@@ -84,8 +85,16 @@ def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ty
     """Yield each section's dotted name and its model, the top level first."""
     yield prefix, model
     for name, field in model.model_fields.items():
+        section = f"{prefix}.{name}" if prefix else name
         if is_section(field.annotation):
-            yield from sections(field.annotation, f"{prefix}.{name}" if prefix else name)
+            yield from sections(field.annotation, section)
+        elif get_origin(field.annotation) is tuple and is_section(get_args(field.annotation)[0]):
+            yield f"{section}[]", get_args(field.annotation)[0]
+
+
+def _title(section: str) -> str:
+    """Return the heading of a section; of tables in a list, as TOML writes them."""
+    return f"[[{section.removesuffix('[]')}]]" if section.endswith("[]") else section or "Top level"
 
 
 def is_section(annotation: Any) -> bool:
@@ -118,7 +127,7 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema and schema["type"] == "string":
         return f"text such as `{schema['examples'][0]}`"
     if schema["type"] == "array":
-        return "list of texts"
+        return "list of tables or texts" if "$ref" in schema["items"] else "list of texts"
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     shown = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
     if "maxLength" in schema:
@@ -127,6 +136,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
 
 
 def default_of(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "must be given"
     return "none" if value is None else f"`{json.dumps(value)}`"
 
 

@@ -15,6 +15,7 @@ from stream.events import (
     AnswerUnchanged,
     Cut,
     Event,
+    Match,
     MemorySummary,
     Notice,
     Outage,
@@ -118,6 +119,8 @@ class EventText:
             return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
+        if isinstance(event, Match):
+            return f"match {event.match} at {self._clock(event.pts_s)}: {event.watch}"
         if isinstance(event, Restarted):
             so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"

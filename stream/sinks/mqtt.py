@@ -15,6 +15,7 @@ from stream.events import (
     Answer,
     AskedPicture,
     Event,
+    Match,
     QueryChanged,
     Started,
     YesNoResult,
@@ -24,7 +25,7 @@ from stream.events import (
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
-from stream.mqtt.topics import MqttMessage, RunTopics
+from stream.mqtt.topics import MATCH, MqttMessage, RunTopics
 from stream.sinks.base import Sink, program_version
 from stream.web.viewer import RateLimit
 
@@ -43,16 +44,16 @@ class MqttSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
         output = config.output
         self._monitor = monitor
-        self._asked = config.answer.asked
+        self._asked = config.asked
         self.topics = RunTopics(
             device_name(config),
-            until=config.answer.until.question is not None,
+            watches=tuple((watch.name, watch.question) for watch in config.watch if watch.mqtt),
             ask=output.mqtt_ask,
             picture=output.mqtt_picture,
         )
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None
-        self._holds: str | None = None
+        self._holds: dict[str, str | None] = {name: None for name, _ in self.topics.watches}
         self._open = True
         self.link = MqttLink(
             Broker.of(config),
@@ -65,8 +66,8 @@ class MqttSink(Sink):
         if output.mqtt_discovery is not None:
             self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
         self.link.put(self.topics.set_availability(True))
-        if self.topics.until:
-            self.link.put(self.topics.set_verdict(None))
+        for watch in self._holds:
+            self.link.put(self.topics.set_verdict(watch, None))
         self.link.put(self.topics.set_question(self._asked))
         self._send_state()
         try:
@@ -82,11 +83,15 @@ class MqttSink(Sink):
             self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
-        elif isinstance(event, YesNoResult):
-            self.link.put(MqttMessage(self.topics.verdict_details, encode_event(event).encode(), retain=True))
-            if event.holds != self._holds:
-                self._holds = event.holds
-                self.link.put(self.topics.set_verdict(event.holds))
+        elif isinstance(event, YesNoResult) and event.watch in self._holds:
+            details = self.topics.verdict_details(event.watch)
+            self.link.put(MqttMessage(details, encode_event(event).encode(), retain=True))
+            if event.holds != self._holds[event.watch]:
+                self._holds[event.watch] = event.holds
+                self.link.put(self.topics.set_verdict(event.watch, event.holds))
+        elif isinstance(event, Match) and event.watch in self._holds:
+            body = b'{"event_type":"%b",%b' % (MATCH.encode(), encode_event(event).encode().removeprefix(b"{"))
+            self.link.put(MqttMessage(self.topics.match(event.watch), body))
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 

@@ -201,7 +201,8 @@ def _foxglove(at: ServiceOpening) -> Sink:
 def _webhook(at: ServiceOpening) -> Sink:
     from stream.sinks.webhook import WebhookSink
 
-    return WebhookSink(at.config.output.webhook or "")
+    silent = [watch.name for watch in at.config.watch if not watch.webhook]
+    return WebhookSink(at.config.output.webhook or "", silent=silent)
 
 
 def _check_webhook(config: Config) -> None:

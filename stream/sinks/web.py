@@ -104,7 +104,7 @@ class WebSink(Sink):
         self._camera: PageCamera = camera or self._own.camera  # type: ignore[union-attr]
         self._hub = self._camera.hub
         browser_camera = config.output.web_camera is not None
-        self._hub.begin(monitor, until=config.answer.until.question, browser_camera=browser_camera)
+        self._hub.begin(monitor, watches=config.watch, browser_camera=browser_camera)
         self._address_printed_on: TextIO | None = None
         self._print_address()
 

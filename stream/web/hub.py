@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.config import WatchConfig
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 HISTORY = 200
 """Number of past events that a new viewer receives."""
 
-KEPT = (STATUS, "health", STATS, "look", "turned", "why")
-"""Topics of which a new viewer receives the last message."""
+KEPT = (STATUS, "health", STATS, "look", "why")
+"""Topics of which a new viewer receives the last message, of looks that for each watch."""
 
-LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+LOGGED = (
+    *("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow"),
+    *("turned", "match"),
+)
 """Topics of the history."""
 
 STATS_EVERY_S = 1.0
@@ -40,15 +44,15 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if any; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
+    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `watches`: those of
+    the run; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
     cameras."""
 
     rate: float
     greatest_px: int
     control: bool
-    until: str | None = None
+    watches: tuple[WatchConfig, ...] = ()
     browser_camera: bool = False
     compare: bool = False
     name: str = ""
@@ -77,7 +81,7 @@ class Hub:
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, dict[str, bytes]] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
         self._speaking: tuple[int, str, float | None] | None = None
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
@@ -104,13 +108,15 @@ class Hub:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
-    def begin(self, monitor: RunMonitor, *, until: str | None = None, browser_camera: bool = False) -> None:
+    def begin(
+        self, monitor: RunMonitor, *, watches: tuple[WatchConfig, ...] = (), browser_camera: bool = False
+    ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera.
+        `watches`: its watches; `browser_camera`: its source is a viewer's camera.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, browser_camera=browser_camera)
+        self._options = replace(self._options, watches=watches, browser_camera=browser_camera)
         call_in(self._loop, self._begin)
 
     def finish(self) -> None:
@@ -120,7 +126,7 @@ class Hub:
             call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
-        self._options = replace(self._options, until=None, browser_camera=False)
+        self._options = replace(self._options, watches=(), browser_camera=False)
         call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:
@@ -157,8 +163,8 @@ class Hub:
         if self._chooser is not None:
             viewer.send(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
-            if topic in self._kept:
-                viewer.send(self._kept[topic])
+            for body in self._kept.get(topic, {}).values():
+                viewer.send(body)
         none = self._encoded("history", {"events": []})
         viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._speaking is not None:
@@ -237,11 +243,11 @@ class Hub:
             self._history.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
-        self._keep(topic, body)
+        self._keep(topic, body, getattr(event, "watch", ""))
 
-    def _keep(self, topic: str, body: bytes) -> None:
+    def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
         if topic in KEPT:
-            self._kept[topic] = body
+            self._kept.setdefault(topic, {})[watch] = body
         self._broadcast(body)
 
     def _broadcast(self, body: bytes) -> None:
@@ -275,7 +281,7 @@ class Hub:
                 "control": options.control,
                 "rate": options.rate,
                 "width": options.greatest_px,
-                "until": options.until,
+                "watches": [{"watch": watch.name, "question": watch.question} for watch in options.watches],
                 "browser_camera": self.takes_camera,
                 "run": self._runs,
                 "number": options.number,

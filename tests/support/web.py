@@ -161,7 +161,7 @@ class ShownRun:
         self.monitor = RunMonitor(config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub, self.microscope = place.hub, place.microscope
-        self.hub.begin(self.monitor, browser_camera=config.output.web_camera is not None)
+        self.hub.begin(self.monitor, watches=config.watch, browser_camera=config.output.web_camera is not None)
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
 

@@ -37,6 +37,7 @@ export function wordsOf(event) {
       ? { at: "", text: `“${event.query}” was refused: ${event.error}`, bad: true }
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
+    case "match": return { at, text: `match ${event.match}: ${event.watch}`, asked: true };
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };
     case "notice": return event.code === "loading" ? null : { at: "", text: event.message };

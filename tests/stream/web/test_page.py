@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
 from stream.web import application
-from tests.support.events import answer, frame, look, summary
+from tests.support.events import answer, frame, look, match, summary
 from tests.support.network import free_port, until
 from tests.support.tls import make_certificate
 from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, shown, text, viewing
@@ -123,7 +123,10 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     has(visit.page, "#lines", "killed by SIGKILL")
     assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
     run.emit(look(63.0))
-    has(visit.page, "#standing", r"is it here. yes[\s\S]*97 % yes")
+    has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes")
+    has(visit.page, "#watches li:nth-child(2)", r"is it gone. not known yet")
+    run.emit(match(63.0, 4))
+    has(visit.page, "#lines li:first-child", "match 4: here")
 
 
 def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:
