@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from stream.config import Config, OutputConfig
+from stream.config import Config, OutputConfig, WatchConfig
 from stream.events import Event, FrameMap, QueryChanged, Started
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
@@ -188,9 +188,10 @@ class ServedPage(ShownRun):
         rate: float = 30.0,
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
+        watches: tuple[WatchConfig, ...] = (),
         **output: Any,
     ) -> None:
-        self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
+        self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}), watch=watches)
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
         options = HubOptions(rate, config.output.web_width, self.access.control, compare=compare is not None)

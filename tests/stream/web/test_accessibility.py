@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page
 
+from stream.config import WatchConfig
 from stream.events import Cut, Outage
 from tests.stream.web.test_compare import ComparePage
 from tests.stream.web.test_sources import ChosenPage
@@ -77,7 +78,19 @@ def compare(run: ServedPage, page: Page) -> None:
     page.locator(".verdict.wrong").nth(1).wait_for()
 
 
-KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: ChosenPage, compare: ComparePage}
+def watched() -> ServedPage:
+    """A page of a run with more watches than are shown at once."""
+    questions = ("here", *(f"place {number}" for number in range(9)))
+    return ServedPage(
+        watches=tuple(WatchConfig(question=f"is it {one}?", name=one.replace(" ", "_")) for one in questions)
+    )
+
+
+KINDS: dict[Callable[[ServedPage, Page], None], Callable[[], ServedPage]] = {
+    live: watched,
+    sources: ChosenPage,
+    compare: ComparePage,
+}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
