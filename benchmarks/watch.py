@@ -12,10 +12,9 @@ same questions one by one, each with tokens of its own.
 - `allocate`: choice of the tokens for all questions, in the same unit.
 
 *Accuracy*: held-out drawn scenes with a question of each kind. `shared`: all questions of a scene share the tokens of
-one packet, of two budgets; `separate`: each has the tokens that it would have alone, at the default budget. `true_yes`
-is of present things, `false_yes` of absent ones and of words that the model has never seen. The difference is within
-noise if the questions that only one of the two answers with yes are as even as chance would have them:
-|b - c| ≤ 2 √(b + c).
+one packet; `separate`: each has the tokens that it would have alone. `true_yes` is of present things, `false_yes` of
+absent ones and of words that the model has never seen. The difference is within noise if the questions that only one of
+the two answers with yes are as even as chance would have them: |b - c| ≤ 2 √(b + c).
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.group import GroupOptions
-from arr_coc.budget import AUTO, Budget
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.loading import load_qwen
@@ -66,9 +64,6 @@ QUESTIONS = tuple(
 FPS = 10
 WANTED = 1.3
 """Time of a check with four questions against one, at most, with a visual memory."""
-
-BUDGETS: tuple[Budget, ...] = (AUTO, "40%")
-"""Budgets of frames whose tokens are shared; separate ones have the default."""
 
 Picture = npt.NDArray[np.uint8]
 
@@ -128,9 +123,7 @@ def ratio(times_ms: Sequence[float], of_ms: Sequence[float]) -> float:
     return round(sum(times_ms[1:]) / sum(of_ms[1:]), 2)
 
 
-def chances(
-    qwen: QwenVL, scenes: Sequence[PresenceScene], *, shared: bool, budget: Budget = AUTO
-) -> list[tuple[str, float]]:
+def chances(qwen: QwenVL, scenes: Sequence[PresenceScene], *, shared: bool) -> list[tuple[str, float]]:
     """Kind of each question, and its probability of yes."""
     session, found = AnswerSession(qwen, AnswerOptions(feedback=False)), []
     for number, scene in enumerate(scenes):
@@ -138,7 +131,7 @@ def chances(
         groups = [asked] if shared else [[question] for question in asked]
         yes = []
         for questions in groups:
-            allocator = PictureAllocator(qwen, questions[0], AllocatorOptions(explore=0.0, budget=budget))
+            allocator = PictureAllocator(qwen, questions[0], AllocatorOptions(explore=0.0))
             allocator.set_query(*map(qwen.embed_query, questions))
             packet = allocator.allocate(scene.image, FrameStamp(number, 0, 0))
             yes += [score.yes for score in session.score_all(packet, questions)]
@@ -186,7 +179,6 @@ def main() -> None:
     }
     measured = {name: cost(qwen, pictures, memory=True) for name, pictures in streams.items()}
     held_out = scenes[: options.scenes]
-    separate = chances(qwen, held_out, shared=False)
     result = {
         "machine": machine() | {"threads": 1},
         "model": options.model or "bundled",
@@ -196,9 +188,7 @@ def main() -> None:
         "cost": {"memory": measured, "no memory": {"moving": cost(qwen, streams["moving"], memory=False)}},
         "scenes": len(held_out),
         "seed": SEED,
-        "accuracy": {
-            budget: compared(chances(qwen, held_out, shared=True, budget=budget), separate) for budget in BUDGETS
-        },
+        "accuracy": compared(chances(qwen, held_out, shared=True), chances(qwen, held_out, shared=False)),
     }
     write_report(options.out, result)
     print(json.dumps({key: result[key] for key in ("met", "cost", "accuracy")}, indent=2))
