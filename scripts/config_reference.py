@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from scripts.option_table import options
 from stream import config as models
@@ -48,7 +49,7 @@ def configuration_page() -> str:
         names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
     meanings = documented_keys()
     for section, model in sections(Config):
-        lines += [f"\n## {section or 'Top level'}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
+        lines += [f"\n## {_title(section)}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
         lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
         for name, field in model.model_fields.items():
@@ -87,6 +88,13 @@ def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ty
     for name, field in model.model_fields.items():
         if (inner := section_of(field.annotation)) is not None:
             yield from sections(inner[1], f"{prefix}.{name}.{inner[0]}".strip("."))
+        elif get_origin(field.annotation) is tuple and section_of(get_args(field.annotation)[0]) is not None:
+            yield f"{prefix}.{name}[]".strip("."), get_args(field.annotation)[0]
+
+
+def _title(section: str) -> str:
+    """Return the heading of a section; of tables in a list, as TOML writes them."""
+    return f"[[{section.removesuffix('[]')}]]" if section.endswith("[]") else section or "Top level"
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
@@ -115,6 +123,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema and schema["type"] == "string":
         return f"text such as `{schema['examples'][0]}`"
     if schema["type"] == "array":
+        if "$ref" in schema.get("items", {}):
+            return "list of tables or texts"
         lists = {"string": "list of texts", "array": "list of points"}
         return lists.get(schema.get("items", {}).get("type"), "list of numbers")
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -125,6 +135,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
 
 
 def default_of(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "must be given"
     return "none" if value is None else f"`{json.dumps(value)}`"
 
 

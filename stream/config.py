@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import unicodedata
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
@@ -13,7 +15,9 @@ from arr_coc.errors import counted
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
-from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS
+from stream.options.schedule import EXAMPLE as SCHEDULE_EXAMPLE
+from stream.options.schedule import check_schedule
+from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -243,27 +247,33 @@ class MemoryConfig(Section):
     first: the picture sharpens while it stays still."""
 
 
-class StandingQueryConfig(Section):
-    """Standing query: a yes/no question that is checked again when something relevant changed. A change of its answer
-    is reported."""
+class WatchConfig(Section):
+    """Watch: a yes/no question that is checked again when something relevant changed (docs/watch.md). A `[[watch]]`
+    each; one that is text is its question."""
 
-    question: Annotated[
-        str | None,
-        Option("--until QUESTION", "End when the answer to this yes-or-no question is yes. [off]", without="demo"),
-    ] = Field(default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"'])
-    """The question, and the run ends when its answer is yes; no standing query when absent. See
-    docs/cli.md#standing-query."""
-    captions: bool = False
-    """Ask `answer.query` as well; otherwise the standing query is all that is asked."""
-    go_on: Annotated[
-        bool, Option("--go-on", "With --until: continue after a yes, and report each change.", without="demo")
-    ] = False
-    """Go on after a yes, and report each change of the answer; otherwise the run ends with the first yes."""
-    force: Annotated[bool, Option("--force", "With --until: run even if the model was not made for this source.")] = (
-        False
-    )
-    """Check also if the model only knows another world than the source shows, or has never seen a word of the
-    question; each check then says that it means nothing."""
+    question: str = Field(max_length=WATCH_CHARS_MAX, pattern=r"\S", examples=['"is there a red car?"'])
+    """The question."""
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$", examples=['"front_door"'])
+    """Name in events, topics and commands; made from the question when absent."""
+    threshold: float = Field(default=0.6, gt=0, le=1)
+    """Lowest probability of a yes."""
+    no_below: float | None = Field(default=None, ge=0, lt=1)
+    """Highest probability of a no; in between a check says nothing. 0.4 when absent, or `threshold` if that is less."""
+    sure: float = Field(default=0.95, ge=0.5, le=1)
+    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
+    next."""
+    certain: float = Field(default=0.1, ge=0, le=1)
+    """Least probability of yes and no together; below it a check says nothing."""
+    hold_s: float = Field(default=0.0, ge=0)
+    """Time for which the answer must stay yes before it is a match, in seconds."""
+    cooldown_s: float = Field(default=0.0, ge=0)
+    """Time after a match in which there is no other, in seconds."""
+    schedule: Annotated[str, AfterValidator(check_schedule)] | None = Field(default=None, examples=[SCHEDULE_EXAMPLE])
+    """Days and hours at which it is checked, with a time zone: `[DAYS] HH:MM-HH:MM [ZONE]`, several separated by `;`;
+    always when absent, and for a source that is not live."""
+    zone: str | None = Field(default=None, min_length=1, examples=['"porch"'])
+    """Name of the zone that it is about. Tokens show the zones of all questions of the run, or the whole picture if one
+    has none (docs/zones.md)."""
     every_s: float | None = Field(default=30.0, gt=0)
     """Longest time between checks, in seconds; none to check only on change."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
@@ -272,20 +282,49 @@ class StandingQueryConfig(Section):
     """Check at a scene cut, at a change of the picture's size or format, and when a lost source is back."""
     least_s: float = Field(default=0.25, ge=0)
     """Shortest time between checks, in seconds; a cut does not wait."""
-    yes_above: float = Field(default=0.6, ge=0.5, le=1)
-    """Lowest probability of a yes."""
-    no_below: float = Field(default=0.4, ge=0, le=0.5)
-    """Highest probability of a no; in between a check says nothing."""
-    sure: float = Field(default=0.95, ge=0.5, le=1)
-    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
-    next."""
-    certain: float = Field(default=0.1, ge=0, le=1)
-    """Least probability of yes and no together; below it a check says nothing."""
+    on_match: str | None = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
+    """Command that each match starts, in place of `output.on_match`."""
+    mqtt: bool = True
+    """Send the answer and matches to the broker of `output.mqtt`."""
+    webhook: bool = True
+    """Post matches to `output.webhook`."""
+    ends_run: bool = False
+    """End the run with the first match, as `--until` does."""
+    force: bool = False
+    """Check also if the model only knows another world than the source shows, or has never seen a word of the
+    question; each check then says that it means nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _question_alone(cls, value: object) -> object:
+        return {"question": value} if isinstance(value, str) else value
 
     @property
-    def alone(self) -> bool:
-        """True if it is the only question."""
-        return self.question is not None and not self.captions
+    def most_of_no(self) -> float:
+        """Highest probability of a no."""
+        return min(0.4, self.threshold) if self.no_below is None else self.no_below
+
+
+_NAME_CHARS = 40
+
+
+def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
+    """Return watches that all have names. Names made from different questions differ; given ones stay as they are."""
+    given = {watch.name for watch in watches if watch.name}
+    made: dict[str, str] = {}
+    resolved = []
+    for watch in watches:
+        name = watch.name
+        if not name:
+            plain = unicodedata.normalize("NFKD", watch.question.casefold()).encode("ascii", "ignore").decode()
+            first = name = re.sub(r"[^a-z0-9]+", "_", plain)[:_NAME_CHARS].strip("_") or "watch"
+            number = 1
+            while name in given or made.get(name, watch.question) != watch.question:
+                number += 1
+                name = f"{first[: _NAME_CHARS - 3]}_{number}"
+            made[name] = watch.question
+        resolved.append(watch.model_copy(update={"name": name}))
+    return tuple(resolved)
 
 
 class GlanceConfig(Section):
@@ -370,6 +409,8 @@ class AnswerConfig(Section):
         default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS
     )
     """The question or instruction."""
+    captions: bool = False
+    """Ask `query` beside the watches of `[[watch]]`; otherwise they are all that is asked. `-q` switches it on."""
     system: Annotated[
         str | None, Option("--system TEXT", "System prompt. [the model's own]", also="serve-answers", without="demo")
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
@@ -424,7 +465,6 @@ class AnswerConfig(Section):
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
-    until: StandingQueryConfig = StandingQueryConfig()
     glance: GlanceConfig = GlanceConfig()
     overview: Literal["auto", "keep", "drop"] = "auto"
     """Overview of a glance: part of what the answer is given (`keep`), or for the glance alone (`drop`). `auto` is what
@@ -536,11 +576,6 @@ class AnswerConfig(Section):
     def elsewhere(self) -> bool:
         """True if a server answers: another program of this project, or a model server."""
         return self.server is not None or self.api.url is not None
-
-    @property
-    def asked(self) -> str:
-        """First question: `query`, or the standing query if that is the only one."""
-        return self.until.question if self.until.question is not None and self.until.alone else self.query
 
 
 class NetworkConfig(Section):
@@ -812,8 +847,16 @@ class OutputConfig(Section):
     webhook: Annotated[
         str | None, Option("--webhook URL", "Post answers to this address, over HTTP. [off]", without="demo")
     ] = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
-    """Address that answers, changes of the answer to `answer.until`, outages and the summary are posted to. With the
-    environment variable ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
+    """Address that answers, matches of watches, outages and the summary are posted to. With the environment variable
+    ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
+    on_match: Annotated[
+        str | None,
+        Option("--on-match COMMAND", "Run a command for each match of a watch, without a shell. [off]", without="demo"),
+    ] = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
+    """Command that each match of a watch starts, without a shell: {watch}, {question}, {time}, {camera} and other
+    fields of the match are put into its words (docs/watch.md#commands)."""
+    on_match_limit_s: float = Field(default=30.0, gt=0)
+    """Time limit of such a command, in seconds; then it is killed."""
     overlay: Annotated[
         str | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
     ] = Field(default=None, min_length=1)
@@ -904,6 +947,15 @@ class Config(Section):
     answer: AnswerConfig = AnswerConfig()
     zones: dict[str, ZoneConfig] = Field(default_factory=dict)
     """Named parts of the picture."""
+    watch: Annotated[
+        tuple[WatchConfig, ...],
+        Option(
+            "--watch QUESTION",
+            "Report when the answer to a yes-or-no question is yes; repeatable. [off]",
+            without="demo",
+        ),
+    ] = Field(default=(), strict=False)
+    """Watches, as [[watch]] tables, or their questions (docs/watch.md)."""
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
@@ -912,6 +964,21 @@ class Config(Section):
     def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:
         """Polygons of the masked zones: a run that has some copies no packets of its source to an output."""
         return tuple(zone.polygon for zone in self.zones.values() if zone.mask)
+
+    @field_validator("watch", mode="after")
+    @classmethod
+    def _all_named(cls, watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
+        return named(watches)
+
+    @property
+    def watches_only(self) -> bool:
+        """True if watches are all that is asked."""
+        return bool(self.watch) and not self.answer.captions
+
+    @property
+    def asked(self) -> str:
+        """First question: `answer.query`, or that of the first watch if watches are all that is asked."""
+        return self.watch[0].question if self.watches_only else self.answer.query
 
 
 PORT_MAX = 65_535

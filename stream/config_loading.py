@@ -24,9 +24,9 @@ from arr_coc.qwen.quantisation import SMALL_DTYPES
 from arr_coc.resources import preset_folder, presets
 from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
-from stream.config import Config
+from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
-from stream.untrusted import CONFIG_BYTES_MAX
+from stream.untrusted import CONFIG_BYTES_MAX, WATCHES_MAX
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +40,9 @@ REMOVED_KEYS = {
     "answer.window.frames": "answer.window.frames was replaced; use answer.memory.frames",
     "answer.window.kept": "answer.window.kept was removed: the newest frames are shown; leave it out",
     "answer.window.on_cut": "answer.window.on_cut was removed: a cut drops the frames before it; leave it out",
+    "answer.until.captions": "answer.until.captions was replaced; use answer.captions",
+    "answer.until.go_on": "answer.until.go_on was replaced; use ends_run in a [[watch]] table, which is off by default",
+    "answer.until.yes_above": "answer.until.yes_above was replaced; use threshold in a [[watch]] table",
 }
 """Keys of an earlier version → message."""
 
@@ -47,6 +50,16 @@ ZONES, NAME = "zones", "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
 
 ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+REMOVED_SECTION = "answer.until."
+
+
+def removed(key: str) -> str | None:
+    """Return the message about a key of an earlier version; None for any other key."""
+    if key in REMOVED_KEYS or not key.startswith(REMOVED_SECTION):
+        return REMOVED_KEYS.get(key)
+    name = key.removeprefix(REMOVED_SECTION)
+    return f"{key} was replaced; use {name} in a [[watch]] table"
+
 
 PICTURE = "picture"
 """The way of encoding for a server with a separate API."""
@@ -68,7 +81,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     for layer in layers:
         for key, value in layer.values.items():
             if known_as(key) not in fields:
-                raise ConfigError(f"{layer.origin}: {REMOVED_KEYS.get(key) or _unknown(key, fields)}")
+                raise ConfigError(f"{layer.origin}: {removed(key) or _unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
@@ -139,13 +152,14 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
         if answer.memory.frames > 1:
             yield key, f"{needs}; leave answer.memory.frames at 1"
-        if answer.until.question is not None:
-            yield key, f"{needs}; leave --until out"
+        if config.watch:
+            yield key, f"{needs}; leave watches out"
     if answer.thinking != "off" and answer.when == "news":
         yield (
             "answer.thinking",
             f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
         )
+    yield from _watch_contradictions(config)
     yield from _zone_contradictions(config, origins)
     if answer.json_schema is not None and answer.choices is not None:
         yield "answer.choices", "answers have a schema or are one of several choices; leave --choices or --schema out"
@@ -178,20 +192,44 @@ def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator
             yield key, f"the zone {name!r} needs another name: 1 to 64 letters, digits, _ or -"
         if (problem := zone.problem) is not None:
             yield key, f"{ZONES}.{name} {problem}"
-    answer = config.answer
-    if answer.zone is None:
-        return
-    if answer.zone not in config.zones:
-        there = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
-        yield "answer.zone", f"answer.zone = {answer.zone} is no zone; {there}"
-    elif config.zones[answer.zone].mask:
-        yield "answer.zone", f"answer.zone = {answer.zone} is masked, so there is nothing to see; name another zone"
-    if answer.encode in SHOWS_ALL_TILES:
+    encode = config.answer.encode
+    asked = [("answer.zone", "answer.zone", config.answer.zone)]
+    asked += [("watch", f"watch {watch.name!r}: zone", watch.zone) for watch in config.watch]
+    for key, setting, zone_name in asked:
+        if zone_name is None:
+            continue
+        if zone_name not in config.zones:
+            there = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
+            yield key, f"{setting} = {zone_name} is no zone; {there}"
+        elif config.zones[zone_name].mask:
+            yield key, f"{setting} = {zone_name} is masked, so there is nothing to see; name another zone"
+        if encode in SHOWS_ALL_TILES:
+            yield (
+                key,
+                f"{setting} limits the tokens, and answer.encode = {encode} shows all tiles; give --encode sparse, "
+                "incremental or prune",
+            )
+
+
+def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    if len(config.watch) > WATCHES_MAX:
         yield (
-            "answer.zone",
-            f"answer.zone limits the tokens, and answer.encode = {answer.encode} shows all tiles; give --encode "
-            "sparse, incremental or prune",
+            "watch",
+            f"{len(config.watch)} watches are more than {WATCHES_MAX}, the most of a camera; leave some out",
         )
+    seen: dict[str, WatchConfig] = {}
+    for watch in config.watch:
+        if watch.name in seen:
+            same = seen[watch.name].question == watch.question
+            remedy = "leave one of them out, or give them different names" if same else "give them different names"
+            yield "watch", f"two watches are named {watch.name!r}; {remedy}"
+        if watch.most_of_no > watch.threshold:
+            yield (
+                "watch",
+                f"watch {watch.name!r}: no_below = {watch.no_below:g} is more than threshold = {watch.threshold:g}; "
+                "lower the one or raise the other",
+            )
+        seen[watch.name] = watch
 
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -415,14 +453,49 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
         key = next(k for n in range(len(parts), 0, -1) if known_as(k := ".".join(parts[:n])) in fields)
-        wrong.setdefault(key, []).append(item)
-    key, items = next(iter(wrong.items()))
+        wrong.setdefault(_place_in(key, item), []).append(item)
+    place, items = next(iter(wrong.items()))
+    key, _, rest = place.partition(" ")
+    origin, more = origins[key], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    if key == "watch" and rest:
+        return f"{origin}: {_invalid_watch(place, items)}{more}"
+    if key == "watch":
+        return f"{origin}: watch should be a list of questions or tables, got {_shown(items[0]['input'])}"
     field = fields[known_as(key)]
     accepted = [_accepted(item, field) for item in items] + (["be none"] if _may_be_none(field) else [])
-    value = items[0]["input"]
-    shown = f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"{origins[key]}: {key} should {', or '.join(accepted)}, got {shown}{more}"
+    return f"{origin}: {key} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{more}"
+
+
+def _place_in(key: str, item: ErrorDetails) -> str:
+    """Return the key of an error; for a watch with its number, from 1, and the watch's key: `watch 2 hold_s`."""
+    loc = item["loc"]
+    if key != "watch" or len(loc) < 2 or not isinstance(loc[1], int):
+        return key
+    return " ".join([key, str(loc[1] + 1), *(str(part) for part in loc[2:3])])
+
+
+def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
+    """Return the line about a wrong watch."""
+    item, keys = items[0], WatchConfig.model_fields
+    name = str(item["loc"][2]) if len(item["loc"]) > 2 else ""
+    where = place.removesuffix(f" {name}")
+    if item["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(keys)}"
+        return f"{where}: unknown key {name}; {hint}"
+    if item["type"] == "missing":
+        return f"{where}: it has no {name}; give {name} = 'is there a red car?'"
+    if name not in keys:
+        return f"{where} should be a question or a table of keys, got {_shown(item['input'])}"
+    if item["type"] == "value_error":
+        return f"{where}: {name} {item['ctx']['error']}"
+    accepted = list(dict.fromkeys(_accepted(one, keys[name]) for one in items))
+    accepted += ["be none"] if _may_be_none(keys[name]) else []
+    return f"{where}: {name} should {', or '.join(accepted)}, got {_shown(item['input'])}"
+
+
+def _shown(value: object) -> str:
+    return f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
 
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:

@@ -326,13 +326,15 @@ class YesNoTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class YesNoResult(Event, frozen=True, tag="look"):
-    """One look at a standing question. `trigger` is why it was taken.
+    """One look for a watch, named `watch`. `trigger` is why it was taken; the times are those of all watches that were
+    looked at with this frame.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
     that holds after it, "yes" or "no"; None before the first. `warning`: why the values mean nothing, if that is
     known.
     """
 
+    watch: str
     frame_index: int
     pts_s: float
     trigger: str
@@ -348,8 +350,9 @@ class YesNoResult(Event, frozen=True, tag="look"):
 
 
 class VerdictChanged(Event, frozen=True, tag="turned"):
-    """The answer to a standing question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
+    """The answer to a watch's question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
 
+    watch: str
     frame_index: int
     pts_s: float
     question: str
@@ -535,7 +538,7 @@ class Summary(Event, frozen=True, tag="summary"):
 
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
     operations of the answers all tokens of their frames would have taken; None without answers, or if the model
-    does not report it. `found`: whether the answer to the standing question was ever yes; None without a look for
+    does not report it. `found`: whether a watch matched; None without a look for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
     of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news,
     `invalid`: answers that did not fit their schema.

@@ -32,7 +32,7 @@ from arr_coc.budget import (
 from arr_coc.errors import counted
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.store.base import TextureView
-from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
     TextureArray,
@@ -41,6 +41,7 @@ from arr_coc.relevance.channels import (
     load_profile,
     texture_array,
 )
+from arr_coc.relevance.union import united_relevance
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileMotion
 
 log = logging.getLogger(__name__)
@@ -147,9 +148,11 @@ class StreamAllocator:
         self.on_device = self.options.on_device and suits_device(self.options, self._channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
+        self._others: list[CachedRelevance] = []
+        self._united: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
-        self._query: QueryEmbedding | None = None
+        self._queries: tuple[QueryEmbedding, ...] = ()
         self._memory: _EpochMemory | None = None
         self._last: FrameAllocation | None = None
         self._change = 1.0
@@ -161,22 +164,28 @@ class StreamAllocator:
 
     @property
     def question(self) -> str:
-        """The question, as text; empty before there is one."""
-        return "" if self._query is None else self._query.text
+        """The question, as text, or the first of several; empty before there is one."""
+        return self._queries[0].text if self._queries else ""
 
     @property
     def change(self) -> float:
         """Relevance-weighted share of tiles that changed since the last answer, in [0, 1]; 1 before the first one."""
         return self._change
 
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
-        when the model that was asked died and its successor gets the question."""
-        if self._query is not None and _is_same(self._query, query):
+    def set_query(self, query: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """Ask another question, or several about the same picture, of which each has a share of the tokens
+        (`united_relevance`): what answers to the old ones taught is forgotten. The same ones again change nothing, as
+        when the model that was asked died and its successor gets the questions."""
+        queries = (query, *others)
+        if len(queries) == len(self._queries) and all(map(_is_same, self._queries, queries)):
             return
-        self._query = query
+        self._queries = queries
         self._glances.reset()
         self._relevance.set_query(query)
+        self._others, self._united = [], None
+        for other in others:
+            if self._relevance.hears(other):  # to any other question the relevance is the same
+                self._others.append(self._relevance.copy_for(other))
         if self.group is not None:
             self.group.ask_anew()
         if self._memory is not None:
@@ -332,8 +341,8 @@ class StreamAllocator:
         this stream. For another thread, too."""
         options = replace(self.options, on_device=False, memory=None)
         copy = StreamAllocator(options, self._relevance.copy_of_realiser())
-        if self._query is not None:
-            copy.set_query(self._query)
+        if self._queries:
+            copy.set_query(*self._queries)
         return copy
 
     @torch.inference_mode()
@@ -384,6 +393,8 @@ class StreamAllocator:
             known = None if prior is None else prior.numpy()
             scored = memory.history.fill(texture, media_ns, looks.numpy(), known, self._relevance.question)
         realised = self._relevance.compute(scored, prior)
+        if self._others:
+            realised = self._unite([realised, *(other.compute(scored, prior) for other in self._others)])
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
@@ -391,6 +402,13 @@ class StreamAllocator:
         if self._floor is None:
             return relevance
         return torch.maximum(relevance, self._floor.to(relevance.device))
+
+    def _unite(self, maps: list[RelevanceMaps]) -> RelevanceMaps:
+        """The relevance for all questions; the same object for the same maps."""
+        done = self._united
+        if done is None or any(one is not before for one, before in zip(maps, done[0], strict=True)):
+            self._united = done = maps, united_relevance(maps)
+        return done[1]
 
     def _plan(
         self,
@@ -464,7 +482,7 @@ def suits_device(options: AllocatorOptions, channels: str) -> bool:
     and questions about a part of the picture.
     """
     on_device = options.strategy in STRATEGIES_ON_DEVICE and options.budget != ADAPTIVE
-    if options.zones is not None and options.zones.only is not None:
+    if options.zones is not None and options.zones.only:
         return False
     return channels == "core13" and not options.wide and on_device
 

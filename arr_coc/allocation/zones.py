@@ -18,11 +18,11 @@ class ZoneOptions:
 
     `weights`: each polygon with the factor of the relevance of its tiles, 0 or more. A tile counts by the share s that
     the polygon covers, so its factor is 1 + s·(factor − 1); those of polygons that overlap are multiplied. `only`: the
-    polygon that the question is about.
+    polygons that questions are about; none for the whole picture.
     """
 
     weights: tuple[tuple[Polygon, float], ...] = ()
-    only: Polygon | None = None
+    only: tuple[Polygon, ...] = ()
 
 
 class ZoneMaps:
@@ -34,11 +34,12 @@ class ZoneMaps:
         self._weighed: dict[str, tuple[torch.Tensor, TileGrid, torch.Tensor]] = {}
 
     def within(self, grid: TileGrid) -> torch.Tensor | None:
-        """Return the tiles that the question is about, bool [rows, cols] in host memory; None for all."""
-        return None if self.options.only is None else zone_tiles(self.options.only, grid)
+        """Return the tiles that questions are about, bool [rows, cols] in host memory; None for all."""
+        tiles = [zone_tiles(polygon, grid) for polygon in self.options.only]
+        return torch.stack(tiles).any(dim=0) if tiles else None
 
     def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
-        """Return a map float32 [rows, cols] times the weights of the tiles; 0 outside of what the question is about.
+        """Return a map float32 [rows, cols] times the weights of the tiles; 0 outside of what questions are about.
 
         The same map of this `name` as before gives the same tensor, so that what follows from it need not be made anew.
         """

@@ -148,7 +148,7 @@ class PreparedPrompt:
     [K, 3]. `segments`: numbers of visual tokens that were encoded together, in order. `appended_tokens` visual tokens
     were not in the cache, and `memory_tokens` of a group are before the question. `new_tokens` and `new_visual_tokens`
     of a group exclude tokens of earlier frames that had to be read again. `opens_thoughts`: the prompt ends inside
-    thoughts.
+    thoughts. `question`: tokens before the question, and its text position.
     """
 
     part: PromptPart
@@ -164,6 +164,7 @@ class PreparedPrompt:
     new_tokens: int = 0
     new_visual_tokens: int = 0
     opens_thoughts: bool = False
+    question: tuple[int, int] = (0, 0)
 
 
 def last_turn(qwen: QwenVL, pieces: Sequence[Ids | Packet]) -> Ids:
@@ -306,6 +307,7 @@ class PromptBuilder:
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
+        question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         return PreparedPrompt(
             part=part,
@@ -321,6 +323,7 @@ class PromptBuilder:
             new_visual_tokens=read.new_visual,
             memory_tokens=memory_tokens,
             opens_thoughts=self._opens_thoughts(at_once),
+            question=question,
         )
 
     def _in_one_run(
@@ -352,6 +355,7 @@ class PromptBuilder:
             for piece in pieces[len(cached) :]:
                 self._add_piece(part, piece)
                 part.mark(piece)
+        question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         on_encoded()
         places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
@@ -366,7 +370,14 @@ class PromptBuilder:
             regions=shown[-1].frame.regions[0],
             appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
             opens_thoughts=self._opens_thoughts(at_once),
+            question=question,
         )
+
+    def branch(self, prompt: PreparedPrompt, query: str) -> PromptPart:
+        """Return another question in the place of a prompt's own, answered without thoughts."""
+        part = PromptPart(self._qwen, *prompt.question)
+        part.text(self.question(query, at_once=True))
+        return part
 
     def _opens_thoughts(self, at_once: bool) -> bool:
         return not at_once and self._qwen.opens_thoughts(self.ids.after_query)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
+from arr_coc.qwen.attention import PROBED_TOKENS, united, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
@@ -41,17 +41,18 @@ Made = TypeVar("Made")
 class SlotQuestion:
     """A question about frames for a slot; packets as in `AnswerSession.answer`.
 
-    `vision`: incremental encoder of this client. `yes_no`: score the question, without decoding. `chat`: the whole
-    prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`: an earlier answer to it;
-    if each of its tokens has a probability of at least `same_above`, it is the answer again, without decoding.
-    `schema`: the answer fits it, unless it is cut off; `instruction`: text behind the question.
+    `vision`: incremental encoder of this client. `checks`: yes/no questions, of which `query` is the first, to score
+    without decoding, as many as read the frames only once. `chat`: the whole prompt, as in `AnswerSession.answer_chat`.
+    `history`: text before the question. `previous`: an earlier answer to it; if each of its tokens has a probability of
+    at least `same_above`, it is the answer again, without decoding. `schema`: the answer fits it, unless it is cut off;
+    `instruction`: text behind the question.
     """
 
     slot: int
     packets: Packet | Sequence[Packet]
     query: str
     vision: IncrementalEncoder | None = None
-    yes_no: bool = False
+    checks: Sequence[str] = ()
     chat: Sequence[Ids | Packet] | None = None
     history: str = ""
     previous: str | None = None
@@ -65,7 +66,7 @@ class SlotAnswer:
     """Answer of one slot, in progress or ended.
 
     `piece`: text that the last step completed; may be empty. `ended`: no more text follows; then `result` holds its
-    record, or `error` the exception. `score`: score of a yes/no question, which ends at once. `same`: probability of
+    record, or `error` the exception. `scores`: scores of yes/no questions, which end at once. `same`: probability of
     the least likely token of the question's `previous` answer.
     """
 
@@ -74,7 +75,7 @@ class SlotAnswer:
     ended: bool = False
     error: Exception | None = None
     result: AnswerResult | None = None
-    score: YesNoScore | None = None
+    scores: Sequence[YesNoScore] = ()
     same: float | None = None
 
 
@@ -202,11 +203,15 @@ class AnswerSession:
 
         Frames, their reuse and errors as in `answer`. Raises ModelError if the tokenizer has no token for yes or no.
         """
-        (answer,) = self.ask([SlotQuestion(0, packets, question, yes_no=True)])
+        (score,) = self.score_all(packets, [question])
+        return score
+
+    def score_all(self, packets: Packet | Sequence[Packet], questions: Sequence[str]) -> Sequence[YesNoScore]:
+        """Score several questions about the same frames, which are read once. Errors as `score_yes_no`."""
+        (answer,) = self.ask([SlotQuestion(0, packets, questions[0], checks=questions)])
         if answer.error is not None:
             raise answer.error
-        assert answer.score is not None
-        return answer.score
+        return answer.scores
 
     def glance(
         self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False, slot: int = 0
@@ -248,10 +253,11 @@ class AnswerSession:
                 self._fail(answer, error)
             return answers
         begun = []
-        for (question, answer, made), row in zip(prepared, logits, strict=True):
+        ends = logits.split([1 + len(made.branches) for _, _, made in prepared])
+        for (question, answer, made), (row, *others) in zip(prepared, ends, strict=True):
             constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
-            if question.yes_no:
-                self._fallible(answer, self._score, answer, made, row)
+            if question.checks:
+                self._fallible(answer, self._score, answer, made, [row, *others])
             elif question.previous is not None:
                 self._fallible(answer, self._compare, answer, made, row, question, constraint)
             if not answer.ended:
@@ -310,50 +316,66 @@ class AnswerSession:
 
     def _encode(self, questions: Sequence[SlotQuestion]) -> list[EncodedFrame | None]:
         """Return the frames that were encoded together, by question; None for frames to encode one by one."""
-        together = [index for index, question in enumerate(questions) if self._is_packable(question)]
+        together = [
+            index
+            for index, question in enumerate(questions)
+            if self.options.encode == "sparse"
+            and isinstance(packet := question.packets, TokenPacket)
+            and not (packet.overview or packet.place)
+            and not self.slots[question.slot].prompts.knows(packet)
+        ]
         frames: dict[int, EncodedFrame | None] = {}
         if len(together) > 1:
             packets = [questions[index].packets for index in together]
             frames = dict(zip(together, encode_packed(self.qwen, packets), strict=True))  # type: ignore[arg-type]
         return [frames.get(index) for index in range(len(questions))]
 
-    def _is_packable(self, question: SlotQuestion) -> bool:
-        packet = question.packets
-        if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview or packet.place:
-            return False
-        return not self.slots[question.slot].prompts.knows(packet)
-
     def _prepare(self, question: SlotQuestion, frame: EncodedFrame | None, began_s: float) -> PreparedQuestion:
         slot = self.slots[question.slot]
         if question.vision is not None:
             slot.vision = question.vision
-        if question.yes_no:
+        if question.checks:
             _ = self.yes_no, self.qwen.yes_no_calibration
         if question.schema is not None:
             self.decoder.grammars.constraint(question.schema)  # compiled here, an error is that of this question alone
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
-        texts, at_once = (question.query, question.history, question.instruction), question.yes_no
+        texts = question.query, question.history, question.instruction, question.checks
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, *texts, at_once=at_once)
+            return slot.prepare(question.packets, *texts)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, *texts, at_once=at_once)
+            made = slot.prepare(question.packets, *texts)
         made.record.started_s = began_s  # the shared encoding pass counts in full for each question
         return made
 
     def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
-        """Prefill N prompts into their slots and return the logits [N, vocabulary] after them."""
+        """Prefill prompts into their slots; return the logits [ends, vocabulary] after each and its branches."""
         parts = [
-            PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe)
+            PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe, question.branches)
             for slot, question in prompts
         ]
         alone = len(parts) == 1 and not self._open
         return prefill_alone(self.qwen, parts[0]) if alone else prefill_packed(self.qwen, parts)
 
-    def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor) -> None:
-        score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
+    def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: Sequence[torch.Tensor]) -> None:
+        """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
+        slot, tokens, calibration = self.slots[answer.slot], self.yes_no, self.qwen.yes_no_calibration
+        scores = [score_logits(row, tokens, calibration) for row in logits]
         question.record.decoded()
-        answer.result, answer.score, answer.ended = self.slots[answer.slot].conclude(question), score, True
+        answer.result = slot.conclude(question)
+        rest = question.checks[len(scores) :]
+        feedback = [] if answer.result.feedback is None else [answer.result.feedback]
+        for check in rest:
+            made = slot.prepare(question.frames, check, checks=[check])
+            row = prefill_alone(self.qwen, PromptToPrefill(made.prompt.part, slot.prompts.cache, made.probe))[0]
+            scores.append(score_logits(row, tokens, calibration))
+            feedback += [] if (one := slot.feedback_of(made)) is None else [one]
+        if rest:
+            prefill_ms = (time.perf_counter() - question.record.encoded_s) * 1e3
+            slot.last = answer.result = replace(
+                answer.result, prefill_ms=prefill_ms, feedback=united(feedback) if feedback else None
+            )
+        answer.scores, answer.ended = scores, True
 
     def _compare(
         self,

@@ -117,7 +117,7 @@ class QwenAnswerModel:
             )
         return qwen.embed_query(query)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Return the words of the query that a model of a small world has never seen.
 
         Raises ModelError if the tokenizer has no token for yes or no, or the calibration cannot be used, and
@@ -176,12 +176,12 @@ class QwenAnswerModel:
             shown,
             question.query,
             vision=self._vision(client),
-            yes_no=question.yes_no,
+            checks=question.checks,
             history=self._fitting_history(question, slot, shown),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
-            schema=None if question.yes_no else question.schema,
-            instruction="" if question.yes_no else self._instruction(question.schema),
+            schema=None if question.checks else question.schema,
+            instruction="" if question.checks else self._instruction(question.schema),
         )
 
     def _instruction(self, schema: AnswerSchema | None) -> str:
@@ -220,8 +220,7 @@ class QwenAnswerModel:
         """Copy an answer's progress to its question."""
         question = self._questions[answer.slot]
         question.piece, question.ended, question.error = answer.piece, answer.ended, answer.error
-        if answer.score is not None:
-            question.score = answer.score.yes, answer.score.mass
+        question.scores = tuple((score.yes, score.mass) for score in answer.scores)
         if answer.result is not None:
             extent = self._session.qwen.extent(question.packet.grid)
             notice = self._answer_notice(question.client, answer.result)

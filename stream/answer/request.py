@@ -16,11 +16,13 @@ from typing import TypeAlias
 from msgspec import structs
 
 from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import counted
 from arr_coc.qwen.grounding import GROUNDED
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.detections import DetectionReader
 from stream.answer.memory import SentGroup
 from stream.answer.side import SIDE
+from stream.answer.triggers import Check
 from stream.errors import TransportError
 from stream.events import (
     Answer,
@@ -65,8 +67,8 @@ REPEATS_MAX = 2
 class ClientOptions:
     """Options of a client of the answer server.
 
-    `encode`: encoding of the packets; `standing_query`: query that is evaluated with every packet. `reconnect`: look
-    for another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
+    `encode`: encoding of the packets; `watches`: questions that may be evaluated with them. `reconnect`: look for
+    another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
     for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
@@ -74,7 +76,7 @@ class ClientOptions:
     """
 
     encode: str = "sparse"
-    standing_query: str | None = None
+    watches: tuple[str, ...] = ()
     reconnect: bool = False
     resend_after_loss: bool = False
     persistent: bool = False
@@ -160,7 +162,8 @@ def words_of(text: str) -> list[str]:
 class AnswerRequest:
     """Packet that was or is to be sent, and the state of its answer.
 
-    Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that result was emitted.
+    `checks` are evaluated first, and without `wants_answer` it ends with their results; `yes_no_reported`: these were
+    emitted.
     `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this request
     verifies. `text`: the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history`:
     earlier answers, put before the question. `previous`: the previous answer; no text is emitted while the answer may
@@ -172,7 +175,7 @@ class AnswerRequest:
     packet: TokenPacket | FramePacket
     trigger: str
     wants_answer: bool = True
-    yes_no_trigger: str = ""
+    checks: tuple[Check, ...] = ()
     yes_no_reported: bool = False
     shadow: FramePacket | None = None
     verifies: Answer | None = None
@@ -192,6 +195,11 @@ class AnswerRequest:
         """Stamp of the request's frame."""
         return self.packet.stamp
 
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Questions of the checks, each once."""
+        return tuple(dict.fromkeys(check.question for check in self.checks))
+
     def restart(self) -> None:
         """Discard the received part of the answer, which is generated again from its beginning."""
         self.first_text_ns, self.text, self.deltas, self.emitted = None, "", 0, 0
@@ -202,26 +210,39 @@ class AnswerRequest:
         event = AnswerDeltaEvent(answer=self.number, text=text, pts_s=self.stamp.media_ns / NS_PER_S)
         return [event] if text else []
 
-    def to_yes_no_event(self, reply: YesNoReply, query: str, now_ns: int) -> YesNoResult:
-        """Return the result of the standing query as an event without a verdict, which StandingQuery adds."""
+    def to_yes_no_events(self, reply: YesNoReply, now_ns: int) -> list[YesNoResult]:
+        """Return the results of the checks as events without verdicts, which watches add.
+
+        Raises TransportError if there are more or fewer than were asked for.
+        """
+        questions = self.questions
+        if len(reply.scores) != len(questions):
+            asked = counted(len(questions), "check")
+            raise TransportError(f"the answer server sent {counted(len(reply.scores), 'result')} of {asked}")
+        scores = dict(zip(questions, reply.scores, strict=True))
         stamp = self.stamp
-        return YesNoResult(
-            frame_index=stamp.frame_index,
-            pts_s=stamp.media_ns / NS_PER_S,
-            trigger=self.yes_no_trigger,
-            question=query,
-            yes=reply.yes,
-            certain=reply.certain,
-            holds=None,
-            tokens_used=reply.tokens_used,
-            tokens_total=self.packet.grid.tiles,
-            kept_bytes=reply.kept_bytes,
-            timing=YesNoTiming(
-                encode_ms=reply.encode_ms,
-                prefill_ms=reply.prefill_ms,
-                total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
-            ),
+        timing = YesNoTiming(
+            encode_ms=reply.encode_ms,
+            prefill_ms=reply.prefill_ms,
+            total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
         )
+        return [
+            YesNoResult(
+                watch=check.watch,
+                frame_index=stamp.frame_index,
+                pts_s=stamp.media_ns / NS_PER_S,
+                trigger=check.trigger,
+                question=check.question,
+                yes=scores[check.question].yes,
+                certain=scores[check.question].certain,
+                holds=None,
+                tokens_used=reply.tokens_used,
+                tokens_total=self.packet.grid.tiles,
+                kept_bytes=reply.kept_bytes,
+                timing=timing,
+            )
+            for check in self.checks
+        ]
 
     def to_shadow_event(self, reply: AnswerReply, schema: AnswerSchema | None = None) -> ShadowCheck | None:
         """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
@@ -359,13 +380,21 @@ class AnswerHistory:
         return self._schema.text_of(answer.fields)
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedWatch:
+    """Question of a watch as the server knows it; `unseen_words` as in `WatchAccepted`."""
+
+    embedding: QueryEmbedding
+    unseen_words: tuple[str, ...]
+
+
 class RequestTracker:
     """The open request and the open glance, at most one of each: replies become outcomes, and entries of the journal.
 
     `request` and `glance` are the open ones, `next_number` is the number of the next answer. `lost_answers` and
     `lost_glances` count those lost with a server, or too late for their turn; `cancelled_answers` those that a cut made
-    stale. `group` is the sent part of a group of pictures, `history` the answers so far. Unusable feedback is an error
-    among the outcomes; its answer stays valid.
+    stale. `group` is the sent part of a group of pictures, `history` the answers so far, `watches` what may be checked.
+    Unusable feedback is an error among the outcomes; its answer stays valid.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -377,6 +406,7 @@ class RequestTracker:
         self.group = SentGroup(resends=options.resend_after_loss)
         self.history = AnswerHistory(options.history, options.same_above, options.schema)
         self._detections = DetectionReader(options.source_px)
+        self.watches: dict[str, AcceptedWatch] = {}
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0
@@ -456,7 +486,7 @@ class RequestTracker:
         """Drop the answer that is being generated; `by` is the cause, `new` the first frame after it. Returns the
         event.
 
-        Returns None if no answer is being generated: a verification of another answer, and a standing query alone, go
+        Returns None if no answer is being generated: a verification of another answer, and checks alone, go
         on. Later replies to a cancelled request are ignored.
         """
         request = self.request
@@ -484,18 +514,16 @@ class RequestTracker:
         return [] if may_repeat else request.emit_text()
 
     def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
-        """Process the result of the standing query. A repeated request is evaluated again, but reported once."""
+        """Process the results of the checks. A repeated request is evaluated again, but reported once."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
-        if self._options.standing_query is None:
-            raise TransportError("the answer server sent a yes/no result, and there is no standing query")
+        events = request.to_yes_no_events(reply, now_ns)
         feedback = _feedback_or_error(reply, received, request.packet)
         if not request.wants_answer:
             self.request = None
         reported, request.yes_no_reported = request.yes_no_reported, True
-        event = None if reported else request.to_yes_no_event(reply, self._options.standing_query, now_ns)
-        return [outcome for outcome in (event, feedback) if outcome is not None]
+        return [*([] if reported else events), *([] if feedback is None else [feedback])]
 
     def on_answer(self, reply: AnswerReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the complete answer. If it is to be verified, open a request with its whole frame."""

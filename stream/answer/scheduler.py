@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
 from stream.answer.side import RUN_OVER, SIDE, SideQuestions
-from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
@@ -43,7 +43,10 @@ CANCEL_OFF = "cancel-off"
 
 NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
 
-WATCHES_ONLY = "this run has only a standing query; give -q beside --until to ask other questions"
+WATCHES_ONLY = "this run has only watches; give -q beside them to ask other questions"
+
+BESIDE = "beside"
+"""Trigger of a check that was not due, and is made with another watch's packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ class SchedulePolicy:
     the world of a model of drawn scenes. `shadow_every`: one of this many answers is verified by another about the
     whole frame. `cancel_on_cut`: a cut cancels the answer that is being generated; without effect in lockstep.
     `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
-    model keeps, if it keeps any; `memory_required`: report a model that keeps none.
+    model keeps, if it keeps any; `memory_required`: report a model that keeps none. `watches`: standing questions,
+    `watches_only`: nothing else is asked; `matches`: the number of matches before this process. `wall_s`: returns the
+    Unix time that schedules count; None if they do not.
     """
 
     triggers: AnswerTriggerOptions
@@ -64,7 +69,10 @@ class SchedulePolicy:
     source_is_drawn: bool
     silence_limit_s: float
     connect_limit_s: float | None = None
-    standing_query: StandingQueryOptions | None = None
+    watches: tuple[WatchRules, ...] = ()
+    watches_only: bool = False
+    matches: int = 0
+    wall_s: Callable[[], float] | None = None
     shadow_every: int | None = None
     cancel_on_cut: bool = False
     glances: bool = False
@@ -74,15 +82,16 @@ class SchedulePolicy:
     @property
     def follows_change(self) -> bool:
         """True if the amount of change makes an answer or a check due."""
-        standing = self.standing_query
-        return self.triggers.on_change is not None or (standing is not None and standing.triggers.on_change is not None)
+        return self.triggers.on_change is not None or any(
+            watch.triggers.on_change is not None for watch in self.watches
+        )
 
 
 class AnswerObserver(Protocol):
     """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances."""
 
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
-        """A query is in force; its model may have changed."""
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """A query is in force, beside `others` of watches; its model may have changed."""
         ...
 
     def on_feedback(self, feedback: Feedback) -> None:
@@ -114,7 +123,7 @@ class AnswerObserver(Protocol):
         ...
 
     def on_yes_no(self) -> None:
-        """The standing query is evaluated with the newest frame."""
+        """Watches are evaluated with the newest frame."""
         ...
 
     def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
@@ -160,9 +169,9 @@ class AnswerScheduler:
         self._observer = observer
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
-        self._standing = None if policy.standing_query is None else StandingQuery(policy.standing_query)
+        self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
         self._sides = SideQuestions()
-        self._answers_queries = policy.standing_query is None or not policy.standing_query.only_query
+        self._answers_queries = not policy.watches_only
         self._lost_answers = self._answers = 0
         self._glances = self._stale_glances = 0
         self._model_known = self._finishing = False
@@ -239,8 +248,10 @@ class AnswerScheduler:
             self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
         if self._answers_queries:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
-        if self._standing is not None:
-            self._standing.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
+        if self._watches:
+            at = stamp.frame_index, stamp.media_ns / NS_PER_S
+            matches = self._watches.observe(time_ns, at, change=change_since_look, cut=cut, discontinuity=discontinuity)
+            self._emit_results(matches)
         if self._policy.lockstep:
             self._finish_side_questions()
             self._ask_and_wait()
@@ -262,8 +273,7 @@ class AnswerScheduler:
         self._finish_side_questions()
         if last_answer:
             self._triggers.finish()
-            if self._standing is not None:
-                self._standing.triggers.finish()
+            self._watches.finish()
             self._ask_and_wait()
         self._wait_for(lambda: not self.client.busy)
         self.client.leave()
@@ -285,8 +295,7 @@ class AnswerScheduler:
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
         if client.requests.lost_answers > self._lost_answers:
-            if self._standing is not None:
-                self._standing.triggers.retry()
+            self._watches.retry()
             self._emit(self._sides.lose())
         self._lost_answers = client.requests.lost_answers
         self._ask_aside()
@@ -313,11 +322,8 @@ class AnswerScheduler:
             self._observer.on_feedback(outcome)
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
-        elif self._standing is not None and isinstance(outcome, YesNoResult):
-            for event in self._standing.update(outcome):
-                self._observer.on_event(event)
-                if self._standing.is_finished(event):
-                    self._control.end(FOUND)
+        elif isinstance(outcome, YesNoResult):
+            self._emit_results(self._watches.update(outcome))
         else:
             aside = self._sides.events_of(outcome)
             self._emit([outcome] if aside is None else aside)
@@ -338,13 +344,19 @@ class AnswerScheduler:
         if self.client.ready and not self.client.busy and (query := self._sides.next_query(self._query)) is not None:
             self.client.set_query(query)
 
+    def _emit_results(self, events: Sequence[Event]) -> None:
+        """Emit the events of watches, one of which may end the run."""
+        for event in events:
+            self._observer.on_event(event)
+            if self._watches.ends_run(event):
+                self._control.end(FOUND)
+
     @property
     def _due(self) -> bool:
-        """True if an answer or an evaluation of the standing query is due."""
+        """True if an answer or a check of a watch is due."""
         if self._sides.holds:
             return self._sides.due
-        standing = self._standing is not None and self._standing.triggers.due is not None
-        return standing or self._triggers.due is not None
+        return self._watches.due or self._triggers.due is not None
 
     def _on_query(self, embedding: QueryEmbedding) -> None:
         """Note the query that is in force from now on, and its model, which may be another one: an answer is due at
@@ -354,8 +366,9 @@ class AnswerScheduler:
         """
         hello = self.client.hello
         assert hello is not None
-        self._check_standing_query(hello)
-        self._observer.on_model(hello, embedding)
+        self._check_watches(hello)
+        others = (watch.embedding for watch in self.client.watches.values())
+        self._observer.on_model(hello, embedding, *(one for one in others if one.text != embedding.text))
         aside = self._sides.accept(embedding.text)
         if self._model_known:
             if aside:
@@ -385,7 +398,7 @@ class AnswerScheduler:
             self._observer.on_glance(glance)
 
     def _cancel_stale_answer(self, new: FrameStamp, by: str) -> None:
-        """Cancel the answer about frames before `new`; a standing query that was evaluated with it is due again."""
+        """Cancel the answer about frames before `new`; watches that were evaluated with it are due again."""
         event = self.client.cancel_answer(new, by)
         if event is None:
             return
@@ -394,19 +407,16 @@ class AnswerScheduler:
             self._sides.send_again()
         else:
             self._observer.on_event(event)
-        if self._standing is not None:
-            self._standing.triggers.retry()
+        self._watches.retry()
 
-    def _check_standing_query(self, hello: ServerHello) -> None:
-        """Raise ConfigError if the model cannot evaluate the standing query; if forced, all results get a warning."""
-        if self._standing is None:
-            return
-        doubt = doubt_about(
-            hello.model_id, hello.known_world, hello.unseen_words, knows_source=self._policy.source_is_drawn
-        )
-        if doubt is not None and not self._standing.options.force:
-            raise ConfigError(doubt.refusal)
-        self._standing.warning = None if doubt is None else doubt.warning
+    def _check_watches(self, hello: ServerHello) -> None:
+        """Raise ConfigError if the model cannot evaluate a watch; if forced, all of its results get a warning."""
+        for watch in self._watches:
+            unseen = self.client.watches[watch.options.question].unseen_words
+            doubt = doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._policy.source_is_drawn)
+            if doubt is not None and not watch.options.force:
+                raise ConfigError(doubt.refusal)
+            watch.warning = None if doubt is None else doubt.warning
 
     def _has_turn(self) -> bool:
         self.client.request_turn(self._clock.now_ns())
@@ -478,9 +488,8 @@ class AnswerScheduler:
         aside = self._sides.due
         wants_answer = aside or self._triggers.due is not None
         trigger: str = SIDE if aside else self._triggers.fire() if wants_answer else ""
-        yes_no_trigger: str = ""
-        if self._standing is not None:
-            yes_no_trigger = self._standing.triggers.fire() or trigger
+        checks = self._watches.fire(trigger or BESIDE)
+        if checks:
             self._observer.on_yes_no()
         answers_own = wants_answer and not aside
         shadow = self._observer.make_full_packet() if answers_own and self._shadow_due() else None
@@ -489,7 +498,7 @@ class AnswerScheduler:
             trigger,
             self._clock.now_ns(),
             wants_answer=wants_answer,
-            yes_no_trigger=yes_no_trigger,
+            checks=checks,
             shadow=shadow,
         )
         self.connection.flush()  # before the observer's work, which may take milliseconds

@@ -252,9 +252,7 @@ def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *
     if refused or any(error is not None for error in errors):
         return FAILED
     statuses = [
-        INTERRUPTED
-        if outcome.summary is None
-        else exit_status(outcome.summary, watching=camera.config.answer.until.question is not None)
+        INTERRUPTED if outcome.summary is None else exit_status(outcome.summary, watching=bool(camera.config.watch))
         for camera, outcome in zip(cameras, outcomes, strict=True)
     ]
     return INTERRUPTED if INTERRUPTED in statuses else min(statuses)

@@ -14,7 +14,8 @@ BEHAVIOUR = "Behaviour"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
     "Question": (
-        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory.", "answer.until."),
+        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory."),
+        *("watch", "until", "go_on", "force", "output.on_match"),
     ),
     "Tokens": (
         *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
@@ -37,7 +38,7 @@ order, too. The first group that fits counts, so a new option has its group by i
 
 MOST_USED = {
     "caption": "query model api output every budget start duration heatmap resume",
-    "watch": "query model api output web every budget until for_time set",
+    "watch": "query model api output web every budget watch for_time set",
     "fleet": "query model api output every budget for_time metrics_port mqtt ray",
     "web": "query model api every budget any_source compare_model web_control web_token set",
     "bench": "runs limit against against_set json_path png_path query model budget set",

@@ -37,6 +37,7 @@ from stream.errors import (
 )
 from stream.options.extra import SCHEMA
 from stream.sinks.checks import check_outputs
+from stream.sinks.on_match import commands_of
 from stream.sinks.output_file import check_distinct
 from stream.sinks.types import output_files, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
@@ -110,12 +111,12 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
                 report_error(str(error))
                 statuses.append(FAILED)
                 continue
-            statuses.append(exit_status(summary, watching=config.answer.until.question is not None))
+            statuses.append(exit_status(summary, watching=bool(config.watch)))
             if statuses[-1] == INTERRUPTED:
                 return INTERRUPTED
     if FAILED in statuses:
         return FAILED
-    return min(statuses)  # with a standing question: 0 if one of them found it
+    return min(statuses)  # with watches: 0 if one of them matched
 
 
 def placed(output: OutputConfig, name: str) -> OutputConfig:
@@ -166,6 +167,7 @@ def check_run(config: Config, *, far: bool = False) -> None:
         sink.require(config.output)
         if sink.check is not None:
             sink.check(config)
+    commands_of(config)
     if config.output.record is not None:
         _check_record(config.output.record)
     if not far:

@@ -17,6 +17,7 @@ from stream.events import (
     ClipWritten,
     Cut,
     Event,
+    Match,
     MemorySummary,
     Notice,
     Outage,
@@ -122,6 +123,8 @@ class EventText:
             return f"the answer at {self._clock(event.pts_s)} does not fit the schema: {event.reason}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
+        if isinstance(event, Match):
+            return f"match {event.match} at {self._clock(event.pts_s)}: {event.watch}"
         if isinstance(event, Restarted):
             so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"

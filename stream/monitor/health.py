@@ -114,9 +114,9 @@ class RunMonitor:
         self._stall_limit_s = max(2.0, config.capture.stall_s)  # a stream is not called stalled before this
         self._config = config
         self._run: RunHandle | None = None
-        self._started = Started(source="", model="", query=config.answer.asked, backend="")
+        self._started = Started(source="", model="", query=config.asked, backend="")
         self._known_world: str | None = None
-        self._query = config.answer.asked
+        self._query = config.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
         self._progress_ns = self._start_ns

@@ -26,6 +26,7 @@ from stream.events import (
     Event,
     FrameReady,
     Glance,
+    Match,
     MemorySummary,
     Outage,
     PictureChanged,
@@ -223,8 +224,8 @@ class RunStatistics:
                 totals.discontinuities += 1
             elif isinstance(event, Skipped):
                 totals.skipped += event.count
-            elif isinstance(event, YesNoResult):
-                self._found = self._found or event.holds == "yes"
+            elif isinstance(event, (YesNoResult, Match)):
+                self._found = self._found or isinstance(event, Match)
             elif isinstance(event, ShadowCheck):
                 totals.checks += 1
                 totals.checks_same += event.same

@@ -21,6 +21,9 @@ STATE_CHARS_MAX = 255
 UNKNOWN = b"None"
 """State that Home Assistant shows as unknown."""
 
+MATCH = "match"
+"""Type of the event that a match is in Home Assistant."""
+
 ONLINE, OFFLINE = b"online", b"offline"
 
 
@@ -34,12 +37,12 @@ class MqttMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """Topics of the run called `name`, all under arr_coc/NAME. `until`: the run has a standing question; `ask`: it
+    """Topics of the run called `name`, all under arr_coc/NAME. `watches`: names and questions of its watches; `ask`: it
     takes questions; `picture`: it sends pictures; `schema`: its answers have fields; `clips`: it writes pictures of
     matches."""
 
     name: str
-    until: bool = False
+    watches: tuple[tuple[str, str], ...] = ()
     ask: bool = False
     picture: bool = True
     schema: AnswerSchema | None = None
@@ -60,15 +63,17 @@ class RunTopics:
         """Boxes and points of an answer that has some, as in a .jsonl."""
         return self._of("detections")
 
-    @property
-    def verdict(self) -> str:
-        """`ON`, `OFF` or `None`: the answer to the standing question."""
-        return self._of("until")
+    def verdict(self, watch: str) -> str:
+        """`ON`, `OFF` or `None`: the answer to a watch's question."""
+        return self._of(f"watch/{watch}")
 
-    @property
-    def verdict_details(self) -> str:
-        """The last check of the standing question, as in a .jsonl."""
-        return self._of("until/details")
+    def verdict_details(self, watch: str) -> str:
+        """The last check of a watch, as in a .jsonl."""
+        return self._of(f"watch/{watch}/details")
+
+    def match(self, watch: str) -> str:
+        """Each match of a watch, as in a .jsonl, with `event_type`, as Home Assistant's events have it."""
+        return self._of(f"watch/{watch}/match")
 
     @property
     def question(self) -> str:
@@ -113,9 +118,9 @@ class RunTopics:
         """Return the message of the current question, cut to the limit of a state."""
         return MqttMessage(self.question, cut_to(text, STATE_CHARS_MAX).encode("utf-8", "replace"), retain=True)
 
-    def set_verdict(self, holds: str | None) -> MqttMessage:
-        """Return the message of the standing question's answer; None if it is unknown."""
-        return MqttMessage(self.verdict, {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
+    def set_verdict(self, watch: str, holds: str | None) -> MqttMessage:
+        """Return the message of the answer to a watch's question; None if it is unknown."""
+        return MqttMessage(self.verdict(watch), {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
 
     def discovery(self, prefix: str, version: str) -> MqttMessage:
         """Return Home Assistant's discovery message, which also removes the components that this run lacks."""
@@ -156,13 +161,9 @@ class RunTopics:
                 "enabled_by_default": False,
             },
             **self._fields(),
-            "until": {
-                "platform": "binary_sensor",
-                "name": "Condition",
-                "state_topic": self.verdict,
-                "json_attributes_topic": self.verdict_details,
-                "wanted": self.until,
-            },
+            "until": {"platform": "binary_sensor", "wanted": False},  # of an earlier version
+            **{f"watch_{name}": self._verdict_sensor(name, question) for name, question in self.watches},
+            **{f"match_{name}": self._match_event(name, question) for name, question in self.watches},
             "question": {
                 "platform": "text",
                 "name": "Question",
@@ -221,6 +222,23 @@ class RunTopics:
         return {
             f"field_{_id_of(name)}": {"name": name, "state_topic": self.answer, **_field_sensor(name, node)}
             for name, node in self.schema.fields.items()
+        }
+
+    def _verdict_sensor(self, watch: str, question: str) -> dict[str, Any]:
+        return {
+            "platform": "binary_sensor",
+            "name": cut_to(question, STATE_CHARS_MAX),
+            "state_topic": self.verdict(watch),
+            "json_attributes_topic": self.verdict_details(watch),
+        }
+
+    def _match_event(self, watch: str, question: str) -> dict[str, Any]:
+        return {
+            "platform": "event",
+            "name": cut_to(f"Match: {question}", STATE_CHARS_MAX),
+            "icon": "mdi:bell-ring",
+            "state_topic": self.match(watch),
+            "event_types": [MATCH],
         }
 
     def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:

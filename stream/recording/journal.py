@@ -304,8 +304,8 @@ def _obstacle(config: Config) -> str | None:
         )
     if config.answer.api.url is not None and config.answer.memory.frames > 1:
         return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
-    if config.answer.until.question is not None:
-        return "--resume is incompatible with --until: a journal has no yes/no checks"
+    if config.watch:
+        return "--resume is incompatible with watches and --until: a journal has no yes/no checks"
     if config.answer.shadow_every is not None:
         return "--resume is incompatible with answer.shadow_every: shadow checks are not repeated"
     if config.source == "-":

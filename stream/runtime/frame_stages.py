@@ -26,6 +26,7 @@ from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerScheduler
 from stream.answer.server import AnswerServer
+from stream.answer.triggers import WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl, describe
@@ -122,9 +123,9 @@ class FrameStages:
     """Frame worker in threads of this process, with its own answer stage or process if it is given none.
 
     Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
-    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues,
-    `initial_verdict` the answer to its standing query. `pictures_to`: addresses at which viewers of live pictures are
-    served, if not in this process; `first_frame`: number of frames of the workers before.
+    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues, `watches` the
+    states of its watches. `wall_s` returns the Unix time that schedules count. `pictures_to`: addresses at which
+    viewers of live pictures are served, if not in this process; `first_frame`: number of frames of the workers before.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class FrameStages:
         endpoint: AnswerEndpoint | None = None,
         overlays: SlotTable[AllocationOverlay] | None = None,
         journal: Journal | None = None,
-        initial_verdict: bool | None = None,
+        watches: WatchStates | None = None,
+        wall_s: Callable[[], float] = time.time,
         pictures_to: PictureEndpoints | None = None,
         first_frame: int = 0,
     ) -> None:
@@ -155,7 +157,7 @@ class FrameStages:
         with ExitStack() as stack:
             stack.callback(self._source.close)
             self._info = info = self._source.describe()
-            self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
+            self._plan = RunPlan.of(config, info, journal=journal, watches=watches, wall_s=wall_s)
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
         self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None

@@ -129,7 +129,7 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
             MonotonicClock(),
             model_loader=worker.model_loader,
             endpoint=_answer_endpoint(worker, transport),
-            initial_verdict=worker.initial_verdict,
+            watches=worker.watches,
             pictures_to=worker.pictures_to,
             first_frame=worker.first_frame,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -19,12 +21,20 @@ from stream.answer.latency import LatencyController, target_off
 from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
-from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
+from stream.answer.triggers import (
+    AnswerTriggerOptions,
+    VerdictThresholds,
+    WatchRules,
+    WatchState,
+    WatchStates,
+    YesNoTriggerOptions,
+)
 from stream.clock import Clock
-from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, StandingQueryConfig
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, WatchConfig
 from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
+from stream.options.schedule import Schedule
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import takes_pictures
@@ -69,12 +79,19 @@ class RunPlan:
 
     @classmethod
     def of(
-        cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, initial_verdict: bool | None = None
+        cls,
+        config: Config,
+        info: SourceInfo,
+        *,
+        journal: Journal | None = None,
+        watches: WatchStates | None = None,
+        wall_s: Callable[[], float] = time.time,
     ) -> RunPlan:
         """Makes the plan from the configuration and the source.
 
-        `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
-        Raises ConfigError for a detector's address that cannot be used.
+        `journal` holds the answers of a run that this one continues, `watches` the states of its watches.
+        `wall_s` returns the Unix time that schedules count. Raises ConfigError for a detector's address that cannot be
+        used.
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime
@@ -91,10 +108,10 @@ class RunPlan:
             allocator=_allocator_options(config, paced=paced),
             allocate=_allocate_policy(config, live=info.live, even=paced and pipeline.steady),
             tap=_tap_policy(config),
-            schedule=_schedule_policy(config, lockstep=lockstep, initial_verdict=initial_verdict),
+            schedule=_schedule_policy(config, info, watches or WatchStates(), wall_s, lockstep=lockstep),
             client=ClientOptions(
                 encode=answer.encode,
-                standing_query=answer.until.question,
+                watches=tuple(dict.fromkeys(watch.question for watch in config.watch)),
                 reconnect=paced or pipeline.answers == "lockstep" if waits_for_server else restart,
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
@@ -109,7 +126,11 @@ class RunPlan:
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
             detections=_detection_address(config, paced=paced),
-            notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
+            notices=(
+                *([target_off()] if no_target else []),
+                *([cancel_off()] if no_cancel else []),
+                *_schedule_off(config, info),
+            ),
         )
 
     def make_detection_feed(self, clock: Clock) -> DetectionFeed | None:
@@ -228,9 +249,10 @@ def _zone_options(config: Config) -> ZoneOptions | None:
         for zone in config.zones.values()
         if zone.mask or zone.weight != 1
     )
-    name = config.answer.zone
-    only = None if name is None else config.zones[name].polygon
-    return ZoneOptions(weights, only) if weights or only is not None else None
+    names = {watch.zone for watch in config.watch} | ({config.answer.zone} if not config.watches_only else set())
+    # one packet shows what all questions are about: the union of their zones, or the whole picture
+    only = tuple(config.zones[name].polygon for name in sorted(map(str, names))) if None not in names else ()
+    return ZoneOptions(weights, only) if weights or only else None
 
 
 def _group_options(config: Config) -> GroupOptions | None:
@@ -270,11 +292,13 @@ def _tap_policy(config: Config) -> TapPolicy:
     )
 
 
-def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | None) -> SchedulePolicy:
+def _schedule_policy(
+    config: Config, info: SourceInfo, watches: WatchStates, wall_s: Callable[[], float], *, lockstep: bool
+) -> SchedulePolicy:
     answer = config.answer
     return SchedulePolicy(
         triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
-        query=answer.asked,
+        query=config.asked,
         lockstep=lockstep,
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
@@ -284,26 +308,30 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
         memory_required=answer.requires_groups,
-        standing_query=_standing_query(answer.until, initial_verdict),
+        watches=tuple(_watch_options(watch, watches.by_name.get(watch.name)) for watch in config.watch),
+        watches_only=config.watches_only,
+        matches=watches.matches,
+        wall_s=wall_s if info.live else None,
     )
 
 
-def _standing_query(until: StandingQueryConfig, initial_verdict: bool | None) -> StandingQueryOptions | None:
-    if until.question is None:
-        return None
-    return StandingQueryOptions(
-        query=until.question,
+def _watch_options(watch: WatchConfig, state: WatchState | None) -> WatchRules:
+    return WatchRules(
+        name=watch.name,
+        question=watch.question,
         triggers=YesNoTriggerOptions(
-            every_ns=_ns(until.every_s),
-            on_change=until.on_change,
-            on_cut=until.on_cut,
-            least_ns=round(until.least_s * NS_PER_S),
+            every_ns=_ns(watch.every_s),
+            on_change=watch.on_change,
+            on_cut=watch.on_cut,
+            least_ns=round(watch.least_s * NS_PER_S),
         ),
-        thresholds=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
-        only_query=until.alone,
-        stop_on_yes=not until.go_on,
-        initial_verdict=initial_verdict,
-        force=until.force,
+        thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
+        hold_ns=round(watch.hold_s * NS_PER_S),
+        cooldown_ns=round(watch.cooldown_s * NS_PER_S),
+        schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
+        ends_run=watch.ends_run,
+        force=watch.force,
+        state=state or WatchState(),
     )
 
 
@@ -329,6 +357,19 @@ def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | No
     """Return width and height of the source's picture if its frames are scaled, else None."""
     scaled = capture.fit == "resize" or capture.size is not None or capture.max_tiles is not None
     return (info.width_px, info.height_px) if scaled and min(info.width_px, info.height_px) > 0 else None
+
+
+SCHEDULE_OFF = "schedule-off"
+"""Code of the notice that schedules of watches do not count for this source."""
+
+
+def _schedule_off(config: Config, info: SourceInfo) -> list[Notice]:
+    """Return the notice that schedules do not count, if there are any and the source is not live."""
+    names = [watch.name for watch in config.watch if watch.schedule is not None]
+    if info.live or not names:
+        return []
+    text = f"no schedules ({', '.join(names)}): the source is not live, so its frames have no time of day"
+    return [Notice(code=SCHEDULE_OFF, message=text)]
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -74,7 +74,7 @@ class ReplayedAnswer(Event, frozen=True, tag="replayed"):
 
 
 class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
-    """A yes/no check of the standing query made again; probabilities as in `YesNoReply`."""
+    """A yes/no check of a watch made again; probabilities as in `CheckScore`."""
 
     frame_index: int
     pts_s: float
@@ -126,7 +126,7 @@ class Replay:
     def __init__(self, model: AnswerModel, provenance: AnswerProvenance) -> None:
         self._model = model
         self._provenance = provenance
-        self._until = ""
+        self._checks: tuple[str, ...] = ()
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
         self._wants_answer = False
@@ -186,7 +186,6 @@ class Replay:
             return
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
-            self._until = message.standing_query or ""
             self._schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
@@ -194,6 +193,7 @@ class Replay:
             self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
+        self._checks = message.checks
         self._wants_answer, self._history, self._previous = message.wants_answer, message.history, message.previous
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
@@ -205,7 +205,7 @@ class Replay:
         elif self._overview is not None and isinstance(message, GlanceReply):
             yield self._repeat_glance(self._overview, message, feedback_of(message, decompress_arrays(record)))
         elif self._packet is not None and isinstance(message, YesNoReply):
-            yield self._repeat_check(self._packet, message)
+            yield from self._repeat_checks(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._repeat_answer(self._packet, message)
 
@@ -232,24 +232,24 @@ class Replay:
             same=difference <= TOLERANCE,
         )
 
-    def _repeat_check(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
-        question = ClientQuestion(CLIENT, packet, self._until, yes_no=True)
-        ask_alone(self._model, question)
-        assert question.score is not None
-        yes, certain = question.score
-        same = max(abs(yes - message.yes), abs(certain - message.certain)) <= TOLERANCE
+    def _repeat_checks(self, packet: Packet, message: YesNoReply) -> Iterator[ReplayedYesNo]:
         if not self._wants_answer:
             self._packet = None
-        return ReplayedYesNo(
-            frame_index=packet.stamp.frame_index,
-            pts_s=packet.stamp.media_ns / NS_PER_S,
-            question=self._until,
-            recorded_yes=message.yes,
-            yes=yes,
-            recorded_certain=message.certain,
-            certain=certain,
-            same=same,
-        )
+        if len(message.scores) != len(self._checks):
+            return  # as its client refused it
+        question = ClientQuestion(CLIENT, packet, self._checks[0], checks=self._checks)
+        ask_alone(self._model, question)
+        for text, (yes, certain), recorded in zip(self._checks, question.scores, message.scores, strict=True):
+            yield ReplayedYesNo(
+                frame_index=packet.stamp.frame_index,
+                pts_s=packet.stamp.media_ns / NS_PER_S,
+                question=text,
+                recorded_yes=recorded.yes,
+                yes=yes,
+                recorded_certain=recorded.certain,
+                certain=certain,
+                same=max(abs(yes - recorded.yes), abs(certain - recorded.certain)) <= TOLERANCE,
+            )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
         previous = self._previous if self._previous is not None and self._previous.query == message.query else None

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from stream.answer.triggers import WatchStates
 from stream.control import SideQuestion
 from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
@@ -19,7 +20,7 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
     `answers` is the address of its parent's answer process, None if the answer server is elsewhere; `snapshot` the
     descriptor of the memory shared with that, None if it answers for other runs too. `heartbeat` is the descriptor
-    of the heartbeat's writing end. `initial_verdict`: the last answer to the standing query of the process before.
+    of the heartbeat's writing end. `watches`: the states of the watches of the process before.
     `pictures_to`: the address for requested pictures of frames. `first_frame`: number of frames of the processes
     before. `nice` is added to the process's niceness.
     """
@@ -31,7 +32,7 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     directory: SocketDirectory
     model_loader: str
     config: str
-    initial_verdict: bool | None = None
+    watches: WatchStates = msgspec.field(default_factory=WatchStates)
     pictures_to: PictureEndpoints = PictureEndpoints()
     first_frame: int = 0
     nice: int = 0

@@ -11,6 +11,7 @@ from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.checks import check_outputs
+from stream.sinks.on_match import MatchCommandSink, commands_of
 from stream.sinks.types import CLIPS, FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def open_services(
     at = ServiceOpening(config, monitor, page, resume)
     with ExitStack() as opened:
         sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
+        if commands := commands_of(config):
+            sinks.append(_opened(opened, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
         opened.pop_all()
     return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
 

@@ -21,6 +21,7 @@ from stream.events import (
     ClipWritten,
     Detections,
     Event,
+    Match,
     QueryChanged,
     Started,
     YesNoResult,
@@ -31,7 +32,7 @@ from stream.events import (
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
-from stream.mqtt.topics import MqttMessage, RunTopics
+from stream.mqtt.topics import MATCH, MqttMessage, RunTopics
 from stream.sinks.base import Sink, program_version
 from stream.web.access import parse_address
 from stream.web.viewer import RateLimit
@@ -63,10 +64,10 @@ class MqttSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
         output = config.output
         self._monitor = monitor
-        self._asked = config.answer.asked
+        self._asked = config.asked
         self.topics = RunTopics(
             device_name(config),
-            until=config.answer.until.question is not None,
+            watches=tuple((watch.name, watch.question) for watch in config.watch if watch.mqtt),
             ask=output.mqtt_ask,
             picture=output.mqtt_picture,
             schema=config.answer.schema_of_answers,
@@ -78,7 +79,7 @@ class MqttSink(Sink):
         self._looks: dict[str, YesNoResult] = {}
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None
-        self._holds: str | None = None
+        self._holds: dict[str, str | None] = {name: None for name, _ in self.topics.watches}
         self._open = True
         self.link = MqttLink(
             Broker.of(config),
@@ -91,8 +92,8 @@ class MqttSink(Sink):
         if output.mqtt_discovery is not None:
             self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
         self.link.put(self.topics.set_availability(True))
-        if self.topics.until:
-            self.link.put(self.topics.set_verdict(None))
+        for watch in self._holds:
+            self.link.put(self.topics.set_verdict(watch, None))
         self.link.put(self.topics.set_question(self._asked))
         self._send_state()
         try:
@@ -110,12 +111,15 @@ class MqttSink(Sink):
             self.link.put(MqttMessage(self.topics.detections, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
-        elif isinstance(event, YesNoResult):
-            self._looks[event.question] = event
+        elif isinstance(event, YesNoResult) and event.watch in self._holds:
+            self._looks[event.watch] = event
             self._send_details(event)
-            if event.holds != self._holds:
-                self._holds = event.holds
-                self.link.put(self.topics.set_verdict(event.holds))
+            if event.holds != self._holds[event.watch]:
+                self._holds[event.watch] = event.holds
+                self.link.put(self.topics.set_verdict(event.watch, event.holds))
+        elif isinstance(event, Match) and event.watch in self._holds:
+            body = b'{"event_type":"%b",%b' % (MATCH.encode(), encode_event(event).encode().removeprefix(b"{"))
+            self.link.put(MqttMessage(self.topics.match(event.watch), body))
         elif isinstance(event, ClipWritten):
             self._send_clip(event)
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
@@ -137,7 +141,7 @@ class MqttSink(Sink):
         fields = msgspec.json.encode(rounded({**event_fields(clip), **places}))
         self.link.put(MqttMessage(self.topics.match_clip, fields, retain=True))
         self._clips[clip.watch] = fields
-        for look in self._looks.values():
+        if (look := self._looks.get(clip.watch)) is not None:
             self._send_details(look)
         if clip.picture is not None and clip.video is None and clip.error is None:
             with suppress(OSError):
@@ -146,9 +150,9 @@ class MqttSink(Sink):
     def _send_details(self, look: YesNoResult) -> None:
         """Send a check, with the newest clip of its watch."""
         details = encode_event(look).encode()
-        if (clip := self._clips.get(getattr(look, "watch", UNTIL))) is not None:
+        if (clip := self._clips.get(look.watch)) is not None:
             details = details.removesuffix(b"}") + b',"clip":' + clip + b"}"
-        self.link.put(MqttMessage(self.topics.verdict_details, details, retain=True))
+        self.link.put(MqttMessage(self.topics.verdict_details(look.watch), details, retain=True))
 
     def _send_state(self) -> None:
         state = self._monitor.status().state

@@ -209,8 +209,8 @@ def _check_mqtt(config: Config) -> None:
 def _check_clips(config: Config) -> None:
     from stream.recording.clip_folder import check_clip_folder
 
-    if config.answer.until.question is None:
-        raise ConfigError("--clips writes the moments of a standing question; give one, with --until QUESTION --go-on")
+    if not config.watch:
+        raise ConfigError("--clips writes the moments of watches; give one, with --watch QUESTION")
     check_clip_folder(config.output.clips or "")
 
 
@@ -223,7 +223,8 @@ def _foxglove(at: ServiceOpening) -> Sink:
 def _webhook(at: ServiceOpening) -> Sink:
     from stream.sinks.webhook import WebhookSink
 
-    return WebhookSink(at.config.output.webhook or "")
+    silent = [watch.name for watch in at.config.watch if not watch.webhook]
+    return WebhookSink(at.config.output.webhook or "", silent=silent)
 
 
 def _check_webhook(config: Config) -> None:

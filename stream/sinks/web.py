@@ -110,7 +110,7 @@ class WebSink(Sink):
         browser_camera = config.output.web_camera is not None
         self._hub.begin(
             monitor,
-            until=config.answer.until.question,
+            watches=config.watch,
             browser_camera=browser_camera,
             clips=config.output.clips,
             zones=config.zones,

@@ -15,14 +15,14 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from stream import logs
 from stream.errors import ConfigError
-from stream.events import Answer, ClipWritten, Event, Match, Outage, Restarted, Summary, VerdictChanged, encode_event
+from stream.events import Answer, ClipWritten, Event, Match, Outage, Restarted, Summary, encode_event
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
 from stream.transport.http_replies import timed_opener
@@ -30,7 +30,7 @@ from stream.transport.http_replies import timed_opener
 SECRET = "ARR_COC_WEBHOOK_SECRET"
 """Environment variable of the signature key."""
 
-SENT = (Answer, VerdictChanged, Match, ClipWritten, Outage, Restarted, Summary)
+SENT = (Answer, Match, ClipWritten, Outage, Restarted, Summary)
 
 Place: TypeAlias = tuple[type[Event], str]
 """Kind of an event, and its watch."""
@@ -110,12 +110,12 @@ def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
 
 
 class WebhookSink(Sink):
-    """Sink that posts answers, changes of a standing query's answer, matches and the names of their files, outages,
-    restarts and the summary to a webhook, each as in a .jsonl.
+    """Sink that posts answers, matches of watches and the names of their files, outages, restarts and the summary to a
+    webhook, each as in a .jsonl.
 
-    `camera`: name to write in each event. `write` never waits for the server. Of each kind, and of matches of each
-    watch, only the newest event waits; `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and
-    REPLY_LIMIT_S. Raises ConfigError as Webhook does.
+    `camera`: name to write in each event; `silent`: watches whose matches are not posted. `write` never waits for the
+    server. Of each kind, and of matches of each watch, only the newest event waits; `dropped` counts the others.
+    `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as Webhook does.
     """
 
     def __init__(
@@ -123,11 +123,13 @@ class WebhookSink(Sink):
         url: str,
         *,
         camera: str | None = None,
+        silent: Collection[str] = (),
         retry_s: float = RETRY_S,
         reply_limit_s: float = REPLY_LIMIT_S,
     ) -> None:
         self._webhook = Webhook.of(url)
         self._camera = camera
+        self._silent = frozenset(silent)
         self._retry_s = retry_s
         self._reply_limit_s = reply_limit_s
         self._opener = timed_opener(_NoRedirects)
@@ -140,7 +142,7 @@ class WebhookSink(Sink):
         self._thread.start()
 
     def write(self, event: Event) -> None:
-        if not isinstance(event, SENT):
+        if not isinstance(event, SENT) or (isinstance(event, (Match, ClipWritten)) and event.watch in self._silent):
             return
         with self._changed:
             if self._waiting.pop(_place_of(event), None) is not None:

@@ -142,12 +142,12 @@ class AllocateStage:
                 self._scheduler.cancel()
                 raise
 
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
-        """Make the allocator that suits the model, and give it the query."""
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """Make the allocator that suits the model, and give it the query, and those of watches."""
         if hello != self._hello:
             self._allocator = self._context.make_allocator(hello)
             self._hello = hello
-        self._allocator.set_query(embedding)
+        self._allocator.set_query(embedding, *others)
         self._tap.set_allocator(self._allocator)
 
     def on_feedback(self, feedback: Feedback) -> None:
@@ -205,7 +205,7 @@ class AllocateStage:
         self._send_picture()
 
     def on_yes_no(self) -> None:
-        """The standing query is evaluated with the newest frame."""
+        """Watches are evaluated with the newest frame."""
         self._allocator.mark_looked()
         if self._detections is not None:
             self._detections.mark_looked()

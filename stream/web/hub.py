@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
-from stream.config import ZoneConfig
+from stream.config import WatchConfig, ZoneConfig
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 HISTORY = 200
 """Number of past events that a new viewer receives."""
 
-KEPT = (STATUS, "health", STATS, "look", "turned", "why", "detections")
-"""Topics of which a new viewer receives the last message."""
+KEPT = (STATUS, "health", STATS, "look", "why", "detections")
+"""Topics of which a new viewer receives the last message, of looks that for each watch."""
 
 MATCHED = ("match", "clip")
 """Topics about matches, of which a new viewer receives the last ones beside the history."""
@@ -39,7 +39,7 @@ MATCHES = 100
 
 LOGGED = (
     *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
-    "shadow",
+    *("shadow", "turned", "match"),
 )
 """Topics of the history."""
 
@@ -55,16 +55,16 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if any; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`:
-    there is a compare page; `past`: what cameras saw is remembered.
+    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `watches`: those of
+    the run; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a
+    compare page; `past`: what cameras saw is remembered.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
     cameras. `clips`: the folder of the run's clips, if any."""
 
     rate: float
     greatest_px: int
     control: bool
-    until: str | None = None
+    watches: tuple[WatchConfig, ...] = ()
     zones: Mapping[str, ZoneConfig] = field(default_factory=dict)
     browser_camera: bool = False
     compare: bool = False
@@ -97,7 +97,7 @@ class Hub:
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, dict[str, bytes]] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
         self._matches: deque[bytes] = deque(maxlen=MATCHES)
         self._speaking: tuple[int, str, float | None] | None = None
@@ -144,19 +144,19 @@ class Hub:
         self,
         monitor: RunMonitor,
         *,
-        until: str | None = None,
+        watches: tuple[WatchConfig, ...] = (),
         browser_camera: bool = False,
         clips: str | None = None,
         zones: Mapping[str, ZoneConfig] | None = None,
     ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its
-        clips; `zones`: by name.
+        `watches`: its watches; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its clips;
+        `zones`: by name.
         """
         self._monitor = monitor
         self._options = replace(
-            self._options, until=until, browser_camera=browser_camera, clips=clips, zones=zones or {}
+            self._options, watches=watches, browser_camera=browser_camera, clips=clips, zones=zones or {}
         )
         call_in(self._loop, self._begin)
 
@@ -167,7 +167,7 @@ class Hub:
             call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
-        self._options = replace(self._options, until=None, browser_camera=False, zones={})
+        self._options = replace(self._options, watches=(), browser_camera=False, zones={})
         call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:
@@ -204,8 +204,8 @@ class Hub:
         if self._chooser is not None:
             viewer.send(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
-            if topic in self._kept:
-                viewer.send(self._kept[topic])
+            for body in self._kept.get(topic, {}).values():
+                viewer.send(body)
         none = self._encoded("history", {"events": []})
         viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._matches:
@@ -294,11 +294,11 @@ class Hub:
             self._matches.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
-        self._keep(topic, body)
+        self._keep(topic, body, getattr(event, "watch", ""))
 
-    def _keep(self, topic: str, body: bytes) -> None:
+    def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
         if topic in KEPT:
-            self._kept[topic] = body
+            self._kept.setdefault(topic, {})[watch] = body
         self._broadcast(body)
 
     def _broadcast(self, body: bytes) -> None:
@@ -332,7 +332,7 @@ class Hub:
                 "control": options.control,
                 "rate": options.rate,
                 "width": options.greatest_px,
-                "until": options.until,
+                "watches": [{"watch": watch.name, "question": watch.question} for watch in options.watches],
                 "zones": [
                     {"name": name, "points": zone.polygon, "weight": zone.weight, "mask": zone.mask}
                     for name, zone in options.zones.items()

@@ -24,7 +24,7 @@ ABSENT = (("fields", None), ("invalid", 0))
 
 RUNS = {
     "defaults": ("scene:demo", []),
-    "standing_query": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
+    "watches": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
     "memory": ("scene:cuts", ["--memory"]),
     "shadow": ("scene:cuts", ["--set", "answer.shadow_every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),

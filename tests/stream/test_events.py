@@ -114,6 +114,7 @@ EVENTS: list[Event] = [
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
     ),
     YesNoResult(
+        watch="w",
         frame_index=2,
         pts_s=0.5,
         trigger="change",
@@ -125,7 +126,7 @@ EVENTS: list[Event] = [
         tokens_total=4,
         timing=YesNoTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
-    VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    VerdictChanged(watch="w", frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
     match(0.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),

@@ -63,7 +63,7 @@ class FakeAnswerModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Accept any query."""
         return ()
 
@@ -101,9 +101,9 @@ class FakeAnswerModel:
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
             self.client = question.client
-            if question.yes_no:
-                question.score, question.ended = self.score_yes_no(question.packet, question.query), True
-                question.stats = self._spoken
+            if question.checks:
+                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.checks)
+                question.stats, question.ended = self._spoken, True
             else:
                 self._open[question] = self.answer(question.packet, question.query)
                 self._advance(question)
@@ -300,7 +300,7 @@ class TalkativeAnswerModel(FakeAnswerModel):
 class WordlessAnswerModel(FakeAnswerModel):
     """Model without a word for yes."""
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
 
 
@@ -309,9 +309,9 @@ class NewsAnswerModel(FakeAnswerModel):
     it is that text."""
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        super().ask([question for question in questions if question.yes_no])
+        super().ask([question for question in questions if question.checks])
         for question in questions:
-            if not question.yes_no:
+            if not question.checks:
                 self._open[question] = self._pieces(question)
                 self._advance(question)
 
@@ -392,11 +392,14 @@ class OneClient:
         return text
 
     def score(self, packet: Packet, query: str) -> tuple[float, float]:
-        question = ClientQuestion(self.client, packet, query, yes_no=True)
+        (score,) = self.score_all(packet, query)
+        return score
+
+    def score_all(self, packet: Packet, *queries: str) -> tuple[tuple[float, float], ...]:
+        question = ClientQuestion(self.client, packet, queries[0], checks=queries)
         ask_alone(self.model, question)
         self.stats = question.stats
-        assert question.score is not None
-        return question.score
+        return question.scores
 
 
 def pixels_of(packet: Packet) -> np.ndarray:

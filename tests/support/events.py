@@ -26,7 +26,7 @@ from stream.events import (
     YesNoResult,
     YesNoTiming,
 )
-from stream.protocol.messages import AnswerReply, GlanceReply, YesNoReply
+from stream.protocol.messages import AnswerReply, CheckScore, GlanceReply, YesNoReply
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -82,8 +82,9 @@ def detections(
     )
 
 
-def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoResult:
+def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes", watch: str = "here") -> YesNoResult:
     return YesNoResult(
+        watch=watch,
         frame_index=0,
         pts_s=pts_s,
         trigger="change",
@@ -97,13 +98,15 @@ def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoRes
     )
 
 
-def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> VerdictChanged:
-    return VerdictChanged(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+def turned(pts_s: float, to: str = "yes", yes: float = 0.97, watch: str = "here") -> VerdictChanged:
+    return VerdictChanged(watch=watch, frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
 
 
-def match(pts_s: float, number: int = 1, *, watch: str = "until", frame_index: int = 0) -> Match:
+def match(
+    pts_s: float, number: int = 1, watch: str = "here", question: str = "is it here?", *, frame_index: int = 0
+) -> Match:
     return Match(
-        match=number, watch=watch, frame_index=frame_index, pts_s=pts_s, question="is it here?", yes=0.97, certain=0.5
+        match=number, watch=watch, frame_index=frame_index, pts_s=pts_s, question=question, yes=0.97, certain=0.5
     )
 
 
@@ -186,9 +189,9 @@ def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> Answ
     return AnswerReply(answer=number, query=query, text=text, **figures)
 
 
-def make_yes_no_reply(number: int, **fields: Any) -> YesNoReply:
-    figures = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
-    return YesNoReply(answer=number, **figures)
+def make_yes_no_reply(number: int, *scores: tuple[float, float], **fields: Any) -> YesNoReply:
+    figures = {"tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
+    return YesNoReply(answer=number, scores=tuple(CheckScore(*one) for one in scores or ((0.75, 0.5),)), **figures)
 
 
 def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from stream.config import Config, OutputConfig, ZoneConfig
+from stream.config import Config, OutputConfig, WatchConfig, ZoneConfig
 from stream.control import SideQuestion
 from stream.events import Event, FrameMap, QueryChanged, SideText, Started
 from stream.monitor.health import RunMonitor
@@ -174,8 +174,13 @@ class ShownRun:
         self.monitor = RunMonitor(config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub, self.microscope = place.hub, place.microscope
-        browser_camera = config.output.web_camera is not None
-        self.hub.begin(self.monitor, browser_camera=browser_camera, zones=config.zones, clips=config.output.clips)
+        self.hub.begin(
+            self.monitor,
+            watches=config.watch,
+            browser_camera=config.output.web_camera is not None,
+            zones=config.zones,
+            clips=config.output.clips,
+        )
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
 
@@ -202,10 +207,12 @@ class ServedPage(ShownRun):
         rate: float = 30.0,
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
+        watches: tuple[WatchConfig, ...] = (),
         zones: dict[str, ZoneConfig] | None = None,
         **output: Any,
     ) -> None:
-        self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}), zones=zones or {})
+        named = OutputConfig(**{"web": "127.0.0.1:0", **output})
+        self.config = config = Config(output=named, watch=watches, zones=zones or {})
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
         remembered = [path for path in [config.output.remember] if path is not None]

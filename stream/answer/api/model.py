@@ -103,6 +103,7 @@ class OpenRequest:
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
+    scores: list[tuple[float, float]] = field(default_factory=list)
     same: float | None = None
 
     @property
@@ -148,7 +149,7 @@ class ApiAnswerModel:
         """Return an embedding of zeros: the server provides none."""
         return QueryEmbedding(query, np.zeros((1, 1), np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Return no words: a server's model is general."""
         return ()
 
@@ -202,7 +203,7 @@ class ApiAnswerModel:
         assert isinstance(packet, FramePacket)
         api = self._answer.api
         shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
-        if question.yes_no:
+        if question.checks:
             body = self._yes_no_body(shown, question.query)
         elif question.previous is not None:
             still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
@@ -225,15 +226,25 @@ class ApiAnswerModel:
                 break
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
-            if not (request.question.yes_no or request.checks):
+            if not (request.question.checks or request.checks):
                 request.question.piece += piece.text
         if not request.stream.ended:
             return
         self._sent.note(request.body)
         if request.checks:
             self._check_previous(request)
+        elif request.question.checks:
+            self._check_next(request)
         else:
             self._end(request)
+
+    def _check_next(self, request: OpenRequest) -> None:
+        """Note the score of a check, and request that of the next one, or end with the last."""
+        request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
+        if len(request.scores) == len(request.question.checks):
+            self._end(request)
+        else:
+            self._reopen(request, self._yes_no_body(request.shown, request.question.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
@@ -253,8 +264,8 @@ class ApiAnswerModel:
         question.ended = True
         stats = self._stats_of(request.shown, reply, request.times_s, request.body)
         question.stats = replace(stats, same=request.same, extent=self._extent(request.shown[-1].pictures))
-        if question.yes_no:
-            question.score = yes_no_of(reply.text, reply.likely)
+        if question.checks:
+            question.scores = tuple(request.scores)
         elif (most := self._answer.memory.frames) > 1:
             self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
 

@@ -21,7 +21,6 @@ from stream.events import (
     Outage,
     Restarted,
     Summary,
-    VerdictChanged,
     VideoFragment,
 )
 from stream.recording.clip_folder import PICTURE, VIDEO, ClipFolder
@@ -49,21 +48,6 @@ AGE_EVERY_S = 600.0
 """Time between two searches for files that are too old."""
 
 DAY_S = 86_400.0
-
-
-def match_of(event: Event, number: int) -> Match | None:
-    """Return the match that an event reports, as match `number` of the run; None for other events."""
-    if not isinstance(event, VerdictChanged) or event.to != "yes":
-        return None
-    return Match(
-        match=number,
-        watch="until",
-        frame_index=event.frame_index,
-        pts_s=event.pts_s,
-        question=event.question,
-        yes=event.yes,
-        certain=event.certain,
-    )
 
 
 class ClipSink(ReportingSink):
@@ -94,7 +78,6 @@ class ClipSink(ReportingSink):
         self._pictures: OrderedDict[int, AskedPicture] = OrderedDict()
         self._videos: list[ClipVideo] = []
         self._events: list[Event] = []
-        self._matches = 0
         self._failing = False
 
     def write(self, event: Event) -> None:
@@ -110,9 +93,8 @@ class ClipSink(ReportingSink):
                 self._pictures.popitem(last=False)
         elif isinstance(event, (Outage, Restarted)):
             self._finish_all()
-        elif (match := match_of(event, self._matches + 1)) is not None:
-            self._matches += 1
-            self._begin(match)
+        elif isinstance(event, Match):
+            self._begin(event)
 
     def take_events(self, upcoming: Event) -> Sequence[Event]:
         if isinstance(upcoming, Summary):

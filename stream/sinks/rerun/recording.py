@@ -31,6 +31,7 @@ from stream.events import (
     Detections,
     Event,
     FrameReady,
+    Match,
     Notice,
     Outage,
     PictureChanged,
@@ -115,7 +116,7 @@ class RunRecording:
         elif isinstance(event, Detections):
             self._log_detections(event)
         elif isinstance(event, YesNoResult):
-            self._stream.log("figures/yes", rr.Scalars(event.yes))
+            self._stream.log(f"figures/yes/{event.watch}", rr.Scalars(event.yes))
         elif (line := _line_of(event)) is not None:
             level, text = line
             self._stream.log("text", rr.TextLog(printable(text), level=level))
@@ -240,6 +241,8 @@ def _line_of(event: Event) -> tuple[str, str] | None:
         return ("INFO", f"question: {event.query}") if event.error is None else ("WARN", event.error)
     if isinstance(event, VerdictChanged):
         return "INFO", f"{event.question} {event.to}"
+    if isinstance(event, Match):
+        return "INFO", f"match {event.match}: {event.watch}"
     if isinstance(event, Summary):
         return "INFO", f"end: {event.error or event.ended}"
     return None

@@ -30,6 +30,7 @@ from stream.events import (
     Detections,
     Event,
     FrameReady,
+    Match,
     Notice,
     Outage,
     QueryChanged,
@@ -226,7 +227,9 @@ def _log_lines(event: Event) -> Iterator[tuple[LogLevel, str, str]]:
     if isinstance(event, Answer):
         yield LogLevel.Info, "answer", event.text
     elif isinstance(event, VerdictChanged):
-        yield LogLevel.Info, "until", f"{event.question} {event.to}"
+        yield LogLevel.Info, event.watch, f"{event.question} {event.to}"
+    elif isinstance(event, Match):
+        yield LogLevel.Info, event.watch, f"match {event.match}: {event.question}"
     elif isinstance(event, QueryChanged):
         refused = "" if event.error is None else f" (refused: {event.error})"
         yield LogLevel.Info, "question", f"{event.query}{refused}"

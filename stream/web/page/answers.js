@@ -47,6 +47,7 @@ export function wordsOf(event) {
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
     case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
+    case "match": return { at, text: `match ${event.match}: ${event.watch}`, asked: true };
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };

@@ -28,7 +28,7 @@ const camera = new Camera();
 const clips = new Clips();
 const sources = new Sources((message) => link.send(message));
 const questions = { past: remembered("questions", []), at: null, pending: null };
-const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null, until: null };
+const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null };
 let shownBefore = 0;
 let statsBefore = performance.now();
 
@@ -41,7 +41,7 @@ const handlers = {
     sources.control = message.control;
     stage.shapes = message.shapes;
     stage.tile = message.tile_px;
-    run.until = message.until;
+    showWatches(message.watches);
     run.ended = null;
     zones.show(message.zones);
     byId("ask").hidden = !message.control;
@@ -80,10 +80,10 @@ const handlers = {
   viewers: ({ count }) => (byId("viewers").textContent = count === 1 ? "1 viewer" : `${count} viewers`),
   history: ({ events }) => answers.history(events),
   text: (message) => answers.text(message),
-  look: (message) => showStanding(message),
   match: (message) => clips.take(message),
   clip: (message) => clips.take(message),
   matches: ({ events }) => clips.history(events),
+  look: (message) => showLook(message),
   why: (message) => (stage.why = message),
   answer: () => stage.locate(null),
   cut: () => stage.locate(null),
@@ -138,13 +138,13 @@ function showCameras(names, own) {
 
 /** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
 function startAfresh() {
-  Object.assign(run, { health: null, status: null, seconds: null, until: null });
+  Object.assign(run, { health: null, status: null, seconds: null });
   questions.pending = null;
   byId("ask-button").disabled = false;
   stage.clear();
   figures.clear();
   clips.clear();
-  byId("standing").hidden = true;
+  showWatches([]);
   byId("facts").textContent = "";
   showAsked("");
 }
@@ -174,12 +174,26 @@ function showState() {
 
 const showAsked = (words, bad) => writeNote("asked", words, bad);
 
-function showStanding(look) {
-  byId("standing").hidden = false;
-  byId("standing-question").textContent = look.question;
-  byId("standing-holds").textContent = look.holds ?? "not known yet";
-  byId("standing-fill").style.width = `${Math.round(100 * look.yes)}%`;
-  byId("standing-note").textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
+/** The watches of the run, each with the answer that holds and the probability of a yes. */
+const watches = new Map();
+
+function showWatches(list) {
+  watches.clear();
+  for (const { watch, question } of list) {
+    const parts = { holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }) };
+    parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), make("div", { className: "track" }, parts.fill), parts.note);
+    watches.set(watch, parts);
+  }
+  byId("watches").replaceChildren(...[...watches.values()].map((parts) => parts.root));
+  byId("watches").hidden = !watches.size;
+}
+
+function showLook(look) {
+  const parts = watches.get(look.watch);
+  if (!parts) return;
+  parts.holds.textContent = look.holds ?? "not known yet";
+  parts.fill.style.width = `${Math.round(100 * look.yes)}%`;
+  parts.note.textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
 }
 
 function showWidth() {

@@ -268,6 +268,41 @@ def test_another_question_forgets_what_answers_taught() -> None:
     assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
 
 
+def test_questions_share_the_tokens_and_one_alone_changes_nothing() -> None:
+    realiser = RelevanceRealiser(query_dim=8, trained_for="tiny", scorer="cross")
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in realiser.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    random = np.random.default_rng(1)
+    one, other = (
+        QueryEmbedding(text, random.standard_normal((3, 8)).astype(np.float32), "tiny") for text in ("a?", "b?")
+    )
+
+    def relevance(*queries: QueryEmbedding, again: tuple[QueryEmbedding, ...] = ()) -> torch.Tensor:
+        stream, allocator = PictureStream(), StreamAllocator(OPTIONS, realiser)
+        allocator.set_query(*queries)
+        if again:
+            allocator.set_query(*again)
+        assert allocator.question == (again or queries)[0].text
+        allocator.allocate(stream.show(scenery(ROWS, COLS)))
+        return allocator.allocate(stream.show(scenery(ROWS, COLS))).relevance
+
+    alone, both = [relevance(one), relevance(other)], relevance(one, other)
+    assert not torch.equal(both, alone[0])
+    assert not torch.equal(both, alone[1])
+    for own in alone:
+        firsts = own.flatten().argsort(descending=True, stable=True)[:5].tolist()
+        shown = both.flatten().argsort(descending=True, stable=True)[:10].tolist()
+        assert set(firsts) <= set(shown)
+    assert torch.equal(relevance(one, other, again=(one,)), alone[0])
+    unheard = replace(other, model_id="another")
+    assert torch.equal(relevance(one, unheard), alone[0])
+    copy = StreamAllocator(OPTIONS, realiser)
+    copy.set_query(one, other)
+    assert copy.copy_for_thread()._queries == (one, other)
+
+
 def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> None:
     stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
     assert allocator.change == 1

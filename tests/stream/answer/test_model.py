@@ -64,7 +64,7 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
     model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
-    model.check_standing_query("is it?")
+    model.check_watch("is it?")
     found = session.score_yes_no(packet(), "is it?")
     client = OneClient(model)
     assert client.score(packet(), "is it?") == (found.yes, found.mass)
@@ -72,12 +72,12 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     assert (client.stats.tokens_used, client.stats.text_tokens) == (4, 0)
 
 
-def test_a_standing_question_must_fit_the_model() -> None:
+def test_a_watch_must_fit_the_model() -> None:
     model = QwenAnswerModel(AnswerSession(tiny_qwen()))
     with pytest.raises(ModelError, match="no single token for yes"):
-        model.check_standing_query("is it?")
+        model.check_watch("is it?")
     with pytest.raises(ContextLengthError):
-        model.check_standing_query("why " * model._session.qwen.max_context_tokens)
+        model.check_watch("why " * model._session.qwen.max_context_tokens)
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:

@@ -139,9 +139,9 @@ def test_an_interruption_ends_all() -> None:
 
 @pytest.mark.parametrize(("found", "status"), [((False, True, False), 0), ((False, False, False), 3)])
 def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int) -> None:
-    from stream.config import StandingQueryConfig
+    from stream.config import WatchConfig
 
-    watching = config().model_copy(update={"answer": AnswerConfig(until=StandingQueryConfig(question="is it here?"))})
+    watching = config().model_copy(update={"watch": (WatchConfig(question="is it here?"),)})
     left = list(found)
     assert run_each(configs_of(watching, ["a", "b", "c"]), lambda *_: ended("finished", left.pop(0))) == status
 

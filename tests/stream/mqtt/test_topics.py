@@ -19,7 +19,7 @@ def described(**has: Any) -> dict[str, Any]:
 
 
 def test_the_whole_device_is_one_message() -> None:
-    device = described(until=True, ask=True, clips=True)
+    device = described(watches=(("cat", "is there a cat?"),), ask=True, clips=True)
     assert device["device"]["identifiers"] == ["arr_coc_door"]
     assert device["origin"] == {"name": "arr-coc-stream", "sw_version": "1.2"}
     assert device["availability_topic"] == "arr_coc/door/availability"
@@ -28,6 +28,8 @@ def test_the_whole_device_is_one_message() -> None:
         "answer": "sensor",
         "detections": "sensor",
         "until": "binary_sensor",
+        "watch_cat": "binary_sensor",
+        "match_cat": "event",
         "question": "text",
         "picture": "image",
         "match": "image",
@@ -36,8 +38,10 @@ def test_the_whole_device_is_one_message() -> None:
         "latency": "sensor",
         "dropped": "sensor",
     }
-    ids = [component["unique_id"] for component in device["components"].values()]
-    assert len(set(ids)) == len(platforms)
+    ids = [component["unique_id"] for key, component in device["components"].items() if key != "until"]
+    assert len(set(ids)) == len(platforms) - 1
+    assert device["components"]["watch_cat"]["name"] == "is there a cat?"
+    assert device["components"]["match_cat"]["event_types"] == ["match"]
     match = device["components"]["match"]
     assert (match["image_topic"], match["content_type"]) == ("arr_coc/door/match/picture", "image/jpeg")
     assert match["json_attributes_topic"] == "arr_coc/door/match/clip"
@@ -58,7 +62,7 @@ def test_states_are_as_long_as_home_assistant_takes_them() -> None:
     topics = RunTopics("door")
     assert len(topics.set_question("é" * 400).payload.decode()) == 255
     assert "[:255]" in described()["components"]["answer"]["value_template"]
-    assert [topics.set_verdict(holds).payload for holds in ("yes", "no", None)] == [b"ON", b"OFF", b"None"]
+    assert [topics.set_verdict("cat", holds).payload for holds in ("yes", "no", None)] == [b"ON", b"OFF", b"None"]
 
 
 FIELDS = {"people": "integer", "share of red": "number", "door": "boolean", "sky": ["sun", "rain"], "note": "string"}

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from stream.answer.api.address import ApiAddress
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, WatchConfig
 from stream.errors import ConfigError
 from stream.events import (
     ANSWERS_LOST,
@@ -132,10 +132,13 @@ def test_a_request_that_the_server_refuses_ends_the_run_with_advice(server: Fake
         list(run_in_threads(config(server)).run())
 
 
-def test_a_standing_query_is_answered(server: FakeApiServer) -> None:
-    until = AnswerConfig().until.model_copy(update={"question": "is there a star?", "go_on": True})
-    events = list(run_in_threads(config(server, answer={"until": until})).run())
-    assert [event.to for event in events if isinstance(event, VerdictChanged)] == ["yes"]
+def test_watches_are_answered(server: FakeApiServer) -> None:
+    watches = tuple(WatchConfig(question=f"is there a {thing}?", name=thing) for thing in ("star", "ring"))
+    events = list(run_in_threads(config(server).model_copy(update={"watch": watches})).run())
+    assert [(event.watch, event.to) for event in events if isinstance(event, VerdictChanged)] == [
+        ("star", "yes"),
+        ("ring", "yes"),
+    ]
 
 
 def test_a_recorded_run_can_be_replayed_and_holds_no_key(
@@ -206,8 +209,9 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
         handler.send("[DONE]")
 
     server.behaviour = behave
-    until = AnswerConfig().until.model_copy(update={"question": question, "go_on": True})
-    events = list(run_in_threads(config(server, answer={"until": until, "max_tokens": 4000})).run())
+    watches = () if question is None else (WatchConfig(question=question, name="star"),)
+    asked = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
+    events = list(run_in_threads(asked).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped

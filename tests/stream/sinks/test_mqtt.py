@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from stream.config import AnswerConfig, Config, OutputConfig, StandingQueryConfig
+from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig
 from stream.errors import OutputError
 from stream.events import AnswerInvalid, AskedPicture, ClipWritten, Event, QueryChanged, Started
 from stream.monitor.health import RunMonitor
@@ -25,7 +25,7 @@ from stream.mqtt.session import BrokerSession
 from stream.mqtt.topics import RunTopics
 from stream.sinks.factory import open_services
 from stream.sinks.mqtt import MqttSink, page_address
-from tests.support.events import answer, detections, frame, look, summary
+from tests.support.events import answer, detections, frame, look, match, summary
 from tests.support.mosquitto import Mosquitto, broker, subscribed
 from tests.support.network import until
 from tests.support.runs import WatchedRun
@@ -47,14 +47,17 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
         yield made
 
 
+QUIET = WatchConfig(question="is it quiet?", name="quiet", mqtt=False)
+
+
 class FedSink:
     """A sink and its monitor, as a session feeds them."""
 
     def __init__(self, url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> None:
-        until = StandingQueryConfig(question=query, captions=True)
         config = Config(
             source="camera",
-            answer=AnswerConfig(query="What?", json_schema=schema, until=until),
+            answer=AnswerConfig(query="What?", captions=True, json_schema=schema),
+            watch=() if query is None else (WatchConfig(question=query, name="here"), QUIET),
             output=OutputConfig(mqtt=url, mqtt_name="door", **output),
         )
         self.monitor = RunMonitor(config)
@@ -81,7 +84,7 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             described = subscriber.next(CONFIG)
             assert described.payload in [json.dumps(json.loads(described.payload)).encode()]
             assert subscriber.next("arr_coc/door/availability").payload == b"online"
-            assert subscriber.next("arr_coc/door/until").payload == b"None"
+            assert subscriber.next("arr_coc/door/watch/here").payload == b"None"
             assert subscriber.next("arr_coc/door/question").payload == b"What?"
             assert subscriber.next("arr_coc/door/state").payload == b"loading"
             assert json.loads(subscriber.next("arr_coc/door/figures").payload)["answers"] == 0
@@ -93,8 +96,11 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
             assert (fields["type"], fields["text"], fields["query"]) == ("answer", "a cat", "What?")
             fed.feed(look(0.5))
-            assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["yes"] == 0.97
-            assert subscriber.next("arr_coc/door/until").payload == b"ON"
+            assert json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)["yes"] == 0.97
+            assert subscriber.next("arr_coc/door/watch/here").payload == b"ON"
+            fed.feed(look(0.5, watch="quiet"), match(0.5, watch="quiet"), match(0.5, 3))
+            fields = json.loads(subscriber.next("arr_coc/door/watch/here/match").payload)
+            assert (fields["event_type"], fields["match"], fields["watch"]) == ("match", 3, "here")
             fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"
             fed.feed(QueryChanged(query="Refused?", error="no"), summary())
@@ -177,7 +183,7 @@ def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Pat
             assert len(fed.sink.link.outbox) <= 8
             mosquitto.start()
             with subscribed(mosquitto.port) as subscriber:
-                for topic, payload in (("availability", b"online"), ("until", b"ON"), ("state", b"running")):
+                for topic, payload in (("availability", b"online"), ("watch/here", b"ON"), ("state", b"running")):
                     message = subscriber.next(f"arr_coc/door/{topic}")
                     assert message.payload == payload
                 fed.feed(answer(2.0, f"after {number}"))

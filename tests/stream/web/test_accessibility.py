@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page
 
+from stream.config import WatchConfig
 from stream.events import ClipWritten, Cut, Outage
 from tests.stream.web.test_compare import ComparePage
 from tests.stream.web.test_past import some
@@ -126,7 +127,16 @@ def player(run: ServedPage, page: Page) -> None:
     page.locator("#clip-player[open]").wait_for()
 
 
-KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {
+def watched() -> ServedPage:
+    """A page of a run with more watches than are shown at once."""
+    questions = ("here", *(f"place {number}" for number in range(9)))
+    return ServedPage(
+        watches=tuple(WatchConfig(question=f"is it {one}?", name=one.replace(" ", "_")) for one in questions)
+    )
+
+
+KINDS: dict[Callable[[ServedPage, Page], None], Callable[[], ServedPage]] = {
+    live: watched,
     sources: ChosenPage,
     compare: ComparePage,
     past: RememberedPage,

@@ -11,9 +11,10 @@ import pytest
 from msgspec import structs
 from playwright.sync_api import Page
 
+from stream.config import WatchConfig
 from stream.events import AnswerDeltaEvent, Cut, Detection, Explanation, Outage, Restarted
 from stream.web import application
-from tests.support.events import answer, detections, frame, look, summary
+from tests.support.events import answer, detections, frame, look, match, summary, turned
 from tests.support.network import free_port, until
 from tests.support.tls import make_certificate
 from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, shown, text, viewing
@@ -122,8 +123,27 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     run.emit(Restarted(process="frames", cause="killed by SIGKILL", count=1))
     has(visit.page, "#lines", "killed by SIGKILL")
     assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
-    run.emit(look(63.0))
-    has(visit.page, "#standing", r"is it here. yes[\s\S]*97 % yes")
+
+
+WATCHES = tuple(WatchConfig(question=f"is it {name}?", name=name) for name in ("here", "gone"))
+
+
+def test_watches_are_listed_with_what_holds(visit: Visit) -> None:
+    visit.allowed = "WebSocket"
+    with served(watches=WATCHES) as run:
+        run.emit(look(61.0, holds="no", watch="gone"))
+        visit.see(run.url)
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. not known yet")
+        has(visit.page, "#watches li:nth-child(2)", r"is it gone. no[\s\S]*97 % yes")
+        run.emit(look(63.0))
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes at 1:03\.0")
+        run.emit(turned(63.0))
+        run.emit(match(63.0, 4))
+        has(visit.page, "#lines li:first-child", "match 4: here")
+        has(visit.page, "#lines li:nth-child(2)", "now yes")
+    with served() as run:
+        visit.see(run.url)
+        assert visit.page.locator("#watches").is_hidden()
 
 
 def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:

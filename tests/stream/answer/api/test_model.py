@@ -278,7 +278,7 @@ def test_each_client_has_its_own_frames_until_it_leaves(server: FakeApiServer) -
 
 def test_a_model_behind_an_api_has_no_feedback(server: FakeApiServer) -> None:
     model = loaded(server)
-    assert model.model.check_standing_query("is it?") == ()
+    assert model.model.check_watch("is it?") == ()
     assert not model.model.embed_query("what?").tokens.any()
     with pytest.raises(ModelError, match="cannot glance"):
         model.model.glance(b"", None, "what?")  # type: ignore[arg-type]

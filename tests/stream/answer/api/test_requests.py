@@ -34,7 +34,7 @@ def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerMod
 
 
 def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> ClientQuestion:
-    return ClientQuestion(client, packet(index), query, yes_no=yes_no)
+    return ClientQuestion(client, packet(index), query, checks=(query,) if yes_no else ())
 
 
 def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
@@ -90,9 +90,9 @@ def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> Non
     look, describe = question(b"one", "is it red?", yes_no=True), question(b"two")
     texts = asked(loaded(server), look, describe)
     assert texts == {b"one": "", b"two": "a red circle"}
-    assert look.score is not None
-    assert look.score == pytest.approx((0.948, 0.955), abs=0.001)
-    assert describe.score is None
+    (score,) = look.scores
+    assert score == pytest.approx((0.948, 0.955), abs=0.001)
+    assert describe.scores == ()
     assert {body["max_tokens"] for body in server.bodies} == {3, 64}
 
 
@@ -211,7 +211,7 @@ def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServ
     assert asked(loaded(server), one) == {b"one": "a blue square"}
     assert one.stats is not None
     assert one.stats.same == pytest.approx(0.905, abs=0.001)
-    assert (one.stats.text_tokens, one.score) == (0, None)
+    assert (one.stats.text_tokens, one.scores) == (0, ())
     (body,) = server.bodies
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from benchmarks.support.rtsp_server import RtspServer, encode
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, WatchConfig
 from stream.display.lines import LinesDisplay
 from stream.errors import ConfigError
 from stream.events import AskedPicture, ClipWritten, Event, Outage, VerdictChanged, VideoFragment
@@ -76,11 +76,11 @@ class Collector(Sink):
 
 
 def configured(source: object, clips: Path | None, *, go_on: bool = True, **output: Any) -> Config:
-    until = StandingQueryConfig(question="is there a light?", on_cut=False, go_on=go_on)
     return Config(
         source=str(source),
         allocate=AllocateConfig(budget=12),
-        answer=AnswerConfig(on_cut=False, until=until),
+        answer=AnswerConfig(on_cut=False),
+        watch=(WatchConfig(question="is there a light?", name="until", on_cut=False, ends_run=not go_on),),
         output=OutputConfig(clips=None if clips is None else str(clips), clip_before_s=3, clip_after_s=2, **output),
         pipeline=PipelineConfig(single_process=True),
     )
@@ -203,7 +203,7 @@ def test_clips_need_a_question(tmp_path: Path) -> None:
     config = configured("scene:demo", tmp_path / "clips")
     assert CLIPS.check is not None
     CLIPS.check(config)
-    with pytest.raises(ConfigError, match="give one, with --until QUESTION"):
+    with pytest.raises(ConfigError, match="give one, with --watch QUESTION"):
         CLIPS.check(config.model_copy(update={"answer": AnswerConfig()}))
 
 

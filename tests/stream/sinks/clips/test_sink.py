@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from stream.sinks.clips import sink as module
 from stream.sinks.clips.picture import match_picture
 from stream.sinks.clips.sink import ClipSink
 from stream.sinks.clips.video import ClipVideo
-from tests.support.events import frame, match, summary, turned
+from tests.support.events import frame, match, summary
 from tests.support.fragments import fragment, fragments_of, packets_of, times_of, video_file
 from tests.support.full_disk import room_for
 
@@ -92,11 +92,11 @@ def test_a_match_has_its_picture_at_once_and_its_video_later(
 ) -> None:
     fed.feed(picture(125), *fragments[:5], match(5.0, frame_index=125), frame(126, 5.1))
     (first,) = fed.written
-    assert (first.picture, first.video, first.error) == ("street-00005.00s-until-0001.jpg", None, None)
-    assert (fed.folder / "street-00005.00s-until-0001.jpg").stat().st_size > 1000
+    assert (first.picture, first.video, first.error) == ("street-00005.00s-here-0001.jpg", None, None)
+    assert (fed.folder / "street-00005.00s-here-0001.jpg").stat().st_size > 1000
     fed.feed(*fragments[5:])
     second = fed.feed(frame(300, 12.0)).written[1]
-    assert second.video == "street-00005.00s-until-0001.mp4"
+    assert second.video == "street-00005.00s-here-0001.mp4"
     assert second.picture == first.picture
     assert (second.start_s, second.end_s) == (pytest.approx(2.0), pytest.approx(7.0, abs=0.1))
     times = times_of(fed.folder / second.video)
@@ -110,8 +110,8 @@ def test_a_match_has_its_picture_at_once_and_its_video_later(
 
 def test_every_sink_gets_the_events_before_the_summary(fed: FedSink, fragments: list[VideoFragment]) -> None:
     fed.feed(*fragments[:5], match(5.0))
-    assert [one.video for one in fed.end()] == [None, "street-00005.00s-until-0001.mp4"]
-    assert len(times_of(fed.folder / "street-00005.00s-until-0001.mp4")) == pytest.approx(75, abs=3)
+    assert [one.video for one in fed.end()] == [None, "street-00005.00s-here-0001.mp4"]
+    assert len(times_of(fed.folder / "street-00005.00s-here-0001.mp4")) == pytest.approx(75, abs=3)
 
 
 @pytest.mark.parametrize(("at_s", "span"), [(0.0, (0, 2)), (0.5, (0, 2)), (11.9, (10, 12))])
@@ -225,7 +225,7 @@ def test_a_second_run_overwrites_nothing(tmp_path: Path, fragments: list[VideoFr
         fed = FedSink(tmp_path / "clips")
         fed.feed(picture(), *fragments, match(5.0))
         names.append(fed.end()[-1].video)
-    assert names == ["street-00005.00s-until-0001.mp4", "street-00005.00s-until-0001-2.mp4"]
+    assert names == ["street-00005.00s-here-0001.mp4", "street-00005.00s-here-0001-2.mp4"]
 
 
 def test_a_full_disk_is_reported_once_and_the_run_goes_on(
@@ -277,7 +277,7 @@ def test_the_limits_of_the_configuration_hold(tmp_path: Path, monkeypatch: pytes
         if number % 10 == 5:
             fed.feed(match(float(number), number))
         assert sum(path.stat().st_size for path in fed.folder.glob("*.mp4*")) <= 2000
-    assert fed.names == ["street-00035.00s-until-0035.mp4"]
+    assert fed.names == ["street-00035.00s-here-0035.mp4"]
     fed.now_s += 3 * 86400
     fed.feed(frame(0, 40.0))
     assert fed.names == []
@@ -288,11 +288,3 @@ def test_a_folder_that_cannot_be_written_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="it is a file"):
         FedSink(tmp_path / "file")
-
-
-def test_a_standing_question_that_turns_to_yes_is_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    match_of: Callable[[Event, int], Match | None] = module.match_of
-    assert match_of(turned(1.0), 4) == match(1.0, 4)
-    assert match_of(turned(1.0, "no"), 4) is None
-    assert match_of(frame(0, 0.0), 4) is None
