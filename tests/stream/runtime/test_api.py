@@ -198,8 +198,9 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
         handler.send("[DONE]")
 
     server.behaviour = behave
-    until = AnswerConfig().until.model_copy(update={"question": question, "go_on": True})
-    events = list(run_in_threads(config(server, answer={"until": until, "max_tokens": 4000})).run())
+    watches = () if question is None else (WatchConfig(question=question, name="star"),)
+    given = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
+    events = list(run_in_threads(given).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped
