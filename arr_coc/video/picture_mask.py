@@ -33,7 +33,7 @@ class PictureMask:
         self._tiles = lru_cache(maxsize=2)(self._touched_tiles)
 
     def apply(self, planes: FramePlanes) -> FramePlanes:
-        """Return a frame with the masked part black, in memory of its own, and without the codec's motion there."""
+        """Return a frame with the masked part black, in separate memory, and without the codec's motion there."""
         picture = planes.height_px, planes.width_px
         yuv = planes.layout == "yuv"
         black = LIMITED_BLACK if planes.layout != "rgb" and not planes.colour.full_range else 0

@@ -11,7 +11,7 @@ _LARGE = struct.Struct(">Q")
 
 
 class Mp4Box(NamedTuple):
-    """Box in a buffer: its type, where it begins, where its content begins, and where it ends."""
+    """Box in a buffer: its type, its begin, the begin of its content, and its end."""
 
     kind: bytes
     start: int

@@ -38,7 +38,7 @@ class Sink(ABC):
 
 
 class ReportingSink(Sink):
-    """Sink with events of its own, which all sinks of the run receive."""
+    """Sink with separate events, which all sinks of the run receive."""
 
     @abstractmethod
     def take_events(self, upcoming: Event) -> Sequence[Event]:

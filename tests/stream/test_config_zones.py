@@ -92,7 +92,7 @@ def test_the_example_of_the_documents_is_valid() -> None:
     assert len(config.masks) == 1
 
 
-def test_a_camera_of_a_file_has_zones_of_its_own(tmp_path: Path) -> None:
+def test_a_camera_of_a_file_has_its_own_zones(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(
         "[cameras.yard]\nsource = 'scene:demo'\n[cameras.yard.zones.a]\nbox = [0, 0, 0.5, 1]\nmask = true\n"

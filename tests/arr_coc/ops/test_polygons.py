@@ -49,7 +49,7 @@ def test_a_polygon_over_the_edge_of_the_picture_touches_its_last_samples() -> No
     assert whole.all()
 
 
-def test_chroma_of_odd_pictures_is_touched_where_its_pixels_are() -> None:
+def test_chroma_of_odd_pictures_is_touched_at_the_place_of_its_pixels() -> None:
     pixels = touched_samples(TRIANGLE, (45, 63), (1 / 45, 1 / 63))
     chroma = touched_samples(TRIANGLE, (23, 32), (2 / 45, 2 / 63))
     assert chroma.repeat(2, axis=0).repeat(2, axis=1)[:45, :63][pixels].all()

@@ -210,8 +210,8 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
 
     server.behaviour = behave
     watches = () if question is None else (WatchConfig(question=question, name="star"),)
-    asked = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
-    events = list(run_in_threads(asked).run())
+    given = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
+    events = list(run_in_threads(given).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped

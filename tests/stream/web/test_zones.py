@@ -163,7 +163,7 @@ def test_a_finger_draws_on_a_phone(run: ServedPage, browser: Browser) -> None:
     visit.close()
 
 
-def test_a_mirrored_picture_has_its_corners_where_they_are_clicked(visit: Visit) -> None:
+def test_a_mirrored_picture_has_its_corners_at_the_clicked_places(visit: Visit) -> None:
     with served(web_camera="ipc:///tmp/none") as run:
         visit.see(run.url + "?mirror=1")
         page = visit.page

@@ -124,7 +124,7 @@ def test_messages_for_people_are_in_the_log(tmp_path: Path) -> None:
         (3, "restart", "answers: killed"),
         (2, "question", "Where?"),
         (2, "question", "Who? (refused: too long)"),
-        (2, "until", "is it here? yes"),
+        (2, "here", "is it here? yes"),
     ]
 
 
