@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.watch [--model FOLDER] [--scenes 120] [--frames 24] [--out FILE]
 
-*Cost*: the same frames are checked with 1, 4 and 8 questions, one number after the other frame by frame, each by its
-own session and allocator. Times are processor time of encoding and prefill, as ratios to one question; `alone` asks the
-same questions one by one, each with separate tokens.
+*Cost*: the same frames are checked with 1, 4 and 8 questions, one number after the other frame by frame, each by
+another session and allocator. Times are processor time of encoding and prefill, as ratios to one question; `alone` asks
+the same questions one by one, each with separate tokens.
 
 - `memory`: a visual memory is kept, and a check appends what is new. `still`: a static camera; `moving`: a thing always
   moves; `cuts`: every frame is another picture, so that all of its tokens are read.
