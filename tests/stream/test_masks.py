@@ -38,6 +38,7 @@ SHOWING: dict[str, Reader] = {
     ".rrd": masked.of_rerun_file,
     "record": masked.of_record,
     "remember": masked.of_remembered,
+    "clips": masked.of_clips,
     "web": masked.of_sent("web"),
     "microscope": masked.of_sent("microscope"),
     "mqtt": masked.of_sent("mqtt"),
@@ -74,9 +75,9 @@ SETTINGS = {
     *("web_any_source", "web_compare", "web_compare_loaded", "web_rate", "web_width", "web_control", "web_token"),
     *("web_camera", "web_sources", "web_cert", "web_key"),
     *("mqtt_name", "remember_camera", "remember_max_mib", "remember_max_days"),
-    *("clip_before_s", "clip_after_s", "clips_max_mib", "clips_max_days"),
+    *("clip_before_s", "clip_after_s", "clips_max_mib", "clips_max_days", "on_match", "on_match_limit_s"),
 }
-"""Keys of `output` that are no outputs. `web_camera` gives out what a viewer's camera sends, before a run has it;
+"""Keys of `output` that are no outputs; commands of `on_match` get words. `web_camera` gives out what a viewer's camera sends, before a run has it;
 `web_compare` has pictures that viewers send."""
 
 

@@ -31,7 +31,7 @@ from rosbags.rosbag2 import Reader
 from websockets.sync.client import connect
 
 from arr_coc.types import FramePacket
-from stream.config import AnswerConfig, Config, OutputConfig, ZoneConfig
+from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig, ZoneConfig
 from stream.events import Event, FrameReady, pack_event
 from stream.protocol.messages import TokenPacketMessage
 from stream.recording.format import Recording, SentMessage, decompress_arrays
@@ -98,6 +98,9 @@ def decoded(video: Path | io.BytesIO) -> list[Picture]:
 
 class SeeingModel(FakeAnswerModel):
     """Keeps the pixels of every packet; it must be of this process."""
+
+    def score_yes_no(self, packet: Any, query: str) -> tuple[float, float]:
+        return 0.99, super().score_yes_no(packet, query)[1]
 
     def answer(self, packet: Any, query: str) -> Iterator[str]:
         if isinstance(packet, FramePacket):
@@ -278,7 +281,8 @@ def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
         keeper = EventKeeper(clients.ready)
         config = Config(
             source=source,
-            answer=AnswerConfig(query="What is hidden?", every_s=0.2),
+            answer=AnswerConfig(query="What is hidden?", captions=True, every_s=0.2),
+            watch=(WatchConfig(question="Is it there?", name="there"),),
             zones={"hidden": HIDDEN} if masked else {},
             output=OutputConfig(
                 paths=(*(str(folder / f"a{suffix}") for suffix in suffixes), str(folder / "hls" / "a.m3u8")),
@@ -287,6 +291,9 @@ def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
                 overlay=str(folder / "now.txt"),
                 record=str(folder / "record"),
                 remember=str(folder / "past.sqlite"),
+                clips=str(folder / "clips"),
+                clip_before_s=1.0,
+                clip_after_s=0.5,
                 publish=f"tcp://127.0.0.1:{ports['publish']}",
                 control=f"tcp://127.0.0.1:{ports['control']}",
                 metrics_port=ports["metrics_port"],
@@ -342,6 +349,15 @@ def of_record(run: ShownRun) -> list[Picture]:
                 if part and len(part) % (3 * 32 * 32) == 0:
                     pictures.append(np.moveaxis(np.frombuffer(part, np.uint8).reshape(-1, 3, 32, 32), 1, -1))
     return pictures
+
+
+def of_clips(run: ShownRun) -> list[Picture]:
+    """The picture and the video of a match."""
+    pictures, videos = (sorted((run.folder / "clips").glob(f"*{suffix}")) for suffix in (".jpg", ".mp4"))
+    assert pictures
+    assert videos
+    shown = [picture for path in pictures for picture in pictures_in(path.read_bytes())]
+    return [*shown, *(picture for path in videos for picture in decoded(path))]
 
 
 def of_remembered(run: ShownRun) -> list[Picture]:
