@@ -233,8 +233,10 @@ async def _streamed(
     except QuestionRefused as refusal:
         yield _event(_error(refusal))
         return
-    if len(piece.text) > len(sent):
+    if piece.text.startswith(sent) and len(piece.text) > len(sent):
         yield chunk({"content": piece.text[len(sent) :]})
+    elif sent.strip() != piece.text.strip():  # a cut has made the pieces stale
+        yield chunk({"content": f"\n\n{piece.text}"})
     yield chunk({}, "stop", arr_coc=_details(asked, piece))
     if wants_usage:
         yield _event({**head, "choices": [], "usage": _usage(piece)})
