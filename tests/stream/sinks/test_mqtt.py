@@ -126,20 +126,20 @@ def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitt
 def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 of the match")
     url, output = f"mqtt://127.0.0.1:{mosquitto.port}", {"clips": str(tmp_path), "web": "192.0.2.7:8090"}
-    first = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
+    first = ClipWritten(match=1, watch="here", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
     whole = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
     with subscribed(mosquitto.port) as subscriber, fed_sink(url, query="is it here?", **output) as fed:
         fed.feed(STARTED, frame(0, 0.0), look(5.0))
-        assert "clip" not in json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        assert "clip" not in json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)
         fed.feed(first)
         assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["video"] is None
-        assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["clip"]["picture"] == "a.jpg"
+        assert json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)["clip"]["picture"] == "a.jpg"
         assert subscriber.next("arr_coc/door/match/picture").payload == b"\xff\xd8 of the match"
         fed.feed(whole)
         fields = json.loads(subscriber.next("arr_coc/door/match/clip").payload)
         assert fields["video_url"] == "http://192.0.2.7:8090/clips/a%20b.mp4"
         assert (fields["picture_url"], fields["start_s"]) == ("http://192.0.2.7:8090/clips/a.jpg", 2.0)
-        details = json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        details = json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)
         assert (details["yes"], details["clip"]["video"]) == (0.97, "a b.mp4")
         fed.feed(structs.replace(first, picture="gone.jpg"))
         assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["picture"] == "gone.jpg"
