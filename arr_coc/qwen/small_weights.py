@@ -1,36 +1,23 @@
 """Linear layers with weights of 8 or 4 bits, made from a checkpoint's own as the model is loaded to a CPU.
 
 Decoding one token reads every weight once, so it takes as long as the weights are large. A prompt and a picture are
-many rows: their products take as long as the processor multiplies. What computes in which case, measured in processor
-time of one thread on an AMD EPYC with AVX2 and no VNNI, weights [6144, 2048], in ms:
+many rows: their products take as long as the processor multiplies. The compiled kernel (`linear_kernel.py`) multiplies
+both; without it, torch. Processor time of one thread on a busy AMD EPYC 9005 (Zen 5: VNNI, bfloat16), by turns, weights
+[6144, 2048] of which the processor's caches hold a part, in ms:
 
-========================================  =====  ======  =======  ========
-product                                   1 row  8 rows  64 rows  256 rows
-========================================  =====  ======  =======  ========
-float32                                     2.9    17.9     38.4      92.2
-bfloat16, which this processor emulates     3.0    20.7       –         –
-8 bits, rows in 8 bits (`FbgemmWeights`)    0.5     1.5     11.8      47.1
-`_weight_int8pack_mm`                       2.1     7.0     52.3        –
-4 bits, packed (`Int4Linear`)               2.1     5.8     41.3        –
-4 bits, expanded to float32                  –       –      42.2       106
-========================================  =====  ======  =======  ========
+========================================  =====  ======  ========
+product                                   1 row  8 rows  256 rows
+========================================  =====  ======  ========
+4 bits, by the kernel                      0.33    0.55      10.4
+8 bits, by the kernel                      0.35    0.52       8.8
+8 bits, by FBGEMM (`FbgemmWeights`)        0.40    0.61      10.5
+8 bits, by oneDNN (`VnniWeights`)             –       –       7.6
+4 bits, by torch (`TorchInt4Weights`)      0.32    1.1       37
+bfloat16                                   1.5     1.6       14
+float32                                    2.3     3.2       27
+========================================  =====  ======  ========
 
-The same on an AMD EPYC 9005 (Zen 5), which has VNNI and multiplies bfloat16:
-
-========================================  =====  ======  =======  ========
-product                                   1 row  8 rows  64 rows  256 rows
-========================================  =====  ======  =======  ========
-float32, by MKL and by oneDNN               2.3     3.2      8.8      27.3
-bfloat16                                    1.5     1.6      4.4      14.0
-8 bits, by FBGEMM (`FbgemmWeights`)         0.4     0.5      2.3       8.7
-8 bits, by oneDNN (`VnniWeights`)           0.4     0.5      2.2       7.3
-`_weight_int8pack_mm`                       0.8     1.7      9.7        –
-4 bits, packed (`Int4Linear`)               0.4     1.2      9.4      37.6
-4 bits, expanded to bfloat16                 –       –     11.4      23.1
-========================================  =====  ======  =======  ========
-
-oneDNN takes 1.1 to 1.3 times as long as FBGEMM for a single row, and 0.65 to 0.85 of it for 992. The vision tower,
-which always has many rows, is packed for oneDNN; the decoder for FBGEMM.
+oneDNN is the faster one for many rows on processors with VNNI: the vision tower, which has no others, is packed for it.
 
 Everything else computes in float32. A linear layer in 8 bits is off by 1 to 2 % of its output's size (random weights),
 one in 4 bits by 9 %. Therefore 4 bits are for the decoder's layers, which are most of a model; the vision tower and the
@@ -40,26 +27,19 @@ output head have 8. Embeddings stay as stored: only the rows of a prompt are rea
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
-from arr_coc.qwen.cpu_precision import multiplies_bfloat16, multiplies_int8
+from arr_coc.qwen.cpu_precision import multiplies_int8
+from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none
 from arr_coc.qwen.quantisation import SmallDtype
 
 GROUP = 64
-"""Inputs that share a scale and a zero in 4 bits, which add half a bit to each weight."""
-
-EXPANDED_ROWS = 64
-"""From so many rows on, weights of 4 bits are expanded for a product in floating point."""
-
-EXPANDED_OUTPUTS = 512
-"""Outputs whose weights are expanded at once, so that they stay in the processor's cache."""
+"""Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
 
 CACHED_VALUES = 1 << 17
 """Values of rows that are quantised at once, so that what comes in between stays in a core's second cache."""
@@ -78,23 +58,24 @@ class SmallLinear(nn.Module):
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+        self._weights = self._empty()
+        for first in range(0, self.out_features, PART_OUTPUTS):
+            self._weights.put(first, *self._quantised(linear.weight.detach()[first : first + PART_OUTPUTS].float()))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's output [..., out_features], float32."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise OptionError("a model in int8 or int4 cannot be trained; load it in float32 or bfloat16")
         rows = input.float().reshape(-1, self.in_features)
-        output = self.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
-        if self.bias is not None:
-            output += self.bias
+        output = self._weights.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
         return output.view(*input.shape[:-1], self.out_features)
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows [N, in_features] times the weights [N, out_features], float32."""
+    def _empty(self) -> SmallWeights:
+        """Return the packed weights before they are set."""
         raise NotImplementedError
 
-    def expanded(self) -> torch.Tensor:
-        """Return the weights [out_features, in_features] that its integers stand for, float32."""
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return codes uint8 [N, in_features] of weights float32, and scales and least weights [N, groups]."""
         raise NotImplementedError
 
 
@@ -104,23 +85,66 @@ class Int8Linear(SmallLinear):
 
     def __init__(self, linear: nn.Linear, *, many_rows: bool = False) -> None:
         """`many_rows`: never are there few, as in a vision tower."""
+        self._many_rows = many_rows
         super().__init__(linear)
-        pack = VnniWeights if many_rows and multiplies_int8() else FbgemmWeights
+
+    def _empty(self) -> SmallWeights:
+        kernel = kernel_or_none()
+        if self._many_rows and multiplies_int8():
+            return TorchInt8Weights(VnniWeights, self.bias)
+        if kernel is None or not kernel.linear_takes_8_bits():
+            return TorchInt8Weights(FbgemmWeights, self.bias)
+        return PackedWeights(kernel, (self.out_features, self.in_features), 8, None, self.bias)
+
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scales = (weight.abs().amax(dim=1, keepdim=True) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
+        return (weight / scales).round_().add_(128).to(torch.uint8), scales, -128 * scales
+
+
+class Int4Linear(SmallLinear):
+    """Weights in 4 bits, with a scale and a least weight in bfloat16 for GROUP inputs of an output. The compiled kernel
+    multiplies rows in 8 bits, with a scale for GROUP inputs of each."""
+
+    @staticmethod
+    def suits(linear: nn.Linear) -> bool:
+        """Return True if the kernels take a layer of this shape."""
+        return linear.in_features % GROUP == 0 and linear.out_features % 64 == 0
+
+    def _empty(self) -> SmallWeights:
+        kernel = kernel_or_none()
+        if kernel is None:
+            return TorchInt4Weights(self.bias)
+        return PackedWeights(kernel, (self.out_features, self.in_features), 4, GROUP, self.bias)
+
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        groups = weight.unflatten(1, (-1, GROUP))
+        least, most = groups.aminmax(dim=2)
+        scales = ((most - least) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
+        least = least.bfloat16().float()
+        codes = (groups - least[..., None]).div_(scales[..., None]).round_().clamp_(0, 15)
+        return codes.flatten(1).to(torch.uint8), scales, least
+
+
+class TorchInt8Weights:
+    """Weights in 8 bits that torch multiplies, packed by oneDNN or by FBGEMM."""
+
+    def __init__(self, kind: type[VnniWeights | FbgemmWeights], bias: torch.Tensor | None) -> None:
+        self._kind = kind
+        self._bias = bias
         self._parts: list[VnniWeights | FbgemmWeights] = []
-        for weight in linear.weight.detach().split(PART_OUTPUTS):
-            scales = (weight.float().abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
-            codes = (weight.float() / scales[:, None]).round_().to(torch.int8)
-            self._parts.append(pack(codes, scales))
+
+    def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
+        """As `PackedWeights`, of outputs in order; `leasts` are -128 times the scales."""
+        self._parts.append(self._kind((codes ^ 128).view(torch.int8), scales[:, 0]))
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """As `PackedWeights`."""
         scales = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
         scales = scales.clamp_(min=torch.finfo(torch.float32).tiny)
-        values = self._parts[0].values(rows, scales)
+        values = self._kind.values(rows, scales)
         made = [part.product(values) for part in self._parts]
-        return (made[0] if len(made) == 1 else torch.cat(made, dim=1)).mul_(scales)
-
-    def expanded(self) -> torch.Tensor:
-        return torch.cat([part.expanded() for part in self._parts])
+        output = (made[0] if len(made) == 1 else torch.cat(made, dim=1)).mul_(scales)
+        return output if self._bias is None else output.add_(self._bias)
 
 
 class VnniWeights:
@@ -149,11 +173,6 @@ class VnniWeights:
         )
         return product
 
-    def expanded(self) -> torch.Tensor:
-        """Return the weights float32 [outputs, inputs]."""
-        dense: torch.Tensor = self._packed.to_dense()
-        return dense.t() * self._scales[:, None]
-
 
 class FbgemmWeights:
     """The same packed by torch for all processors. Without VNNI, sums of two products would not fit 16 bits, and rows
@@ -175,81 +194,29 @@ class FbgemmWeights:
         product: torch.Tensor = torch.ops.quantized.linear_dynamic(values, self._packed, self._reduce_range)
         return product
 
-    def expanded(self) -> torch.Tensor:
-        """As `VnniWeights`."""
-        weights: torch.Tensor = torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()
-        return weights
 
+class TorchInt4Weights:
+    """Weights in 4 bits that torch multiplies, by rows in bfloat16."""
 
-class Int4Linear(SmallLinear):
-    """Weights in 4 bits, with a scale and a zero for GROUP inputs of an output. Few rows are multiplied by the packed
-    weights, in bfloat16; for many these are expanded, block by block, to what the processor multiplies fast."""
+    def __init__(self, bias: torch.Tensor | None) -> None:
+        self._bias = bias
+        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear)
-        self._packed = torch.empty(self.out_features, self.in_features // 2, dtype=torch.uint8)
-        self._scales_zeros = torch.empty(self.in_features // GROUP, self.out_features, 2, dtype=torch.bfloat16)
-        for first in range(0, self.out_features, PART_OUTPUTS):
-            part = slice(first, first + PART_OUTPUTS)
-            groups = linear.weight.detach()[part].float().unflatten(1, (-1, GROUP))
-            least, most = groups.aminmax(dim=2)
-            scales = ((most - least) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
-            zeros = (least + 8 * scales.float()).bfloat16()
-            codes = (groups - zeros.float()[..., None]).div_(scales.float()[..., None]).round_().add_(8).clamp_(0, 15)
-            self._packed[part] = torch._convert_weight_to_int4pack_for_cpu(codes.flatten(1).int(), 1)
-            self._scales_zeros[:, part] = torch.stack([scales.t(), zeros.t()], dim=-1)
-
-    @staticmethod
-    def suits(linear: nn.Linear) -> bool:
-        """Return True if the kernel takes a layer of this shape."""
-        return linear.in_features % GROUP == 0 and linear.out_features % 64 == 0
+    def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
+        """As `PackedWeights`, of outputs in order."""
+        numbers = torch.stack([scales.t(), (leasts + 8 * scales).t()], dim=-1).bfloat16()
+        self._parts.append((torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1), numbers))
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
-        if len(rows) < EXPANDED_ROWS or packed_outputs() is None:
-            few: torch.Tensor = torch._weight_int4pack_mm_for_cpu(
-                rows.bfloat16(), self._packed, GROUP, self._scales_zeros
-            )
-            return few.float()
-        # Zeros are the same for a group of inputs, so they are multiplied by the group's sum.
-        sums = rows.unflatten(1, (-1, GROUP)).sum(dim=2)
-        output = sums @ self._scales_zeros[..., 1].float()
-        values = rows.to(torch.bfloat16 if multiplies_bfloat16() else torch.float32)
-        for first in range(0, self.out_features, EXPANDED_OUTPUTS):
-            block = self._scaled_codes(first, min(EXPANDED_OUTPUTS, self.out_features - first), values.dtype)
-            output[:, first : first + len(block)] += F.linear(values, block)
-        return output
-
-    def _scaled_codes(self, first: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Weights of `count` outputs [count, in_features] without their zeros. A byte holds two outputs of one input:
-        number j of a block of B outputs, and j + B / 2."""
-        half = (packed_outputs() or 2) // 2
-        packed = self._packed.flatten()[first * self.in_features // 2 : (first + count) * self.in_features // 2]
-        pairs = packed.view(-1, self.in_features, half).transpose(1, 2).contiguous()
-        block = torch.empty(len(pairs), 2, half, self.in_features, dtype=dtype)
-        block[:, 0] = (pairs & 15).sub_(8).view(torch.int8)
-        block[:, 1] = (pairs >> 4).sub_(8).view(torch.int8)
-        scales = self._scales_zeros[:, first : first + count, 0].t().to(dtype)
-        block.view(count, -1, GROUP).mul_(scales[..., None])
-        return block.view(count, self.in_features)
-
-    def expanded(self) -> torch.Tensor:
-        zeros = self._scales_zeros[..., 1].t().float()
-        codes = self._scaled_codes(0, self.out_features, torch.float32)
-        return (codes.unflatten(1, (-1, GROUP)) + zeros[..., None]).flatten(1)
+        """As `PackedWeights`."""
+        half = rows.bfloat16()
+        made = [torch._weight_int4pack_mm_for_cpu(half, packed, GROUP, numbers) for packed, numbers in self._parts]
+        output = torch.cat(made, dim=1).float()
+        return output if self._bias is None else output.add_(self._bias)
 
 
-@cache
-def packed_outputs() -> int | None:
-    """Return how many outputs torch packs into a block of 4-bit weights: that depends on the processor's vectors and is
-    documented nowhere. None for an order that `Int4Linear` does not know; then the packed kernel multiplies all rows.
-    """
-    codes = (torch.arange(64 * 64) * 7 // 3 % 16).view(64, 64)
-    packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1).flatten()
-    for outputs in (64, 32):
-        pairs = codes.view(-1, 2, outputs // 2, 64)
-        if torch.equal(packed, (pairs[:, 0] + 16 * pairs[:, 1]).transpose(1, 2).flatten().to(torch.uint8)):
-            return outputs
-    return None
+SmallWeights: TypeAlias = PackedWeights | TorchInt8Weights | TorchInt4Weights
+"""Packed weights [outputs, inputs], set part by part by `put`, that multiply rows."""
 
 
 class FloatEmbedding(nn.Embedding):
