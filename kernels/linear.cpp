@@ -123,7 +123,7 @@ constexpr int64_t ROWS = 240;
 extern "C" {
 
 // Number of this interface; the caller refuses another one.
-int32_t linear_version() { return 1; }
+int32_t linear_version() { return 2; }
 
 // The instruction set that is used.
 const char *linear_set() { return chosen.name; }
@@ -156,6 +156,17 @@ void linear_product(const Weights *weights, const float *rows, int64_t count, fl
             for (int64_t output = 0; output < w.outputs; output += chosen.outputs)
                 panel(w, values, part, output, out + first * w.outputs);
         }
+    }
+}
+
+// Quantises rows float32 [count, inputs]: values uint8, of which 128 is 0, times scales [count].
+void linear_quantise(const float *rows, int64_t count, int64_t inputs, uint8_t *values, float *scales) {
+#pragma omp parallel for
+    for (int64_t row = 0; row < count; row++) {
+        uint8_t *to = values + row * inputs;
+        float shift;
+        chosen.quantise(rows + row * inputs, inputs, inputs, inputs, {(int8_t *)to, scales + row, &shift});
+        for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
     }
 }
 }

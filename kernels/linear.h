@@ -5,10 +5,19 @@
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef int8_t bytes __attribute__((vector_size(LANES)));
 
 template <class Vector> INLINE Vector load(const void *from) {
     Vector value;
     std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+// The first `count` numbers, and zeros.
+INLINE vec load_some(const float *from, int64_t count) {
+    if (count >= LANES) return load<vec>(from);
+    vec value = {};
+    std::memcpy(&value, from, size_t(count) * 4);
     return value;
 }
 
@@ -21,25 +30,27 @@ INLINE vec widened(const uint8_t *from) {
 // holds NaN or infinity gets a scale that is NaN.
 TARGET static void quantise(const float *row, int64_t inputs, int64_t padded, int64_t group, const Values &to) {
     for (int64_t first = 0; first < padded; first += group) {
-        const int64_t last = std::min(first + group, inputs), whole = first + (last - first) / LANES * LANES;
+        const int64_t last = std::min(first + group, inputs);
         vec top = {}, other = {};
         for (int64_t k = first; k < last; k += LANES) {
-            vec value = {};
-            std::memcpy(&value, row + k, k < whole ? sizeof value : size_t(last - k) * 4);
-            const vec size = value < 0 ? -value : value;
+            const vec value = load_some(row + k, last - k), size = value < 0 ? -value : value;
             top = size > top ? size : top;
             other += value - value;
         }
         float most = 0, nothing = 0;
         for (int lane = 0; lane < LANES; lane++) most = std::max(most, top[lane]), nothing += other[lane];
         const float factor = nothing == 0 && most > 1e-30f ? 127 / most : 0;
-        int32_t sum = 0;
-        for (int64_t k = first; k < last; k++) {
-            const int32_t value = factor == 0 ? 0 : int32_t(__builtin_rintf(row[k] * factor));
-            to.values[k] = int8_t(value);
-            sum += value;
+        ints sums = {};
+        std::memset(to.values + first, 0, size_t(group));
+        for (int64_t k = first; factor != 0 && k < last; k += LANES) {
+            const vec value = load_some(row + k, last - k) * factor;
+            const ints whole = __builtin_convertvector(value + 12582912.0f - 12582912.0f, ints);  // rounded: so large a sum has no fraction
+            const bytes narrow = __builtin_convertvector(whole, bytes);
+            sums += whole;
+            std::memcpy(to.values + k, &narrow, size_t(std::min<int64_t>(LANES, last - k)));
         }
-        for (int64_t k = last; k < first + group; k++) to.values[k] = 0;
+        int32_t sum = 0;
+        for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
         to.scales[first / group] = most / 127 + nothing;
         to.shifts[first / group] = to.scales[first / group] * float(sum);
     }
@@ -94,7 +105,8 @@ template <int BITS, int ROWS> INLINE void tile(const Weights &w, const Values &f
 }
 
 // The outputs of a block for `count` rows.
-template <int BITS, int ROWS = BITS == 4 ? TILE4 : TILE8> TARGET static void panel(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
+template <int BITS, int ROWS = BITS == 4 ? TILE4 : TILE8>
+TARGET static void panel(const Weights &w, Values from, int64_t count, int64_t output, float *out) {
     const int64_t groups = w.padded / w.group;
     for (; count >= ROWS; count -= ROWS) {
         tile<BITS, ROWS>(w, from, output, out);

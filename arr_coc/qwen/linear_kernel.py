@@ -14,7 +14,7 @@ import torch
 
 from arr_coc.ops.kernels import library_or_none, load_library
 
-VERSION = 1
+VERSION = 2
 """Of the kernel's interface, as `linear_version` of kernels/linear.cpp has it."""
 
 ALIGNED_INPUTS = 64
@@ -41,13 +41,21 @@ def load_kernel(path: Path) -> ctypes.CDLL:
     """The compiled kernel. Raises as `load_library`."""
     kernel = load_library(path, "the compiled kernel of linear layers", "linear", VERSION)
     kernel.linear_product.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    kernel.linear_product.restype = None
+    kernel.linear_quantise.argtypes = (*(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), *(ctypes.c_void_p,) * 2)
+    kernel.linear_product.restype = kernel.linear_quantise.restype = None
     return kernel
 
 
 def kernel_or_none() -> ctypes.CDLL | None:
     """The compiled kernel, None if torch multiplies. Raises as `library_or_none`."""
     return library_or_none(load_kernel, kernel_path())
+
+
+def quantised(kernel: ctypes.CDLL, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1]."""
+    rows, values, scales = rows.contiguous(), torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
+    kernel.linear_quantise(rows.data_ptr(), *rows.shape, values.data_ptr(), scales.data_ptr())
+    return values, scales
 
 
 class PackedWeights:

@@ -35,7 +35,7 @@ from torch import nn
 from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_int8
-from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none
+from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none, quantised
 from arr_coc.qwen.quantisation import SmallDtype
 
 GROUP = 64
@@ -139,12 +139,16 @@ class TorchInt8Weights:
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""
-        scales = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
-        scales = scales.clamp_(min=torch.finfo(torch.float32).tiny)
-        values = self._kind.values(rows, scales)
+        values, scales = self._kind.values(rows)
         made = [part.product(values) for part in self._parts]
-        output = (made[0] if len(made) == 1 else torch.cat(made, dim=1)).mul_(scales)
-        return output if self._bias is None else output.add_(self._bias)
+        output = made[0] if len(made) == 1 else torch.cat(made, dim=1)
+        return output.mul_(scales) if self._bias is None else torch.addcmul(self._bias, output, scales, out=output)
+
+
+def row_sizes(rows: torch.Tensor) -> torch.Tensor:
+    """Return the largest size [N, 1] of a number in each row [N, inputs], above 0."""
+    sizes = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
+    return sizes.clamp_(min=128 * torch.finfo(torch.float32).tiny)
 
 
 class VnniWeights:
@@ -156,19 +160,22 @@ class VnniWeights:
         self._zeros = torch.zeros(len(codes), dtype=torch.long)
 
     @staticmethod
-    def values(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Return rows in 8 bits, uint8, of which 128 is 0 and 255 a row's scale."""
-        factors, values = 127 / scales, torch.empty(rows.shape, dtype=torch.uint8)
+    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales."""
+        if (kernel := kernel_or_none()) is not None:
+            return quantised(kernel, rows)
+        scales = row_sizes(rows) / 127
+        factors, values = 1 / scales, torch.empty(rows.shape, dtype=torch.uint8)
         count = max(1, CACHED_VALUES // rows.shape[1])
         for begin in range(0, len(rows), count):
             part = slice(begin, begin + count)
             values[part] = (rows[part] * factors[part]).add_(128).round_()
-        return values
+        return values, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
         """Return rows that were made `values` times the weights, float32 [rows, outputs], but for the rows' scales."""
         product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-            *(values, 1 / 127, 128, self._packed, self._scales, self._zeros, None),
+            *(values, 1.0, 128, self._packed, self._scales, self._zeros, None),
             *(1.0, 0, torch.float32, "none", [], ""),
         )
         return product
@@ -185,9 +192,11 @@ class FbgemmWeights:
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
 
     @staticmethod
-    def values(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Return rows that all reach to 1 or -1: the kernel, which has one scale for all rows, quantises them."""
-        return rows / scales
+    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows that all reach to 1 or -1, as the kernel, which has one scale for all rows, quantises them, and
+        the rows' scales."""
+        scales = row_sizes(rows)
+        return rows / scales, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
         """As `VnniWeights`."""
