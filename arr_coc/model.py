@@ -6,8 +6,8 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Real
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
 from arr_coc.hub import upload
@@ -65,6 +66,7 @@ class GenerateOptions(TypedDict, total=False):
     on_text: Callable[[str], None] | None
     should_stop: Callable[[], bool] | None
     thinking: Thinking
+    schema: str | Mapping[str, Any] | Sequence[str] | None
 
 
 class BatchOptions(GenerateOptions, total=False):
@@ -86,6 +88,7 @@ class _Asking:
     encode: Encode
     on_text: Callable[[str], None] | None
     should_stop: Callable[[], bool] | None
+    schema: AnswerSchema | None
 
 
 class ARRCOCQwen(nn.Module):
@@ -128,6 +131,7 @@ class ARRCOCQwen(nn.Module):
         device_map: DeviceMap | None = None,
         token: str | None = None,
         allocator: str | Path | None = None,
+        cache_weights: bool = False,
     ) -> ARRCOCQwen:
         """Load a model from a folder, a name on the hub, or, for None, the bundled one. In eval mode, as a transformers
         model; all weights may be trained.
@@ -140,7 +144,15 @@ class ARRCOCQwen(nn.Module):
             raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
         chosen = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
         assert chosen is not None
-        qwen = load_qwen(name, device=device, dtype=chosen, device_map=device_map, token=token, allocator=allocator)
+        qwen = load_qwen(
+            name,
+            device=device,
+            dtype=chosen,
+            device_map=device_map,
+            token=token,
+            allocator=allocator,
+            cache_weights=cache_weights,
+        )
         for notice in qwen.notices:
             log.warning("%s: %s", qwen.model_id, notice)
         return cls(qwen, encode)
@@ -312,6 +324,7 @@ class ARRCOCQwen(nn.Module):
         on_text: Callable[[str], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         thinking: Thinking = "off",
+        schema: str | Mapping[str, Any] | Sequence[str] | None = None,
         **others: Any,
     ) -> Generation | list[Generation]:
         """Answer a question about pictures, a batch of questions, a chat, or a processor's inputs.
@@ -338,6 +351,8 @@ class ARRCOCQwen(nn.Module):
         it stays in the prompt; the budget pays for it either way.
         `thinking`: of a model that thinks before it answers, thoughts are left out of the text (`hide`), part of it
         (`show`), or not asked for (`off`). They count as tokens of the answer.
+        `schema`: form of the answer, as a JSON Schema, as field names and types (`{"people": "integer"}`), or as a list
+        of texts of which it is one; then `fields` of the result holds the values. It needs llguidance.
         `on_text` gets each piece of the answer once it is decoded. `should_stop` is asked after every token; true ends
         the answer.
         Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
@@ -376,7 +391,10 @@ class ARRCOCQwen(nn.Module):
         self._session.configure(AnswerOptions(encode, decoding, feedback=False, thinking=thinking))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
-        asking = _Asking(allocator, encode, on_text, should_stop)
+        form = None if schema is None else AnswerSchema.given(schema)
+        if form is not None and thinking == "show":
+            raise OptionError("thoughts that are part of an answer fit no schema", 'give thinking="hide" or "off"')
+        asking = _Asking(allocator, encode, on_text, should_stop, form)
         if inputs is not None:
             return [self._answer_chat(prompt, asking) for prompt in prompts_of_inputs(self.qwen, inputs)]
         if messages is not None:
@@ -435,9 +453,9 @@ class ARRCOCQwen(nn.Module):
             packets.append(allocator.allocate(picture, stamp, glancer.after(packets)))
         spent_ms = (time.perf_counter() - started_s) * 1e3
         self.fallbacks += allocator.fallbacks
-        self._speak(self._session.answer(packets, query, asking.should_stop), asking)
+        self._speak(self._session.answer(packets, query, asking.should_stop, asking.schema), asking)
         shown = _Shown(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
-        return shown.generation(self._session.last)
+        return shown.generation(self._session.last, asking.schema)
 
     def _answer_chat(self, prompt: ChatPrompt, asking: _Asking) -> Generation:
         """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
@@ -461,14 +479,17 @@ class ARRCOCQwen(nn.Module):
                 [*shown.packets, packet], [*shown.glances, *glancer.glances], allocator.relevance, piece, 0.0
             )
         shown = replace(shown, spent_ms=(time.perf_counter() - started_s) * 1e3)
-        self._speak(self._session.answer_chat(pieces, asking.should_stop), asking)
-        return shown.generation(self._session.last)
+        self._speak(self._session.answer_chat(pieces, asking.should_stop, asking.schema), asking)
+        return shown.generation(self._session.last, asking.schema)
 
     def _speak(self, answer: Generator[str, None, None], asking: _Asking) -> None:
         with closing(answer) as pieces:
             for piece in pieces:
                 if asking.on_text is not None:
                     asking.on_text(piece)
+        most = self._session.options.decoding.max_tokens
+        if self._session.last.is_lost_in_thoughts(most):
+            log.warning("hidden thoughts took all %d tokens, and no answer is left; raise max_new_tokens", most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +503,7 @@ class _Shown:
     picture: Rgb | None
     spent_ms: float
 
-    def generation(self, answer: AnswerResult) -> Generation:
+    def generation(self, answer: AnswerResult, schema: AnswerSchema | None) -> Generation:
         """The result of `generate`."""
         newest = self.packets[-1] if self.packets else None
         glance_ms = sum(glance.took_ms for glance in self.glances)
@@ -504,7 +525,14 @@ class _Shown:
             text_tokens=answer.text_tokens,
             kept_bytes=answer.kept_bytes,
             token_ids=answer.token_ids,
+            fields=_fields_of(answer.text, schema),
         )
+
+
+def _fields_of(text: str, schema: AnswerSchema | None) -> dict[str, Any] | None:
+    with suppress(ValueError):
+        return None if schema is None else schema.fields_of(text)
+    return None
 
 
 def _paired(pictures: Any, questions: Sequence[str]) -> list[tuple[Any, str]]:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 TILE_PX = 32
 """Side of a tile at level 0: Qwen3-VL's patch (16 px) times its spatial merge (2)."""
 
+GROUP_GROWTH = 2
+"""Most tokens that a picture which is kept up to date was given, as a multiple of those that it shows. Once more were
+superseded, a new group of pictures begins: the tokens that stay were computed beside superseded ones, and drift from a
+fresh reading."""
+
 LEVELS = 6
 """Mipmap levels of a tile: 32 = 2**5, so levels 0..5, the last of which is one texel a tile."""
 
@@ -158,7 +163,8 @@ class FramePlanes:
     `yuv`: three uint8 planes y [H, W], u and v [ceil(H/sy), ceil(W/sx)], sx and sy in {1, 2, 4}.
     `gray`: one uint8 plane [H, W]. `rgb`: one uint8 array [H, W, 3].
     The arrays may be strided views on a decoder's buffer; `owner` keeps that buffer alive. `coded_motion` is what the
-    frame's codec states of its motion, if the decoder exports that.
+    frame's codec states of its motion, if the decoder exports that. `reach_px`: from how far away, in pixels of this
+    picture, scaling and conversion may have mixed something into a sample; 0 if nothing was mixed.
     """
 
     layout: Layout
@@ -166,6 +172,7 @@ class FramePlanes:
     colour: Colour = field(default_factory=Colour)
     owner: object = None
     coded_motion: CodedMotion | None = None
+    reach_px: int = 0
 
     @property
     def height_px(self) -> int:

@@ -1,20 +1,30 @@
 """Qwen3-VL-2B's dimensions in 8 and 4 bits, beside bfloat16 and float32, as `--dtype` has them.
 
-    python -m benchmarks.small_weights [--rounds N] [--answers N] [--dtypes NAME …] [--budget N] [--clips FOLDER]
-        [--model FOLDER] [--out FILE]
+    python -m benchmarks.small_weights [--parts NAME …] [--rounds N] [--answers N] [--dtypes NAME …] [--budget N]
+        [--clips FOLDER] [--model FOLDER] [--out FILE]
 
 Weights, clip, runs and figures are those of `whole_model`. The dtypes take turns, each in new processes, which quantise
 the weights as they load them. The processor time of an answer and its text is given too, since other programs on the
 machine change it less. Ratios are to bfloat16, and for the first token to the better one of bfloat16 and float32.
-Memory is the model's process at its largest, the load included.
+Memory is the model's process at its largest, the load included. These are the part `runs`.
 
-At the end every dtype writes an answer of AGREEMENT_TOKENS about one picture. `agreement` says how many of its tokens
-are those of float32 and of bfloat16 at the same place, and how many before the first other one.
+`loads`: the time and memory of loading small weights that are made, and of those that an earlier process cached.
+
+`agreement`: every dtype writes PROMPTS answers of AGREEMENT_TOKENS, each about another picture of the clip. Against
+float32 and bfloat16: the share of answers whose first token is the same, and the mean number of tokens before the first
+other one.
+
+With `--parts` the other parts of the report stay as they were.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import shutil
+import statistics
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +34,14 @@ import numpy as np
 import torch
 
 from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen.quantisation import SMALL_DTYPES
+from arr_coc.qwen.weight_cache import FOLDER
 from benchmarks.support.clips import CLIPS
 from benchmarks.support.harness import write_report
 from benchmarks.support.whole_runs import EVERY_S, RunFigures
 from benchmarks.whole_model import material, measured, row, table
 from stream.bench.report import machine
+from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "small_weights.json"
 DTYPES = ("float32", "bfloat16", "int8", "int4")
@@ -36,28 +49,68 @@ MODEL_PROCESS = "answers"
 """The process that holds the model, by its name in `RunFigures.peak_mib`."""
 
 
+PARTS = ("runs", "loads", "agreement")
 AGREEMENT_TOKENS = 32
+PROMPTS = (
+    "What is there?",
+    "Say what happens.",
+    "How many things are there?",
+    "What is in the upper left?",
+    "Which colours are there?",
+    "Is anything moving?",
+    "Describe the picture in one sentence.",
+    "What does the text say?",
+)
+PICTURES_APART = 12
+"""Frames of the clip from one picture to the next."""
+
+Answers = Sequence[Sequence[int]]
+"""Token ids of each answer."""
 
 
-def agreement(answers: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
-    """Return for each pair of a dtype and one in floating point how many token ids are the same at their places, and
-    how many before the first other one."""
+def agreement(answers: Mapping[str, Answers]) -> dict[str, dict[str, float]]:
+    """Return for each pair of a dtype and one in floating point the share of answers whose first token is the same, and
+    the mean number of tokens before the first other one."""
     found = {}
     for reference in ("float32", "bfloat16"):
-        for dtype in answers.keys() - {"float32", reference}:
-            same = [one == other for one, other in zip(answers[dtype], answers[reference], strict=True)]
-            first_other = same.index(False) if False in same else len(same)
-            found[f"{dtype}, {reference}"] = {"of": len(same), "same": sum(same), "first_same": first_other}
+        for dtype in answers.keys() - {"float32", reference} if reference in answers else ():
+            prefixes = list(map(_common_tokens, answers[dtype], answers[reference]))
+            found[f"{dtype}, {reference}"] = {
+                "answers": len(prefixes),
+                "first_token": round(statistics.mean(length > 0 for length in prefixes), 3),
+                "mean_prefix": round(statistics.mean(prefixes), 1),
+            }
     return dict(sorted(found.items()))
 
 
-def greedy(model: Path, clip: Path, dtype: str, budget: str) -> tuple[int, ...]:
-    """Return the token ids of an answer about the clip's first frame."""
+def _common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens before the first other one."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (own, its) in enumerate(pairs) if own != its), min(len(one), len(other)))
+
+
+def greedy(model: Path, clip: Path, dtype: str, budget: str) -> list[tuple[int, ...]]:
+    """Return the token ids of an answer to each of PROMPTS."""
     with av.open(str(clip)) as container:
-        picture = next(container.decode(video=0)).to_ndarray(format="rgb24")
+        frames = itertools.islice(container.decode(video=0), 0, None, PICTURES_APART)
+        pictures = [frame.to_ndarray(format="rgb24") for frame, _ in zip(frames, PROMPTS, strict=False)]
     qwen = ARRCOCQwen.from_pretrained(model, dtype=dtype, device="cpu")
-    made = qwen.generate(np.ascontiguousarray(picture), "What is there?", max_tokens=AGREEMENT_TOKENS, budget=budget)
-    return made.token_ids
+    asked = zip(PROMPTS, itertools.cycle(pictures), strict=False)
+    return [
+        qwen.generate(np.ascontiguousarray(picture), prompt, max_tokens=AGREEMENT_TOKENS, budget=budget).token_ids
+        for prompt, picture in asked
+    ]
+
+
+def loads(model: Path, dtype: str) -> dict[str, dict[str, float]]:
+    """Return the figures of `load_runs` for weights that are made, and for cached ones; what was cached is removed."""
+    figures = {}
+    for name, options in (("made", ()), ("cache written", ("--cache",)), ("cached", ("--cache",))):
+        command = python_command("benchmarks.support.load_runs", str(model), dtype, *options)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=python_environment())
+        figures[name] = json.loads(done.stdout.splitlines()[-1])
+    shutil.rmtree(model / FOLDER)
+    return figures
 
 
 def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -83,6 +136,7 @@ def report_of(runs: Mapping[str, Sequence[RunFigures]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--rounds", type=int, default=2, help="runs of each dtype")
     parser.add_argument("--answers", type=int, default=4, help="of a run; the first is not counted")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES))
@@ -93,25 +147,30 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[RunFigures]] = {dtype: [] for dtype in arguments.dtypes}
+    report: dict[str, Any] = {"benchmark": "small_weights", "processor": torch.backends.cpu.get_cpu_capability()}
+    if set(arguments.parts) < set(PARTS) and arguments.out.is_file():
+        report = json.loads(arguments.out.read_text(encoding="utf-8"))
+
+    def write(**figures: Any) -> None:
+        report.update(figures)
+        write_report(arguments.out, report)
+
     with material(arguments.clips, arguments.model) as (model, clip):
-        report: dict[str, Any] = {
-            "benchmark": "small_weights",
-            "machine": machine(),
-            "processor": torch.backends.cpu.get_cpu_capability(),
-            "clip": clip.name,
-            "budget": arguments.budget,
-            "every_s": EVERY_S,
-        }
-        for _ in range(arguments.rounds):
-            for dtype in arguments.dtypes:
+        if "runs" in arguments.parts:
+            write(machine=machine(), clip=clip.name, budget=arguments.budget, every_s=EVERY_S)
+            for _, dtype in itertools.product(range(arguments.rounds), arguments.dtypes):
                 runs[dtype].append(measured(model, clip, f"sparse {arguments.budget} {dtype}", arguments.answers))
-                report |= report_of(runs)
-                write_report(arguments.out, report)
-        if {"float32", "bfloat16"} <= set(arguments.dtypes):
-            texts = {dtype: greedy(model, clip, dtype, arguments.budget) for dtype in arguments.dtypes}
-            report["agreement"] = agreement(texts)
-            write_report(arguments.out, report)
-    print(table(list(report["dtypes"].values())))
+                write(**report_of(runs))
+        if "loads" in arguments.parts:
+            small = [dtype for dtype in arguments.dtypes if dtype in SMALL_DTYPES]
+            write(loads={dtype: loads(model, dtype) for dtype in small})
+        if "agreement" in arguments.parts:
+            texts: dict[str, Answers] = {}
+            for dtype in arguments.dtypes:
+                texts[dtype] = greedy(model, clip, dtype, arguments.budget)
+                write(agreement_budget=arguments.budget, agreement=agreement(texts))
+    if runs_taken := list(report.get("dtypes", {}).values()):
+        print(table(runs_taken))
     for dtype, against in report.get("ratios", {}).items():
         print(f"{dtype:17}" + "  ".join(f"{name} {ratio:g}×" for name, ratio in against.items()))
     print(f"written to {arguments.out}")

@@ -4,7 +4,7 @@
 
 Drawn scenes, as H.264, in which something comes and goes: before a still camera, with sensor noise, among things that
 never rest, across cuts; and one in which it never comes. Each is read twice by the whole pipeline with one standing
-question: as `--until … --go-on` reads it, and with a look at every frame whose likelier answer counts at once.
+question: as `--watch` reads it, and with a look at every frame whose likelier answer counts at once.
 
 - *delay*: media time from the first frame that shows at least half of the thing (or the first that shows nothing of it)
   to the frame at which the answer turned, and what that look itself took. One that turned earlier has a delay of 0.
@@ -33,7 +33,7 @@ import torch
 from arr_coc.hub import bundled_model_path
 from benchmarks.support.harness import write_report
 from stream.bench.report import machine
-from stream.config import AnswerConfig, Config, PipelineConfig, StandingQueryConfig
+from stream.config import AnswerConfig, Config, PipelineConfig, WatchConfig
 from stream.events import VerdictChanged, YesNoResult
 from stream.recording.identity import fingerprint
 from stream.runtime.frame_stages import run_in_threads
@@ -46,7 +46,10 @@ FPS = 10
 SHOWN, HIDDEN = 0.5, 0.0
 """Shares of a thing's box: from the one on it is there, at the other it is not; between them nothing is counted."""
 
-EVERY_FRAME = StandingQueryConfig(every_s=1e-6, least_s=0.0, yes_above=0.5, no_below=0.5, sure=0.5, certain=0.0)
+DEFAULTS = WatchConfig(question="is it?")
+EVERY_FRAME = WatchConfig(
+    question="is it?", every_s=1e-6, least_s=0.0, threshold=0.5, no_below=0.5, sure=0.5, certain=0.0
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +157,14 @@ def make_clip(path: Path, scene: Scene) -> None:
 
 
 def watched(
-    clip: Path, case: UntilCase, until: StandingQueryConfig, model: str | None
+    clip: Path, case: UntilCase, watch: WatchConfig, model: str | None
 ) -> tuple[list[YesNoResult], list[VerdictChanged]]:
     """The looks and turns of one run."""
-    until = until.model_copy(update={"question": case.question, "go_on": True, "force": True})
+    watch = watch.model_copy(update={"question": case.question, "force": True})
     config = Config(
         source=str(clip),
-        answer=AnswerConfig(model=model, until=until),
+        answer=AnswerConfig(model=model),
+        watch=(watch,),
         pipeline=PipelineConfig(single_process=True),
     )
     events = list(run_in_threads(config).run())
@@ -178,7 +182,7 @@ def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
     clip = folder / f"{case.scene.name}.mp4"
     make_clip(clip, case.scene)
     shown = [case.shown(index) for index in range(case.scene.frames)]
-    looks, turns = watched(clip, case, StandingQueryConfig(), model)
+    looks, turns = watched(clip, case, DEFAULTS, model)
     every, flaps = watched(clip, case, EVERY_FRAME, model)
     right = [(look.yes >= 0.5) == shown[look.frame_index] for look in every if shown[look.frame_index] is not None]
     return {
@@ -230,7 +234,9 @@ def main() -> None:
         "machine": machine() | {"threads": 1},
         "model": options.model or "bundled",
         "weights": None if options.model else fingerprint(bundled_model_path() / "model.safetensors"),
-        "settings": StandingQueryConfig().model_dump(exclude={"question", "captions", "go_on", "force"}),
+        "settings": DEFAULTS.model_dump(
+            include={"every_s", "on_change", "on_cut", "least_s", "threshold", "most_of_no", "sure", "certain"}
+        ),
         "frames_a_second": FPS,
         "all": summed(measured, options.seconds),
         "cases": measured,

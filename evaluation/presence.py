@@ -30,7 +30,7 @@ from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from stream.bench.report import machine
-from stream.config import StandingQueryConfig
+from stream.config import WatchConfig
 from stream.recording.identity import fingerprint
 from training.calibration import Found, measure
 from training.questions.presence import KINDS, presence_scenes
@@ -40,7 +40,7 @@ SEED = 32
 SCENES = 120
 
 
-def rates(found: Sequence[Found], calibration: Calibration, until: StandingQueryConfig) -> dict[str, Any]:
+def rates(found: Sequence[Found], calibration: Calibration, watch: WatchConfig) -> dict[str, Any]:
     """True and false yes of single looks, read with a calibration."""
     figures: dict[str, Any] = {}
     for kind in KINDS:
@@ -48,8 +48,8 @@ def rates(found: Sequence[Found], calibration: Calibration, until: StandingQuery
         if not yes:
             continue
         figures[kind] = {
-            "true_yes" if kind == "present" else "false_yes": _share(yes, until.yes_above),
-            "surely": _share(yes, until.sure),
+            "true_yes" if kind == "present" else "false_yes": _share(yes, watch.threshold),
+            "surely": _share(yes, watch.sure),
         }
     return figures
 
@@ -66,17 +66,17 @@ def auc(found: Sequence[Found], kind: str) -> float | None:
 
 def report(found: Sequence[Found], unseen: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
     """All figures; `unseen` says of each question whether a run would refuse it."""
-    until = StandingQueryConfig()
+    watch = WatchConfig(question="is it?")
     asked = {kind: [refused for one, refused in zip(found, unseen, strict=True) if one.kind == kind] for kind in KINDS}
     return {
         "questions": {kind: len(flags) for kind, flags in asked.items()},
-        "yes_above": until.yes_above,
-        "sure": until.sure,
+        "yes_above": watch.threshold,
+        "sure": watch.sure,
         "calibration": {"scale": calibration.scale, "bias": calibration.bias},
         "auc": {kind: auc(found, kind) for kind in KINDS if kind != "present"},
         "unseen": {kind: round(sum(flags) / len(flags), 3) for kind, flags in asked.items() if flags},
-        "before": rates(found, NEUTRAL, until),
-        "after": rates(found, calibration, until),
+        "before": rates(found, NEUTRAL, watch),
+        "after": rates(found, calibration, watch),
     }
 
 

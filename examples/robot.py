@@ -1,6 +1,6 @@
-"""Stop a robot while a standing question is answered with yes. Start a run, then this program:
+"""Stop a robot while a watch is answered with yes. Start a run, then this program:
 
-python run_stream.py watch 0 --until "Is there a person?" --go-on --publish tcp://127.0.0.1:5556
+python run_stream.py watch 0 --watch "Is there a person?" --publish tcp://127.0.0.1:5556
 """
 
 import sys

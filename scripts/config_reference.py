@@ -8,13 +8,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from scripts.option_table import options
 from stream import config as models
 from stream.config import Config
+from stream.config_loading import section_of
 
 INTRODUCTION = """\
 # Configuration reference
@@ -47,11 +49,11 @@ def configuration_page() -> str:
         names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
     meanings = documented_keys()
     for section, model in sections(Config):
-        lines += [f"\n## {section or 'Top level'}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
+        lines += [f"\n## {_title(section)}\n\n{linked(text_of(model.__doc__), PAGE)}\n"]
         lines += ["\n| key | value | default | meaning | option |\n| --- | --- | --- | --- | --- |\n"]
         schema = model.model_json_schema()
         for name, field in model.model_fields.items():
-            if not is_section(field.annotation):
+            if section_of(field.annotation) is None:
                 key = f"{section}.{name}" if section else name
                 cells = (f"`{key}`", accepted(schema["properties"][name]), default_of(field.default))
                 meaning, shown = linked(meanings[key], PAGE), ", ".join(named.get(key, []))
@@ -84,12 +86,15 @@ def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ty
     """Yield each section's dotted name and its model, the top level first."""
     yield prefix, model
     for name, field in model.model_fields.items():
-        if is_section(field.annotation):
-            yield from sections(field.annotation, f"{prefix}.{name}" if prefix else name)
+        if (inner := section_of(field.annotation)) is not None:
+            yield from sections(inner[1], f"{prefix}.{name}.{inner[0]}".strip("."))
+        elif get_origin(field.annotation) is tuple and section_of(get_args(field.annotation)[0]) is not None:
+            yield f"{prefix}.{name}[]".strip("."), get_args(field.annotation)[0]
 
 
-def is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _title(section: str) -> str:
+    """Return the heading of a section; of tables in a list, as TOML writes them."""
+    return f"[[{section.removesuffix('[]')}]]" if section.endswith("[]") else section or "Top level"
 
 
 def docstrings(model: type[BaseModel]) -> dict[str, str]:
@@ -118,7 +123,10 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema and schema["type"] == "string":
         return f"text such as `{schema['examples'][0]}`"
     if schema["type"] == "array":
-        return "list of texts"
+        if "$ref" in schema.get("items", {}):
+            return "list of tables or texts"
+        lists = {"string": "list of texts", "array": "list of points"}
+        return lists.get(schema.get("items", {}).get("type"), "list of numbers")
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     shown = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
     if "maxLength" in schema:
@@ -127,6 +135,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
 
 
 def default_of(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "must be given"
     return "none" if value is None else f"`{json.dumps(value)}`"
 
 

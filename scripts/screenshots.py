@@ -1,8 +1,8 @@
 """Pictures of the pages for the documents, taken from running ones: `python -m scripts.screenshots [--source …]`.
 
 Needs Chromium (Debian: chromium-headless-shell). The source, or else the drawn demo again and again, is played at its
-own pace with the bundled model, which describes it right. `--only live`, `sources` or `compare` takes the pictures of
-one page.
+own pace with the bundled model, which describes it right. `--only live`, `sources`, `compare` or `past` takes the
+pictures of one page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from benchmarks.live import make_clip
 
@@ -150,9 +150,31 @@ def take_compare(browser: Browser, folder: Path) -> None:
         save(page, "web-compare.png")
 
 
-def save(page: Page, name: str, *, full: bool = False) -> None:
-    """Save what a page shows, and close it."""
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=full))).convert("RGB")
+def take_past(browser: Browser, folder: Path, source: str | None) -> None:
+    """Take what the page shows of the past of `source`, or of the drawn demo."""
+    if source is None:
+        source = "demo.mp4"
+        make_clip(folder / source, LIMIT_MS / 1000, "demo")
+    remembered = ("--remember", "past.sqlite", "--set", "output.remember_camera=yard", "--every", "2")
+    with served_page(
+        folder, "watch", source, "--restart", "--web", "0", "--stats-every", "none", *remembered
+    ) as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        page.set_default_timeout(LIMIT_MS)
+        page.goto(address)
+        page.wait_for_function("() => window.live && window.live.answers.answers.length >= 12")
+        past = page.locator("#past")
+        past.scroll_into_view_if_needed()
+        page.get_by_label("Time", exact=True).select_option("the last hour")
+        page.wait_for_function("() => document.querySelectorAll('.moments img').length >= 8")
+        page.wait_for_function("() => [...document.querySelectorAll('.moments img')].every((one) => one.complete)")
+        save(page, "web-past.png", past)
+
+
+def save(page: Page, name: str, part: Locator | None = None, *, full: bool = False) -> None:
+    """Save what a page, or a part of it, shows, and close it."""
+    taken = page.screenshot(full_page=full) if part is None else part.screenshot()
+    picture = Image.open(io.BytesIO(taken)).convert("RGB")
     picture.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(IMAGES / name, optimize=True)
     page.close()
 
@@ -161,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", help="a file or a camera")
     parser.add_argument(
-        "--only", choices=("live", "microscope", "sources", "compare"), help="the page to take, else all"
+        "--only", choices=("live", "microscope", "sources", "compare", "past"), help="the page to take, else all"
     )
     options = parser.parse_args()
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -178,6 +200,8 @@ def main() -> None:
             take_sources(browser, Path(folder))
         if options.only in (None, "compare"):
             take_compare(browser, Path(folder))
+        if options.only in (None, "past"):
+            take_past(browser, Path(folder), source)
         browser.close()
 
 

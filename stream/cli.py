@@ -20,8 +20,11 @@ from stream.commands.caption import caption, demo
 from stream.commands.doctor import devices, doctor
 from stream.commands.fleet import fleet
 from stream.commands.help import GroupedCommand
+from stream.commands.mcp import mcp
 from stream.commands.outcome import BAD_INPUT, FAILED, INTERRUPTED, READER_GONE, report_error
+from stream.commands.recap import recap
 from stream.commands.replay import replay
+from stream.commands.search import search
 from stream.commands.serve import ask, keys, serve_answers
 from stream.commands.watch import watch
 from stream.commands.web import web
@@ -38,14 +41,14 @@ Captions of a video, as lines or into files:
   {program} caption clip.mp4 -o clip.vtt -q "What is the dog doing?"
 A camera, an address or a file; with web in a page, with fleet several at once:
   {program} watch 0 -q "Is anybody at the door?"
-With serve-answers and keys a run reaches other hosts; to ask it something:
+With serve-answers and keys a run reaches hosts, with mcp agents; to ask one:
   {program} ask tcp://127.0.0.1:5557 "Is the door open?"
 Frames a second, latency, jitter and drops:
   {program} bench clip.mp4
 Choose tokens better with your model, learned from your clips without labels:
   {program} adapt clip.mp4 -m Qwen/Qwen3-VL-2B-Instruct -o adapted
-The same answers again, from what a run kept with --record FOLDER:
-  {program} replay FOLDER
+What cameras saw, kept by --remember; or recap it, or replay a --record folder:
+  {program} search "red car" --since 2h
 What works on this machine; devices lists its cameras:
   {program} doctor
 
@@ -69,7 +72,10 @@ app.command(cls=GroupedCommand)(demo)
 app.command(cls=GroupedCommand)(bench)
 app.command()(adapt)
 app.command()(ask)
+app.command()(mcp)
 app.command()(replay)
+app.command()(search)
+app.command()(recap)
 app.command()(devices)
 app.command()(doctor)
 app.command()(serve_answers)

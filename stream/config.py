@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import unicodedata
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
+from arr_coc.errors import counted
 from arr_coc.types import NEEDS_TOKENS_ONLY
 from stream.errors import ConfigError
 from stream.options.option import Option
-from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS
+from stream.options.schedule import EXAMPLE as SCHEDULE_EXAMPLE
+from stream.options.schedule import check_schedule
+from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -175,6 +181,18 @@ class AllocateConfig(Section):
     channels: Literal["auto", "core13", "full40", "full40+text"] = "auto"
     """Channels of a tile that relevance is made of (docs/methods.md). `auto`: those that the model's allocator was
     trained on, which also win over another name; `core13` if the model has none."""
+    detections: Annotated[
+        str | None,
+        Option(
+            "--detections ADDRESS",
+            "Detector whose boxes draw tokens: zmq+tcp://HOST:PORT. [off]",
+            without="fleet demo bench",
+        ),
+    ] = Field(default=None, pattern=r"^zmq\+(tcp|ipc)://.+", examples=['"zmq+tcp://127.0.0.1:5559"'])
+    """Address of a program that publishes detections over ZeroMQ: their boxes raise the relevance of tiles, and a new
+    thing counts as change (docs/boxes.md). For sources in real time."""
+    detections_hold_s: float = Field(default=2.0, gt=0, le=3600)
+    """Time for which a box counts, in seconds from the capture of its picture."""
 
     @property
     def limits(self) -> TokenLimits:
@@ -229,27 +247,33 @@ class MemoryConfig(Section):
     first: the picture sharpens while it stays still."""
 
 
-class StandingQueryConfig(Section):
-    """Standing query: a yes/no question that is checked again when something relevant changed. A change of its answer
-    is reported."""
+class WatchConfig(Section):
+    """Watch: a yes/no question that is checked again when something relevant changed (docs/watch.md). A `[[watch]]`
+    each; one that is text is its question."""
 
-    question: Annotated[
-        str | None,
-        Option("--until QUESTION", "End when the answer to this yes-or-no question is yes. [off]", without="demo"),
-    ] = Field(default=None, max_length=QUERY_LIMIT_CHARS, pattern=r"\S", examples=['"is there a red car?"'])
-    """The question, and the run ends when its answer is yes; no standing query when absent. See
-    docs/cli.md#standing-query."""
-    captions: bool = False
-    """Ask `answer.query` as well; otherwise the standing query is all that is asked."""
-    go_on: Annotated[
-        bool, Option("--go-on", "With --until: continue after a yes, and report each change.", without="demo")
-    ] = False
-    """Go on after a yes, and report each change of the answer; otherwise the run ends with the first yes."""
-    force: Annotated[bool, Option("--force", "With --until: run even if the model was not made for this source.")] = (
-        False
-    )
-    """Check also if the model only knows another world than the source shows, or has never seen a word of the
-    question; each check then says that it means nothing."""
+    question: str = Field(max_length=WATCH_CHARS_MAX, pattern=r"\S", examples=['"is there a red car?"'])
+    """The question."""
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$", examples=['"front_door"'])
+    """Name in events, topics and commands; made from the question when absent."""
+    threshold: float = Field(default=0.6, gt=0, le=1)
+    """Lowest probability of a yes."""
+    no_below: float | None = Field(default=None, ge=0, lt=1)
+    """Highest probability of a no; in between a check says nothing. 0.4 when absent, or `threshold` if that is less."""
+    sure: float = Field(default=0.95, ge=0.5, le=1)
+    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
+    next."""
+    certain: float = Field(default=0.1, ge=0, le=1)
+    """Least probability of yes and no together; below it a check says nothing."""
+    hold_s: float = Field(default=0.0, ge=0)
+    """Time for which the answer must stay yes before it is a match, in seconds."""
+    cooldown_s: float = Field(default=0.0, ge=0)
+    """Time after a match in which there is no other, in seconds."""
+    schedule: Annotated[str, AfterValidator(check_schedule)] | None = Field(default=None, examples=[SCHEDULE_EXAMPLE])
+    """Days and hours at which it is checked, with a time zone: `[DAYS] HH:MM-HH:MM [ZONE]`, several separated by `;`;
+    always when absent, and for a source that is not live."""
+    zone: str | None = Field(default=None, min_length=1, examples=['"porch"'])
+    """Name of the zone that it is about. Tokens show the zones of all questions of the run, or the whole picture if one
+    has none (docs/zones.md)."""
     every_s: float | None = Field(default=30.0, gt=0)
     """Longest time between checks, in seconds; none to check only on change."""
     on_change: float | None = Field(default=0.02, gt=0, le=1)
@@ -258,20 +282,49 @@ class StandingQueryConfig(Section):
     """Check at a scene cut, at a change of the picture's size or format, and when a lost source is back."""
     least_s: float = Field(default=0.25, ge=0)
     """Shortest time between checks, in seconds; a cut does not wait."""
-    yes_above: float = Field(default=0.6, ge=0.5, le=1)
-    """Lowest probability of a yes."""
-    no_below: float = Field(default=0.4, ge=0, le=0.5)
-    """Highest probability of a no; in between a check says nothing."""
-    sure: float = Field(default=0.95, ge=0.5, le=1)
-    """A check of this probability, of yes or of no, changes the answer alone; any other must be confirmed by the
-    next."""
-    certain: float = Field(default=0.1, ge=0, le=1)
-    """Least probability of yes and no together; below it a check says nothing."""
+    on_match: str | None = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
+    """Command that each match starts, in place of `output.on_match`."""
+    mqtt: bool = True
+    """Send the answer and matches to the broker of `output.mqtt`."""
+    webhook: bool = True
+    """Post matches to `output.webhook`."""
+    ends_run: bool = False
+    """End the run with the first match, as `--until` does."""
+    force: bool = False
+    """Check also if the model only knows another world than the source shows, or has never seen a word of the
+    question; each check then says that it means nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _question_alone(cls, value: object) -> object:
+        return {"question": value} if isinstance(value, str) else value
 
     @property
-    def alone(self) -> bool:
-        """True if it is the only question."""
-        return self.question is not None and not self.captions
+    def most_of_no(self) -> float:
+        """Highest probability of a no."""
+        return min(0.4, self.threshold) if self.no_below is None else self.no_below
+
+
+_NAME_CHARS = 40
+
+
+def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
+    """Return watches that all have names. Names made from different questions differ; given ones stay as they are."""
+    given = {watch.name for watch in watches if watch.name}
+    made: dict[str, str] = {}
+    resolved = []
+    for watch in watches:
+        name = watch.name
+        if not name:
+            plain = unicodedata.normalize("NFKD", watch.question.casefold()).encode("ascii", "ignore").decode()
+            first = name = re.sub(r"[^a-z0-9]+", "_", plain)[:_NAME_CHARS].strip("_") or "watch"
+            number = 1
+            while name in given or made.get(name, watch.question) != watch.question:
+                number += 1
+                name = f"{first[: _NAME_CHARS - 3]}_{number}"
+            made[name] = watch.question
+        resolved.append(watch.model_copy(update={"name": name}))
+    return tuple(resolved)
 
 
 class GlanceConfig(Section):
@@ -302,7 +355,7 @@ class ApiConfig(Section):
         Option(
             "--api URL",
             "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]",
-            also="serve-answers",
+            also="serve-answers recap",
         ),
     ] = Field(default=None, min_length=1, examples=['"http://127.0.0.1:8000/v1"'])
     """Base address of a server with an OpenAI-compatible API that answers (docs/servers.md); no such server when
@@ -314,6 +367,9 @@ class ApiConfig(Section):
     what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
     quality: int = Field(default=90, ge=1, le=100)
     """Quality of the JPEG pictures."""
+    coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
+    """Coordinates of boxes and points in answers: thousandths of the picture's sides, or its pixels. `auto`: pixels if
+    the model's name is that of a Qwen2.5-VL (docs/boxes.md)."""
     yes_no: str = Field(default="Answer yes or no.", max_length=QUERY_LIMIT_CHARS)
     """Sentence after a standing query, which is a question for yes or no; "" for none."""
     uuids: Literal["auto"] | bool = "auto"
@@ -335,7 +391,7 @@ class AnswerConfig(Section):
         Option(
             "-m, --model NAME",
             "Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]",
-            also="adapt serve-answers",
+            also="adapt serve-answers recap",
         ),
         Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
     ] = Field(default=None, min_length=1)
@@ -353,16 +409,35 @@ class AnswerConfig(Section):
         default=DEFAULT_QUERY, min_length=1, max_length=QUERY_LIMIT_CHARS
     )
     """The question or instruction."""
+    captions: bool = False
+    """Ask `query` beside the watches of `[[watch]]`; otherwise they are all that is asked. `-q` switches it on."""
     system: Annotated[
         str | None, Option("--system TEXT", "System prompt. [the model's own]", also="serve-answers", without="demo")
     ] = Field(default=None, min_length=1, max_length=QUERY_LIMIT_CHARS)
     """System prompt: what stands before all pictures and questions, such as how to answer. When absent, that of the
     model's chat template, if it has one."""
+    json_schema: Annotated[
+        str | None,
+        Option(
+            "--schema FILE|JSON", "Answers as fields: a JSON Schema, or JSON of names and types. [off]", without="demo"
+        ),
+    ] = Field(default=None, min_length=1, examples=['\'{"people": "integer", "weather": ["sun", "rain"]}\''])
+    """Schema of the answers, whose fields are then events', outputs' and sensors' (docs/structured-answers.md): a file
+    with a JSON Schema, or JSON, also in the short form of field names and types. Answers are text when absent."""
+    choices: Annotated[
+        str | None, Option("--choices TEXT,…", "Answers that are one of these texts. [off]", without="demo")
+    ] = Field(default=None, min_length=1, examples=['"sun,rain"'])
+    """Texts, separated by commas, of which each answer is one. In place of `answer.json_schema`."""
     history: Annotated[
         int, Option("--history N", "Earlier answers that stand before the question. [{default}]", without="demo")
     ] = Field(default=0, ge=0, le=HISTORY_MAX)
     """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
     do not fit the model's context, the oldest are left out."""
+    zone: Annotated[
+        str | None, Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]")
+    ] = Field(default=None, min_length=1, examples=['"porch"'])
+    """Name of the zone that the question is about: tiles outside have no relevance, and no token shows them. The whole
+    picture when absent. See docs/zones.md."""
     when: Annotated[
         Literal["always", "news"],
         Option("--when NAME", "Give every answer, or only those that say something new: {choices}. [{default}]"),
@@ -390,7 +465,6 @@ class AnswerConfig(Section):
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
-    until: StandingQueryConfig = StandingQueryConfig()
     glance: GlanceConfig = GlanceConfig()
     overview: Literal["auto", "keep", "drop"] = "auto"
     """Overview of a glance: part of what the answer is given (`keep`), or for the glance alone (`drop`). `auto` is what
@@ -417,9 +491,18 @@ class AnswerConfig(Section):
     """Longest answer, in tokens of text."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy: the same answer on every run."""
-    thinking: Literal["hide", "show", "off"] = "off"
+    thinking: Annotated[
+        Literal["hide", "show", "off"],
+        Option(
+            "--thinking NAME",
+            "Thoughts of the model before an answer: {choices}. [{default}]",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = "off"
     """Thoughts of a model before its answer: not asked for (`off`), made and left out of the answer (`hide`), or shown
-    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger."""
+    with it (`show`). They count as tokens of text, also for `answer.max_tokens`, which then has to be larger. With
+    `answer.server` the server's own applies."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling: draw from the likeliest tokens that together reach this probability; with a temperature."""
     seed: int = 0
@@ -442,17 +525,32 @@ class AnswerConfig(Section):
     device: Annotated[
         str,
         Option(
-            "--device NAME", "Device of the model: cpu, cuda, cuda:1... [{default}]", also="adapt doctor serve-answers"
+            "--device NAME",
+            "Device of the model: cpu, cuda, cuda:1... [{default}]",
+            also="adapt doctor serve-answers recap",
         ),
     ] = "auto"
     """Device of the model: `auto`, `cpu`, `cuda`, `cuda:1`…"""
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"],
-        Option("--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers"),
+        Option(
+            "--dtype NAME", "Data type of the model: {choices}. [{default}]", also="adapt doctor serve-answers recap"
+        ),
     ] = "auto"
     """Data type that the model computes with. `auto`: as stored; on a CPU `float32`, but `bfloat16` for large models if
     its processor multiplies it (AMX, AVX-512 BF16). `int8` and `int4`: weights of 8 or 4 bits, made as the model is
     loaded, on a CPU (docs/methods.md#small-weights)."""
+    cache_weights: Annotated[
+        bool,
+        Option(
+            "--cache-weights",
+            "With --dtype int8 or int4: keep the weights beside the model for later starts.",
+            without="demo",
+            also="serve-answers",
+        ),
+    ] = False
+    """Keep weights in `int8` or `int4` in the folder `arr_coc_weights` of the model's folder, and load them from there:
+    a later start makes none. They take about as much space there as memory (docs/methods.md#small-weights)."""
 
     @property
     def keeps_groups(self) -> bool:
@@ -468,14 +566,16 @@ class AnswerConfig(Section):
         return self.keeps_groups and (self.memory.enabled is True or self.memory.frames > 1)
 
     @property
+    def schema_of_answers(self) -> AnswerSchema | None:
+        """Schema of the answers, from `json_schema` or `choices`; None if they are text. Raises OptionError."""
+        if self.json_schema is not None:
+            return AnswerSchema.parse(self.json_schema)
+        return None if self.choices is None else AnswerSchema.of_choices(self.choices.split(","))
+
+    @property
     def elsewhere(self) -> bool:
         """True if a server answers: another program of this project, or a model server."""
         return self.server is not None or self.api.url is not None
-
-    @property
-    def asked(self) -> str:
-        """First question: `query`, or the standing query if that is the only one."""
-        return self.until.question if self.until.question is not None and self.until.alone else self.query
 
 
 class NetworkConfig(Section):
@@ -497,6 +597,55 @@ class NetworkConfig(Section):
         Option("--plain-tcp", "Allow TCP to other machines without keys.", only="ask"),
     ] = False
     """Allow TCP without keys beyond this machine: every program that reaches the port can read and send."""
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+"""Place in the picture, as a share of its width or height."""
+
+Point = Annotated[tuple[Share, Share], Field(strict=False)]
+
+ZONE_POINTS_MAX = 256
+"""Most points of a zone."""
+
+
+class ZoneConfig(Section):
+    """Zone: a named part of the picture, as `points` or as `box`. `NAME` is its name, of letters, digits, `_` and `-`.
+    A polygon that crosses itself has its inside by the even-odd rule. See docs/zones.md."""
+
+    points: Annotated[tuple[Point, ...], Field(strict=False)] | None = Field(
+        default=None, examples=["[[0.1, 0.2], [0.5, 0.2], [0.3, 0.9]]"]
+    )
+    """Corners of a polygon, three or more, each [x, y] in shares of the picture from its upper left corner."""
+    box: Annotated[tuple[Share, Share, Share, Share], Field(strict=False)] | None = Field(
+        default=None, examples=["[0.1, 0.2, 0.5, 0.9]"]
+    )
+    """Rectangle [left, top, right, bottom], in shares of the picture, in place of `points`."""
+    weight: float = Field(default=1.0, ge=0, le=4)
+    """Factor of the relevance of its tiles: 0 for none, 4 for four times as much. A tile counts by the share of it
+    that the zone covers; factors of zones that overlap are multiplied."""
+    mask: bool = False
+    """Make the zone black before anything reads the picture: it is in no token, picture, recording, stream or log."""
+
+    @property
+    def polygon(self) -> tuple[tuple[float, float], ...]:
+        """Corners (x, y) of `points` or `box`."""
+        if self.box is None:
+            return self.points or ()
+        left, top, right, bottom = self.box
+        return (left, top), (right, top), (right, bottom), (left, bottom)
+
+    @property
+    def problem(self) -> str | None:
+        """Reason for which it is no part of a picture; None if it is one."""
+        if (self.points is None) == (self.box is None):
+            return (
+                "needs `points` or `box`" if self.box is None else "has both `points` and `box`; leave one of them out"
+            )
+        if self.box is not None and not (self.box[0] < self.box[2] and self.box[1] < self.box[3]):
+            return "has a `box` without an inside; write [left, top, right, bottom], in shares of the picture"
+        if self.points is not None and not 3 <= len(self.points) <= ZONE_POINTS_MAX:
+            return f"has {counted(len(self.points), 'point')}; a polygon has 3 to {ZONE_POINTS_MAX}"
+        return None
 
 
 HeatmapLayer = Literal["information", "perspective", "participation", "now", "relevance", "entropy", "motion"]
@@ -559,6 +708,20 @@ class OutputConfig(Section):
     ] = Field(default=None, min_length=1)
     """A folder, new or empty, for a recording of requests to the answer stage and its replies, for `replay`
     (docs/recording.md)."""
+    clips: Annotated[
+        str | None,
+        Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo"),
+    ] = Field(default=None, min_length=1, examples=['"clips"'])
+    """A folder for a picture and a video of each moment at which the answer to a standing question became yes. See
+    docs/clips.md."""
+    clip_before_s: float = Field(default=5.0, ge=0, le=60)
+    """Time before the match that a clip shows, in seconds; it begins with the key frame before that."""
+    clip_after_s: float = Field(default=5.0, ge=0, le=300)
+    """Time after the match that a clip shows, in seconds."""
+    clips_max_mib: int | None = Field(default=2048, ge=1)
+    """Most disk space of a folder of clips, in MiB: the oldest are deleted first. none: no limit."""
+    clips_max_days: float | None = Field(default=30.0, gt=0)
+    """Age at which clips are deleted, in days. none: never."""
     publish: Annotated[
         str | None,
         Option(
@@ -684,8 +847,16 @@ class OutputConfig(Section):
     webhook: Annotated[
         str | None, Option("--webhook URL", "Post answers to this address, over HTTP. [off]", without="demo")
     ] = Field(default=None, min_length=1, examples=['"https://example.com/hook"'])
-    """Address that answers, changes of the answer to `answer.until`, outages and the summary are posted to. With the
-    environment variable ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
+    """Address that answers, matches of watches, outages and the summary are posted to. With the environment variable
+    ARR_COC_WEBHOOK_SECRET they are signed. See docs/home-assistant.md#webhook."""
+    on_match: Annotated[
+        str | None,
+        Option("--on-match COMMAND", "Run a command for each match of a watch, without a shell. [off]", without="demo"),
+    ] = Field(default=None, pattern=r"\S", examples=['"notify-send {watch} {question}"'])
+    """Command that each match of a watch starts, without a shell: {watch}, {question}, {time}, {camera} and other
+    fields of the match are put into its words (docs/watch.md#commands)."""
+    on_match_limit_s: float = Field(default=30.0, gt=0)
+    """Time limit of such a command, in seconds; then it is killed."""
     overlay: Annotated[
         str | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
     ] = Field(default=None, min_length=1)
@@ -717,6 +888,23 @@ class OutputConfig(Section):
     """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
     otlp_text: bool = False
     """Send questions and answers in the traces, too."""
+    remember: Annotated[
+        str | None,
+        Option(
+            "--remember FILE",
+            "Keep answers, matches and pictures in a .sqlite, for `search` and `recap`. [off]",
+            without="demo",
+        ),
+    ] = Field(default=None, min_length=1, examples=['"past.sqlite"'])
+    """SQLite file that keeps answers, matches, outages and small pictures, of any number of cameras and runs
+    (docs/past.md)."""
+    remember_camera: str | None = Field(default=None, min_length=1, max_length=256)
+    """Name of the camera in that file; made from the source when absent. In a fleet it is the camera's own name."""
+    remember_max_days: float | None = Field(default=30.0, gt=0)
+    """Age in days at which moments are deleted from the file; none for no limit."""
+    remember_max_mib: int | None = Field(default=1024, ge=1)
+    """Size of the file, in MiB, above which the oldest pictures are deleted, and then the oldest moments; none for no
+    limit."""
 
 
 class PipelineConfig(Section):
@@ -757,9 +945,40 @@ class Config(Section):
     texture: TextureConfig = TextureConfig()
     allocate: AllocateConfig = AllocateConfig()
     answer: AnswerConfig = AnswerConfig()
+    zones: dict[str, ZoneConfig] = Field(default_factory=dict)
+    """Named parts of the picture."""
+    watch: Annotated[
+        tuple[WatchConfig, ...],
+        Option(
+            "--watch QUESTION",
+            "Report when the answer to a yes-or-no question is yes; repeatable. [off]",
+            without="demo",
+        ),
+    ] = Field(default=(), strict=False)
+    """Watches, as [[watch]] tables, or their questions (docs/watch.md)."""
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
+
+    @property
+    def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """Polygons of the masked zones: a run that has some copies no packets of its source to an output."""
+        return tuple(zone.polygon for zone in self.zones.values() if zone.mask)
+
+    @field_validator("watch", mode="after")
+    @classmethod
+    def _all_named(cls, watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
+        return named(watches)
+
+    @property
+    def watches_only(self) -> bool:
+        """True if watches are all that is asked."""
+        return bool(self.watch) and not self.answer.captions
+
+    @property
+    def asked(self) -> str:
+        """First question: `answer.query`, or that of the first watch if watches are all that is asked."""
+        return self.watch[0].question if self.watches_only else self.answer.query
 
 
 PORT_MAX = 65_535

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from arr_coc.budget import ADAPTIVE
-from arr_coc.errors import counted
+from arr_coc.errors import OptionError, counted
+from arr_coc.qwen.quantisation import SMALL_DTYPES
 from arr_coc.resources import preset_folder, presets
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES
-from stream.config import Config
+from stream.config import Config, WatchConfig
 from stream.errors import ConfigError
-from stream.untrusted import CONFIG_BYTES_MAX
+from stream.untrusted import CONFIG_BYTES_MAX, WATCHES_MAX
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,8 +40,26 @@ REMOVED_KEYS = {
     "answer.window.frames": "answer.window.frames was replaced; use answer.memory.frames",
     "answer.window.kept": "answer.window.kept was removed: the newest frames are shown; leave it out",
     "answer.window.on_cut": "answer.window.on_cut was removed: a cut drops the frames before it; leave it out",
+    "answer.until.captions": "answer.until.captions was replaced; use answer.captions",
+    "answer.until.go_on": "answer.until.go_on was replaced; use ends_run in a [[watch]] table, which is off by default",
+    "answer.until.yes_above": "answer.until.yes_above was replaced; use threshold in a [[watch]] table",
 }
 """Keys of an earlier version → message."""
+
+ZONES, NAME = "zones", "NAME"
+"""Section whose tables have names of their own, and what stands for a name in the list of keys."""
+
+ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+REMOVED_SECTION = "answer.until."
+
+
+def removed(key: str) -> str | None:
+    """Return the message about a key of an earlier version; None for any other key."""
+    if key in REMOVED_KEYS or not key.startswith(REMOVED_SECTION):
+        return REMOVED_KEYS.get(key)
+    name = key.removeprefix(REMOVED_SECTION)
+    return f"{key} was replaced; use {name} in a [[watch]] table"
+
 
 PICTURE = "picture"
 """The way of encoding for a server with a separate API."""
@@ -59,12 +80,12 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     origins: dict[str, str] = {}
     for layer in layers:
         for key, value in layer.values.items():
-            if key not in fields:
-                raise ConfigError(f"{layer.origin}: {REMOVED_KEYS.get(key) or _unknown(key, fields)}")
+            if known_as(key) not in fields:
+                raise ConfigError(f"{layer.origin}: {removed(key) or _unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin
-            _put(tree, key, None if value == "none" and _may_be_none(fields[key]) else value)
+            _put(tree, key, None if value == "none" and _may_be_none(fields[known_as(key)]) else value)
     if origins.get("answer.api.url") and "answer.encode" not in origins:
         origins["answer.encode"] = origins["answer.api.url"]
         _put(tree, "answer.encode", PICTURE)
@@ -74,7 +95,37 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
         raise ConfigError(_invalid(error, fields, origins)) from error
     for key, problem in _contradictions(config, origins):
         raise ConfigError(f"{origins[key]}: {problem}")
-    return config
+    return _with_schema(config, origins)
+
+
+def _with_schema(config: Config, origins: Mapping[str, str]) -> Config:
+    """Return the configuration with the schema of answers in place of its file or its short form."""
+    answer = config.answer
+    if answer.json_schema is None and answer.choices is None:
+        return config
+    key = "answer.choices" if answer.json_schema is None else "answer.json_schema"
+    try:
+        if answer.json_schema is not None and not answer.json_schema.lstrip().startswith(("{", "[", '"')):
+            answer = answer.model_copy(update={"json_schema": _schema_file(answer.json_schema)})
+        schema = answer.schema_of_answers
+    except OptionError as error:
+        raise ConfigError(f"{origins[key]}: {error}") from error
+    if answer.json_schema is None or schema is None:
+        return config
+    return config.model_copy(update={"answer": answer.model_copy(update={"json_schema": schema.text})})
+
+
+def _schema_file(name: str) -> str:
+    """Return the text of a file with a schema. Raises OptionError."""
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            data = file.read(SCHEMA_BYTES_MAX + 1)
+        return data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(
+            f"cannot read the schema {name!r}: {reason}", "name a file, or give JSON, which begins with {"
+        ) from None
 
 
 def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -101,16 +152,84 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
         if answer.memory.frames > 1:
             yield key, f"{needs}; leave answer.memory.frames at 1"
-        if answer.until.question is not None:
-            yield key, f"{needs}; leave --until out"
+        if config.watch:
+            yield key, f"{needs}; leave watches out"
     if answer.thinking != "off" and answer.when == "news":
         yield (
             "answer.thinking",
             f"answer.when = news compares answers without thoughts; leave answer.thinking = {answer.thinking} out",
         )
+    yield from _watch_contradictions(config)
+    yield from _zone_contradictions(config, origins)
+    if answer.json_schema is not None and answer.choices is not None:
+        yield "answer.choices", "answers have a schema or are one of several choices; leave --choices or --schema out"
+    if answer.thinking == "show" and (answer.json_schema or answer.choices) is not None:
+        yield (
+            "answer.thinking",
+            "answer.thinking = show makes thoughts part of the answer, which then has no schema; set it to hide or off",
+        )
+    if answer.cache_weights and answer.dtype not in SMALL_DTYPES:
+        yield (
+            "answer.cache_weights",
+            f"answer.cache_weights keeps weights in int8 or int4, and answer.dtype = {answer.dtype}; give --dtype int8 "
+            "or int4, or leave it out",
+        )
+    if answer.server is not None and answer.thinking != "off":
+        yield (
+            "answer.thinking",
+            f"answer.thinking = {answer.thinking} has no effect with --server: its server decides that; leave it out, "
+            f"or start `serve-answers` there with --thinking {answer.thinking}",
+        )
     yield from _memory_contradictions(config, origins)
     yield from _api_contradictions(config)
     yield from _glance_contradictions(config)
+
+
+def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, zone in config.zones.items():
+        key = next(key for key in origins if key.startswith(f"{ZONES}.{name}."))
+        if not ZONE_NAME.fullmatch(name):
+            yield key, f"the zone {name!r} needs another name: 1 to 64 letters, digits, _ or -"
+        if (problem := zone.problem) is not None:
+            yield key, f"{ZONES}.{name} {problem}"
+    encode = config.answer.encode
+    asked = [("answer.zone", "answer.zone", config.answer.zone)]
+    asked += [("watch", f"watch {watch.name!r}: zone", watch.zone) for watch in config.watch]
+    for key, setting, zone_name in asked:
+        if zone_name is None:
+            continue
+        if zone_name not in config.zones:
+            there = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
+            yield key, f"{setting} = {zone_name} is no zone; {there}"
+        elif config.zones[zone_name].mask:
+            yield key, f"{setting} = {zone_name} is masked, so there is nothing to see; name another zone"
+        if encode in SHOWS_ALL_TILES:
+            yield (
+                key,
+                f"{setting} limits the tokens, and answer.encode = {encode} shows all tiles; give --encode sparse, "
+                "incremental or prune",
+            )
+
+
+def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    if len(config.watch) > WATCHES_MAX:
+        yield (
+            "watch",
+            f"{len(config.watch)} watches are more than {WATCHES_MAX}, the most of a camera; leave some out",
+        )
+    seen: dict[str, WatchConfig] = {}
+    for watch in config.watch:
+        if watch.name in seen:
+            same = seen[watch.name].question == watch.question
+            remedy = "leave one of them out, or give them different names" if same else "give them different names"
+            yield "watch", f"two watches are named {watch.name!r}; {remedy}"
+        if watch.most_of_no > watch.threshold:
+            yield (
+                "watch",
+                f"watch {watch.name!r}: no_below = {watch.no_below:g} is more than threshold = {watch.threshold:g}; "
+                "lower the one or raise the other",
+            )
+        seen[watch.name] = watch
 
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -249,7 +368,7 @@ def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer
 
 def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     """Return the layer of one option's text: a TOML value if it is one, the bare text otherwise."""
-    field = known_keys().get(key)
+    field = known_keys().get(known_as(key))
     value: object = text
     try:
         parsed = tomllib.loads(f"value = {text}")
@@ -264,11 +383,25 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, F
     """Return every dotted key of the configuration and its field."""
     keys: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys |= known_keys(field.annotation, f"{prefix}{name}.")
-        else:
+        inner = section_of(field.annotation)
+        if inner is None:
             keys[prefix + name] = field
+        else:
+            keys |= known_keys(inner[1], f"{prefix}{name}.{inner[0]}")
     return keys
+
+
+def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
+    """Return the model of a section or of named tables, and what stands before its keys; None for a value."""
+    if get_origin(annotation) is dict and issubclass(get_args(annotation)[1], BaseModel):
+        return f"{NAME}.", get_args(annotation)[1]
+    return ("", annotation) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def known_as(key: str) -> str:
+    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`."""
+    section, _, rest = key.partition(".")
+    return f"{ZONES}.{NAME}.{rest.partition('.')[2]}" if section == ZONES and rest else key
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -299,7 +432,9 @@ def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
     inside = [known.removeprefix(f"{key}.") for known in fields if known.startswith(f"{key}.")]
     if inside:
         return f"{key} is a section, not a value; its keys are {', '.join(inside)}"
-    nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.75)
+    nearest = difflib.get_close_matches(known_as(key), fields, n=1, cutoff=0.75)
+    if nearest and key.startswith(f"{ZONES}."):
+        nearest = [nearest[0].replace(NAME, key.split(".")[1])]
     if not nearest:
         names = {**{known.rpartition(".")[2]: known for known in fields}, "question": "answer.query"}
         match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
@@ -317,14 +452,50 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
     wrong: dict[str, list[ErrorDetails]] = {}
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
-        key = next(k for n in range(len(parts), 0, -1) if (k := ".".join(parts[:n])) in fields)
-        wrong.setdefault(key, []).append(item)
-    key, items = next(iter(wrong.items()))
-    accepted = [_accepted(item, fields[key]) for item in items] + (["be none"] if _may_be_none(fields[key]) else [])
-    value = items[0]["input"]
-    shown = f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"{origins[key]}: {key} should {', or '.join(accepted)}, got {shown}{more}"
+        key = next(k for n in range(len(parts), 0, -1) if known_as(k := ".".join(parts[:n])) in fields)
+        wrong.setdefault(_place_in(key, item), []).append(item)
+    place, items = next(iter(wrong.items()))
+    key, _, rest = place.partition(" ")
+    origin, more = origins[key], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    if key == "watch" and rest:
+        return f"{origin}: {_invalid_watch(place, items)}{more}"
+    if key == "watch":
+        return f"{origin}: watch should be a list of questions or tables, got {_shown(items[0]['input'])}"
+    field = fields[known_as(key)]
+    accepted = [_accepted(item, field) for item in items] + (["be none"] if _may_be_none(field) else [])
+    return f"{origin}: {key} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{more}"
+
+
+def _place_in(key: str, item: ErrorDetails) -> str:
+    """Return the key of an error; for a watch with its number, from 1, and the watch's key: `watch 2 hold_s`."""
+    loc = item["loc"]
+    if key != "watch" or len(loc) < 2 or not isinstance(loc[1], int):
+        return key
+    return " ".join([key, str(loc[1] + 1), *(str(part) for part in loc[2:3])])
+
+
+def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
+    """Return the line about a wrong watch."""
+    item, keys = items[0], WatchConfig.model_fields
+    name = str(item["loc"][2]) if len(item["loc"]) > 2 else ""
+    where = place.removesuffix(f" {name}")
+    if item["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(keys)}"
+        return f"{where}: unknown key {name}; {hint}"
+    if item["type"] == "missing":
+        return f"{where}: it has no {name}; give {name} = 'is there a red car?'"
+    if name not in keys:
+        return f"{where} should be a question or a table of keys, got {_shown(item['input'])}"
+    if item["type"] == "value_error":
+        return f"{where}: {name} {item['ctx']['error']}"
+    accepted = list(dict.fromkeys(_accepted(one, keys[name]) for one in items))
+    accepted += ["be none"] if _may_be_none(keys[name]) else []
+    return f"{where}: {name} should {', or '.join(accepted)}, got {_shown(item['input'])}"
+
+
+def _shown(value: object) -> str:
+    return f"{len(value)} characters" if isinstance(value, str) and len(value) > 60 else repr(value)
 
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -27,6 +28,19 @@ INTERRUPTED, FOUND, ELAPSED = "interrupted", "found", "elapsed"
 """Outcomes of runs that were ended: by the user, by their standing query, by their time limit."""
 
 
+SIDE_QUESTIONS_MAX = 8
+"""Limit of side questions that wait; further ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideQuestion:
+    """Question about the newest frame that is answered once, between the run's own answers, and makes no caption.
+    `number` is its own in the run."""
+
+    number: int
+    query: str
+
+
 class CancelledError(Exception):
     """Cancellation of the run, raised inside a stage that waits; never leaves the stage."""
 
@@ -39,6 +53,7 @@ class RunControl:
         self.cancelled = False
         self.failure: Exception | None = None
         self._queries: deque[str] = deque(maxlen=1)
+        self._side_questions: deque[SideQuestion] = deque()
         self._servers: deque[tuple[Any, ...]] = deque(maxlen=1)
         self._seen_s: dict[str, float] = {}
 
@@ -49,6 +64,15 @@ class RunControl:
     def take_query(self) -> str | None:
         """Returns the query that was set since the last call; None if none was."""
         return self._queries.pop() if self._queries else None
+
+    def ask_aside(self, question: SideQuestion) -> None:
+        """Asks a side question."""
+        self._side_questions.append(question)
+
+    def take_side_questions(self) -> tuple[SideQuestion, ...]:
+        """Returns the side questions that were asked since the last call."""
+        questions = self._side_questions
+        return tuple(questions.popleft() for _ in range(len(questions)))
 
     def set_servers(self, servers: tuple[Any, ...]) -> None:
         """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""

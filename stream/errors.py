@@ -3,7 +3,8 @@
 StreamError
 ├── ConfigError (ValueError)       an unknown key, a value out of range, a file that is not TOML
 │   ├── ResumeError                a run that cannot be continued as it was asked for
-│   └── RecordingError             a recording that cannot be replayed
+│   ├── RecordingError             a recording that cannot be replayed
+│   └── PastError                  a file of remembered moments that cannot be used, or a search in it
 ├── SourceError (OSError)          a source that cannot be opened or read
 │   └── SourceNotFound (FileNotFoundError)
 ├── OutputError (OSError)          an output that cannot be written, or has an unknown suffix
@@ -51,6 +52,10 @@ class NothingToContinue(ResumeError):
 
 class RecordingError(ConfigError):
     """A recording that is none, is damaged, or cannot be replayed by this program or with this model."""
+
+
+class PastError(ConfigError):
+    """A file of remembered moments that cannot be written or read, or a search in it that cannot be made."""
 
 
 class SourceError(StreamError, OSError):

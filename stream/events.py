@@ -189,6 +189,8 @@ class AnswerPoint(Event, frozen=True):
     0 without one. `began` is why the group began with this answer, empty if it goes on. `appended_tokens` were added to
     the group; `memory_tokens`: all tokens before the question, `superseded_tokens`: visual tokens that have left the
     group.
+
+    `fields`: the answer's fields, by name, if it has a schema; `text` is then the same for people. None without one.
     """
 
     answer: int
@@ -217,11 +219,34 @@ class AnswerPoint(Event, frozen=True):
     appended_tokens: int = 0
     memory_tokens: int = 0
     superseded_tokens: int = 0
+    fields: dict[str, Any] | None = None
     timing: AnswerTiming | None = None
 
 
 class Answer(AnswerPoint, frozen=True, tag="answer"):
     """One whole answer."""
+
+
+class Detection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Thing that an answer locates, in pixels of the source's picture from its top left: `box` [left, top, right,
+    bottom], `point` [x, y], or both. `label` is the model's; `score`: from 0 to 1, if it gave one."""
+
+    label: str
+    box: list[float] | None = None
+    point: list[float] | None = None
+    score: float | None = None
+
+
+class Detections(Event, frozen=True, tag="detections"):
+    """Things that answer `answer` locates in its frame, in pixels of a picture of `width_px` × `height_px`: that of the
+    source as it is shown, upright, before it is scaled for the model. Empty if the answer is an empty list."""
+
+    frame_index: int
+    pts_s: float
+    answer: int
+    width_px: int
+    height_px: int
+    objects: list[Detection]
 
 
 class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
@@ -233,6 +258,46 @@ class AnswerUnchanged(AnswerPoint, frozen=True, kw_only=True, tag="unchanged"):
 
     since_s: float
     probability: float | None = None
+
+
+class AnswerInvalid(AnswerPoint, frozen=True, kw_only=True, tag="invalid"):
+    """An answer that does not fit its schema, for `reason`: no `Answer` follows, and `text` is empty."""
+
+    reason: str
+
+
+class SideText(Event, frozen=True, tag="side_text"):
+    """A piece of the answer to side question `question`."""
+
+    question: int
+    text: str
+
+
+class SideAnswer(Event, frozen=True, tag="side_answer"):
+    """The whole answer to side question `question`, about `frames` frames from `start_s` to `end_s`. It is no caption:
+    the run's own answers go on as if it had not been asked.
+
+    `tokens_used` visual tokens, of `tokens_total` tiles; `text_tokens` of the answer, `prefilled_tokens` of its prompt.
+    """
+
+    question: int
+    query: str
+    text: str
+    frame_index: int
+    start_s: float
+    end_s: float
+    frames: int
+    tokens_used: int
+    tokens_total: int
+    text_tokens: int
+    prefilled_tokens: int
+
+
+class SideRefused(Event, frozen=True, tag="side_refused"):
+    """Side question `question` gets no answer, for `error`."""
+
+    question: int
+    error: str
 
 
 class AnswerCancelled(Event, frozen=True, tag="cancelled"):
@@ -261,13 +326,15 @@ class YesNoTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class YesNoResult(Event, frozen=True, tag="look"):
-    """One look at a standing question. `trigger` is why it was taken.
+    """One look for a watch, named `watch`. `trigger` is why it was taken; the times are those of all watches that were
+    looked at with this frame.
 
     `yes`: the probability of yes, given that it is yes or no; `certain`: that of one of the two. `holds`: the answer
     that holds after it, "yes" or "no"; None before the first. `warning`: why the values mean nothing, if that is
     known.
     """
 
+    watch: str
     frame_index: int
     pts_s: float
     trigger: str
@@ -283,8 +350,9 @@ class YesNoResult(Event, frozen=True, tag="look"):
 
 
 class VerdictChanged(Event, frozen=True, tag="turned"):
-    """The answer to a standing question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
+    """The answer to a watch's question turned `to` "yes" or "no", by the look at this frame; the fields are its."""
 
+    watch: str
     frame_index: int
     pts_s: float
     question: str
@@ -292,6 +360,21 @@ class VerdictChanged(Event, frozen=True, tag="turned"):
     yes: float
     certain: float
     warning: str | None = None
+
+
+class Match(Event, frozen=True, tag="match"):
+    """A watch matched: the answer to its question turned to yes and stayed yes for as long as the watch asks, in its
+    schedule and outside its cooldown. `match` counts those of the run, from 1; `yes` and `certain` are of the last
+    look.
+    """
+
+    match: int
+    watch: str
+    frame_index: int
+    pts_s: float
+    question: str
+    yes: float
+    certain: float
 
 
 class ShadowCheck(Event, frozen=True, tag="shadow"):
@@ -371,6 +454,44 @@ class SegmentWritten(Event, frozen=True, tag="segment"):
     error: str | None = None
 
 
+class ClipWritten(Event, frozen=True, tag="clip"):
+    """The picture of a match, or its video too, has been written into the folder of clips.
+
+    `picture` and `video` are names of files there. Each match has this event twice: with the picture as soon as it is
+    written, and with both when the video is complete, which shows `start_s` to `end_s`; matches close to each other
+    share a video. `error`: why a file is missing.
+    """
+
+    match: int
+    watch: str
+    picture: str | None
+    video: str | None
+    start_s: float
+    end_s: float
+    error: str | None = None
+
+
+class VideoFragment(Event, frozen=True, tag="fragment"):
+    """A piece of the source's video as fragmented MP4, in memory, for an output that uses it.
+
+    `data` continues the fragment before if that has the same `init` (initialization section) and ends at `track_s`, the
+    presentation time of its first frame in the track; `start_s` is the media time of that frame. `key`: it begins with
+    a key frame.
+    """
+
+    data: bytes
+    init: bytes
+    start_s: float
+    duration_s: float
+    track_s: float
+    key: bool
+
+    @property
+    def end_s(self) -> float:
+        """Media time of its end."""
+        return self.start_s + self.duration_s
+
+
 class FrameReady(Event, frozen=True, tag="frame"):
     """A frame's allocation is ready; for progress, measurements and overlays, not for files of answers.
 
@@ -417,9 +538,10 @@ class Summary(Event, frozen=True, tag="summary"):
 
     `mean_tokens` are the visual tokens that a frame was given, of `mean_tiles`. `work_ratio`: how many times the
     operations of the answers all tokens of their frames would have taken; None without answers, or if the model
-    does not report it. `found`: whether the answer to the standing question was ever yes; None without a look for
+    does not report it. `found`: whether a watch matched; None without a look for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
-    of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news.
+    of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news,
+    `invalid`: answers that did not fit their schema.
     """
 
     frames: int
@@ -442,6 +564,7 @@ class Summary(Event, frozen=True, tag="summary"):
     mean_moving_share: float = 0.0
     memory: MemorySummary | None = None
     unchanged: int = 0
+    invalid: int = 0
     timing: dict[str, float] | None = None
 
 
@@ -457,19 +580,35 @@ AnyEvent: TypeAlias = (
     | AnswerDeltaEvent
     | Glance
     | Answer
+    | Detections
     | AnswerUnchanged
+    | AnswerInvalid
+    | SideText
+    | SideAnswer
+    | SideRefused
     | AnswerCancelled
     | YesNoResult
     | VerdictChanged
+    | Match
     | ShadowCheck
     | Explanation
     | AskedPicture
     | SegmentWritten
+    | ClipWritten
+    | VideoFragment
     | FrameReady
     | Summary
 )
 
-OF_FRAMES: tuple[type[Event], ...] = (FrameReady, AnswerDeltaEvent, Explanation, AskedPicture, SegmentWritten)
+OF_FRAMES: tuple[type[Event], ...] = (
+    FrameReady,
+    AnswerDeltaEvent,
+    SideText,
+    Explanation,
+    AskedPicture,
+    SegmentWritten,
+    VideoFragment,
+)
 """Events that are no lines of text: too many, in pieces, or for a separate output."""
 
 
@@ -498,30 +637,31 @@ GROUP = ("group", "began", "superseded_tokens")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, or of
-    answers without news, if there are none; without `timing` also without those that depend on what the model had
-    kept."""
+    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, of
+    answers without news, or of answers with a schema, if there are none; without `timing` also without those that
+    depend on what the model had kept."""
     absent = PICTURE
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
+        absent = (*absent, "fields") if event.fields is None else absent
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))
     elif isinstance(event, Summary):
-        absent = (*PICTURE, *(name for name in ("memory", "unchanged") if not getattr(event, name)))
+        absent = (*PICTURE, *(name for name in ("memory", "unchanged", "invalid") if not getattr(event, name)))
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing`, `warning` or `memory` if there is none, floats to six
-    decimals.
+    """The event as one printable line of JSON: no `timing`, `warning`, `memory` or `fields` if there are none, floats
+    to six decimals.
 
     `camera`: the name of the event's camera, after the type, if a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
-    for name in ("timing", "warning", "memory"):
+    for name in ("timing", "warning", "memory", "fields"):
         if data.get(name, ...) is None:
             del data[name]
     return printable_json(msgspec.json.encode(rounded(data)).decode())

@@ -15,7 +15,7 @@ from arr_coc.types import FramePlanes
 
 @dataclass(frozen=True, slots=True)
 class LabelledBox:
-    """Box of a thing that is really there, in parts of the picture's width and height."""
+    """Box of a thing in a picture, in parts of the picture's width and height; one without an area is a point."""
 
     label: str
     left: float
@@ -38,9 +38,10 @@ class MapLayer:
 class AllocationOverlay:
     """One frame and its allocation.
 
-    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which the
-    first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are shown
-    below it, `boxes` over it. With a visual memory `regions` are all that it holds, and `states` has the state of each.
+    `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which
+    the first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are
+    shown below it; `boxes`, of things that are really there, and `detections`, of an answer, over it. With a visual
+    memory `regions` are all that it holds, and `states` has the state of each.
     """
 
     image: npt.NDArray[np.uint8]
@@ -49,6 +50,7 @@ class AllocationOverlay:
     overview: int = 0
     layers: tuple[MapLayer, ...] = ()
     boxes: tuple[LabelledBox, ...] = ()
+    detections: tuple[LabelledBox, ...] = ()
     states: tuple[str, ...] | None = None
 
 
@@ -68,12 +70,13 @@ class SkippedItem:
 
 @dataclass(frozen=True, slots=True)
 class MediaSegment:
-    """A segment of the source's video, written as fragmented MP4.
+    """A segment of the source's video as fragmented MP4: a file, or bytes in memory.
 
-    `file` and `header` (initialization section) are names in the folder of the segments. Times are in nanoseconds:
-    `start_ns` is the media time of its first frame, `track_ns` the presentation time of that frame in the track, which
-    restarts with every header. `codec` is named as in RFC 6381. `error`: why nothing more can be written; the other
-    fields then mean nothing.
+    `file` and `header` (initialization section) are names in the folder of the segments. A segment in memory has none:
+    `data` are its bytes, `init` those of its initialization section, and `key` is True if it begins with a key frame,
+    as a file does. Times are in nanoseconds: `start_ns` is the media time of its first frame, `track_ns` the
+    presentation time of that frame in the track, which restarts with every header. `codec` is named as in RFC 6381.
+    `error`: why nothing more can be written; the other fields then mean nothing.
     """
 
     file: str = ""
@@ -86,6 +89,9 @@ class MediaSegment:
     width_px: int = 0
     height_px: int = 0
     error: str | None = None
+    data: bytes = b""
+    init: bytes = b""
+    key: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,9 @@ HISTORY_MAX = 32
 """Earlier answers before one question."""
 HISTORY_CHARS_MAX = 2_000
 """One of them, cut to this length; all of them have a quarter of a message's fields at most."""
+WATCHES_MAX = 64
+"""Watches of one client; each question has WATCH_CHARS_MAX characters at most, so all have a quarter of a message."""
+WATCH_CHARS_MAX = 1_000
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one if the first failed."""
 SEQUENCE_GAP_MAX = 1_000_000
@@ -90,6 +93,7 @@ DurationMs = Annotated[float, Meta(ge=0, le=1e9)]  # eleven days for one answer
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(max_length=1_024)]  # of a model, a known world, a kind of encoding
 Query = Annotated[str, Meta(max_length=QUERY_LIMIT_CHARS)]
+WatchQuestion = Annotated[str, Meta(max_length=WATCH_CHARS_MAX)]
 Words = Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 Details = Annotated[str, Meta(max_length=DETAILS_CHARS_MAX)]

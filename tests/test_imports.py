@@ -49,17 +49,20 @@ ONLY_IN = {
     "transformers": "arr_coc.qwen",
     "OpenGL": "arr_coc.ops.gl",
     "cuda": "arr_coc.ops.cuda",
-    "httpx2": "stream.answer.api",
+    "httpx2": "stream.answer.api stream.mcp",
+    "mcp": "stream.mcp",
     "starlette": "stream.web",
-    "uvicorn": "stream.web",
+    "uvicorn": "stream.web stream.mcp",
     "websockets": "stream.web",
     "paho": "stream.mqtt",
     "ray": "stream.fleet.on_ray.cluster",
     "rerun": "stream.sinks.rerun",
     "opentelemetry": "stream.sinks.otlp",
+    "sqlite3": "stream.past",
     "pyarrow": "stream.sources",
     "foxglove": "stream.sinks.robotics",
     "rosbags": "stream.sinks.robotics",
+    "llguidance": "arr_coc.qwen.constraint",
     "training": "",
     "benchmarks": "",
     "tests": "",
@@ -106,12 +109,12 @@ LAYERS = {
         {"config_loading", "events", "media", "scenes"},
         {"protocol"},
         {"transport"},
-        {"recording"},
+        {"past", "recording"},
         {"answer", "sources"},
         {"monitor", "stages"},
         {"mqtt", "web"},
         {"sinks"},
-        {"display", "runtime"},
+        {"display", "mcp", "runtime"},
         {"adaptation", "bench", "compare", "doctor", "fleet"},
         {"commands"},
         {"cli"},
@@ -119,8 +122,9 @@ LAYERS = {
     ],
     "arr_coc": [
         {"bounded_json", "errors", "resources", "types"},
-        {"budget"},
-        {"ops.kernels", "ops.packing", "ops.pictures", "ops.regions"},
+        {"budget", "schema_reader"},
+        {"answer_schema"},
+        {"ops.kernels", "ops.packing", "ops.pictures", "ops.polygons", "ops.regions"},
         {"hub", "ops.covers", "ops.store", "relevance"},
         {"allocation", "ops.gl"},
         {"layer", "ops.cuda"},
@@ -135,7 +139,7 @@ LAYERS = {
 FRONTS = {"arr_coc", "arr_coc.ops", "arr_coc.texturevlm", "stream"}
 """Packages that name the contents of others."""
 
-FLAT_MAX = {"arr_coc": 10, "stream": 12}
+FLAT_MAX = {"arr_coc": 12, "stream": 12}
 
 
 def place(module: str) -> tuple[str, int, str] | None:

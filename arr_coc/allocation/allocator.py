@@ -18,6 +18,7 @@ from arr_coc.allocation.inspection import AllocationMaps
 from arr_coc.allocation.temporal import TAU_MS, ChangeMeter, ExplorationTracker, FeedbackPrior, TemporalBlend
 from arr_coc.allocation.text_lines import line_strength
 from arr_coc.allocation.warping import CompiledMaps, MotionHistory, Warp, WholeTileSteps, maps_or_none
+from arr_coc.allocation.zones import ZoneMaps, ZoneOptions
 from arr_coc.budget import (
     ADAPTIVE,
     AUTO,
@@ -31,7 +32,7 @@ from arr_coc.budget import (
 from arr_coc.errors import counted
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.store.base import TextureView
-from arr_coc.relevance.balancing import RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
     TextureArray,
@@ -40,6 +41,7 @@ from arr_coc.relevance.channels import (
     load_profile,
     texture_array,
 )
+from arr_coc.relevance.union import united_relevance
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileMotion
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,9 @@ class AllocatorOptions:
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
     another name, and `core13` if nothing was trained. `memory`: the model has a visual memory, and packets hold what
-    is new in their group of pictures; None: each is complete in itself. The others are those of `allocate` and
-    `Tensions`, `limits` for the budgets "auto" and "adaptive".
+    is new in their group of pictures; None: each is complete in itself. `zones`: parts of the picture with a weight,
+    and the one that the question is about; None for none. The others are those of `allocate` and `Tensions`, `limits`
+    for the budgets "auto" and "adaptive".
     """
 
     strategy: str = "auto"
@@ -70,6 +73,7 @@ class AllocatorOptions:
     channels: str = AUTO
     limits: TokenLimits = DEFAULT_LIMITS
     memory: GroupOptions | None = None
+    zones: ZoneOptions | None = None
 
     @property
     def tensions(self) -> Tensions:
@@ -144,40 +148,57 @@ class StreamAllocator:
         self.on_device = self.options.on_device and suits_device(self.options, self._channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
+        self._others: list[CachedRelevance] = []
+        self._united: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
-        self._query: QueryEmbedding | None = None
+        self._queries: tuple[QueryEmbedding, ...] = ()
         self._memory: _EpochMemory | None = None
         self._last: FrameAllocation | None = None
         self._change = 1.0
+        self._floor: torch.Tensor | None = None
         self._warned = False
+        self._zones = None if self.options.zones is None else ZoneMaps(self.options.zones)
         self.group = None if self.options.memory is None else GroupOfPictures(self.options.memory)
         """State of the model's memory of this stream; None if it has none."""
 
     @property
     def question(self) -> str:
-        """The question, as text; empty before there is one."""
-        return "" if self._query is None else self._query.text
+        """The question, as text, or the first of several; empty before there is one."""
+        return self._queries[0].text if self._queries else ""
 
     @property
     def change(self) -> float:
         """Relevance-weighted share of tiles that changed since the last answer, in [0, 1]; 1 before the first one."""
         return self._change
 
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question: what answers to the old one taught is forgotten. The same one again changes nothing, as
-        when the model that was asked died and its successor gets the question."""
-        if self._query is not None and _is_same(self._query, query):
+    def set_query(self, query: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """Ask another question, or several about the same picture, of which each has a share of the tokens
+        (`united_relevance`): what answers to the old ones taught is forgotten. The same ones again change nothing, as
+        when the model that was asked died and its successor gets the questions."""
+        queries = (query, *others)
+        if len(queries) == len(self._queries) and all(map(_is_same, self._queries, queries)):
             return
-        self._query = query
+        self._queries = queries
         self._glances.reset()
         self._relevance.set_query(query)
+        self._others, self._united = [], None
+        for other in others:
+            if self._relevance.hears(other):  # to any other question the relevance is the same
+                self._others.append(self._relevance.copy_for(other))
         if self.group is not None:
             self.group.ask_anew()
         if self._memory is not None:
             self._memory.prior.reset()
             if self._memory.history is not None:
                 self._memory.history.forget_question()
+
+    def set_floor(self, floor: npt.NDArray[np.float32] | None) -> None:
+        """Set the least relevance of tiles, float32 [gh, gw] from 0 to 1, for the frames from the next one on.
+
+        It is what others know of a frame, such as a detector: it counts at once, and leaves no trace once it is None.
+        """
+        self._floor = None if floor is None else torch.from_numpy(floor)
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Learn from an answer about an earlier frame of this epoch; feedback about another epoch is ignored."""
@@ -270,8 +291,8 @@ class StreamAllocator:
         if memory.history is not None:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
         maps = self._realise(memory, texture, None if shown is None else shown.appearance, view.stamp.media_ns)
-        relevance = memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns)
-        return self._plan(memory, view.stamp, maps, relevance, lines, (budget, at_most), glanced=False)
+        relevance = self._raised(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
+        return self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=False)
 
     @torch.inference_mode()
     def reallocate(
@@ -288,8 +309,8 @@ class StreamAllocator:
         maps = self._realise(memory, last.maps.texture, last.maps.looks, view.stamp.media_ns)
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
-        relevance, lines = memory.blend.replace(maps.realised.relevance), last.inputs.lines
-        frame = self._plan(memory, view.stamp, maps, relevance, lines, (budget, at_most), glanced=True)
+        relevance, lines = self._raised(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
+        frame = self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=True)
         _ = frame.selection
         return frame
 
@@ -320,8 +341,8 @@ class StreamAllocator:
         this stream. For another thread, too."""
         options = replace(self.options, on_device=False, memory=None)
         copy = StreamAllocator(options, self._relevance.copy_of_realiser())
-        if self._query is not None:
-            copy.set_query(self._query)
+        if self._queries:
+            copy.set_query(*self._queries)
         return copy
 
     @torch.inference_mode()
@@ -372,12 +393,27 @@ class StreamAllocator:
             known = None if prior is None else prior.numpy()
             scored = memory.history.fill(texture, media_ns, looks.numpy(), known, self._relevance.question)
         realised = self._relevance.compute(scored, prior)
+        if self._others:
+            realised = self._unite([realised, *(other.compute(scored, prior) for other in self._others)])
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
+
+    def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
+        """The relevance of a frame, or the floor of a tile if that is higher."""
+        if self._floor is None:
+            return relevance
+        return torch.maximum(relevance, self._floor.to(relevance.device))
+
+    def _unite(self, maps: list[RelevanceMaps]) -> RelevanceMaps:
+        """The relevance for all questions; the same object for the same maps."""
+        done = self._united
+        if done is None or any(one is not before for one, before in zip(maps, done[0], strict=True)):
+            self._united = done = maps, united_relevance(maps)
+        return done[1]
 
     def _plan(
         self,
         memory: _EpochMemory,
-        stamp: FrameStamp,
+        view: TextureView,
         maps: FrameMaps,
         relevance: torch.Tensor,
         lines: npt.NDArray[np.float32] | None,
@@ -385,23 +421,29 @@ class StreamAllocator:
         *,
         glanced: bool,
     ) -> FrameAllocation:
+        zones, within = self._zones, None
+        if zones is not None:
+            relevance, within = zones.weigh(relevance, view.grid), zones.within(view.grid)
         if memory.history is not None:
             memory.history.remember(relevance.numpy())
         budget, at_most = limits
         budget = self._tensions.budget if budget is None else budget
         self._warn_clamped(budget, relevance.numel())
-        plan, realised = memory.selector.plan(relevance, budget, at_most, glanced=glanced), maps.realised
+        plan = memory.selector.plan(relevance, budget, at_most, glanced=glanced, within=within)
+        realised = maps.realised
         staleness = memory.exploration.staleness(realised.scores[0]) if self._tensions.explore else None
+        if zones is not None and staleness is not None:
+            staleness = zones.weigh(staleness, view.grid, "staleness")
         answered = maps.prior if memory.prior.answered else None
         self._change, since_look = self._numbers(
             self._since_answer.measure(maps.versions, relevance), self._since_look.measure(maps.versions, relevance)
         )
         self._last = FrameAllocation(
-            stamp=stamp,
+            stamp=view.stamp,
             relevance=relevance,
             scores=realised.scores,
             weights=realised.weights,
-            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines),
+            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines, within),
             change_since=self._change,
             change_since_look=since_look,
             maps=maps,
@@ -436,9 +478,12 @@ def _untrained_profile(channels: str) -> str:
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
-    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive` and the strategy `fixation`.
+    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive`, the strategy `fixation`,
+    and questions about a part of the picture.
     """
     on_device = options.strategy in STRATEGIES_ON_DEVICE and options.budget != ADAPTIVE
+    if options.zones is not None and options.zones.only:
+        return False
     return channels == "core13" and not options.wide and on_device
 
 

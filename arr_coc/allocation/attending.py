@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -228,8 +228,9 @@ class AllocationRequest:
     """One frame's worth of choosing: a finite map, a budget in tokens, and the strategy's own settings.
 
     `entropy` float32 [gh, gw], that of each tile, if known; `lines` bool [2, gh, gw], the tiles of lines of text along
-    rows and along columns (`line_tiles`), if wide and tall regions may be chosen. Maps lie on one device; `lines` and
-    the strategy `fixation` are of host memory.
+    rows and along columns (`line_tiles`), if wide and tall regions may be chosen. `within` bool [gh, gw]: the tiles
+    that the question is about; every region shows some of them. Maps lie on one device; `lines`, `within` and the
+    strategy `fixation` are of host memory.
     """
 
     relevance: torch.Tensor
@@ -239,6 +240,7 @@ class AllocationRequest:
     memory: AllocationHistory
     entropy: torch.Tensor | None = None
     lines: npt.NDArray[np.bool_] | None = None
+    within: torch.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -331,9 +333,35 @@ def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
 
 def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
     """Choose one frame's regions by a strategy that is not `auto`; nothing is checked."""
+    if request.within is not None:
+        return _chosen_within(request, request.within, strategy)
     if strategy != "uniform" and request.tokens >= request.relevance.numel():
         return _of_tiles(request, torch.ones_like(request.relevance, dtype=torch.bool), request.relevance.numel())
     return _STRATEGIES[strategy](request)
+
+
+def _chosen_within(request: AllocationRequest, within: torch.Tensor, strategy: str) -> RegionChoice:
+    """Choose regions that show some of the tiles `within`: all of these if the budget pays for them. Else the strategy
+    chooses from the whole frame with so much more that what lies within costs the budget, or hardly less."""
+    inside, flags = int(within.sum()), within.numpy()
+    if inside <= request.tokens:
+        return _of_tiles(request, within, inside)
+    best: Regions = np.zeros((0, 3), np.int64)
+    tokens = least = request.tokens
+    most = request.relevance.numel()
+    while least < most:
+        regions = choose(replace(request, within=None, tokens=tokens), strategy).regions.numpy()
+        regions = regions[region_pool(regions, flags, np.logical_or)]
+        if len(regions) > request.tokens:
+            most = tokens
+        else:
+            best, least = (regions if len(regions) >= len(best) else best), tokens + 1
+        tokens = (least + most) // 2
+    if not len(best):
+        worth = torch.where(within, request.relevance, -math.inf)
+        best_tiles = _best(worth, request.tokens, torch.zeros_like(within))
+        return _of_tiles(request, best_tiles, request.tokens)
+    return _of_regions(request, best)
 
 
 def check_strategy(strategy: str) -> None:

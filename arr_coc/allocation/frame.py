@@ -27,7 +27,7 @@ from arr_coc.allocation.warping import Warp
 from arr_coc.budget import ADAPTIVE, Budget, fixed_tokens, tokens_for
 from arr_coc.errors import DeviceLost, NonFiniteError
 from arr_coc.ops.covers import pyramid_means
-from arr_coc.ops.regions import REGION_AREAS, UNKNOWN
+from arr_coc.ops.regions import REGION_AREAS, UNKNOWN, region_pool
 from arr_coc.relevance.balancing import RelevanceMaps
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import Allocation, FrameStamp, TileVersions
@@ -157,7 +157,8 @@ class SelectionInputs:
     `relevance` float32 [gh, gw] is finite. `appearance` [7, gh, gw], as `picture_structure` takes it, is what the
     semantic-void guard judges; without it, the map. `fixation` looks at its last map, entropy.
     `prior` [3, gh, gw] is what answers taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength`
-    gives it, lets wide and tall regions show lines of text.
+    gives it, lets wide and tall regions show lines of text. `within` bool [gh, gw], in host memory: the tiles that the
+    question is about, if that are not all.
     """
 
     options: SelectorOptions
@@ -168,6 +169,7 @@ class SelectionInputs:
     prior: torch.Tensor | None = None
     lines: Map | None = None
     memory: SelectorMemory = field(default_factory=SelectorMemory)
+    within: torch.Tensor | None = None
 
     def select(self) -> Selection:
         """Choose the regions; the same objects as before keep the selection before. A device is asked for nothing."""
@@ -184,6 +186,7 @@ class SelectionInputs:
             AllocationHistory(memory.previous, self.staleness, options.tensions.explore),
             None if self.appearance is None else self.appearance[-1],
             lines,
+            self.within,
         )
         glances = options.glance is not None
         strategy = resolve_strategy(options.strategy, covered is True, request.tokens, options.levels, glances)
@@ -262,9 +265,16 @@ class RegionSelector:
             self._memory = replace(self._memory, lines=step.nearest(torch.from_numpy(lines), False).numpy())
 
     def plan(
-        self, relevance: torch.Tensor, budget: Budget, at_most: int | None = None, *, glanced: bool = False
+        self,
+        relevance: torch.Tensor,
+        budget: Budget,
+        at_most: int | None = None,
+        *,
+        glanced: bool = False,
+        within: torch.Tensor | None = None,
     ) -> TokenPlan:
-        """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means.
+        """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means, and so do the tiles
+        `within` the part that the question is about.
 
         If frames have an overview, it comes first; if it is not shown, a frame that was `glanced` at has paid for
         it all the same. Raises BudgetError.
@@ -274,6 +284,9 @@ class RegionSelector:
         if at_most is not None:
             tokens = min(tokens, fixed_tokens(at_most, tiles))
         overview = np.zeros((0, 3), np.int64) if glance is None else glance.overview(tokens, (rows, cols))
+        if within is not None:
+            tokens, all_fit = min(tokens, int(within.sum())), int(within.sum()) <= tokens
+            overview = overview[:0] if all_fit else overview[region_pool(overview, within.numpy(), np.logical_or)]
         shown = overview if glance is not None and glance.keeps(overview, glanced=glanced) else overview[:0]
         return TokenPlan(tokens, overview, shown, tokens - (len(overview) if glanced else len(shown)))
 
@@ -285,9 +298,11 @@ class RegionSelector:
         appearance: torch.Tensor | None = None,
         prior: torch.Tensor | None = None,
         lines: Map | None = None,
+        within: torch.Tensor | None = None,
     ) -> SelectionInputs:
         """Return the inputs of a frame's selection, in the light of the selection that was noted last."""
-        return SelectionInputs(self._options, plan, relevance, staleness, appearance, prior, lines, self._memory)
+        memory = self._memory
+        return SelectionInputs(self._options, plan, relevance, staleness, appearance, prior, lines, memory, within)
 
     def note(self, inputs: SelectionInputs, selection: Selection) -> None:
         """Record that the newest frame's regions were chosen: the next choice builds on it."""

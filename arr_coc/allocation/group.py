@@ -19,7 +19,7 @@ from arr_coc.allocation.packets import gathered
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import REGION_AREAS, region_pool, shape_grid, shape_pool, spread
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
+from arr_coc.types import GROUP_GROWTH, NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
 
 Regions = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -32,10 +32,6 @@ Empty if the group goes on."""
 STALE, NEWS, NEVER = 125, 126, 127
 """In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
 not shown, which has changed since it began, or has not."""
-
-REPLACED = 1.0
-"""Superseded tokens per shown token after which a new group begins: the tokens that stay were computed beside
-superseded ones, and drift from a fresh reading."""
 
 CHANGE = 12
 """Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
@@ -83,9 +79,9 @@ class GroupFrame:
     `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
-    `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as
-    it is, or STALE, NEWS or NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of each
-    tile as it was shown, or was when it was noted that it had changed.
+    `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE,
+    NEWS or NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3],
+    level 2 of each tile as it was shown, or was when it was noted that it had changed.
     """
 
     stamp: FrameStamp
@@ -207,7 +203,7 @@ class GroupOfPictures:
                 grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
                 if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
                     grown = self._grown(newest, view, frame, only_news=True)
-            if grown is not None and grown.superseded_tokens <= REPLACED * grown.held:
+            if grown is not None and len(grown.regions) <= GROUP_GROWTH * grown.held:
                 return grown
             began = "full" if grown is None else "superseded"
         return self._key_frame(view, frame, began, kept)
@@ -231,9 +227,10 @@ class GroupOfPictures:
     ) -> GroupFrame:
         allocation, shape = frame.allocation, view.grid.shape
         regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
-        _show(regions, areas)
         number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
+        if frames == 1:
+            _show(regions, areas)
         return GroupFrame(
             stamp=view.stamp,
             place=GroupPlace(number, 0, frames) if fits else None,
@@ -306,14 +303,15 @@ class GroupOfPictures:
             chosen, scores = chosen[new], scores[new]
         unshown = _show(chosen, areas)
         parts, budget = [chosen[unshown]], frame.inputs.plan.tokens
-        needed = len(parts[0])
-        parts.append(_most_relevant(areas == STALE, relevance, budget - needed))
+        needed, within = len(parts[0]), frame.inputs.within
+        shows = np.ones_like(changed) if within is None else within.numpy()
+        parts.append(_most_relevant(shows & (areas == STALE), relevance, budget - needed))
         needed += len(parts[1])
         room = self.options.tokens - int(np.count_nonzero(~superseded))
         if needed > room:
             return None
         if self.options.refine:
-            blurred = (areas > 0) & (areas != STALE) & (areas == before)
+            blurred = shows & (areas > 0) & (areas != STALE) & (areas == before)
             parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0

@@ -14,7 +14,7 @@ from arr_coc.allocation.inspection import SCORES
 from arr_coc.errors import BudgetError, counted
 from arr_coc.ops.regions import level_count, overview_regions, region_mean
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import LEVELS, FramePacket, TokenPacket, TokenReason
+from arr_coc.types import LEVELS, TILE_PX, FramePacket, TokenPacket, TokenReason
 
 
 @runtime_checkable
@@ -52,12 +52,13 @@ def gathered(
     return view.gather(np.asarray(regions))
 
 
-def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
-    """An overview of the frame in at most `tokens` regions, all equally relevant; what a glance takes.
+def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.integer[Any]] | None = None) -> TokenPacket:
+    """An overview of the frame in at most `tokens` regions, or in `regions` [K, 3], all equally relevant; what a glance
+    takes.
 
     Raises BudgetError if no level of the frame is so coarse.
     """
-    regions = overview_regions(view.grid.shape, tokens)
+    regions = overview_regions(view.grid.shape, tokens) if regions is None else regions
     if not len(regions):
         least = level_count(view.grid.shape, LEVELS - 1)
         raise BudgetError(
@@ -74,16 +75,21 @@ def overview_packet(view: TextureView, tokens: int) -> TokenPacket:
 
 
 def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
-    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts.
+    """The whole of level 0 with the allocation; `image` is the view's own memory, valid while its lease lasts, or a
+    copy in which the tiles are black that the question is not about.
 
     An overview is left out: it adds nothing if the whole frame is encoded.
     """
+    image, within = view.read(0), frame.inputs.within
+    if within is not None:
+        shown = within.numpy().repeat(TILE_PX, axis=0).repeat(TILE_PX, axis=1)
+        image = np.where(shown[..., None], image, np.uint8(0))
     return FramePacket(
         stamp=view.stamp,
         grid=view.grid,
         regions=frame.allocation.regions.numpy()[frame.overview :].astype(np.int32),
         relevance=frame.relevance.cpu().numpy().copy(),
-        image=view.read(0),
+        image=image,
     )
 
 

@@ -33,7 +33,8 @@ def open_store(
     lease_timeout_ms: int = LEASE_TIMEOUT_MS,
     interop: int | None = None,
 ) -> TextureStore:
-    """Open a store for frames of one format. `interop`: the number of the CUDA device that reads a texture of OpenGL.
+    """Open a store for frames of one format. `interop`: the number of the CUDA device that writes and reads a texture
+    of OpenGL.
 
     `auto` is the CUDA store if there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
     that CUDA does not give faster, and in software it is slower than the CPU store. If the device is present and the

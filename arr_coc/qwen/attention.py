@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -22,7 +23,7 @@ PROBED_LAYERS = 2
 """How many layers are looked at."""
 
 PROBED_TOKENS = 8
-"""How many of an answer's first tokens are looked at."""
+"""How many of an answer's first tokens are looked at, after its thoughts."""
 
 
 def probed_layers(attending: Sequence[int]) -> Sequence[int]:
@@ -110,12 +111,17 @@ class AttentionProbe:
         total = self._sum.cpu()
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
+    def watches(self, layer: int) -> bool:
+        """Return whether a token in this layer would be noted."""
+        notes = self._notes.get(layer)
+        return notes is not None and len(notes.queries) < PROBED_TOKENS
+
     def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
         """Notes a token in one layer (its number), if that is looked at and has not been often enough: its query
         [heads, head_dim], and all keys so far [kv heads, tokens, head_dim], both rotated. Neither is copied."""
-        notes = self._notes.get(layer)
-        if notes is None or len(notes.queries) == PROBED_TOKENS:
+        if not self.watches(layer):
             return
+        notes = self._notes[layer]
         notes.queries.append(query)
         notes.lengths.append(keys.shape[1])
         notes.keys = keys
@@ -169,6 +175,19 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
     head_dim = query.shape[-1]
     scores = (query.view(len(keys), -1, head_dim) @ keys.mT).float() * head_dim**-0.5
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
+
+
+def united(feedback: Sequence[Feedback]) -> Feedback:
+    """Return the feedback of several questions about the same regions as one: the most that any of them attended to,
+    and was similar to."""
+    first, *others = feedback
+    if not others:
+        return first
+    return replace(
+        first,
+        attention=np.maximum.reduce([one.attention for one in feedback]),
+        similarity=np.maximum.reduce([one.similarity for one in feedback]),
+    )
 
 
 def feedback_from(

@@ -11,13 +11,19 @@ from typing import Any
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.hub import GGUF_REMEDY, bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.families import ModelFamily, family_of
-from arr_coc.qwen.quantisation import check_quantisation, quantisation_of
+from arr_coc.qwen.quantisation import MLX, check_quantisation, quantisation_of
 from arr_coc.qwen.weight_files import TensorInfo, check_sizes, read_object, read_tensors, refuse_pointer
 
 PROCESSOR_FILE, IMAGE_PROCESSOR_FILE = "processor_config.json", "preprocessor_config.json"
 """File in which transformers 5 saves all processors of a model, and the older file of the image processor alone."""
 
 GENERATION_FILE = "generation_config.json"
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+"""Values of GENERATION_FILE by which tokens are drawn."""
+
+LEAST_TEMPERATURE = 0.01
+"""Below it the likeliest token is as good as always drawn, as with Qwen2.5-VL's 1e-6."""
 
 ADAPTER_FILE = "adapter_config.json"
 """Description of an adapter, as peft writes it."""
@@ -84,7 +90,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         name = folder.name.removeprefix("models--").replace("--", "/", 1)
         raise ModelNotFound(f"{folder} is a folder of the hub's cache", f"give the name {name}, or {snapshots[-1]}")
     if next(folder.glob("*.gguf"), None) is not None:
-        raise ModelNotFound(f"{folder} holds a GGUF file, which is not read", GGUF_REMEDY)
+        size = sum(path.stat().st_size for path in folder.glob("*.gguf"))
+        raise ModelNotFound(f"{folder} holds a GGUF file, which is not read ({size / 1e9:.1f} GB)", GGUF_REMEDY)
     problem = "is empty" if empty else "has no config.json"
     raise ModelNotFound(f"{folder} {problem}", "give the folder of a model, or a name on the hub")
 
@@ -103,8 +110,9 @@ def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     return (path, read_object(path)) if path.is_file() else None
 
 
-def check_folder(folder: Path, name: str) -> Checkpoint:
+def check_folder(folder: Path, name: str, *, quantised: bool = False) -> Checkpoint:
     """Check that the folder of the model `name` is complete, and return its contents. Reads headers, no weights.
+    `quantised`: accept weights that are quantised by any method.
 
     Raises ModelNotFound if config, weights, some shards or the tokenizer are missing, and ModelError for another
     architecture, damaged files, weights that `config.json` does not describe, and a method of quantisation whose
@@ -112,7 +120,10 @@ def check_folder(folder: Path, name: str) -> Checkpoint:
     """
     config = read_config(folder)
     family_of(config.get("model_type"), name)
-    checkpoint = described(config, read_tensors(folder, name), name, folder)
+    is_mlx = quantisation_of(config, folder) == MLX
+    checkpoint = described(config, read_tensors(folder, name, takes_mlx=is_mlx), name, folder)
+    if not quantised:
+        check_quantisation(checkpoint.quantised, name)
     _check_tokenizer(folder, name)
     return replace(checkpoint, notices=tuple(_notices(folder, checkpoint.family)))
 
@@ -123,20 +134,32 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     template = chat_template(folder)
     if THINKING_MARKS[0] in template and THINKING_SWITCH not in template:
         yield "the model thinks before it answers; with answer.thinking = off its prompt ends the thoughts at once"
-    path = folder / GENERATION_FILE
-    penalty = read_object(path).get("repetition_penalty") if path.is_file() else None
+    generation = read_object(folder / GENERATION_FILE) if (folder / GENERATION_FILE).is_file() else {}
+    penalty = generation.get("repetition_penalty")
     if penalty not in (None, 1):
         yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
+    if _samples(generation):
+        named = [f"{name} {generation[name]}" for name in SAMPLING if name in generation]
+        yield (
+            f"{GENERATION_FILE} asks for sampling ({', '.join(named)}), which is not applied: answers take the "
+            "likeliest tokens, or what answer.temperature and answer.top_p say"
+        )
+
+
+def _samples(generation: Mapping[str, Any]) -> bool:
+    """Return True if a generation configuration draws tokens, and not always the likeliest one."""
+    temperature = generation.get("temperature", 1.0)
+    warm = isinstance(temperature, (int, float)) and temperature >= LEAST_TEMPERATURE
+    return generation.get("do_sample") is True and warm and generation.get("top_k") != 1
 
 
 def described(
     config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a configuration and tensors. Raises ModelError if they do not match, for another
-    architecture, and for a method of quantisation as `check_quantisation`."""
+    """Return the checkpoint of a configuration and tensors. Raises ModelError if they do not match, and for another
+    architecture."""
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
-    check_quantisation(quantised, name)
     tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.unread)}
     if quantised is None:
         check_sizes(tensors, config, name)

@@ -14,7 +14,7 @@ copied at the first mark and at the newest two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from arr_coc.errors import ModelError, NonFiniteError
+from arr_coc.errors import NonFiniteError
 from arr_coc.qwen.cpu_precision import has_amx
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
@@ -39,9 +39,6 @@ except ImportError:  # an older version, which `check_transformers` refuses for 
     LinearAttentionLayer = object
 
 Key = TypeVar("Key")
-
-RECURRENT_TRANSFORMERS = "5.21"
-"""First version of transformers whose recurrent layers can be given states."""
 
 LayerState = tuple[torch.Tensor, torch.Tensor]
 """State of a recurrent layer: the last inputs of its convolution [1, channels, kernel], and its recurrent state
@@ -279,20 +276,6 @@ class RecurrentLayer(LinearAttentionLayer):
         self.has_previous_state[0] = state is not None
 
 
-def check_transformers(family: ModelFamily, name: str) -> None:
-    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
-    than RECURRENT_TRANSFORMERS: its layers do not read their states by the methods of the cache."""
-    from transformers import __version__ as installed
-
-    methods = ("get_conv_state", "get_recurrent_state", "is_recording_past")
-    if family.recurrent and not all(hasattr(Cache, method) for method in methods):
-        raise ModelError(
-            f"{name} is a {family.title} model, which needs transformers {RECURRENT_TRANSFORMERS} or newer, and "
-            f"{installed} is installed",
-            "pip install --upgrade transformers",
-        )
-
-
 def empty_cache(qwen: QwenVL) -> PrefixCache[Any]:
     """Return an empty cache for the stock language model; it is written in place, so it takes no gradients."""
     recurrent = qwen.layers.recurrent
@@ -487,11 +470,13 @@ def least_probability(
     logits: torch.Tensor,
     ids: Sequence[int],
     ends: Collection[int],
+    mask: Callable[[torch.Tensor, Sequence[int]], None] | None = None,
 ) -> float:
     """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
 
     `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
-    token is scored. Raises NonFiniteError if logits hold NaN or Inf.
+    token is scored. `mask` is called with the logits before each token, [N, vocabulary], and `ids`, and sets those of
+    tokens that may not come to -inf. Raises NonFiniteError if logits hold NaN or Inf.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -503,6 +488,9 @@ def least_probability(
         cache.show(prompt.tokens, states)
     if not bool(rows.isfinite().all()):
         raise not_finite(0)
+    if mask is not None:
+        rows = rows.clone()
+        mask(rows, ids)
     chances = torch.softmax(rows.double(), dim=-1)
     likely = [float(row[token]) for row, token in zip(chances, ids, strict=False)]
     if ends:
@@ -585,15 +573,22 @@ class Thoughts:
 
 class TextStream:
     """Incremental detokenizer: pieces of text whose concatenation is the decoded text, up to the first of
-    `stop_strings`.
+    `stop_strings` that follows thoughts.
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
     the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
-    them.
+    them. `kept` special tokens stay in the text, by their texts; others are left out.
     """
 
-    def __init__(self, tokenizer: Any, stop_strings: tuple[str, ...] = (), thoughts: Thoughts | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop_strings: tuple[str, ...] = (),
+        thoughts: Thoughts | None = None,
+        kept: Mapping[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._kept = kept or {}
         self._stop_strings = stop_strings
         self._thoughts = thoughts
         self._begins = False
@@ -605,14 +600,23 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
-        if self._hides(token_id):
+        precedes = self._precedes_answer(token_id)
+        if precedes and self._thoughts is not None and not self._thoughts.shown:
+            # White space is kept until it is known whether thoughts follow.
+            self._begins = self._thoughts.begun
+            self._ids = [] if self._begins else [*self._ids, token_id]
             return ""
         self._ids.append(token_id)
         piece = self._fresh(final=False)
         if self._begins:
             piece = piece.lstrip()
             self._begins = not piece
-        return self._up_to_stop(piece)
+        return piece if precedes else self._up_to_stop(piece)
+
+    @property
+    def thinks(self) -> bool:
+        """True if thoughts have begun and not ended."""
+        return self._thoughts is not None and self._thoughts.begun and not self._thoughts.ended
 
     @property
     def thought_tokens(self) -> int:
@@ -623,17 +627,12 @@ class TextStream:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
         return self._up_to_stop(self._fresh(final=True))
 
-    def _hides(self, token_id: int) -> bool:
-        """Return True if no text may be shown after this token, because it belongs to hidden thoughts or may precede
-        them; in the latter case it is kept for the next call."""
+    def _precedes_answer(self, token_id: int) -> bool:
+        """Take the next token; return True if it belongs to thoughts, or is white space that may precede them."""
         thoughts = self._thoughts
         if thoughts is None or thoughts.ended:
             return False
-        if not thoughts.take(token_id, blank=not self._decode([token_id]).strip()) or thoughts.shown:
-            return False
-        self._begins = thoughts.begun
-        self._ids = [] if thoughts.begun else [*self._ids, token_id]
-        return True
+        return thoughts.take(token_id, blank=not self._decode([token_id]).strip())
 
     def _up_to_stop(self, piece: str) -> str:
         if self.stopped or not self._stop_strings:
@@ -655,5 +654,11 @@ class TextStream:
         return text[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
+        if self._kept.keys().isdisjoint(ids):
+            return self._decode_plain(ids)
+        at = next(at for at, token in enumerate(ids) if token in self._kept)
+        return self._decode_plain(ids[:at]) + self._kept[ids[at]] + self._decode(ids[at + 1 :])
+
+    def _decode_plain(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from arr_coc.qwen.checkpoint import GENERATION_FILE
 from arr_coc.qwen.convert_dtype import MappedWeights
 from arr_coc.qwen.weight_files import weight_files
 
@@ -40,15 +41,10 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     Returns None if the weights do not match the model in names and shapes, or are quantised; `from_pretrained` converts
     such weights or reports the error.
     """
-    from transformers.generation.configuration_utils import GenerationConfig
-    from transformers.initialization import no_init_weights
-    from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
-
     config = read_transformers_config(folder)
     if getattr(config, "quantization_config", None) is not None:
         return None
-    with no_init_weights():
-        model = AutoModelForImageTextToText.from_config(config, dtype=dtype, trust_remote_code=False)
+    model = empty_model(folder, config, dtype)
     weights = {key: value for path in weight_files(folder, name) for key, value in load_file(path).items()}
     if not _fit(model, weights):
         return None
@@ -60,7 +56,18 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     model.tie_weights()
     if TIED not in weights and model.lm_head.weight is not model.get_input_embeddings().weight:
         return None
-    if (folder / "generation_config.json").is_file():
+    return model
+
+
+def empty_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    """Build a folder's model on the CPU. Its weights are memory that was not written, so that none is taken yet."""
+    from transformers.generation.configuration_utils import GenerationConfig
+    from transformers.initialization import no_init_weights
+    from transformers.models.auto.modeling_auto import AutoModelForImageTextToText
+
+    with no_init_weights():
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype, trust_remote_code=False)
+    if (folder / GENERATION_FILE).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     return model
 

@@ -6,20 +6,18 @@ row, never the family's name. CONTRIBUTING.md shows how to add one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal
 
 from arr_coc.errors import ModelError
+from arr_coc.types import GROUP_GROWTH
 
 CHUNK = 64
 """Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice and
 with their values once; two triangular systems with half as many products are solved."""
-
-
-SUPERSEDED_KEPT = 2
-"""Most tokens of a group of pictures in the cache, as a multiple of those it shows, if superseded ones cannot leave it.
-A group ends once more of its tokens were superseded than it shows (`arr_coc.allocation.group.REPLACED`)."""
 
 NEWEST_STATES = 2
 """Number of newest marks of a cache at which it keeps a copy of the states, such as an overview and its frame."""
@@ -27,6 +25,10 @@ NEWEST_STATES = 2
 STATES = 2 + NEWEST_STATES
 """Most states that a prompt keeps for each recurrent layer: the current one, and copies after the system prompt and at
 the newest marks."""
+
+
+RECURRENT_TRANSFORMERS = (5, 21)
+"""First version of transformers whose recurrent layers read their states by methods of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,9 @@ class ModelFamily:
     the attention's output. `recurrent`: only some layers attend; the others are Gated DeltaNet (arXiv:2412.06464).
 
     `unread`: prefixes of weights that answering does not use.
+
+    `coordinates` of places in answers: thousandths of the picture's sides, or pixels of the picture that the model was
+    given.
     """
 
     model_type: str
@@ -75,11 +80,12 @@ class ModelFamily:
     gated: bool = False
     recurrent: bool = False
     unread: tuple[str, ...] = ()
+    coordinates: Literal["thousandths", "pixels"] = "thousandths"
 
-    def kept_tokens(self, shown: int) -> int:
+    def kept_tokens(self, shown: int, frames: int = 1) -> int:
         """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
-        layers, at most as many superseded ones stay."""
-        return shown * (SUPERSEDED_KEPT if self.recurrent else 1)
+        layers, superseded ones of a picture that is kept up to date cannot leave it. Of several frames none are."""
+        return shown * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that
@@ -125,7 +131,7 @@ FAMILIES = {
         ModelFamily("qwen3_5_moe", "Qwen3.5-MoE", **_QWEN3_5),
         ModelFamily("qwen3_vl", "Qwen3-VL"),
         ModelFamily("qwen3_vl_moe", "Qwen3-VL-MoE"),
-        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", windowed=True, **_QWEN2),
+        ModelFamily("qwen2_5_vl", "Qwen2.5-VL", windowed=True, coordinates="pixels", **_QWEN2),
         ModelFamily("qwen2_vl", "Qwen2-VL", **_QWEN2),
     )
 }
@@ -133,6 +139,14 @@ FAMILIES = {
 
 TOWER_FAMILIES = FAMILIES | {f"{model_type}_vision": family for model_type, family in FAMILIES.items()}
 """Families by the `model_type` of a stock vision tower; in older versions of transformers that is the model's."""
+
+
+def family_named(name: str) -> ModelFamily:
+    """Return the family that a model's name speaks of, such as `qwen2.5vl:7b` or `Qwen/Qwen2.5-VL-7B-Instruct`; that of
+    Qwen3-VL for any other name."""
+    letters = "".join(filter(str.isalnum, name.lower()))
+    kinds = {"qwen25vl": "qwen2_5_vl", "qwen2vl": "qwen2_vl"}
+    return FAMILIES[next((kind for part, kind in kinds.items() if part in letters), "qwen3_vl")]
 
 
 def family_of(model_type: object, name: str) -> ModelFamily:
@@ -146,3 +160,16 @@ def family_of(model_type: object, name: str) -> ModelFamily:
             f"give a model of one of these types: {supported}; or have vLLM, llama.cpp or Ollama serve it (--api)",
         )
     return family
+
+
+def check_transformers(family: ModelFamily, name: str) -> None:
+    """Raise ModelError if the family of the model `name` has recurrent layers, and the installed transformers is older
+    than RECURRENT_TRANSFORMERS."""
+    installed = version("transformers")
+    if family.recurrent and tuple(map(int, re.findall(r"\d+", installed)[:2])) < RECURRENT_TRANSFORMERS:
+        needed = ".".join(map(str, RECURRENT_TRANSFORMERS))
+        raise ModelError(
+            f"{name} is a {family.title} model, which needs transformers {needed} or newer, and {installed} is "
+            "installed",
+            "pip install --upgrade transformers",
+        )

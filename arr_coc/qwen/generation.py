@@ -43,8 +43,9 @@ class Generation:
     including overviews that were only glanced at. `vision`: statistics of encoding the newest frame with
     `encode="incremental"`, which encodes only the changes of later frames. `picture` uint8 [H, W, 3]: the newest one.
     `text_tokens` counts the tokens of the answer, and `token_ids` are their ids, without the end token; `kept_bytes`:
-    memory of cached frames, keys and values after it. An answer to a prompt without pictures has an empty heat map and
-    no regions.
+    memory of cached frames, keys and values after it. `fields`: values of an answer with a schema; None without one,
+    and if the answer was cut off before its end. An answer to a prompt without pictures has an empty heat map and no
+    regions.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Generation:
     text_tokens: int = 0
     kept_bytes: int = 0
     token_ids: tuple[int, ...] = ()
+    fields: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         rows, cols = self.heatmap.shape

@@ -7,6 +7,7 @@ It runs on torch's OpenMP threads, whose library torch has loaded for all.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,15 @@ class PackedWeights:
         for number, values in enumerate((joined.flatten(2), *(self._numbers(part, rows) for part in (scales, leasts)))):
             begin = 0 if number == 0 else place.shape[2] - (3 - number) * values.shape[2]
             place[..., begin : begin + values.shape[2]] = values
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return `packed` uint8 [blocks, groups, bytes]."""
+        return {"packed": self._packed}
+
+    def restore(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Use what `stored` returned, in place."""
+        self._packed = stored["packed"].view(self._packed.shape)
+        self._weights.packed = self._packed.data_ptr()
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows float32 [N, inputs] times the weights, plus the bias: float32 [N, outputs]."""

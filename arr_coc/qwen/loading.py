@@ -15,21 +15,21 @@ from typing import Any, TypeAlias
 import torch
 from safetensors import SafetensorError
 
-from arr_coc.errors import ModelError, counted
+from arr_coc.errors import ModelError, OptionError, counted
 from arr_coc.hub import bundled_model_path, download, local_folder
 from arr_coc.layer_weights import load_bundled_layer, load_layer
 from arr_coc.qwen.checkpoint import read_config
 from arr_coc.qwen.convert_dtype import convert_weights
 from arr_coc.qwen.cpu_precision import LARGE_PARAMETERS, dtype_on_cpu
-from arr_coc.qwen.decode import check_transformers
 from arr_coc.qwen.direct_load import load_directly, read_transformers_config
-from arr_coc.qwen.families import TOWER_FAMILIES, family_of
+from arr_coc.qwen.families import TOWER_FAMILIES, check_transformers, family_of
 from arr_coc.qwen.memory_estimate import ModelSpec
 from arr_coc.qwen.onednn import use_onednn
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype, expands
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.small_weights import shrink_weights
+from arr_coc.qwen.weight_cache import WeightCache
 from arr_coc.qwen.weight_files import read_object
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, Any]
@@ -64,6 +64,7 @@ def load_qwen(
     device_map: DeviceMap | None = None,
     token: str | None = None,
     allocator: str | Path | None = None,
+    cache_weights: bool = False,
 ) -> QwenVL:
     """Load a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
 
@@ -73,12 +74,17 @@ def load_qwen(
     `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU that of
     `dtype_on_cpu`; `int8` and `int4` are made while the model is loaded, on the CPU only (`small_weights.py`).
     `device_map`, as in transformers, replaces `device`, or spreads the model over several devices by accelerate.
-    `token`: for private and gated models on the hub.
-    Raises ModelNotFound (no such folder or name, no weights, no network) and ModelError (gated, another architecture,
-    damaged files, an unavailable device or unknown dtype, too little memory, an allocator of another model).
+    `token`: for private and gated models on the hub. `cache_weights`: with `int8` and `int4`, keep the weights in a
+    sub-folder of the model's folder, and load them from there if they are there (`weight_cache.py`).
+    Raises OptionError for `cache_weights` with another dtype, ModelNotFound (no such folder or name, no weights, no
+    network) and ModelError (gated, another architecture, damaged files, an unavailable device or unknown dtype, too
+    little memory, an allocator of another model).
     """
     device, device_map = _placement(device, device_map)
     target = _device(device)
+    small = next((name for name in SMALL_DTYPES if name == str(dtype).removeprefix("torch.")), None)
+    if cache_weights and small is None:
+        raise OptionError(f"cache_weights is for dtype int8 and int4, got {dtype}", "leave it out")
     folder = bundled_model_path() if name is None else local_folder(name)
     model_id = folder.resolve().name if folder else str(name)
     if folder is None:
@@ -90,36 +96,38 @@ def load_qwen(
     check_transformers(facts.family, model_id)
     on_cuda = target.type == "cuda" or device_map is not None
     check_quantisation(facts.quantised, model_id, cuda=on_cuda)
-    small = next((name for name in SMALL_DTYPES if name == str(dtype).removeprefix("torch.")), None)
     if small is not None:
         check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.loaded(cuda=False))
+    kept = WeightCache(folder, small) if small is not None and cache_weights else None
     with quiet():
-        model = None
-        if facts.parameters < LARGE_PARAMETERS and device_map is None:
-            model = _load_small_model(folder, model_id, torch.float32 if small else _dtype(dtype), target)
+        cached = None if kept is None else kept.load()
+        model = cached
         if model is None:
-            loaded = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
-            model = _load_model(folder, model_id, facts, loaded, target, device_map)
+            stored = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
+            model = _load_weights(folder, model_id, facts, stored, target, device_map, to_small=small is not None)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
-        embeddings = model.get_input_embeddings().weight
-        if small is not None:
-            shrink_weights(model, small, partial(_check_finite, model_id))
-        else:
+        if small is None:
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
+        elif cached is None:
+            shrink_weights(model, small, partial(_check_finite, model_id))
+            if kept is not None:
+                kept.save(model)
     if model.config.vision_config.model_type not in TOWER_FAMILIES:
         model.config.vision_config.model_type = facts.family.model_type
     use_onednn(model)
     if facts.family.recurrent:
         logging.getLogger(FALLBACK_LOGGER).addFilter(_says_no_fallback)
     preprocessing = Preprocessing.read(folder, facts.family, int(model.config.vision_config.patch_size))
+    embeddings = model.get_input_embeddings().weight
     if allocator is None:
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, facts.notices, small)
+    notices = (*facts.notices, *(() if kept is None else kept.notices))
+    return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, notices, small)
 
 
 def _says_no_fallback(record: logging.LogRecord) -> bool:
@@ -178,6 +186,23 @@ def _dtype(name: str | torch.dtype) -> torch.dtype | str:
     if name not in DTYPES:
         raise ModelError(f"unknown dtype {name!r}", f"there are auto, {', '.join((*DTYPES, *SMALL_DTYPES))}")
     return DTYPES[name]
+
+
+def _load_weights(
+    folder: Path,
+    name: str,
+    facts: ModelSpec,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    device_map: str | dict[str, Any] | None,
+    *,
+    to_small: bool,
+) -> Any:
+    """Load the model. `to_small`: its linear layers are quantised next, so a small model is loaded in float32."""
+    model = None
+    if facts.parameters < LARGE_PARAMETERS and device_map is None:
+        model = _load_small_model(folder, name, torch.float32 if to_small else dtype, device)
+    return _load_model(folder, name, facts, dtype, device, device_map) if model is None else model
 
 
 def _load_small_model(folder: Path, name: str, dtype: torch.dtype | str, device: torch.device) -> Any | None:

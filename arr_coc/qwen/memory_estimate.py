@@ -11,7 +11,7 @@ from typing import Any
 from arr_coc.errors import ModelError, ModelNotFound
 from arr_coc.qwen.checkpoint import Checkpoint, check_folder, read_config
 from arr_coc.qwen.families import DecoderLayers, ModelFamily, family_of
-from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, packed_values, quantisation_of
+from arr_coc.qwen.quantisation import SMALL_DTYPES, expands, quantisation_of, values_of
 from arr_coc.qwen.weight_files import INDEX, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -80,9 +80,10 @@ class ModelSpec:
     stored_dtype: str | None = None
 
     @classmethod
-    def read(cls, folder: Path, name: str) -> ModelSpec:
-        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would."""
-        return cls.of(check_folder(folder, name), name)
+    def read(cls, folder: Path, name: str, *, quantised: bool = False) -> ModelSpec:
+        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would, but with `quantised`
+        not because of a method of quantisation."""
+        return cls.of(check_folder(folder, name, quantised=quantised), name)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
@@ -167,7 +168,7 @@ class Workload:
     """Load on a model: a frame of `visual_tokens`, or a group of pictures of `memory_tokens`, in the prompt;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown if None; if it is incremental, it keeps what `kept_vision_mb` allows, which is 0 otherwise. Of
-    several `streams`, answered about by turns, each keeps its own."""
+    several `streams`, answered about by turns, each keeps its own. The group of pictures has `memory_frames` frames."""
 
     visual_tokens: int
     other_tokens: int
@@ -175,6 +176,7 @@ class Workload:
     kept_vision_mb: float = 0.0
     streams: int = 1
     memory_tokens: int = 0
+    memory_frames: int = 1
 
     @property
     def prompt_tokens(self) -> int:
@@ -217,7 +219,7 @@ class MemoryEstimate:
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            held = facts.family.kept_tokens(load.memory_tokens)
+            held = facts.family.kept_tokens(load.memory_tokens, load.memory_frames)
             group = kept + states + held * a_token + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
@@ -247,8 +249,8 @@ def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
     parameters = stored = 0
     for name, tensor in checkpoint.tensors.items():
         count, size = math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
-        packed = name.endswith(".weight_packed")
-        parameters += count * (packed_values(checkpoint.config, 8 * size) if packed else 1)
+        values = values_of(checkpoint.config, name, tensor.dtype, 8 * size) if checkpoint.quantised else 1
+        parameters += count * values
         stored += count * size
     return parameters, stored
 

@@ -32,7 +32,7 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import CausalFrame, CausalPiece, Ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.visual_memory import VisualMemory, read_group
-from arr_coc.types import FrameStamp, TokenPacket, shown_tokens, time_text
+from arr_coc.types import NS_PER_S, FrameStamp, TokenPacket, shown_tokens, time_text
 
 PromptCache: TypeAlias = PrefixCache[Ids | CausalPiece | VisualMemory]
 """Cache of prompts, with the pieces that it holds as keys of its marks."""
@@ -148,7 +148,7 @@ class PreparedPrompt:
     [K, 3]. `segments`: numbers of visual tokens that were encoded together, in order. `appended_tokens` visual tokens
     were not in the cache, and `memory_tokens` of a group are before the question. `new_tokens` and `new_visual_tokens`
     of a group exclude tokens of earlier frames that had to be read again. `opens_thoughts`: the prompt ends inside
-    thoughts.
+    thoughts. `question`: tokens before the question, and its text position.
     """
 
     part: PromptPart
@@ -164,6 +164,7 @@ class PreparedPrompt:
     new_tokens: int = 0
     new_visual_tokens: int = 0
     opens_thoughts: bool = False
+    question: tuple[int, int] = (0, 0)
 
 
 def last_turn(qwen: QwenVL, pieces: Sequence[Ids | Packet]) -> Ids:
@@ -306,6 +307,7 @@ class PromptBuilder:
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
+        question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         return PreparedPrompt(
             part=part,
@@ -321,6 +323,7 @@ class PromptBuilder:
             new_visual_tokens=read.new_visual,
             memory_tokens=memory_tokens,
             opens_thoughts=self._opens_thoughts(at_once),
+            question=question,
         )
 
     def _in_one_run(
@@ -352,6 +355,7 @@ class PromptBuilder:
             for piece in pieces[len(cached) :]:
                 self._add_piece(part, piece)
                 part.mark(piece)
+        question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         on_encoded()
         places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
@@ -366,7 +370,14 @@ class PromptBuilder:
             regions=shown[-1].frame.regions[0],
             appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
             opens_thoughts=self._opens_thoughts(at_once),
+            question=question,
         )
+
+    def branch(self, prompt: PreparedPrompt, query: str) -> PromptPart:
+        """Return another question in the place of a prompt's own, answered without thoughts."""
+        part = PromptPart(self._qwen, *prompt.question)
+        part.text(self.question(query, at_once=True))
+        return part
 
     def _opens_thoughts(self, at_once: bool) -> bool:
         return not at_once and self._qwen.opens_thoughts(self.ids.after_query)
@@ -391,6 +402,12 @@ class PromptBuilder:
     def other_tokens(self, query: str) -> int:
         """Return the number of tokens of a prompt without its frames, with the longest answer."""
         return len(self.ids.head) + len(self.question(query)) + self.options.decoding.max_tokens
+
+    def group_tokens(self, frames: int) -> int:
+        """Return the most tokens around the visual ones of a group of pictures with `frames` frames; the times of
+        several have at most five digits before the point."""
+        ids = len(self.ids.frame_open) + len(self.ids.frame_close)
+        return ids if frames == 1 else frames * (ids + len(self._qwen.token_ids(time_text(99_999 * NS_PER_S))))
 
     def question(self, query: str, *, at_once: bool = False) -> list[int]:
         """Return the ids that follow the frames; with `at_once` the answer begins without thoughts."""

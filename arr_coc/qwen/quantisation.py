@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -58,6 +59,21 @@ _PACKAGES = {"optimum.quanto": "optimum-quanto", "spqr_quant": "spqr_quant[gpu]"
 MODELOPT_FILE = "hf_quant_config.json"
 """File in which NVIDIA's Model Optimizer describes its quantisation, in older versions alone."""
 
+MLX = "MLX"
+
+SIDE_TENSORS = re.compile(
+    r"(?:^|[._])(?:scales?|zeros|qzeros|g_idx|weight_scale(?:_inv|_2)?|weight_zero_point|weight_shape|"
+    r"weight_global_scale|input_scale|input_global_scale|absmax|nested_absmax|quant_map|nested_quant_map|SCB|"
+    r"weight_format|biases|[kv]_scale)$|\.quant_state\."
+)
+"""Names of tensors that belong to quantised weights, such as their scales, and are no parameters."""
+
+PACKED_BITS = 4
+"""Bits of packed weights if the configuration names none, as of bitsandbytes, NVFP4 and MXFP4."""
+
+_PACKED = re.compile(r"\.(?:qweight|weight_packed)$|_blocks$")
+"""Names of weights of which several are in an element."""
+
 _REMEDY = "take the model that is not quantised, or have a server answer for it, such as vLLM (--api)"
 
 
@@ -67,10 +83,10 @@ def quantisation_of(config: Mapping[str, Any], folder: Path | None = None) -> st
     if not isinstance(settings, dict):
         if folder is not None and (folder / MODELOPT_FILE).is_file():
             return "modelopt"
-        return "MLX" if isinstance(config.get("quantization"), dict) else None
+        return MLX if isinstance(config.get("quantization"), dict) else None
     bits = settings.get("load_in_4bit") or settings.get("load_in_8bit")
     mlx = {"group_size", "bits"} <= settings.keys() and isinstance(config.get("quantization"), dict)
-    return str(settings.get("quant_method") or ("bitsandbytes" if bits else "MLX" if mlx else "an unnamed method"))
+    return str(settings.get("quant_method") or ("bitsandbytes" if bits else MLX if mlx else "an unnamed method"))
 
 
 def check_quantisation(method: str | None, name: str, *, cuda: bool | None = None) -> None:
@@ -114,19 +130,26 @@ def expands(method: str | None, *, cuda: bool) -> bool:
     return method in METHODS and METHODS[method].expands_on(cuda=cuda)
 
 
-def packed_values(config: Mapping[str, Any], bits: int) -> int:
-    """Return the number of values that an element of so many bits holds in a packed weight of compressed-tensors."""
-    smallest = min(_weight_bits(config.get("quantization_config")), default=bits)
-    return max(1, bits // smallest)
+def values_of(config: Mapping[str, Any], name: str, dtype: str, bits: int) -> int:
+    """Return the number of parameters that an element of a quantised checkpoint's tensor holds: 0 of scales and the
+    like, several of packed weights. `dtype`: safetensors' name of a type of so many `bits`."""
+    if SIDE_TENSORS.search(name):
+        return 0
+    if not _PACKED.search(name) and not (name.endswith(".weight") and dtype.startswith("U")):
+        return 1
+    return max(1, bits // min(_weight_bits(config), default=PACKED_BITS))
 
 
-def _weight_bits(settings: Any) -> Iterator[int]:
+def _weight_bits(config: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the numbers of bits that a configuration names for weights."""
+    settings = config.get("quantization_config")
+    named = [settings, config.get("quantization")]
     groups = settings.get("config_groups") if isinstance(settings, dict) else None
     for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        bits = weights.get("num_bits") if isinstance(weights, dict) else None
-        if isinstance(bits, int) and bits > 0:
-            yield bits
+        named.append(group.get("weights") if isinstance(group, dict) else None)
+    for given in named:
+        sizes = [given.get(key) for key in ("bits", "w_bit", "num_bits")] if isinstance(given, dict) else []
+        yield from (bits for bits in sizes if isinstance(bits, int) and bits > 0)
 
 
 def _is_installed(module: str) -> bool:

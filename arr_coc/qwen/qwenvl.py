@@ -17,11 +17,12 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.layer_weights import new_layer
 from arr_coc.qwen.checkpoint import THINKING_MARKS, unseen_words
 from arr_coc.qwen.families import DecoderLayers, ModelFamily
+from arr_coc.qwen.grounding import NAMING_TOKENS, THOUSANDTHS
 from arr_coc.qwen.preprocess import Preprocessing
 from arr_coc.qwen.yes_no import CONFIG_KEY, Calibration
 from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
-from arr_coc.types import QueryEmbedding
+from arr_coc.types import TILE_PX, QueryEmbedding, TileGrid
 
 TEXTS_KEPT = 128
 """Number of texts whose token ids are cached: twice the clients of a server."""
@@ -154,6 +155,24 @@ class QwenVL:
         ids = [self.token_ids(mark) for mark in THINKING_MARKS]
         known = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(len(one) == 1 for one in ids)
         return (ids[0][0], ids[1][0]) if known else None
+
+    @cached_property
+    def naming_tokens(self) -> dict[int, str]:
+        """Special tokens around names and boxes in answers, which stay in their text; empty if it has none."""
+        ids = {mark: self.token_ids(mark) for mark in NAMING_TOKENS}
+        named = {one[0]: mark for mark, one in ids.items() if len(one) == 1}
+        return {token: mark for token, mark in named.items() if self.tokenizer.convert_ids_to_tokens(token) == mark}
+
+    def extent(self, grid: TileGrid) -> tuple[float, float]:
+        """Return width and height of a frame without its padding, in the coordinates of places in answers: the model is
+        given the padded frame."""
+        if self.family.coordinates == "thousandths":
+            return (
+                THOUSANDTHS * grid.width_px / grid.padded_width_px,
+                THOUSANDTHS * grid.height_px / grid.padded_height_px,
+            )
+        scale = self.preprocessing.tile_px / TILE_PX
+        return scale * grid.width_px, scale * grid.height_px
 
     def opens_thoughts(self, ids: Sequence[int]) -> bool:
         """Return True if the last tokens of a prompt, `ids`, begin thoughts and do not end them."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import PROBED_TOKENS, unreadable_layer
+from arr_coc.qwen.attention import PROBED_TOKENS, united, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
-from arr_coc.qwen.decode import TextStream, Thoughts, choose_finite, least_probability, not_finite
+from arr_coc.qwen.decode import TextStream, Thoughts, choose, choose_finite, least_probability, not_finite
 from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, Packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
@@ -28,6 +29,7 @@ from arr_coc.types import TokenPacket
 
 if TYPE_CHECKING:
     from arr_coc.qwen.batching.captured import Capture, CapturedStep
+    from arr_coc.qwen.constraint import AnswerConstraint, GrammarCompiler
 
 _log = logging.getLogger(__name__)
 
@@ -39,20 +41,24 @@ Made = TypeVar("Made")
 class SlotQuestion:
     """A question about frames for a slot; packets as in `AnswerSession.answer`.
 
-    `vision`: incremental encoder of this client. `yes_no`: score the question, without decoding. `chat`: the whole
-    prompt, as in `AnswerSession.answer_chat`. `history`: text before the question. `previous`: an earlier answer to it;
-    if each of its tokens has a probability of at least `same_above`, it is the answer again, without decoding.
+    `vision`: incremental encoder of this client. `checks`: yes/no questions, of which `query` is the first, to score
+    without decoding, as many as read the frames only once. `chat`: the whole prompt, as in `AnswerSession.answer_chat`.
+    `history`: text before the question. `previous`: an earlier answer to it; if each of its tokens has a probability of
+    at least `same_above`, it is the answer again, without decoding. `schema`: the answer fits it, unless it is cut off;
+    `instruction`: text behind the question.
     """
 
     slot: int
     packets: Packet | Sequence[Packet]
     query: str
     vision: IncrementalEncoder | None = None
-    yes_no: bool = False
+    checks: Sequence[str] = ()
     chat: Sequence[Ids | Packet] | None = None
     history: str = ""
     previous: str | None = None
     same_above: float = 0.5
+    schema: AnswerSchema | None = None
+    instruction: str = ""
 
 
 @dataclass(slots=True)
@@ -60,7 +66,7 @@ class SlotAnswer:
     """Answer of one slot, in progress or ended.
 
     `piece`: text that the last step completed; may be empty. `ended`: no more text follows; then `result` holds its
-    record, or `error` the exception. `score`: score of a yes/no question, which ends at once. `same`: probability of
+    record, or `error` the exception. `scores`: scores of yes/no questions, which end at once. `same`: probability of
     the least likely token of the question's `previous` answer.
     """
 
@@ -69,7 +75,7 @@ class SlotAnswer:
     ended: bool = False
     error: Exception | None = None
     result: AnswerResult | None = None
-    score: YesNoScore | None = None
+    scores: Sequence[YesNoScore] = ()
     same: float | None = None
 
 
@@ -110,7 +116,7 @@ class AnswerSession:
         self.options = options or AnswerOptions()
         self.block = SlotBlock(qwen, slots)
         self.slots = [Slot(qwen, self.options, cache) for cache in self.block.caches]
-        self._decoder = Decoder(qwen, self.block, capture)
+        self.decoder = Decoder(qwen, self.block, capture)
         self._open: dict[int, _OpenAnswer] = {}
 
     def configure(self, options: AnswerOptions) -> None:
@@ -167,35 +173,45 @@ class AnswerSession:
         packets: Packet | Sequence[Packet],
         query: str,
         should_stop: Callable[[], bool] | None = None,
+        schema: AnswerSchema | None = None,
     ) -> Generator[str, None, None]:
         """Yield pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
 
         One frame is shown as an image; each of several is shown under its media time. Packets with a `place` are all
         frames of a group of pictures, of which those already read cost nothing. `should_stop` is called after every
-        token. Once the iterator has ended or was closed, `last` is the record of the answer.
-        Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not match `encode`.
+        token. The answer fits `schema`, unless it is cut off. Once the iterator has ended or was closed, `last` is the
+        record of the answer. Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not match
+        `encode`, and as `GrammarCompiler`.
         """
-        return self._pieces(SlotQuestion(0, packets, query), should_stop)
+        instruction = instruction_of(self.qwen, schema)
+        return self._pieces(SlotQuestion(0, packets, query, schema=schema, instruction=instruction), should_stop)
 
     def answer_chat(
-        self, pieces: Sequence[Ids | Packet], should_stop: Callable[[], bool] | None = None
+        self,
+        pieces: Sequence[Ids | Packet],
+        should_stop: Callable[[], bool] | None = None,
+        schema: AnswerSchema | None = None,
     ) -> Generator[str, None, None]:
         """Yield pieces of the answer to a whole prompt, given as token ids and frames in order.
 
-        The next answer reuses nothing of it. `last`, `should_stop` and errors as in `answer`.
+        The next answer reuses nothing of it. `last`, `should_stop`, `schema` and errors as in `answer`.
         """
-        return self._pieces(SlotQuestion(0, [], "", chat=pieces), should_stop)
+        return self._pieces(SlotQuestion(0, [], "", chat=pieces, schema=schema), should_stop)
 
     def score_yes_no(self, packets: Packet | Sequence[Packet], question: str) -> YesNoScore:
         """Score whether the model would answer `question` with yes, by a prefill without decoding.
 
         Frames, their reuse and errors as in `answer`. Raises ModelError if the tokenizer has no token for yes or no.
         """
-        (answer,) = self.ask([SlotQuestion(0, packets, question, yes_no=True)])
+        (score,) = self.score_all(packets, [question])
+        return score
+
+    def score_all(self, packets: Packet | Sequence[Packet], questions: Sequence[str]) -> Sequence[YesNoScore]:
+        """Score several questions about the same frames, which are read once. Errors as `score_yes_no`."""
+        (answer,) = self.ask([SlotQuestion(0, packets, questions[0], checks=questions)])
         if answer.error is not None:
             raise answer.error
-        assert answer.score is not None
-        return answer.score
+        return answer.scores
 
     def glance(
         self, packets: Packet | Sequence[Packet], query: str, *, timed: bool = False, slot: int = 0
@@ -237,13 +253,15 @@ class AnswerSession:
                 self._fail(answer, error)
             return answers
         begun = []
-        for (question, answer, made), row in zip(prepared, logits, strict=True):
-            if question.yes_no:
-                self._fallible(answer, self._score, answer, made, row)
+        ends = logits.split([1 + len(made.branches) for _, _, made in prepared])
+        for (question, answer, made), (row, *others) in zip(prepared, ends, strict=True):
+            constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
+            if question.checks:
+                self._fallible(answer, self._score, answer, made, [row, *others])
             elif question.previous is not None:
-                self._fallible(answer, self._compare, answer, made, row, question.previous, question.same_above)
+                self._fallible(answer, self._compare, answer, made, row, question, constraint)
             if not answer.ended:
-                begun.append((self._begin(answer, made, row.device), row))
+                begun.append((self._begin(answer, made, row.device, constraint), row))
         if begun:
             opened, rows = [one for one, _ in begun], torch.stack([row for _, row in begun])
             self._take(opened, choose_rows([one.row for one in opened], rows, self.options.decoding))
@@ -257,7 +275,7 @@ class AnswerSession:
         for one in opened:
             one.answer.piece = ""
         try:
-            choices = self._decoder([one.row for one in opened], self.options.decoding)
+            choices = self.decoder([one.row for one in opened], self.options.decoding)
         except Exception as error:
             for one in opened:
                 self._fail(one.answer, error)
@@ -298,72 +316,113 @@ class AnswerSession:
 
     def _encode(self, questions: Sequence[SlotQuestion]) -> list[EncodedFrame | None]:
         """Return the frames that were encoded together, by question; None for frames to encode one by one."""
-        together = [index for index, question in enumerate(questions) if self._is_packable(question)]
+        together = [
+            index
+            for index, question in enumerate(questions)
+            if self.options.encode == "sparse"
+            and isinstance(packet := question.packets, TokenPacket)
+            and not (packet.overview or packet.place)
+            and not self.slots[question.slot].prompts.knows(packet)
+        ]
         frames: dict[int, EncodedFrame | None] = {}
         if len(together) > 1:
             packets = [questions[index].packets for index in together]
             frames = dict(zip(together, encode_packed(self.qwen, packets), strict=True))  # type: ignore[arg-type]
         return [frames.get(index) for index in range(len(questions))]
 
-    def _is_packable(self, question: SlotQuestion) -> bool:
-        packet = question.packets
-        if self.options.encode != "sparse" or not isinstance(packet, TokenPacket) or packet.overview or packet.place:
-            return False
-        return not self.slots[question.slot].prompts.knows(packet)
-
     def _prepare(self, question: SlotQuestion, frame: EncodedFrame | None, began_s: float) -> PreparedQuestion:
         slot = self.slots[question.slot]
         if question.vision is not None:
             slot.vision = question.vision
-        if question.yes_no:
+        if question.checks:
             _ = self.yes_no, self.qwen.yes_no_calibration
+        if question.schema is not None:
+            self.decoder.grammars.constraint(question.schema)  # compiled here, an error is that of this question alone
         if question.chat is not None:
             return slot.prepare_chat(question.chat)
+        texts = question.query, question.history, question.instruction, question.checks
         if frame is None or not isinstance(question.packets, TokenPacket):
-            return slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
+            return slot.prepare(question.packets, *texts)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, question.query, question.history, at_once=question.yes_no)
+            made = slot.prepare(question.packets, *texts)
         made.record.started_s = began_s  # the shared encoding pass counts in full for each question
         return made
 
     def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
-        """Prefill N prompts into their slots and return the logits [N, vocabulary] after them."""
+        """Prefill prompts into their slots; return the logits [ends, vocabulary] after each and its branches."""
         parts = [
-            PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe)
+            PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe, question.branches)
             for slot, question in prompts
         ]
         alone = len(parts) == 1 and not self._open
         return prefill_alone(self.qwen, parts[0]) if alone else prefill_packed(self.qwen, parts)
 
-    def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor) -> None:
-        score = score_logits(logits, self.yes_no, self.qwen.yes_no_calibration)
+    def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: Sequence[torch.Tensor]) -> None:
+        """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
+        slot, tokens, calibration = self.slots[answer.slot], self.yes_no, self.qwen.yes_no_calibration
+        scores = [score_logits(row, tokens, calibration) for row in logits]
         question.record.decoded()
-        answer.result, answer.score, answer.ended = self.slots[answer.slot].conclude(question), score, True
+        answer.result = slot.conclude(question)
+        rest = question.checks[len(scores) :]
+        feedback = [] if answer.result.feedback is None else [answer.result.feedback]
+        for check in rest:
+            made = slot.prepare(question.frames, check, checks=[check])
+            row = prefill_alone(self.qwen, PromptToPrefill(made.prompt.part, slot.prompts.cache, made.probe))[0]
+            scores.append(score_logits(row, tokens, calibration))
+            feedback += [] if (one := slot.feedback_of(made)) is None else [one]
+        if rest:
+            prefill_ms = (time.perf_counter() - question.record.encoded_s) * 1e3
+            slot.last = answer.result = replace(
+                answer.result, prefill_ms=prefill_ms, feedback=united(feedback) if feedback else None
+            )
+        answer.scores, answer.ended = scores, True
 
     def _compare(
-        self, answer: SlotAnswer, question: PreparedQuestion, logits: torch.Tensor, previous: str, same_above: float
+        self,
+        answer: SlotAnswer,
+        question: PreparedQuestion,
+        logits: torch.Tensor,
+        asked: SlotQuestion,
+        constraint: AnswerConstraint | None,
     ) -> None:
         """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is left as before."""
+        previous = asked.previous or ""
         ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
         if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
             return  # longer than any answer of this session, or preceded by thoughts
         cut = len(ids) == self.options.decoding.max_tokens
         answer.same = least_probability(
-            self.qwen, question.prompt.part, slot.prompts.cache, logits, ids, () if cut else self.qwen.eos_ids
+            self.qwen,
+            question.prompt.part,
+            slot.prompts.cache,
+            logits,
+            ids,
+            () if cut else self.qwen.eos_ids,
+            None if constraint is None else constraint.mask_rows,
         )
         question.record.compared_tokens = len(ids)
-        if answer.same >= same_above:
+        if answer.same >= asked.same_above:
             question.record.decoded()
             question.record.pieces.append(previous)
             answer.piece, answer.result, answer.ended = previous, slot.conclude(question), True
 
-    def _begin(self, answer: SlotAnswer, question: PreparedQuestion, device: torch.device) -> _OpenAnswer:
+    def _begin(
+        self,
+        answer: SlotAnswer,
+        question: PreparedQuestion,
+        device: torch.device,
+        constraint: AnswerConstraint | None,
+    ) -> _OpenAnswer:
         part, options = question.prompt.part, self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
         ids, shown, begun = self.qwen.thought_ids, self.options.thinking == "show", question.prompt.opens_thoughts
         thoughts = None if ids is None else Thoughts(*ids, shown=shown, begun=begun)
-        opened = _OpenAnswer(answer, question, row, TextStream(self.qwen.tokenizer, options.stop_strings, thoughts))
+        if constraint is not None:
+            constraint.follow(thoughts, may_think=self.options.thinking != "off")
+            row.constraint = constraint
+        stream = TextStream(self.qwen.tokenizer, options.stop_strings, thoughts, self.qwen.naming_tokens)
+        opened = _OpenAnswer(answer, question, row, stream)
         self._open[answer.slot] = opened
         return opened
 
@@ -381,12 +440,15 @@ class AnswerSession:
             record.token_ids.append(token)
             one.tokens += 1
             one.row.token = token
+            if (constraint := one.row.constraint) is not None:
+                constraint.take(token)
             one.answer.piece = one.stream.push(token)
-            if one.tokens == PROBED_TOKENS:
-                one.row.probe = None
+            written = one.tokens - one.stream.thought_tokens
+            one.row.probe = None if one.stream.thinks or written >= PROBED_TOKENS else one.question.probe
             if one.answer.piece:
                 record.pieces.append(one.answer.piece)
-            if one.stream.stopped or one.tokens == self.options.decoding.max_tokens:
+            whole = one.stream.stopped or (constraint is not None and constraint.ended)
+            if whole or one.tokens == self.options.decoding.max_tokens:
                 self._end(one)
 
     def _end(self, one: _OpenAnswer) -> None:
@@ -418,7 +480,7 @@ class AnswerSession:
 
 class Decoder:
     """Decoder of the open answers: by captured steps on a GPU; by single calls on a CPU, for families with recurrent
-    layers, and if capture fails.
+    layers, for answers with a schema, and if capture fails.
 
     `capture` makes a step repeatable; None: CUDA graphs on a GPU, no capture elsewhere.
     """
@@ -430,6 +492,7 @@ class Decoder:
             from arr_coc.qwen.batching.captured import cuda_graph
 
             capture = cuda_graph
+        self._qwen = qwen
         self._step = DecodeStep(qwen, block)
         self._captured: CapturedStep | None = None
         if capture is not None:
@@ -437,10 +500,19 @@ class Decoder:
 
             self._captured = CapturedStep(qwen, block, capture)
 
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiler of the schemas of answers. Raises as `GrammarCompiler`."""
+        from arr_coc.qwen.constraint import GrammarCompiler
+
+        return GrammarCompiler(self._qwen)
+
     def __call__(self, rows: Sequence[DecodeRow], options: Decoding) -> list[list[int]]:
         """Add the token of each row. Return the next token of each, and 1 if its logits are finite, else 0, with one
         device synchronisation."""
-        if self._captured is not None:
+        if self._captured is not None and any(row.constraint is not None for row in rows):
+            self._captured.pause()
+        elif self._captured is not None:
             try:
                 return self._captured(rows, options)
             except RuntimeError as error:
@@ -450,12 +522,32 @@ class Decoder:
         return choose_rows(rows, self._step(rows), options)
 
 
+def instruction_of(qwen: QwenVL, schema: AnswerSchema | None) -> str:
+    """Return the text behind a question whose answer has a schema; empty for a model of a small world, which has never
+    seen such a one."""
+    return "" if schema is None or qwen.known_world is not None else schema.instruction
+
+
 def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
     """Choose the tokens that follow logits [N, vocabulary]; result as `Decoder`."""
+    if any(row.constraint is not None for row in rows):
+        return _choose_allowed(rows, logits, options)
     if options.temperature == 0:
         choices = likeliest(logits)
     else:
         drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
         choices = torch.stack([torch.stack(pair) for pair in drawn])
     chosen: list[list[int]] = choices.tolist()
+    return chosen
+
+
+@torch.inference_mode()
+def _choose_allowed(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
+    """As `choose_rows`, of answers with constraints among them; overwrites the logits of tokens that may not come."""
+    finite = logits.isfinite().all(dim=-1)
+    for row, own in zip(rows, logits, strict=True):
+        if row.constraint is not None:
+            row.constraint.mask(own)
+    tokens = torch.stack([choose(own, options, row.generator) for row, own in zip(rows, logits, strict=True)])
+    chosen: list[list[int]] = torch.stack([tokens, finite.long()], dim=-1).tolist()
     return chosen

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from
-from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
+from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from, united
+from arr_coc.qwen.batching.packed import PromptBranch, PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
 from arr_coc.qwen.flops import Costs, Work
@@ -60,6 +60,10 @@ class AnswerResult:
     appended_tokens: int = 0
     memory_tokens: int = 0
     thought_tokens: int = 0
+
+    def is_lost_in_thoughts(self, max_tokens: int) -> bool:
+        """Return True if hidden thoughts took all of the `max_tokens` of the answer, so that it is empty."""
+        return not self.text and self.text_tokens == self.thought_tokens == max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ class AnswerTimer:
 @dataclass(frozen=True, slots=True)
 class PreparedQuestion:
     """A question with its prompt: its frames, the incremental encoder of their stream, the record of its answer, and
-    the probe of the decoder's attention, if feedback is enabled."""
+    the probe of the decoder's attention, if feedback is enabled. `checks`: further yes/no questions about the frames,
+    read as `branches` in the same pass."""
 
     prompt: PreparedPrompt
     frames: Sequence[Packet]
@@ -147,12 +152,14 @@ class PreparedQuestion:
     vision: IncrementalEncoder
     record: AnswerTimer
     probe: AttentionProbe | None
+    checks: Sequence[str] = ()
+    branches: Sequence[PromptBranch] = ()
 
 
 def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
     """Prefill one prompt as `prefill_packed` does, through the stock model's forward, for any decoder. With recurrent
     layers that would take a pass for each mark, so a decoder that `decodes_plainly` uses `prefill_packed`."""
-    if prompt.cache.recurrent and qwen.decodes_plainly:
+    if prompt.branches or (prompt.cache.recurrent and qwen.decodes_plainly):
         return prefill_packed(qwen, [prompt])
     return prefill(qwen, prompt.part, prompt.cache, prompt.probe)[None]
 
@@ -225,10 +232,16 @@ class Slot:
         )
 
     def prepare(
-        self, packets: Packet | Sequence[Packet], query: str, history: str = "", *, at_once: bool = False
+        self,
+        packets: Packet | Sequence[Packet],
+        query: str,
+        history: str = "",
+        instruction: str = "",
+        checks: Sequence[str] = (),
     ) -> PreparedQuestion:
-        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it. With `at_once`
-        its answer begins without thoughts.
+        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it, `instruction`
+        text behind it. With `checks`, yes/no questions of which `query` is the first, its answer begins without
+        thoughts.
 
         Arguments and errors as `AnswerSession.answer`. The prefill adds its marks to the cache; `conclude` must be
         called before the next question of this slot.
@@ -236,15 +249,20 @@ class Slot:
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if not frames:
             raise OptionError("there is no frame to answer about")
-        self.prompts.check_fits(frames, history + query)
+        text = f"{history}{query}\n{instruction}" if instruction else history + query
+        for one in checks or (text,):
+            self.prompts.check_fits(frames, one)
         record = AnswerTimer()
         vision = self.vision  # the caller may have set another stream's by the end of the answer
         try:
-            prompt = self.prompts.make(frames, history + query, record.encoded, at_once=at_once)
+            prompt = self.prompts.make(frames, text, record.encoded, at_once=bool(checks))
         except Exception:
             self.prompts.cache.reset()
             raise
-        return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt))
+        branches: list[PromptBranch] = []
+        if self.qwen.decodes_plainly and not self.prompts.cache.recurrent:
+            branches = [PromptBranch(self.prompts.branch(prompt, one), self._probe(prompt)) for one in checks[1:]]
+        return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt), checks, branches)
 
     def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
         """Prepare a whole prompt, given as token ids and frames in order, as `prepare` does a question. The next prompt
@@ -261,14 +279,27 @@ class Slot:
 
     def conclude(self, question: PreparedQuestion) -> AnswerResult:
         """Return the result of a question that was answered or stopped, and set `last` to it."""
-        prompt, probe, record = question.prompt, question.probe, question.record
+        prompt, record = question.prompt, question.record
         encoded = question.vision.report if self.options.encode == "incremental" else None
-        feedback = None
-        if probe is not None:
-            feedback = feedback_from(prompt, probe, self.prompts.pooled(question.query), self.qwen.embedding_axes)
+        feedback = self.feedback_of(question)
         work = self._work(prompt, question.frames, len(record.token_ids), record.compared_tokens)
         self.last = record.result(prompt, feedback, self.prompts.cache.bytes, encoded, work)
         return self.last
+
+    def feedback_of(self, question: PreparedQuestion) -> Feedback | None:
+        """Return the feedback of a question and its branches, before the cache is used for anything else; None if none
+        was requested."""
+        if question.probe is None:
+            return None
+        probes = [question.probe, *(branch.probe for branch in question.branches if branch.probe is not None)]
+        queries = [question.query, *question.checks[1:]]
+        axes = self.qwen.embedding_axes
+        return united(
+            [
+                feedback_from(question.prompt, probe, self.prompts.pooled(query), axes)
+                for probe, query in zip(probes, queries, strict=False)
+            ]
+        )
 
     def _work(
         self, prompt: PreparedPrompt, packets: Sequence[Packet], answer_tokens: int, compared_tokens: int = 0

@@ -26,7 +26,7 @@ output head have 8. Embeddings stay as stored: only the rows of a prompt are rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -47,18 +47,28 @@ CACHED_VALUES = 1 << 17
 PART_OUTPUTS = 8192
 """Outputs whose weights are quantised at once. An output head has many more, and memory would hold it four times."""
 
+StoredWeights = Mapping[str, torch.Tensor]
+"""Tensors of a `SmallLinear` by name, of which it can be made again."""
+
+STORED_NAMES = ("bias", "packed", "codes", "scales", "scales_zeros")
+"""Names of these tensors."""
+
 
 class SmallLinear(nn.Module):
     """Linear layer whose weights are integers, for rows [..., in_features] in floating point, without gradients."""
 
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None) -> None:
+        """`stored`: what `stored` returned, used in place if possible; None: from the layer's weights."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+        self.bias: torch.Tensor | None = None
+        if linear.bias is not None:
+            self.bias = linear.bias.detach().float() if stored is None else stored["bias"]
         self._weights = self._empty()
+        if stored is not None:
+            self._weights.restore(stored)
+            return
         for first in range(0, self.out_features, PART_OUTPUTS):
             self._weights.put(first, *self._quantised(linear.weight.detach()[first : first + PART_OUTPUTS].float()))
 
@@ -69,6 +79,10 @@ class SmallLinear(nn.Module):
         rows = input.float().reshape(-1, self.in_features)
         output = self._weights.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
         return output.view(*input.shape[:-1], self.out_features)
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return its tensors as the constructor takes them."""
+        return self._weights.stored() | ({} if self.bias is None else {"bias": self.bias})
 
     def _empty(self) -> SmallWeights:
         """Return the packed weights before they are set."""
@@ -83,10 +97,10 @@ class Int8Linear(SmallLinear):
     """Weights in 8 bits with a scale for each output, and rows in 8 bits with a scale each (LLM.int8(),
     arXiv:2208.07339, without its outliers)."""
 
-    def __init__(self, linear: nn.Linear, *, many_rows: bool = False) -> None:
+    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None, *, many_rows: bool = False) -> None:
         """`many_rows`: never are there few, as in a vision tower."""
         self._many_rows = many_rows
-        super().__init__(linear)
+        super().__init__(linear, stored)
 
     def _empty(self) -> SmallWeights:
         kernel = kernel_or_none()
@@ -113,7 +127,7 @@ class Int4Linear(SmallLinear):
     def _empty(self) -> SmallWeights:
         kernel = kernel_or_none()
         if kernel is None:
-            return TorchInt4Weights(self.bias)
+            return TorchInt4Weights((self.out_features, self.in_features), self.bias)
         return PackedWeights(kernel, (self.out_features, self.in_features), 4, GROUP, self.bias)
 
     def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -136,6 +150,16 @@ class TorchInt8Weights:
     def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
         """As `PackedWeights`, of outputs in order; `leasts` are -128 times the scales."""
         self._parts.append(self._kind((codes ^ 128).view(torch.int8), scales[:, 0]))
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return `codes` int8 [outputs, inputs] and `scales` float32 [outputs], which no processor packed."""
+        codes, scales = zip(*(part.unpacked() for part in self._parts), strict=True)
+        return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
+
+    def restore(self, stored: StoredWeights) -> None:
+        """Pack what `stored` returned."""
+        parts = zip(*(stored[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
+        self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""
@@ -180,6 +204,10 @@ class VnniWeights:
         )
         return product
 
+    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the codes int8 [outputs, inputs] and the scales float32 [outputs]."""
+        return self._packed.to_dense().t().contiguous(), self._scales
+
 
 class FbgemmWeights:
     """The same packed by torch for all processors. Without VNNI, sums of two products would not fit 16 bits, and rows
@@ -203,29 +231,52 @@ class FbgemmWeights:
         product: torch.Tensor = torch.ops.quantized.linear_dynamic(values, self._packed, self._reduce_range)
         return product
 
+    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `VnniWeights`."""
+        weights = torch.ops.quantized.linear_unpack(self._packed)[0]
+        return weights.int_repr(), weights.q_per_channel_scales().float()
+
 
 class TorchInt4Weights:
     """Weights in 4 bits that torch multiplies, by rows in bfloat16."""
 
-    def __init__(self, bias: torch.Tensor | None) -> None:
+    def __init__(self, shape: tuple[int, int], bias: torch.Tensor | None) -> None:
+        outputs, inputs = shape
+        self._packed = torch.empty(outputs, inputs // 2, dtype=torch.uint8)
+        self._scales_zeros = torch.empty(inputs // GROUP, outputs, 2, dtype=torch.bfloat16)
         self._bias = bias
-        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
-        """As `PackedWeights`, of outputs in order."""
-        numbers = torch.stack([scales.t(), (leasts + 8 * scales).t()], dim=-1).bfloat16()
-        self._parts.append((torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1), numbers))
+        """As `PackedWeights`."""
+        part = slice(first, first + len(codes))
+        self._packed[part] = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+        self._scales_zeros[:, part] = torch.stack([scales.t(), (leasts + 8 * scales).t()], dim=-1)
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """As `PackedWeights`."""
+        return {"packed": self._packed, "scales_zeros": self._scales_zeros}
+
+    def restore(self, stored: StoredWeights) -> None:
+        """As `PackedWeights`."""
+        self._packed, self._scales_zeros = stored["packed"], stored["scales_zeros"]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""
-        half = rows.bfloat16()
-        made = [torch._weight_int4pack_mm_for_cpu(half, packed, GROUP, numbers) for packed, numbers in self._parts]
-        output = torch.cat(made, dim=1).float()
+        product = torch._weight_int4pack_mm_for_cpu(rows.bfloat16(), self._packed, GROUP, self._scales_zeros)
+        output: torch.Tensor = product.float()
         return output if self._bias is None else output.add_(self._bias)
 
 
 SmallWeights: TypeAlias = PackedWeights | TorchInt8Weights | TorchInt4Weights
-"""Packed weights [outputs, inputs], set part by part by `put`, that multiply rows."""
+"""Packed weights [outputs, inputs], set part by part by `put` or whole by `restore`, that multiply rows."""
+
+
+def packing() -> list[Any]:
+    """Return what the form of stored weights depends on: the compiled kernel, or torch's, and the processor."""
+    kernel = kernel_or_none()
+    if kernel is None:
+        return [torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    return [kernel.linear_version(), kernel.linear_outputs(), kernel.linear_takes_8_bits(), multiplies_int8()]
 
 
 class FloatEmbedding(nn.Embedding):
@@ -241,7 +292,7 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
     forms of all. `check` sees each weight before."""
     mapped = MappedWeights()
     embeddings = model.get_input_embeddings()
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linears = linear_layers(model)
     for name, weight in model.named_parameters():
         if name.removesuffix(".weight") not in linears:
             check(name, weight)
@@ -249,13 +300,26 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
     for name in sorted(linears, key=lambda name: -linears[name].weight.numel()):
         linear = linears.pop(name)
         check(f"{name}.weight", linear.weight)
-        in_layers = "language_model.layers." in name
-        if dtype == "int4" and in_layers and Int4Linear.suits(linear):
-            model.set_submodule(name, Int4Linear(linear))
-        else:
-            model.set_submodule(name, Int8Linear(linear, many_rows="visual." in name))
+        model.set_submodule(name, small_linear(name, linear, dtype))
         mapped.release(linear.weight)
         trim_heap()
+    use_float_rows(embeddings)
+    convert_weights(model, torch.float32, kept=embeddings.weight)
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the layers of a model that get small weights, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, stored: StoredWeights | None = None) -> SmallLinear:
+    """Return what takes the place of the layer `name`, from its weights, or from weights that were `stored`."""
+    if dtype == "int4" and "language_model.layers." in name and Int4Linear.suits(linear):
+        return Int4Linear(linear, stored)
+    return Int8Linear(linear, stored, many_rows="visual." in name)
+
+
+def use_float_rows(embeddings: nn.Embedding) -> None:
+    """Let embeddings in half precision give rows in float32."""
     if embeddings.weight.dtype != torch.float32:
         embeddings.__class__ = FloatEmbedding
-    convert_weights(model, torch.float32, kept=embeddings.weight)

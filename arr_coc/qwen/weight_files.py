@@ -91,15 +91,15 @@ def _remedy(folder: Path) -> str:
     return "download the model again"
 
 
-def read_tensors(folder: Path, name: str) -> dict[str, TensorInfo]:
-    """All tensors of a model by name, from the headers of its weight files.
+def read_tensors(folder: Path, name: str, *, takes_mlx: bool = False) -> dict[str, TensorInfo]:
+    """All tensors of a model by name, from the headers of its weight files; with `takes_mlx` also of those of MLX.
 
     Raises ModelNotFound and ModelError as `weight_files`, and ModelError for a file that is damaged, cut short or a
     Git LFS pointer, and for tensors that the index lists and no file holds.
     """
     tensors: dict[str, TensorInfo] = {}
     for path in weight_files(folder, name):
-        tensors |= _header(path, name)
+        tensors |= _header(path, name, takes_mlx=takes_mlx)
     if not (folder / WEIGHTS).is_file():
         lost = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
         if lost:
@@ -110,12 +110,12 @@ def read_tensors(folder: Path, name: str) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _header(path: Path, name: str) -> dict[str, TensorInfo]:
+def _header(path: Path, name: str, *, takes_mlx: bool) -> dict[str, TensorInfo]:
     """Return the tensors of one safetensors file, which is checked to be whole."""
     try:
         refuse_pointer(path)
         with safe_open(path, framework="np") as file:
-            if (file.metadata() or {}).get("format") == "mlx":
+            if not takes_mlx and (file.metadata() or {}).get("format") == "mlx":
                 raise ModelError(
                     f"{path.name} of {name} has the layout of MLX", "take the model that was not converted to MLX"
                 )

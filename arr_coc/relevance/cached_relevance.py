@@ -240,6 +240,16 @@ class CachedRelevance:
         """Return a copy of the realiser in host memory."""
         return copy.deepcopy(self._realiser).cpu()
 
+    def hears(self, query: QueryEmbedding) -> bool:
+        """Return whether relevance depends on a question: learned parts know its model."""
+        return self._realiser.knows(query.model_id)
+
+    def copy_for(self, query: QueryEmbedding) -> CachedRelevance:
+        """Return the relevance of the same pictures for another question; it shares the realiser."""
+        copy = CachedRelevance(self._realiser, self._arrays, stays=self._stays)
+        copy.set_query(query)
+        return copy
+
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
         known, axes = self._realiser.knows(query.model_id), self._realiser.axes

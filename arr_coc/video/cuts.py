@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import FramePlanes
-from arr_coc.video.motion import Match, Thumbnail, found_at_full_size, found_in_place, match_blocks, without_bars
+from arr_coc.video.motion import BlockMatch, Thumbnail, found_at_full_size, found_in_place, match_blocks, without_bars
 
 OUTLIER = 8.0
 """Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of
@@ -176,7 +176,7 @@ class SceneCutDetector:
         )
 
 
-def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
+def _is_unknown(match: BlockMatch, downscaled: SmallPicture) -> bool:
     """True if a picture with detail follows another one and shares none of it, though light explains the glance."""
     # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
     # could be found, a dark one little
@@ -185,7 +185,7 @@ def _is_unknown(match: Match, downscaled: SmallPicture) -> bool:
     return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
 
-def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: Match) -> bool:
+def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutVerdict, match: BlockMatch) -> bool:
     """True if two plain pictures differ in hue throughout, and hold their few things in other places."""
     if match.textured >= PLAIN_SHARE or verdict.recoloured < THROUGHOUT:
         return False

@@ -157,7 +157,7 @@ LEAST_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class BlockMatch:
     """`found` in [0, 1]: share of the new picture's textured blocks that were in the old one; `textured` in [0, 1]:
     share of textured blocks, in the picture that has fewer of them."""
 
@@ -165,14 +165,14 @@ class Match:
     textured: float = 0.0
 
 
-def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> Match:
+def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> BlockMatch:
     """Look for the blocks of `after` in `before`; from `enough` of them on, no dearer search is made.
 
     An empty match if the pictures differ in size or are too small to be parted in blocks.
     """
     pair = _comparable(before, after)
     if pair is None:
-        return Match()
+        return BlockMatch()
     first, second = pair
     old, new = _detail(first), _detail(second)
     still = _in_place(old, new)
@@ -182,7 +182,7 @@ def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> Ma
     if moved.found >= enough:
         return moved
     found = max(still.found, moved.found, _found_anywhere(_smaller(first), _smaller(second)))
-    return Match(found, min(still.textured, _textured_share(old)))
+    return BlockMatch(found, min(still.textured, _textured_share(old)))
 
 
 def found_in_place(before: Thumbnail, after: Thumbnail) -> float:
@@ -203,7 +203,7 @@ def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None
     return (first, second) if min(second.shape) >= 2 * PLACE_PX else None
 
 
-def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> Match:
+def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
     """Blocks that correlate with the same place before."""
     mean_old, mean_new = block_means(old, PLACE_PX), block_means(new, PLACE_PX)
     variance_old = block_means(old * old, PLACE_PX) - mean_old * mean_old
@@ -211,20 +211,20 @@ def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> Match:
     product = block_means(old * new, PLACE_PX) - mean_old * mean_new
     textured = variance_new >= TEXTURED * TEXTURED
     alike = textured & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
-    return Match(float(alike.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
+    return BlockMatch(float(alike.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
 
 
-def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> Match:
+def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
     """The same after one shift of the whole picture, found by phase correlation (Kuglin and Hines, 1975).
 
     Nothing if less than half of the picture would be left to compare.
     """
     dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
-        return Match()
+        return BlockMatch()
     moved, inside = shifted(_softened(old), dy, dx)
     moved, seen = np.ascontiguousarray(moved[inside]), np.ascontiguousarray(_softened(new)[inside])
-    return _in_place(moved, seen, LEAST_BLOCKS) if min(seen.shape) >= PLACE_PX else Match()
+    return _in_place(moved, seen, LEAST_BLOCKS) if min(seen.shape) >= PLACE_PX else BlockMatch()
 
 
 def _softened(detail: Floats) -> Floats:

@@ -132,9 +132,9 @@ class PictureAllocator:
         self.relevance: npt.NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.fallbacks = 0
 
-    def set_query(self, query: QueryEmbedding) -> None:
-        """Ask another question from here on."""
-        self._frames.allocator.set_query(query)
+    def set_query(self, query: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """Ask another question from here on, or several that share the tokens."""
+        self._frames.allocator.set_query(query, *others)
 
     def allocate(
         self, picture: Rgb, stamp: FrameStamp, glance: Callable[[TokenPacket], Feedback] | None = None

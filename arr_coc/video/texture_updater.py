@@ -20,7 +20,7 @@ from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
 
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
-    """Options of the texture. `interop`: the number of the CUDA device that reads a texture of OpenGL; None for none.
+    """Options of the texture. `interop`: the number of the CUDA device that shares a texture of OpenGL; None for none.
     `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
     estimated.
 

@@ -148,7 +148,7 @@ def _connected(asked: ClientOptions, stack: ExitStack) -> list[Asker]:
     for own in asked.packets:
         link = transport.link(asked.endpoint)
         stack.callback(link.close)
-        link.send(Connect(query=asked.query, standing_query=asked.check))
+        link.send(Connect(query=asked.query, watches=() if asked.check is None else (asked.check,)))
         for kind in (ServerHello, QueryAccepted):
             received = link.receive(int(LIMIT_S * 1000))
             assert received is not None

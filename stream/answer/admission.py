@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from arr_coc.errors import OptionError, counted
@@ -51,11 +51,8 @@ def check_admission(message: Connect, options: ServerOptions, clients: ClientTab
         )
 
 
-def server_hello(
-    model: AnswerModel, provenance: str, unseen_words: tuple[str, ...] = (), pixels_refused: str | None = ""
-) -> ServerHello:
-    """Return the first message to a client: the model, and the words of the client's standing query that it does not
-    know.
+def server_hello(model: AnswerModel, provenance: str, pixels_refused: str | None = "") -> ServerHello:
+    """Return the first message to a client, about the model.
 
     `pixels_refused`: the reason that the client's pixels do not stay on their device; None if they do.
     """
@@ -68,9 +65,13 @@ def server_hello(
         can_glance=model.can_glance,
         attention_readable=model.attention_readable,
         provenance=provenance,
-        unseen_words=tuple(word[:UNSEEN_CHARS] for word in unseen_words[:UNSEEN_MAX]),
         takes_device_pixels=pixels_refused is None,
         pixels_refused=cut_to(pixels_refused or "", REASON_CHARS_MAX),
         memory_tokens=0 if model.memory is None else model.memory.tokens,
         notice=cut_to(model.notice, REASON_CHARS_MAX),
     )
+
+
+def named_words(unseen: Sequence[str]) -> tuple[str, ...]:
+    """Return the first unseen words of a question, cut, as a message names them."""
+    return tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX])

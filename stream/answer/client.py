@@ -17,7 +17,9 @@ from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
-from stream.answer.request import AnswerRequest, ClientOptions, Outcome, RequestTracker
+from stream.answer.request import AcceptedWatch, AnswerRequest, ClientOptions, Outcome, RequestTracker
+from stream.answer.side import SIDE
+from stream.answer.triggers import Check
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice, QueryChanged
@@ -42,6 +44,7 @@ from stream.protocol.messages import (
     TurnExpired,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
     YesNoReply,
 )
 from stream.transport import Envelope
@@ -115,8 +118,8 @@ class AnswerClient:
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
     READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
-    failure. A refused message is dropped, counted in `refused_messages`, and reported once. If the reply to the first
-    query is refused, the server has failed.
+    failure. WatchAccepted counts between ServerHello and READY. A refused message is dropped, counted in
+    `refused_messages`, and reported once. If the reply to the first query is refused, the server has failed.
     """
 
     def __init__(self, query: str, options: ClientOptions) -> None:
@@ -146,6 +149,7 @@ class AnswerClient:
             self.moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
+        self.watches.clear()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
@@ -159,10 +163,16 @@ class AnswerClient:
             Connect(
                 query=self._query,
                 encode=self._options.encode,
-                standing_query=self._options.standing_query,
+                watches=self._options.watches,
                 pixels_at=pixels_at,
+                schema=None if self._options.schema is None else self._options.schema.text,
             )
         )
+
+    @property
+    def watches(self) -> dict[str, AcceptedWatch]:
+        """Questions of watches that the server has accepted."""
+        return self.requests.watches
 
     @property
     def ready(self) -> bool:
@@ -203,19 +213,19 @@ class AnswerClient:
         now_ns: int,
         *,
         wants_answer: bool = True,
-        yes_no_trigger: str = "",
+        checks: tuple[Check, ...] = (),
         shadow: FramePacket | None = None,
     ) -> None:
         """Send a packet in the granted turn. The caller may change a FramePacket's image once this has returned.
 
-        Without `wants_answer` only the standing query is evaluated. `shadow`: the whole frame, with a separate image,
-        which is asked about in another turn after the answer, for comparison.
+        `checks` are evaluated first, and without `wants_answer` alone. `shadow`: the whole frame, with a separate
+        image, which is asked about in another turn after the answer, for comparison.
         """
         assert self.may_send
-        request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, yes_no_trigger, shadow=shadow)
+        request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, checks, shadow=shadow)
         if wants_answer:
             request.history = self.requests.history.newest
-            if self._next_query is None:
+            if self._next_query is None and trigger != SIDE:
                 request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
         self.requests.open(request)
         self._send_open(now_ns)
@@ -292,6 +302,8 @@ class AnswerClient:
                 self._on_request_lost(message)
             case QueryAccepted() as message:
                 self._on_query_accepted(message, received)
+            case WatchAccepted() as message:
+                self._on_watch_accepted(message, received)
             case ServerHello() as message:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
@@ -359,6 +371,12 @@ class AnswerClient:
         if notice:
             self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
+    def _on_watch_accepted(self, message: WatchAccepted, received: Envelope) -> None:
+        """Note that a watch's question can be evaluated. The client is not ready without any of them."""
+        if message.query not in self._options.watches or self.hello is None or self.ready:
+            raise TransportError("it refers to a watch that was not asked for")
+        self.watches[message.query] = AcceptedWatch(embedding_of(message, received.parts), message.unseen_words)
+
     def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> None:
         """Process the query that is now in force: the first one, or a later one."""
         if not self._query_replies_due or message.query not in self._known_queries:
@@ -373,6 +391,8 @@ class AnswerClient:
         try:
             if self.hello is None:
                 raise TransportError("the answer server accepted a question before it named its model")
+            if not self.ready and len(self.watches) < len(set(self._options.watches)):
+                raise TransportError("the answer server accepted a question before the watches")
             embedding = embedding_of(message, received.parts)
         except TransportError as error:
             # The reply comes once: without it a first query fails, and a change of the query has no effect.
@@ -398,31 +418,36 @@ class AnswerClient:
     def _send_open(self, now_ns: int) -> None:
         """Send the open glance or request in the granted turn; a whole frame may be in the snapshot."""
         glance, request = self.requests.glance, self.requests.request
-        if glance is not None:
-            self.phase = ClientPhase.GLANCING
-            earlier = self.requests.group.add(glance.packet)
-            place = self._place_of(glance.packet, earlier)
-            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
+        open_request = request if glance is None else glance
+        if open_request is None:
             return
-        if request is None:
-            return
-        request.restart()
-        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
-        self.phase = ClientPhase.IN_FLIGHT
-        number, packet, wants_answer = request.number, request.packet, request.wants_answer
-        message: TokenPacketMessage | FramePacketMessage
+        packet, earlier, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
             earlier = self.requests.group.add(packet)
             place = self._place_of(packet, earlier)
+        if glance is not None:
+            self.phase = ClientPhase.GLANCING
+            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
+            return
+        assert request is not None
+        request.restart()
+        request.sent_ns, request.turn_ns = now_ns, self._turn_ns
+        self.phase = ClientPhase.IN_FLIGHT
+        number, wants_answer, checks = request.number, request.wants_answer, request.questions
+        message: TokenPacketMessage | FramePacketMessage
+        if isinstance(packet, TokenPacket):
             message, arrays = token_message(
-                number, self._turn, packet, wants_answer=wants_answer, pixels_at=place, earlier=earlier
+                number, self._turn, packet, wants_answer=wants_answer, checks=checks, pixels_at=place, earlier=earlier
             )
         else:
             in_snapshot = self._options.snapshot is not None
             message, arrays = frame_message(
-                number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer
+                number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer, checks=checks
             )
-        self._send(structs.replace(message, history=request.history, previous=request.previous), arrays)
+        free_text = request.trigger == SIDE
+        self._send(
+            structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays
+        )
 
     def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
         """Copy pixels from their device into device memory that the server reads; return the place, None if they go

@@ -9,13 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from arr_coc.errors import counted
-from arr_coc.types import FramePacket, GroupPlace, TokenPacket, shown_tokens
+from arr_coc.types import GROUP_GROWTH, FramePacket, GroupPlace, TokenPacket, shown_tokens
 from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
-
-APPENDED = 3
-"""Most tokens appended to a picture, as a multiple of the tokens that it may show. Clients begin a new group once half
-of the appended tokens are superseded."""
 
 
 def _shown_after_each(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
@@ -101,7 +97,7 @@ class GroupMemory:
             if not 0 < shown <= self.tokens:
                 raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
         appended = sum(len(other.regions) for other in packets)
-        if start.frames == 1 and appended > APPENDED * self.tokens:
+        if start.frames == 1 and appended > GROUP_GROWTH * self.tokens:
             raise TransportError(f"a group of pictures was given {counted(appended, 'token')} to show {self.tokens}")
         first = _place(packets[-1]).first
         self._groups[client] = [kept for kept in packets if _place(kept).frame >= first]

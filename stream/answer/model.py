@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
-from arr_coc.qwen.checkpoint import check_folder, folder_token_ids, read_config, unseen_words
+from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import served_name
 from stream.answer.memory import GroupMemory
@@ -31,7 +32,8 @@ class AnswerStats:
     `kept_bytes` are kept in memory. `flops` and `full_flops`: as in `arr_coc.qwen.flops.Work`. `prefilled_tokens`:
     computed tokens of the prompt; with a group of pictures, `appended_tokens` are the visual tokens that this answer
     added to it, and `memory_tokens` those kept before the next question. `notice`: text for the user, reported once;
-    may be empty. `same`: probability of the question's previous answer, if that was scored.
+    may be empty. `same`: probability of the question's previous answer, if that was scored. `extent`: width and height
+    of the newest frame, without padding, in the coordinates of places in the answer; None if it can have no places.
     """
 
     tokens_used: int
@@ -50,6 +52,7 @@ class AnswerStats:
     memory_tokens: int = 0
     notice: str = ""
     same: float | None = None
+    extent: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +70,37 @@ class GlanceStats:
 class ClientQuestion:
     """Question of one client, and the state of its answer.
 
-    `yes_no`: the question is scored, and ends at once with `score` (the probability of yes, given yes or no, and of yes
-    or no at all). `history`: earlier answers, put before the question. `previous`: the last answer to it, repeated if
-    it is still likely enough. `piece`: the text that the last step completed; may be empty. `ended`: the answer is
-    complete, with `stats`, or failed, with `error` as the reason.
+    `checks`: yes/no questions that are scored in its place, and end it with `scores` (of each the probability of yes,
+    given yes or no, and of yes or no at all); `query` is the first of them. `history`: earlier answers, put before the
+    question. `previous`: the last answer to it, repeated if it is still likely enough. `schema`: schema of the answer.
+    `piece`: the text that the last step completed; may be empty. `ended`: the answer is complete, with `stats`, or
+    failed, with `error` as the reason.
     """
 
     client: bytes
     packet: Packet
     query: str
-    yes_no: bool = False
+    checks: tuple[str, ...] = ()
     history: History = ()
     previous: PreviousAnswer | None = None
+    schema: AnswerSchema | None = None
     piece: str = ""
     ended: bool = False
     error: Exception | None = None
-    score: tuple[float, float] | None = None
+    scores: tuple[tuple[float, float], ...] = ()
     stats: AnswerStats | None = None
 
 
 def history_text(history: History) -> str:
-    """Return earlier answers as the text before a question; empty if there are none."""
-    lines = [f"{time_text(answer.media_ns)} {answer.text}\n" for answer in history]
+    """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
+    texts = [(answer.media_ns, _without_thoughts(answer.text)) for answer in history]
+    lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
     return "".join(["Earlier answers:\n", *lines]) if lines else ""
+
+
+def _without_thoughts(text: str) -> str:
+    _, mark, answer = text.rpartition(THINKING_MARKS[1])
+    return answer.lstrip() if mark else text
 
 
 class AnswerModel(Protocol):
@@ -123,11 +134,15 @@ class AnswerModel(Protocol):
         """Return the embedding of a query. Raises ContextLengthError for one that is too long."""
         ...
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
-        """Return the words of a standing query that the model is known to have never seen.
+    def check_watch(self, query: str) -> tuple[str, ...]:
+        """Return the words of a watch's question that the model is known to have never seen.
 
         Raises ModelError or ContextLengthError if the query cannot be evaluated.
         """
+        ...
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Raise OptionError, ModelError or ContextLengthError if answers cannot have this schema."""
         ...
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
@@ -218,7 +233,7 @@ class Doubt:
 
 
 def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
-    """Return the objection to a standing query with a model that only knows `world`, None for a general one.
+    """Return the objection to a watch with a model that only knows `world`, None for a general one.
 
     `unseen`: words of the question that the model has never seen. `knows_source`: the source shows this world.
     """
@@ -256,19 +271,21 @@ def model_world(name: str | None) -> str | None:
 
 
 def check_watched(config: Config) -> None:
-    """Raise ConfigError, before anything is opened, if a model on this machine cannot evaluate the standing query.
+    """Raise ConfigError, before anything is opened, if a model on this machine cannot evaluate a watch.
 
     A model elsewhere is checked when its server greets the client.
     """
-    question = config.answer.until.question
-    if question is None or config.answer.until.force or config.answer.elsewhere:
+    questions = [watch.question for watch in config.watch if not watch.force]
+    if not questions or config.answer.elsewhere:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)
     world = model_world(name)
     if folder is None or world is None:
         return
-    unseen = unseen_words(question, folder_token_ids(folder))
-    doubt = doubt_about(folder.resolve().name, world, unseen, knows_source=shows_scenes(config))
-    if doubt is not None:
-        raise ConfigError(doubt.refusal)
+    known = folder_token_ids(folder)
+    for question in questions:
+        unseen = unseen_words(question, known)
+        doubt = doubt_about(folder.resolve().name, world, unseen, knows_source=shows_scenes(config))
+        if doubt is not None:
+            raise ConfigError(doubt.refusal)

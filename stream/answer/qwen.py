@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
 from stream.answer.memory import GroupMemory
@@ -60,22 +61,24 @@ class ClientSlots:
 
 class QwenAnswerModel:
     """Qwen model that keeps a group of pictures of at most `memory_tokens` visual tokens for each client; with 0,
-    answers cover one frame.
+    answers cover one frame. `memory_frames`: frames of such a group; 1: one picture that is kept up to date.
 
     Incremental encoding keeps separate state for each client too. A group is dropped when its client's slot goes to
     another client.
     """
 
-    def __init__(self, session: AnswerSession, memory_tokens: int = 0) -> None:
+    def __init__(self, session: AnswerSession, memory_tokens: int = 0, memory_frames: int = 1) -> None:
         """Raise OptionError if a group of pictures does not fit the model's context."""
         from arr_coc.layer_weights import serialize_realiser
 
         if memory_tokens:
-            _check_memory(session, memory_tokens)
+            _check_memory(session, memory_tokens, memory_frames)
         self._session = session
+        self._memory_frames = memory_frames
         self._visions: dict[bytes, IncrementalEncoder] = {}
         self._table = ClientSlots(len(session.slots))
         self._questions: dict[int, ClientQuestion] = {}
+        self._lost_in_thoughts: set[bytes] = set()
         self.slots = len(session.slots)
         self.model_id = session.qwen.model_id
         self.knows_levels = session.qwen.knows_levels
@@ -90,6 +93,7 @@ class QwenAnswerModel:
 
     def drop_client(self, client: bytes) -> None:
         """Drop all state of a client, also in its slots."""
+        self._lost_in_thoughts.discard(client)
         if (vision := self._visions.pop(client, None)) is not None:
             vision.clear()
         if self.memory is not None:
@@ -103,8 +107,9 @@ class QwenAnswerModel:
         pictures."""
         prompts, qwen = self._session.prompts, self._session.qwen
         prompts.check_length(query, 1)
-        kept = 0 if self.memory is None else qwen.family.kept_tokens(self.memory.tokens)
-        if self.memory is not None and prompts.other_tokens(query) + kept > qwen.max_context_tokens:
+        if self.memory is not None and _memory_tokens(self._session, self.memory.tokens, self._memory_frames) > (
+            qwen.max_context_tokens - prompts.other_tokens(query)
+        ):
             raise ContextLengthError(
                 f"the question takes {counted(len(qwen.plain_token_ids(query)), 'token')}, too many beside "
                 f"answer.memory.tokens = {self.memory.tokens} in a context of {qwen.max_context_tokens}; ask a shorter "
@@ -112,7 +117,7 @@ class QwenAnswerModel:
             )
         return qwen.embed_query(query)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Return the words of the query that a model of a small world has never seen.
 
         Raises ModelError if the tokenizer has no token for yes or no, or the calibration cannot be used, and
@@ -121,6 +126,15 @@ class QwenAnswerModel:
         self.embed_query(query)
         _ = self._session.yes_no, self._session.qwen.yes_no_calibration
         return self._session.qwen.unseen_words(query)
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        if self._session.options.thinking == "show":
+            raise OptionError(
+                "answer.thinking = show makes thoughts part of the answer, which then has no schema",
+                "set answer.thinking to hide or off at the model",
+            )
+        self._session.decoder.grammars.constraint(schema)
+        self._session.prompts.check_length(self._instruction(schema), 1)
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         slot = self._table.held.get(client, 0)
@@ -162,20 +176,28 @@ class QwenAnswerModel:
             shown,
             question.query,
             vision=self._vision(client),
-            yes_no=question.yes_no,
+            checks=question.checks,
             history=self._fitting_history(question, slot, shown),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
+            schema=None if question.checks else question.schema,
+            instruction="" if question.checks else self._instruction(question.schema),
         )
+
+    def _instruction(self, schema: AnswerSchema | None) -> str:
+        from arr_coc.qwen.session import instruction_of
+
+        return instruction_of(self._session.qwen, schema)
 
     def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
         frames = shown if isinstance(shown, list) else [shown]
+        asked = question.query + self._instruction(question.schema)
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):
-                self._session.slots[slot].prompts.check_fits(frames, text + question.query)
+                self._session.slots[slot].prompts.check_fits(frames, text + asked)
                 return text
         return ""
 
@@ -198,13 +220,25 @@ class QwenAnswerModel:
         """Copy an answer's progress to its question."""
         question = self._questions[answer.slot]
         question.piece, question.ended, question.error = answer.piece, answer.ended, answer.error
-        if answer.score is not None:
-            question.score = answer.score.yes, answer.score.mass
+        question.scores = tuple((score.yes, score.mass) for score in answer.scores)
         if answer.result is not None:
-            question.stats = replace(stats_of(answer.result), same=answer.same)
+            extent = self._session.qwen.extent(question.packet.grid)
+            notice = self._answer_notice(question.client, answer.result)
+            question.stats = replace(stats_of(answer.result), same=answer.same, extent=extent, notice=notice)
         if answer.ended:
             del self._questions[answer.slot]
         return question
+
+    def _answer_notice(self, client: bytes, answer: AnswerResult) -> str:
+        """Return a notice about a client's answer; empty if there is none, or the client had it before."""
+        most = self._session.options.decoding.max_tokens
+        if not answer.is_lost_in_thoughts(most) or client in self._lost_in_thoughts:
+            return ""
+        self._lost_in_thoughts.add(client)
+        return (
+            f"hidden thoughts took all of answer.max_tokens = {most}, and no answer is left; raise it, or set "
+            "answer.thinking = off"
+        )
 
 
 def stats_of(result: AnswerResult) -> AnswerStats:
@@ -227,20 +261,27 @@ def stats_of(result: AnswerResult) -> AnswerStats:
     )
 
 
-def _room(session: AnswerSession) -> int:
-    """Return the number of context tokens left beside the prompt's own tokens and the longest answer."""
-    return session.qwen.max_context_tokens - session.prompts.other_tokens("")
+def _memory_tokens(session: AnswerSession, shown: int, frames: int) -> int:
+    """Return the most tokens of the context that a group of `frames` frames with `shown` visual tokens takes."""
+    return session.qwen.family.kept_tokens(shown, frames) + session.prompts.group_tokens(frames)
 
 
-def _check_memory(session: AnswerSession, memory_tokens: int) -> None:
+def _most_shown(session: AnswerSession, frames: int) -> int:
+    """Return the most visual tokens of a group that fits the context beside the prompt's own tokens and the longest
+    answer; 0 or less for none."""
+    room = session.qwen.max_context_tokens - session.prompts.other_tokens("") - session.prompts.group_tokens(frames)
+    return room // session.qwen.family.kept_tokens(1, frames)
+
+
+def _check_memory(session: AnswerSession, memory_tokens: int, frames: int) -> None:
     """Raise OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
-    qwen, room = session.qwen, _room(session)
-    if qwen.family.kept_tokens(memory_tokens) > room:
+    qwen, most = session.qwen, _most_shown(session, frames)
+    if memory_tokens > most:
+        own = session.prompts.other_tokens("") + session.prompts.group_tokens(frames)
         raise OptionError(
             f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
-            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take "
-            f"{qwen.max_context_tokens - room}; set "
-            f"answer.memory.tokens to {max(room, 0) // qwen.family.kept_tokens(1)} or less, or give --no-memory"
+            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {own}; set "
+            f"answer.memory.tokens to {max(most, 0)} or less, or give --no-memory"
         )
 
 
@@ -260,8 +301,14 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         from arr_coc.qwen.session import AnswerSession
 
         assert answer.encode != "picture"
-        memory_tokens = answer.memory.tokens if answer.keeps_groups else 0
-        qwen = load_qwen(answer.model, device=answer.device, dtype=answer.dtype, allocator=answer.allocator)
+        memory_tokens, frames = answer.memory.tokens if answer.keeps_groups else 0, answer.memory.frames
+        qwen = load_qwen(
+            answer.model,
+            device=answer.device,
+            dtype=answer.dtype,
+            allocator=answer.allocator,
+            cache_weights=answer.cache_weights,
+        )
         decoding = Decoding(
             max_tokens=answer.max_tokens, temperature=answer.temperature, top_p=answer.top_p, seed=answer.seed
         )
@@ -277,7 +324,8 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         if answer.slots > 1:
             others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
             try:
-                check_slots(qwen, answer.slots, max(visual, qwen.family.kept_tokens(memory_tokens)) + others)
+                kept = qwen.family.kept_tokens(memory_tokens, frames)
+                check_slots(qwen, answer.slots, max(visual, kept) + others)
             except OptionError:
                 if answer.requires_groups or not memory_tokens:
                     raise
@@ -285,5 +333,5 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
                 check_slots(qwen, answer.slots, visual + others)
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
-            memory_tokens = min(memory_tokens, max(_room(session), 0) // 2 // qwen.family.kept_tokens(1))
-        return QwenAnswerModel(session, memory_tokens)
+            memory_tokens = min(memory_tokens, max(_most_shown(session, frames), 0) // 2)
+        return QwenAnswerModel(session, memory_tokens, frames)

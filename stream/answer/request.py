@@ -15,15 +15,24 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import counted
+from arr_coc.qwen.grounding import GROUNDED
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
+from stream.answer.detections import DetectionReader
 from stream.answer.memory import SentGroup
+from stream.answer.side import SIDE
+from stream.answer.triggers import Check
 from stream.errors import TransportError
 from stream.events import (
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnswerInvalid,
+    AnswerPoint,
     AnswerTiming,
     AnswerUnchanged,
+    Detections,
     Event,
     Glance,
     GlanceTiming,
@@ -45,7 +54,7 @@ from stream.protocol.messages import (
 )
 from stream.recording.journal import Journal, JournalGlance
 from stream.transport import Envelope
-from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, cut_to, printable
+from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, REASON_CHARS_MAX, cut_to, printable
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
@@ -58,16 +67,16 @@ REPEATS_MAX = 2
 class ClientOptions:
     """Options of a client of the answer server.
 
-    `encode`: encoding of the packets; `standing_query`: query that is evaluated with every packet. `reconnect`: look
-    for another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
+    `encode`: encoding of the packets; `watches`: questions that may be evaluated with them. `reconnect`: look for
+    another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
     for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
-    AnswerHistory.
+    AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers.
     """
 
     encode: str = "sparse"
-    standing_query: str | None = None
+    watches: tuple[str, ...] = ()
     reconnect: bool = False
     resend_after_loss: bool = False
     persistent: bool = False
@@ -76,6 +85,8 @@ class ClientOptions:
     journal: Journal | None = None
     history: int = 0
     same_above: float | None = None
+    source_px: tuple[int, int] | None = None
+    schema: AnswerSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,8 @@ def words_of(text: str) -> list[str]:
 class AnswerRequest:
     """Packet that was or is to be sent, and the state of its answer.
 
-    Without `wants_answer` it ends with the result of the standing query; `yes_no_reported`: that result was emitted.
+    `checks` are evaluated first, and without `wants_answer` it ends with their results; `yes_no_reported`: these were
+    emitted.
     `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this request
     verifies. `text`: the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history`:
     earlier answers, put before the question. `previous`: the previous answer; no text is emitted while the answer may
@@ -163,7 +175,7 @@ class AnswerRequest:
     packet: TokenPacket | FramePacket
     trigger: str
     wants_answer: bool = True
-    yes_no_trigger: str = ""
+    checks: tuple[Check, ...] = ()
     yes_no_reported: bool = False
     shadow: FramePacket | None = None
     verifies: Answer | None = None
@@ -183,6 +195,11 @@ class AnswerRequest:
         """Stamp of the request's frame."""
         return self.packet.stamp
 
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Questions of the checks, each once."""
+        return tuple(dict.fromkeys(check.question for check in self.checks))
+
     def restart(self) -> None:
         """Discard the received part of the answer, which is generated again from its beginning."""
         self.first_text_ns, self.text, self.deltas, self.emitted = None, "", 0, 0
@@ -193,40 +210,59 @@ class AnswerRequest:
         event = AnswerDeltaEvent(answer=self.number, text=text, pts_s=self.stamp.media_ns / NS_PER_S)
         return [event] if text else []
 
-    def to_yes_no_event(self, reply: YesNoReply, query: str, now_ns: int) -> YesNoResult:
-        """Return the result of the standing query as an event without a verdict, which StandingQuery adds."""
-        stamp = self.stamp
-        return YesNoResult(
-            frame_index=stamp.frame_index,
-            pts_s=stamp.media_ns / NS_PER_S,
-            trigger=self.yes_no_trigger,
-            question=query,
-            yes=reply.yes,
-            certain=reply.certain,
-            holds=None,
-            tokens_used=reply.tokens_used,
-            tokens_total=self.packet.grid.tiles,
-            kept_bytes=reply.kept_bytes,
-            timing=YesNoTiming(
-                encode_ms=reply.encode_ms,
-                prefill_ms=reply.prefill_ms,
-                total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
-            ),
-        )
+    def to_yes_no_events(self, reply: YesNoReply, now_ns: int) -> list[YesNoResult]:
+        """Return the results of the checks as events without verdicts, which watches add.
 
-    def to_shadow_event(self, reply: AnswerReply) -> ShadowCheck | None:
-        """Return the comparison with the verified answer; None if another query was answered meanwhile."""
-        answer = self.verifies
+        Raises TransportError if there are more or fewer than were asked for.
+        """
+        questions = self.questions
+        if len(reply.scores) != len(questions):
+            asked = counted(len(questions), "check")
+            raise TransportError(f"the answer server sent {counted(len(reply.scores), 'result')} of {asked}")
+        scores = dict(zip(questions, reply.scores, strict=True))
+        stamp = self.stamp
+        timing = YesNoTiming(
+            encode_ms=reply.encode_ms,
+            prefill_ms=reply.prefill_ms,
+            total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
+        )
+        return [
+            YesNoResult(
+                watch=check.watch,
+                frame_index=stamp.frame_index,
+                pts_s=stamp.media_ns / NS_PER_S,
+                trigger=check.trigger,
+                question=check.question,
+                yes=scores[check.question].yes,
+                certain=scores[check.question].certain,
+                holds=None,
+                tokens_used=reply.tokens_used,
+                tokens_total=self.packet.grid.tiles,
+                kept_bytes=reply.kept_bytes,
+                timing=timing,
+            )
+            for check in self.checks
+        ]
+
+    def to_shadow_event(self, reply: AnswerReply, schema: AnswerSchema | None = None) -> ShadowCheck | None:
+        """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
+        does not fit the schema."""
+        answer, full_text = self.verifies, reply.text
         if answer is None or reply.query != answer.query:
             return None
-        agreement = text_agreement(answer.text, reply.text)
+        if schema is not None:
+            try:
+                full_text = schema.readable(schema.fields_of(reply.text))
+            except ValueError:
+                return None
+        agreement = text_agreement(answer.text, full_text)
         return ShadowCheck(
             answer=answer.answer,
             frame_index=answer.frame_index,
             pts_s=answer.pts_s,
             query=answer.query,
             text=answer.text,
-            full_text=reply.text,
+            full_text=full_text,
             same=agreement.same,
             words=agreement.words,
             tokens_used=answer.tokens_used,
@@ -298,11 +334,12 @@ class AnswerHistory:
     """Answers of one client: the `length` newest, to any question, and the last one.
 
     `same_above`: smallest probability at which the last answer to the same question is repeated; None to answer each
-    question.
+    question. `schema`: schema of the answers, which the model is shown as it wrote them.
     """
 
-    def __init__(self, length: int, same_above: float | None) -> None:
+    def __init__(self, length: int, same_above: float | None, schema: AnswerSchema | None = None) -> None:
         self._same_above = same_above
+        self._schema = schema
         self._newest: deque[PastAnswer] = deque(maxlen=length)
         self._last: Answer | None = None
         self._epoch = 0
@@ -312,11 +349,11 @@ class AnswerHistory:
         """Answers put before the next question, oldest first."""
         return tuple(self._newest)
 
-    def add(self, answer: Answer | AnswerUnchanged, epoch: int) -> None:
-        """Add an answer about a frame of this epoch; an AnswerUnchanged is ignored."""
+    def add(self, answer: AnswerPoint, epoch: int) -> None:
+        """Add an answer about a frame of this epoch; an AnswerUnchanged and an AnswerInvalid are ignored."""
         if isinstance(answer, Answer):
             self._last, self._epoch = answer, epoch
-            text = cut_to(printable(answer.text), HISTORY_CHARS_MAX)
+            text = cut_to(printable(self._written(answer)), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
 
     def previous(self, query: str, epoch: int) -> PreviousAnswer | None:
@@ -324,17 +361,31 @@ class AnswerHistory:
         last = self._last
         if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
             return None
-        return PreviousAnswer(query, last.text, self._same_above)
+        return PreviousAnswer(query, self._written(last), self._same_above)
 
     def compared(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
     ) -> Answer | AnswerUnchanged:
         """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
         itself."""
-        last = self._last
-        if previous is None or last is None or (answer.query, answer.text) != (previous.query, previous.text):
+        last, written = self._last, self._written(answer)
+        if previous is None or last is None or (answer.query, written) != (previous.query, previous.text):
             return answer
         return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
+
+    def _written(self, answer: Answer) -> str:
+        """Return the text of an answer as the model writes it."""
+        if self._schema is None or answer.fields is None:
+            return answer.text
+        return self._schema.text_of(answer.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedWatch:
+    """Question of a watch as the server knows it; `unseen_words` as in `WatchAccepted`."""
+
+    embedding: QueryEmbedding
+    unseen_words: tuple[str, ...]
 
 
 class RequestTracker:
@@ -342,8 +393,8 @@ class RequestTracker:
 
     `request` and `glance` are the open ones, `next_number` is the number of the next answer. `lost_answers` and
     `lost_glances` count those lost with a server, or too late for their turn; `cancelled_answers` those that a cut made
-    stale. `group` is the sent part of a group of pictures, `history` the answers so far. Unusable feedback is an error
-    among the outcomes; its answer stays valid.
+    stale. `group` is the sent part of a group of pictures, `history` the answers so far, `watches` what may be checked.
+    Unusable feedback is an error among the outcomes; its answer stays valid.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -353,7 +404,9 @@ class RequestTracker:
         self._glance_costs = GlanceCosts()
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
-        self.history = AnswerHistory(options.history, options.same_above)
+        self.history = AnswerHistory(options.history, options.same_above, options.schema)
+        self._detections = DetectionReader(options.source_px)
+        self.watches: dict[str, AcceptedWatch] = {}
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0
@@ -374,7 +427,7 @@ class RequestTracker:
         self.next_number += 1
         answer = entry.answer
         self.history.add(answer, stamp.epoch)
-        outcomes: list[Outcome] = [answer]
+        outcomes: list[Outcome] = [answer, *([] if entry.detections is None else [entry.detections])]
         if isinstance(answer, Answer):
             outcomes.insert(0, AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s))
         return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
@@ -433,7 +486,7 @@ class RequestTracker:
         """Drop the answer that is being generated; `by` is the cause, `new` the first frame after it. Returns the
         event.
 
-        Returns None if no answer is being generated: a verification of another answer, and a standing query alone, go
+        Returns None if no answer is being generated: a verification of another answer, and checks alone, go
         on. Later replies to a cancelled request are ignored.
         """
         request = self.request
@@ -455,22 +508,22 @@ class RequestTracker:
             return []
         request.text += delta.text
         request.first_text_ns = request.first_text_ns or now_ns
+        if self._options.schema is not None:
+            return []  # a part of it is no JSON, and the whole of it may not fit
         may_repeat = request.previous is not None and request.previous.text.startswith(request.text)
         return [] if may_repeat else request.emit_text()
 
     def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
-        """Process the result of the standing query. A repeated request is evaluated again, but reported once."""
+        """Process the results of the checks. A repeated request is evaluated again, but reported once."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
-        if self._options.standing_query is None:
-            raise TransportError("the answer server sent a yes/no result, and there is no standing query")
+        events = request.to_yes_no_events(reply, now_ns)
         feedback = _feedback_or_error(reply, received, request.packet)
         if not request.wants_answer:
             self.request = None
         reported, request.yes_no_reported = request.yes_no_reported, True
-        event = None if reported else request.to_yes_no_event(reply, self._options.standing_query, now_ns)
-        return [outcome for outcome in (event, feedback) if outcome is not None]
+        return [*([] if reported else events), *([] if feedback is None else [feedback])]
 
     def on_answer(self, reply: AnswerReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the complete answer. If it is to be verified, open a request with its whole frame."""
@@ -480,24 +533,36 @@ class RequestTracker:
         feedback = _feedback_or_error(reply, received, request.packet)
         self.request = None
         if request.verifies is not None:
-            check = request.to_shadow_event(reply)
+            check = request.to_shadow_event(reply, self._options.schema)
             error = feedback if isinstance(feedback, TransportError) else None
             return [outcome for outcome in (check, error) if outcome is not None]
         glance, costs = self._last_glance, self._glance_costs
         self._last_glance, self._glance_costs = None, GlanceCosts()
         answer = request.to_answer_event(reply, now_ns, costs)
-        point = self.history.compared(answer, request.previous, reply.same)
+        if answer.trigger == SIDE:
+            return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
+        point: Answer | AnswerUnchanged | AnswerInvalid = answer
+        if self._options.schema is not None:
+            point = fitted(answer, self._options.schema)
+            request.text = point.text
+        if isinstance(point, Answer):
+            point = self.history.compared(point, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
-        if point is answer and request.shadow is not None:
+        if isinstance(point, Answer) and request.shadow is not None:
             self._write_snapshot(request.shadow)
             self.request = AnswerRequest(
-                answer.answer, request.shadow, answer.trigger, verifies=answer, history=request.history
+                point.answer, request.shadow, point.trigger, verifies=point, history=request.history
             )
+        located: list[Event] = []
+        if isinstance(point, Answer) and GROUNDED.search(answer.text):
+            located = self._detections.read(answer, reply.extent, request.packet.grid)
         if self._options.journal is not None:
             usable = feedback if isinstance(feedback, Feedback) else None
             kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-            self._options.journal.append(point, usable, kept)
-        outcomes: list[Outcome | TransportError] = [*(request.emit_text() if point is answer else []), point]
+            found = next((event for event in located if isinstance(event, Detections)), None)
+            self._options.journal.append(point, usable, kept, found)
+        shown = request.emit_text() if isinstance(point, Answer) else []
+        outcomes: list[Outcome | TransportError] = [*shown, point, *located]
         return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
@@ -532,6 +597,16 @@ class RequestTracker:
         if number == self._cancelled_number:
             return None
         raise TransportError(f"the answer server refers to answer {number}, which was not asked for")
+
+
+def fitted(answer: Answer, schema: AnswerSchema) -> Answer | AnswerInvalid:
+    """Return an answer with its fields, and its text for people; AnswerInvalid if it does not fit the schema."""
+    try:
+        fields = schema.fields_of(answer.text)
+    except ValueError as error:
+        reason = cut_to(printable(str(error)), REASON_CHARS_MAX)
+        return AnswerInvalid(**structs.asdict(structs.replace(answer, text="")), reason=reason)
+    return structs.replace(answer, text=schema.readable(fields), fields=fields)
 
 
 def _feedback_or_error(

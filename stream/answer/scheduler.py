@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.model import doubt_about
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
-from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, StandingQuery, StandingQueryOptions
+from stream.answer.side import RUN_OVER, SIDE, SideQuestions
+from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Event, Notice, QueryChanged, YesNoResult
+from stream.events import Event, Notice, QueryChanged, SideRefused, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
 from stream.untrusted import GLANCES_A_TURN_MAX
@@ -40,7 +41,12 @@ NO_MEMORY = (
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
-WATCHES_ONLY = "this run has only a standing query; give -q beside --until to ask other questions"
+NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
+
+WATCHES_ONLY = "this run has only watches; give -q beside them to ask other questions"
+
+BESIDE = "beside"
+"""Trigger of a check that was not due, and is made with another watch's packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,9 @@ class SchedulePolicy:
     the world of a model of drawn scenes. `shadow_every`: one of this many answers is verified by another about the
     whole frame. `cancel_on_cut`: a cut cancels the answer that is being generated; without effect in lockstep.
     `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
-    model keeps, if it keeps any; `memory_required`: report a model that keeps none.
+    model keeps, if it keeps any; `memory_required`: report a model that keeps none. `watches`: standing questions,
+    `watches_only`: nothing else is asked; `matches`: the number of matches before this process. `wall_s`: returns the
+    Unix time that schedules count; None if they do not.
     """
 
     triggers: AnswerTriggerOptions
@@ -61,7 +69,10 @@ class SchedulePolicy:
     source_is_drawn: bool
     silence_limit_s: float
     connect_limit_s: float | None = None
-    standing_query: StandingQueryOptions | None = None
+    watches: tuple[WatchRules, ...] = ()
+    watches_only: bool = False
+    matches: int = 0
+    wall_s: Callable[[], float] | None = None
     shadow_every: int | None = None
     cancel_on_cut: bool = False
     glances: bool = False
@@ -71,15 +82,16 @@ class SchedulePolicy:
     @property
     def follows_change(self) -> bool:
         """True if the amount of change makes an answer or a check due."""
-        standing = self.standing_query
-        return self.triggers.on_change is not None or (standing is not None and standing.triggers.on_change is not None)
+        return self.triggers.on_change is not None or any(
+            watch.triggers.on_change is not None for watch in self.watches
+        )
 
 
 class AnswerObserver(Protocol):
     """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances."""
 
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
-        """A query is in force; its model may have changed."""
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """A query is in force, beside `others` of watches; its model may have changed."""
         ...
 
     def on_feedback(self, feedback: Feedback) -> None:
@@ -111,7 +123,7 @@ class AnswerObserver(Protocol):
         ...
 
     def on_yes_no(self) -> None:
-        """The standing query is evaluated with the newest frame."""
+        """Watches are evaluated with the newest frame."""
         ...
 
     def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
@@ -157,8 +169,9 @@ class AnswerScheduler:
         self._observer = observer
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
-        self._standing = None if policy.standing_query is None else StandingQuery(policy.standing_query)
-        self._answers_queries = policy.standing_query is None or not policy.standing_query.only_query
+        self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
+        self._sides = SideQuestions()
+        self._answers_queries = not policy.watches_only
         self._lost_answers = self._answers = 0
         self._glances = self._stale_glances = 0
         self._model_known = self._finishing = False
@@ -235,9 +248,12 @@ class AnswerScheduler:
             self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
         if self._answers_queries:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
-        if self._standing is not None:
-            self._standing.triggers.observe(time_ns, change=change_since_look, cut=cut, discontinuity=discontinuity)
+        if self._watches:
+            at = stamp.frame_index, stamp.media_ns / NS_PER_S
+            matches = self._watches.observe(time_ns, at, change=change_since_look, cut=cut, discontinuity=discontinuity)
+            self._emit_results(matches)
         if self._policy.lockstep:
+            self._finish_side_questions()
             self._ask_and_wait()
         else:
             self.ask_if_due()
@@ -253,10 +269,11 @@ class AnswerScheduler:
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
         self._finishing = True
+        self._emit(self._sides.finish())
+        self._finish_side_questions()
         if last_answer:
             self._triggers.finish()
-            if self._standing is not None:
-                self._standing.triggers.finish()
+            self._watches.finish()
             self._ask_and_wait()
         self._wait_for(lambda: not self.client.busy)
         self.client.leave()
@@ -267,7 +284,9 @@ class AnswerScheduler:
         self._control.check()
         client = self.client
         query = self._control.take_query()
-        if query is not None and self._answers_queries:
+        if query is not None and self._answers_queries and self._sides.holds:
+            self._sides.change_own(query)
+        elif query is not None and self._answers_queries:
             client.set_query(query)
         elif query is not None:
             self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
@@ -275,9 +294,11 @@ class AnswerScheduler:
             self.connection.set_servers(servers)
         for outcome in self.connection.exchange(timeout_ms):
             self._take(outcome)
-        if self._standing is not None and client.requests.lost_answers > self._lost_answers:
-            self._standing.triggers.retry()
+        if client.requests.lost_answers > self._lost_answers:
+            self._watches.retry()
+            self._emit(self._sides.lose())
         self._lost_answers = client.requests.lost_answers
+        self._ask_aside()
 
     def check_timeout(self) -> None:
         """Give up an answer server that is silent for too long. Raises StageDied if it has no successor, and in
@@ -301,19 +322,41 @@ class AnswerScheduler:
             self._observer.on_feedback(outcome)
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
-        elif self._standing is not None and isinstance(outcome, YesNoResult):
-            for event in self._standing.update(outcome):
-                self._observer.on_event(event)
-                if self._standing.is_finished(event):
-                    self._control.end(FOUND)
+        elif isinstance(outcome, YesNoResult):
+            self._emit_results(self._watches.update(outcome))
         else:
-            self._observer.on_event(outcome)
+            aside = self._sides.events_of(outcome)
+            self._emit([outcome] if aside is None else aside)
+
+    def _emit(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._observer.on_event(event)
+
+    def _ask_aside(self) -> None:
+        """Take new side questions, and set the query of the next one, or the run's own again, if nothing is in
+        flight."""
+        for question in self._control.take_side_questions():
+            if self._finishing or self._options.journal is not None:
+                reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
+                self._emit([SideRefused(question=question.number, error=reason)])
+            else:
+                self._emit(self._sides.add(question))
+        if self.client.ready and not self.client.busy and (query := self._sides.next_query(self._query)) is not None:
+            self.client.set_query(query)
+
+    def _emit_results(self, events: Sequence[Event]) -> None:
+        """Emit the events of watches, one of which may end the run."""
+        for event in events:
+            self._observer.on_event(event)
+            if self._watches.ends_run(event):
+                self._control.end(FOUND)
 
     @property
     def _due(self) -> bool:
-        """True if an answer or an evaluation of the standing query is due."""
-        standing = self._standing is not None and self._standing.triggers.due is not None
-        return standing or self._triggers.due is not None
+        """True if an answer or a check of a watch is due."""
+        if self._sides.holds:
+            return self._sides.due
+        return self._watches.due or self._triggers.due is not None
 
     def _on_query(self, embedding: QueryEmbedding) -> None:
         """Note the query that is in force from now on, and its model, which may be another one: an answer is due at
@@ -323,10 +366,14 @@ class AnswerScheduler:
         """
         hello = self.client.hello
         assert hello is not None
-        self._check_standing_query(hello)
-        self._observer.on_model(hello, embedding)
+        self._check_watches(hello)
+        others = (watch.embedding for watch in self.client.watches.values())
+        self._observer.on_model(hello, embedding, *(one for one in others if one.text != embedding.text))
+        aside = self._sides.accept(embedding.text)
         if self._model_known:
-            if embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
+            if aside:
+                pass
+            elif embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
                 self._triggers.ask()
         else:
             self._report_model(hello)
@@ -351,25 +398,25 @@ class AnswerScheduler:
             self._observer.on_glance(glance)
 
     def _cancel_stale_answer(self, new: FrameStamp, by: str) -> None:
-        """Cancel the answer about frames before `new`; a standing query that was evaluated with it is due again."""
+        """Cancel the answer about frames before `new`; watches that were evaluated with it are due again."""
         event = self.client.cancel_answer(new, by)
         if event is None:
             return
         self.connection.flush()
-        self._observer.on_event(event)
-        if self._standing is not None:
-            self._standing.triggers.retry()
+        if event.trigger == SIDE:
+            self._sides.send_again()
+        else:
+            self._observer.on_event(event)
+        self._watches.retry()
 
-    def _check_standing_query(self, hello: ServerHello) -> None:
-        """Raise ConfigError if the model cannot evaluate the standing query; if forced, all results get a warning."""
-        if self._standing is None:
-            return
-        doubt = doubt_about(
-            hello.model_id, hello.known_world, hello.unseen_words, knows_source=self._policy.source_is_drawn
-        )
-        if doubt is not None and not self._standing.options.force:
-            raise ConfigError(doubt.refusal)
-        self._standing.warning = None if doubt is None else doubt.warning
+    def _check_watches(self, hello: ServerHello) -> None:
+        """Raise ConfigError if the model cannot evaluate a watch; if forced, all of its results get a warning."""
+        for watch in self._watches:
+            unseen = self.client.watches[watch.options.question].unseen_words
+            doubt = doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._policy.source_is_drawn)
+            if doubt is not None and not watch.options.force:
+                raise ConfigError(doubt.refusal)
+            watch.warning = None if doubt is None else doubt.warning
 
     def _has_turn(self) -> bool:
         self.client.request_turn(self._clock.now_ns())
@@ -393,6 +440,16 @@ class AnswerScheduler:
             if self.client.may_send:
                 self._send_packet()
         self._wait_for(lambda: not self.client.busy)
+
+    def _finish_side_questions(self) -> None:
+        """Wait for the answers to side questions, and for the run's own query to be in force again."""
+        while self._sides.holds:
+            self._wait_for(lambda: self._sides.due or not self._sides.holds)
+            if not self._sides.due:
+                return
+            self._ask_and_wait()
+            if self._sides.due:  # its frame is gone
+                return
 
     def _glance_and_wait(self) -> None:
         """Glance if that is due, or recall the glance from the journal, and wait for the result."""
@@ -428,23 +485,26 @@ class AnswerScheduler:
         if packet is None:
             return
         self._glances = 0
-        wants_answer = self._triggers.due is not None
-        trigger: str = self._triggers.fire() if wants_answer else ""
-        yes_no_trigger: str = ""
-        if self._standing is not None:
-            yes_no_trigger = self._standing.triggers.fire() or trigger
+        aside = self._sides.due
+        wants_answer = aside or self._triggers.due is not None
+        trigger: str = SIDE if aside else self._triggers.fire() if wants_answer else ""
+        checks = self._watches.fire(trigger or BESIDE)
+        if checks:
             self._observer.on_yes_no()
-        shadow = self._observer.make_full_packet() if wants_answer and self._shadow_due() else None
+        answers_own = wants_answer and not aside
+        shadow = self._observer.make_full_packet() if answers_own and self._shadow_due() else None
         self.client.send_request(
             packet,
             trigger,
             self._clock.now_ns(),
             wants_answer=wants_answer,
-            yes_no_trigger=yes_no_trigger,
+            checks=checks,
             shadow=shadow,
         )
         self.connection.flush()  # before the observer's work, which may take milliseconds
-        if wants_answer or not self._answers_queries:
+        if aside:
+            self._sides.send()
+        elif wants_answer or not self._answers_queries:
             self._observer.on_asked()
 
     def _shadow_due(self) -> bool:

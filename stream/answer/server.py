@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
-from arr_coc.types import NS_PER_S, FramePacket, TokenPacket
-from stream.answer.admission import ServerOptions, check_admission, server_hello
+from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
+from stream.answer.admission import ServerOptions, check_admission, named_words, server_hello
 from stream.answer.memory import remember
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
@@ -27,6 +28,7 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
+    CheckScore,
     Connect,
     Disconnect,
     ErrorReply,
@@ -44,6 +46,7 @@ from stream.protocol.messages import (
     TurnExpired,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
     YesNoReply,
 )
 from stream.transport import Client, Envelope, Transport
@@ -211,6 +214,9 @@ class AnswerServer:
             self._refuse(client, error)
             self._log_failure(error)
             return
+        if not set(message.checks) <= set(state.watches) or len(set(message.checks)) < len(message.checks):
+            self._refuse(client, TransportError("a packet asks for the check of a watch that its client does not have"))
+            return
         self._clients.turn_used(client)
         previous = message.previous
         if previous is not None and previous.query != state.query:
@@ -221,10 +227,11 @@ class AnswerServer:
                 message.answer,
                 packet,
                 state.query,
-                state.standing_query,
+                message.checks,
                 message.wants_answer,
                 message.history,
                 previous,
+                None if message.free_text else state.schema,
             )
         )
 
@@ -341,19 +348,23 @@ class AnswerServer:
         """Admit a client, or report why not."""
         if self._draining:
             return  # it looks for another server once this one is gone
-        standing_query = message.standing_query
         try:
             check_admission(message, self._options, self._clients)
             accepted = self._accept_query(message.query)
-            unseen_words = () if standing_query is None else self._model.check_standing_query(standing_query)
+            watches = [self._accept_watch(watch) for watch in dict.fromkeys(message.watches)]
+            schema = None if message.schema is None else AnswerSchema.parse(message.schema)
+            if schema is not None:
+                self._model.check_schema(schema)
         except Exception as error:
             self._note_unexpected(error)
             self._send(client, _error_reply(error))
             self._drop_client(client)
             return
-        self._clients.add(client, message.query, standing_query)
+        self._clients.add(client, message.query, message.watches, schema)
         refused = self._packets.refused_pixels(message, self._model)
-        if self._send(client, server_hello(self._model, self._provenance, unseen_words, refused)):
+        if self._send(client, server_hello(self._model, self._provenance, refused)):
+            for watch in watches:
+                self._send(client, *watch)
             self._send(client, *accepted)
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
@@ -378,13 +389,19 @@ class AnswerServer:
 
     def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
         """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-        embedding = self._model.embed_query(query)
-        if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
-            raise ContextLengthError(
-                f"the question has {counted(len(embedding.tokens), 'token')}, more than the server can send; ask a "
-                "shorter one"
-            )
+        embedding = _embedded(self._model, query)
         message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
+        return message, [embedding.tokens]
+
+    def _accept_watch(self, query: str) -> tuple[WatchAccepted, Arrays]:
+        """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
+        embedding, unseen = _embedded(self._model, query), self._model.check_watch(query)
+        message = WatchAccepted(
+            query=query,
+            model_id=embedding.model_id,
+            unseen_words=named_words(unseen),
+            arrays=specs_of(embedding.tokens),
+        )
         return message, [embedding.tokens]
 
     def _drop_client(self, client: Client) -> None:
@@ -400,11 +417,11 @@ class AnswerServer:
             self._drop_client(client)
         return sent
 
-    def on_score(self, request: ClientRequest, score: tuple[float, float], stats: AnswerStats) -> None:
-        """Reply with the result of the standing query."""
-        self._statistics.checked(stats.tokens_used)
-        with_feedback = request.standing_query == request.query
-        self._send(request.client, *_yes_no_reply(request.number, score, stats, with_feedback=with_feedback))
+    def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
+        """Reply with the results of the checks."""
+        self._statistics.checked(stats.tokens_used, len(scores))
+        with_feedback = not request.wants_answer
+        self._send(request.client, *_yes_no_reply(request.number, scores, stats, with_feedback=with_feedback))
 
     def on_piece(self, request: ClientRequest, piece: str) -> None:
         """Reply with a piece of an answer."""
@@ -452,6 +469,17 @@ class AnswerServer:
                 received = self._link.receive()
 
 
+def _embedded(model: AnswerModel, query: str) -> QueryEmbedding:
+    """Return a query's embedding. Raises ContextLengthError if it is too long, or more than a server can send."""
+    embedding = model.embed_query(query)
+    if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
+        raise ContextLengthError(
+            f"the question has {counted(len(embedding.tokens), 'token')}, more than the server can send; ask a "
+            "shorter one"
+        )
+    return embedding
+
+
 def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:
     """Return the message of an answer that has ended, and the arrays of its feedback."""
     arrays = feedback_arrays(stats.feedback)
@@ -473,6 +501,7 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
         appended_tokens=stats.appended_tokens,
         memory_tokens=stats.memory_tokens,
         same=stats.same,
+        extent=stats.extent,
         notice=cut_to(stats.notice, REASON_CHARS_MAX),
         feedback_stamp=None if stats.feedback is None else stats.feedback.stamp,
         arrays=specs_of(*arrays),
@@ -481,16 +510,14 @@ def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tupl
 
 
 def _yes_no_reply(
-    number: int, score: tuple[float, float], stats: AnswerStats, *, with_feedback: bool
+    number: int, scores: Sequence[tuple[float, float]], stats: AnswerStats, *, with_feedback: bool
 ) -> tuple[YesNoReply, Arrays]:
-    """Return the message of a standing query's result, and the arrays of its feedback if that is included."""
+    """Return the message of the results of checks, and the arrays of their feedback if that is included."""
     feedback = stats.feedback if with_feedback else None
     arrays = feedback_arrays(feedback)
-    yes, certain = score
     message = YesNoReply(
         answer=number,
-        yes=yes,
-        certain=certain,
+        scores=tuple(CheckScore(*score) for score in scores),
         tokens_used=stats.tokens_used,
         encode_ms=stats.encode_ms,
         prefill_ms=stats.prefill_ms,

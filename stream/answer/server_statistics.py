@@ -29,7 +29,7 @@ WAITS_KEPT = 4096
 
 @dataclass(slots=True)
 class ServerTotals:
-    """Counts since the start. `answers`: complete answers; `checks`: evaluations of standing queries; `failed`: turns
+    """Counts since the start. `answers`: complete answers; `checks`: evaluations of watches; `failed`: turns
     without a result; tokens are those of answers; `evictions`: groups of pictures dropped because another client got
     their slot; `busy_ns`: time in which at least one turn was served."""
 
@@ -143,10 +143,10 @@ class ServerStatistics:
             self._totals.text_tokens += text_tokens
             self._totals.visual_tokens += visual_tokens
 
-    def checked(self, visual_tokens: int) -> None:
-        """Count an evaluation of a standing query."""
+    def checked(self, visual_tokens: int, watches: int) -> None:
+        """Count the evaluation of a frame's watches."""
         with self._lock:
-            self._totals.checks += 1
+            self._totals.checks += watches
             self._totals.visual_tokens += visual_tokens
 
     def glanced(self, visual_tokens: int) -> None:

@@ -1,14 +1,17 @@
-"""Triggers of answers, and of evaluations of a standing query. Pure logic; times are arguments."""
+"""Triggers of answers; watches: when to evaluate them, their verdicts, and their matches. Pure logic; times are
+arguments."""
 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from msgspec.structs import replace
 
-from stream.events import Event, Notice, VerdictChanged, YesNoResult
+from stream.events import Event, Match, Notice, VerdictChanged, YesNoResult
+from stream.options.schedule import Schedule
 
 TriggerReason = Literal["start", "asked", "cut", "discontinuity", "change", "every", "end"]
 YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every", "end"]
@@ -16,12 +19,6 @@ YesNoReason = Literal["start", "cut", "discontinuity", "again", "change", "every
 _URGENCY: dict[TriggerReason, int] = {
     "start": 5, "asked": 4, "cut": 3, "discontinuity": 3, "change": 2, "every": 1, "end": 0,
 }  # fmt: skip
-
-QUERY_CHARS_SHOWN = 60
-"""Length to which a query is cut in a notice."""
-
-NO_YES_OR_NO = "no-yes-or-no"
-"""Code of the notice that the model answers a standing query with neither yes nor no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ class AnswerTriggers:
 
 @dataclass(frozen=True, slots=True)
 class YesNoTriggerOptions:
-    """Options of a standing query's evaluations: after `every_ns` at the latest, and no two closer than `least_ns`
+    """Options of a watch's evaluations: after `every_ns` at the latest, and no two closer than `least_ns`
     except at a cut.
 
     `on_change` is a share of the relevance, in (0, 1]. `on_cut` as in AnswerTriggerOptions. None or false is off.
@@ -141,7 +138,7 @@ class YesNoTriggerOptions:
 
 
 class YesNoTriggers:
-    """Triggers of a standing query: decides frame by frame whether an evaluation is due.
+    """Triggers of a watch: decides frame by frame whether an evaluation is due.
 
     `observe` takes each frame; `fire` notes that one was sent. An evaluation that is due waits for the answer server
     and then uses the newest frame, so evaluations do not queue.
@@ -169,6 +166,10 @@ class YesNoTriggers:
             self._due = "cut" if cut else "discontinuity"
         elif self._due is None:
             self._due = self._new_reason(time_ns, change)
+
+    def restart(self) -> None:
+        """Begin anew: the next frame is evaluated."""
+        self._due, self._retry, self._fired_ns = None, False, None
 
     def retry(self) -> None:
         """Make another evaluation due as soon as `least_ns` allows: the last result was lost or not sure."""
@@ -198,6 +199,13 @@ class YesNoTriggers:
         return "every" if options.every_ns is not None and waited_ns >= options.every_ns else None
 
 
+QUERY_CHARS_SHOWN = 60
+"""Length to which a query is cut in a notice."""
+
+NO_YES_OR_NO = "no-yes-or-no"
+"""Code of the notice that the model answers a watch's question with neither yes nor no."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
     """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and between
@@ -214,7 +222,7 @@ class VerdictThresholds:
 
 
 class DebouncedVerdict:
-    """Verdict on a standing query, which noise does not change.
+    """Verdict on a standing question, which noise does not change.
 
     `verdict` is yes, no, or None before the first.
     """
@@ -246,6 +254,10 @@ class DebouncedVerdict:
         before, self.verdict, self._unconfirmed = self.verdict, new, None
         return new or before is not None
 
+    def forget(self) -> None:
+        """Set the verdict to unknown."""
+        self.verdict = self._unconfirmed = None
+
     def _decide(self, yes: float) -> bool | None:
         if yes >= self._thresholds.yes_above:
             return True
@@ -253,46 +265,87 @@ class DebouncedVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingQueryOptions:
-    """Options of a standing query.
+class WatchState:
+    """State of a watch that outlives a process: its `verdict`; since when that is yes (None unless it is), whether that
+    yes has had its match, and when the last match was, in nanoseconds as of capture."""
 
-    `only_query`: nothing else is asked. `stop_on_yes`: the run ends once the verdict has changed to yes.
-    `initial_verdict`: the verdict of the run that this one continues. `force`: also with a model whose yes means
-    nothing for this source.
-    """
+    verdict: bool | None = None
+    yes_since_ns: int | None = None
+    matched: bool = False
+    last_match_ns: int | None = None
 
-    query: str
-    triggers: YesNoTriggerOptions
-    thresholds: VerdictThresholds
-    only_query: bool
-    stop_on_yes: bool
-    initial_verdict: bool | None = None
+
+@dataclass(frozen=True, slots=True)
+class WatchRules:
+    """Options of a watch. `hold_ns`, `cooldown_ns` and `schedule` decide which yes is a match; `ends_run`: the run ends
+    with it. `force`: also with a model whose yes means nothing for this source. `state`: that of the run that this one
+    continues."""
+
+    name: str
+    question: str
+    triggers: YesNoTriggerOptions = field(default_factory=YesNoTriggerOptions)
+    thresholds: VerdictThresholds = field(default_factory=VerdictThresholds)
+    hold_ns: int = 0
+    cooldown_ns: int = 0
+    schedule: Schedule | None = None
+    ends_run: bool = False
     force: bool = False
+    state: WatchState = field(default_factory=WatchState)
 
 
-class StandingQuery:
-    """Query that is evaluated repeatedly with yes or no; makes events of the results.
+class Watch:
+    """A standing question that is evaluated repeatedly with yes or no; makes events of the results.
 
-    `warning`: text beside all of them; None for none.
+    `warning`: text beside all of them; None for none. `active`: the schedule has begun, and not ended.
     """
 
-    def __init__(self, options: StandingQueryOptions) -> None:
+    def __init__(self, options: WatchRules) -> None:
         self.options = options
         self.triggers = YesNoTriggers(options.triggers)
-        self._verdict = DebouncedVerdict(options.thresholds, options.initial_verdict)
-        self._off_topic_reported = False
+        self.active = True
         self.warning: str | None = None
+        self._verdict = DebouncedVerdict(options.thresholds, options.state.verdict)
+        self._yes_since_ns = options.state.yes_since_ns
+        self._matched = options.state.matched
+        self._last_match_ns = options.state.last_match_ns
+        self._last: YesNoResult | None = None
+        self._off_topic_reported = False
 
-    def update(self, result: YesNoResult) -> list[Event]:
-        """Return the result with the verdict after it, and the events that follow from it."""
+    @property
+    def due(self) -> bool:
+        """True if an evaluation is due."""
+        return self.active and self.triggers.due is not None
+
+    def on_schedule(self, unix_s: float) -> None:
+        """Note the time of day. What was known before the schedule's end is unknown when it begins again."""
+        schedule = self.options.schedule
+        active = schedule is None or schedule.contains(unix_s)
+        if active and not self.active:
+            self.triggers.restart()
+        elif not active and self.active:
+            self._verdict.forget()
+            self._yes_since_ns, self._matched, self._last = None, False, None
+        self.active = active
+
+    def update(self, result: YesNoResult, time_ns: int) -> list[Event]:
+        """Return the result with the verdict after it, and the events that follow from it, without the match.
+
+        `time_ns` is the time of its frame.
+        """
         changed = self._verdict.update(result.yes, result.certain)
         if self._verdict.pending:
             self.triggers.retry()
         verdict = None if self._verdict.verdict is None else _word(self._verdict.verdict)
+        self._last = result
+        if not self._verdict.verdict:
+            self._yes_since_ns, self._matched = None, False
+        elif self._yes_since_ns is None:
+            self._yes_since_ns = time_ns
         events: list[Event] = [replace(result, holds=verdict, warning=self.warning)]
         if changed and verdict is not None:
             events.append(
                 VerdictChanged(
+                    watch=result.watch,
                     frame_index=result.frame_index,
                     pts_s=result.pts_s,
                     question=result.question,
@@ -307,9 +360,128 @@ class StandingQuery:
             events.append(Notice(code=NO_YES_OR_NO, message=_off_topic_text(result)))
         return events
 
-    def is_finished(self, event: Event) -> bool:
+    def match(self, time_ns: int, number: int, at: tuple[int, float]) -> Match | None:
+        """Return the match that has become due by `time_ns`, as match `number`, at frame index and media time `at`.
+
+        One yes is at most one match: a yes in the cooldown is none. A yes that is in doubt waits.
+        """
+        options, since_ns, last = self.options, self._yes_since_ns, self._last
+        if since_ns is None or last is None or self._matched or self._verdict.pending or not self.active:
+            return None
+        if time_ns < since_ns:
+            self._yes_since_ns = since_ns = time_ns  # time went back: the wait counts from here
+        if time_ns - since_ns < options.hold_ns:
+            return None
+        self._matched = True
+        before_ns = self._last_match_ns
+        if before_ns is not None and 0 <= time_ns - before_ns < options.cooldown_ns:
+            return None
+        self._last_match_ns = time_ns
+        return Match(
+            match=number,
+            watch=options.name,
+            frame_index=at[0],
+            pts_s=at[1],
+            question=options.question,
+            yes=last.yes,
+            certain=last.certain,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStates:
+    """States of the watches of a run by name, and the number of its matches so far."""
+
+    by_name: dict[str, WatchState] = field(default_factory=dict)
+    matches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Question of a watch to be evaluated with a packet, and why."""
+
+    watch: str
+    question: str
+    trigger: str
+
+
+class WatchList:
+    """The watches of a run, which share its frames and packets: what is due, and the events that follow from results.
+
+    `wall_s`: returns Unix time; None if schedules do not count, because the source is not live. `matches`: the number
+    of matches so far.
+    """
+
+    def __init__(
+        self, options: Sequence[WatchRules], wall_s: Callable[[], float] | None = None, matches: int = 0
+    ) -> None:
+        self._watches = {one.name: Watch(one) for one in options}
+        scheduled = wall_s is not None and any(one.schedule is not None for one in options)
+        self._wall_s = wall_s if scheduled else None
+        self._fired_ns = 0
+        self._time_ns = 0
+        self.matches = matches
+
+    def __iter__(self) -> Iterator[Watch]:
+        return iter(self._watches.values())
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @property
+    def due(self) -> bool:
+        """True if an evaluation is due."""
+        return any(watch.due for watch in self._watches.values())
+
+    def observe(
+        self, time_ns: int, at: tuple[int, float], *, change: float, cut: bool = False, discontinuity: bool = False
+    ) -> list[Event]:
+        """Process the next frame, of frame index and media time `at`; `change` is the relevance-weighted change since
+        the last evaluation. Returns the matches that are due with it."""
+        self._time_ns = time_ns
+        unix_s = None if self._wall_s is None else self._wall_s()
+        events = []
+        for watch in self._watches.values():
+            if unix_s is not None:
+                watch.on_schedule(unix_s)
+            watch.triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
+            events += self._match(watch, time_ns, at)
+        return events
+
+    def retry(self) -> None:
+        """Make another evaluation due: the last result was lost."""
+        for watch in self._watches.values():
+            watch.triggers.retry()
+
+    def finish(self) -> None:
+        """Note the end of frames: the last one observed is evaluated unless it has been."""
+        for watch in self._watches.values():
+            watch.triggers.finish()
+
+    def fire(self, otherwise: str) -> tuple[Check, ...]:
+        """Note that the last observed frame is evaluated; return the questions of all watches in their schedules, with
+        their triggers, or `otherwise` for one that was not due."""
+        self._fired_ns = self._time_ns
+        return tuple(
+            Check(watch.options.name, watch.options.question, watch.triggers.fire() or otherwise)
+            for watch in self._watches.values()
+            if watch.active
+        )
+
+    def update(self, result: YesNoResult) -> list[Event]:
+        """Return the result with the verdict after it, and the events that follow from it."""
+        watch = self._watches[result.watch]
+        events = watch.update(result, self._fired_ns)
+        return [*events, *self._match(watch, self._fired_ns, (result.frame_index, result.pts_s))]
+
+    def ends_run(self, event: Event) -> bool:
         """Return whether the run ends with this event."""
-        return self.options.stop_on_yes and isinstance(event, VerdictChanged) and event.to == _word(True)
+        return isinstance(event, Match) and self._watches[event.watch].options.ends_run
+
+    def _match(self, watch: Watch, time_ns: int, at: tuple[int, float]) -> list[Event]:
+        match = watch.match(time_ns, self.matches + 1, at)
+        self.matches += match is not None
+        return [] if match is None else [match]
 
 
 def _word(verdict: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import NS_PER_S
 from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
 from stream.answer.server_statistics import ServerStatistics
@@ -37,14 +38,15 @@ GATHER_MS = 1
 
 @dataclass(slots=True)
 class ClientState:
-    """State of one client: its query, and its standing query, if any.
+    """State of one client: its query, the questions of its watches, and the schema of its answers.
 
     `penalty` rises with every turn that expired, and falls with those that were used.
     """
 
     query: str
-    standing_query: str | None = None
+    watches: tuple[str, ...] = ()
     penalty: int = 0
+    schema: AnswerSchema | None = None
 
 
 class ClientTable:
@@ -70,10 +72,10 @@ class ClientTable:
         """True if no other client may connect."""
         return len(self._clients) >= CLIENTS_MAX
 
-    def add(self, client: bytes, query: str, standing_query: str | None = None) -> None:
-        """Add a client, or replace the queries of one that is known."""
+    def add(self, client: bytes, query: str, watches: tuple[str, ...] = (), schema: AnswerSchema | None = None) -> None:
+        """Add a client, or replace the queries and the schema of one that is known."""
         known = self._clients.get(client)
-        self._clients[client] = ClientState(query, standing_query, 0 if known is None else known.penalty)
+        self._clients[client] = ClientState(query, watches, 0 if known is None else known.penalty, schema)
         self._statistics.clients_are(len(self._clients))
 
     def get(self, client: bytes) -> ClientState | None:
@@ -142,7 +144,7 @@ class Turn:
 class ClientRequest:
     """Request that is being answered: its number, its packet, the questions about it, and its answer so far.
 
-    `standing_query`, if any, is evaluated first. `history` and `previous` as in ClientQuestion. `began_ns`: when the
+    `checks`, if any, are evaluated first. `history`, `previous` and `schema` as in ClientQuestion. `began_ns`: when the
     server began to serve it.
     """
 
@@ -150,26 +152,29 @@ class ClientRequest:
     number: int
     packet: Packet
     query: str
-    standing_query: str | None
+    checks: tuple[str, ...]
     wants_answer: bool
     history: History = ()
     previous: PreviousAnswer | None = None
+    schema: AnswerSchema | None = None
     began_ns: int = 0
     pieces: list[str] = field(default_factory=list)
     chars: int = 0
 
     def next_question(self) -> ClientQuestion:
         """Return the next question."""
-        if self.standing_query is not None:
-            return ClientQuestion(self.client, self.packet, self.standing_query, yes_no=True)
-        return ClientQuestion(self.client, self.packet, self.query, history=self.history, previous=self.previous)
+        if self.checks:
+            return ClientQuestion(self.client, self.packet, self.checks[0], checks=self.checks)
+        return ClientQuestion(
+            self.client, self.packet, self.query, history=self.history, previous=self.previous, schema=self.schema
+        )
 
 
 class Replies(Protocol):
     """Receiver of the results of requests: the server, which sends them on."""
 
-    def on_score(self, request: ClientRequest, score: tuple[float, float], stats: AnswerStats) -> None:
-        """The standing query was evaluated."""
+    def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
+        """The checks were evaluated."""
         ...
 
     def on_piece(self, request: ClientRequest, piece: str) -> None:
@@ -302,15 +307,15 @@ class SlotScheduler:
             self._replies.on_failure(request, question.error)
             return
         assert question.stats is not None
-        if question.score is None:
+        if not question.checks:
             self.release(request.client)
             self._replies.on_answer(request, question.stats)
             return
-        self._replies.on_score(request, question.score, question.stats)
+        self._replies.on_scores(request, question.scores, question.stats)
         if self._serving.get(request.client) is not request:
             return
         if request.wants_answer:
-            request.standing_query = None
+            request.checks = ()
             self._new.append(request)
         else:
             self.release(request.client)

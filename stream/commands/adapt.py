@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from stream.commands.options import GivenOptions, parse_count, parse_duration, takes_options, text_option
+from stream.commands.options import GivenOptions, parse_count, takes_options, text_option
 from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError, SourceError
+from stream.options.durations import parse_duration
 
 FRAMES, STEPS, MAX_TILES, SEED = 160, 1500, 1024, 1
 SCORERS = ("cross", "film")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream.commands.options import GivenOptions, parse_count, parse_duration, takes_options
+from stream.commands.options import GivenOptions, parse_count, takes_options
 from stream.commands.outcome import INTERRUPTED, report_note
 from stream.errors import ConfigError
+from stream.options.durations import parse_duration
 
 if TYPE_CHECKING:
     from stream.bench.measure import BenchPlan, BenchResult
@@ -79,8 +80,8 @@ def bench(
     With --against or --against-set: compare two configurations, run by run.
     """
     from stream.commands.run import also_written, check_run, report_written
-    from stream.sinks.checks import output_files
     from stream.sinks.output_file import OutputFile, check_distinct
+    from stream.sinks.types import output_files
 
     configs = _configurations(options, source, against or (), against_set or ())
     # two configurations are compared by several runs of each, unless --runs says otherwise

@@ -45,7 +45,7 @@ def caption(
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     if source and len(source) > 1:
         return run_each(configs_of(config, source), lambda one, shared: _captioned(one, shared, resume=resume))
-    return exit_status(_captioned(config, resume=resume), watching=config.answer.until.question is not None)
+    return exit_status(_captioned(config, resume=resume), watching=bool(config.watch))
 
 
 def _captioned(config: Config, shared: AnswerService | None = None, *, resume: bool) -> Summary:

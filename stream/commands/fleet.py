@@ -162,13 +162,16 @@ def _of_camera(config: Config, name: str) -> Config:
     output = _placed(config.output, name)
     if output.mqtt is not None and output.mqtt_name is None:
         output = output.model_copy(update={"mqtt_name": _mqtt_name(name)})
+    if output.remember_camera is None:
+        output = output.model_copy(update={"remember_camera": name})
     if output.frame_id == OutputConfig().frame_id:
         output = output.model_copy(update={"frame_id": name})
     return config.model_copy(update={"output": output})
 
 
 def _placed(output: OutputConfig, name: str) -> OutputConfig:
-    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name."""
+    """Return outputs with the camera's name in the place of `{camera}`; a folder gets a file of that name, and
+    one for clips a folder."""
     from stream.commands.run import CAPTIONS, NAME
     from stream.config import is_bag
 
@@ -176,8 +179,10 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
         # placeholder in an output's name for the camera's name, beside that of several sources in turn
         return path.replace("{camera}", name).replace(NAME, name)
 
-    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record")}
+    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
     changed = {key: None if path is None else named(path) for key, path in alone.items()}
+    if (clips := output.clips) is not None:
+        changed["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
     paths = tuple(
         os.path.join(path, name + CAPTIONS)
         if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
@@ -247,9 +252,7 @@ def _status(cameras: Sequence[NamedCamera], outcomes: Sequence[CameraOutcome], *
     if refused or any(error is not None for error in errors):
         return FAILED
     statuses = [
-        INTERRUPTED
-        if outcome.summary is None
-        else exit_status(outcome.summary, watching=camera.config.answer.until.question is not None)
+        INTERRUPTED if outcome.summary is None else exit_status(outcome.summary, watching=bool(camera.config.watch))
         for camera, outcome in zip(cameras, outcomes, strict=True)
     ]
     return INTERRUPTED if INTERRUPTED in statuses else min(statuses)

@@ -14,7 +14,8 @@ BEHAVIOUR = "Behaviour"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Source": ("capture.",),
     "Question": (
-        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory.", "answer.until."),
+        *("answer.query", "answer.every_s", "answer.when", "answer.history", "answer.memory."),
+        *("watch", "until", "go_on", "force", "output.on_match"),
     ),
     "Tokens": (
         *("answer.allocator", "allocate.budget", "allocate.min_tokens", "allocate.max_tokens", "answer.target_ms"),
@@ -23,6 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Outputs": (
         *("folder", "json_path", "png_path"),
         *("output.paths", "output.timing", "output.heatmap", "output.why", "output.record", "output.overlay"),
+        *("output.clips", "output.clip_", "output.clips_"),
     ),
     "Page": ("output.web", "output.web_"),
     "Servers": ("ray", "answer.server", "answer.api.", "output.", "network."),
@@ -36,7 +38,7 @@ order, too. The first group that fits counts, so a new option has its group by i
 
 MOST_USED = {
     "caption": "query model api output every budget start duration heatmap resume",
-    "watch": "query model api output web every budget until for_time set",
+    "watch": "query model api output web every budget watch for_time set",
     "fleet": "query model api output every budget for_time metrics_port mqtt ray",
     "web": "query model api every budget any_source compare_model web_control web_token set",
     "bench": "runs limit against against_set json_path png_path query model budget set",
@@ -47,9 +49,10 @@ WITHOUT_GROUPS = {
     "adapt": "output model question boxes frames steps minutes max_tiles scorer seed resume device dtype log_json",
     "doctor": "model budget max_budget dtype memory memory_frames encode backend device streams as_json",
     "serve-answers": (
-        "model api allocator encode memory memory_frames max_tokens slots device dtype keys plain_tcp metrics_port "
-        "config set debug"
+        "model api allocator encode memory memory_frames max_tokens thinking slots device dtype cache_weights keys "
+        "plain_tcp metrics_port config set debug"
     ),
+    "recap": "since before camera model api device dtype as_json config set debug",
 }
 """Command → names of its options in the order of the help, if that is not in groups."""
 

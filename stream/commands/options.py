@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -16,28 +15,13 @@ import typer
 from arr_coc.resources import presets
 from stream.commands.help import group_of, rank_of
 from stream.errors import ConfigError
+from stream.options.durations import parse_duration
 from stream.options.option import RUN, Option
 from stream.options.table import OPTIONS
 
 if TYPE_CHECKING:
     from stream.config import Config
     from stream.config_loading import ConfigLayer
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|$)")
-
-
-def parse_duration(option: str, text: str) -> float:
-    """Read a duration above 0; a number alone is seconds. Raises ConfigError, which names the option."""
-    written = "".join(text.split()).lower()
-    seconds, at = 0.0, 0
-    while part := _PART.match(written, at):
-        seconds += float(part[1]) * _SECONDS[part[2] or "s"]
-        at = part.end()
-    if at < len(written) or not 0 < seconds < math.inf:
-        raise ConfigError(f"{option} needs a length of time above 0, such as 60s, 10m or 1h30m; got {text!r}")
-    return seconds
-
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:\.\d*)?)")
 
@@ -103,11 +87,40 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 SERVE = "serve-answers"
 
+WATCHING = " ".join(command for command in RUN.split() if command != "demo")
+
 SHARED: dict[str, tuple[Any, object, str]] = {
-    "config": (ConfigFiles, None, f"{RUN} {SERVE}"),
-    "set": (Assignments, None, f"{RUN} {SERVE}"),
+    "until": (
+        Annotated[
+            str | None,
+            text_option(
+                "--until",
+                metavar="QUESTION",
+                help="Also watch for this, and end when the answer is yes. [off]",
+            ),
+        ],
+        None,
+        WATCHING,
+    ),
+    "go_on": (
+        Annotated[bool, typer.Option("--go-on", help="With --until: continue after a yes, and report each change.")],
+        False,
+        WATCHING,
+    ),
+    "force": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--force", help="With --watch or --until: run even if the model was not made for this source."
+            ),
+        ],
+        False,
+        WATCHING,
+    ),
+    "config": (ConfigFiles, None, f"{RUN} {SERVE} recap"),
+    "set": (Assignments, None, f"{RUN} {SERVE} recap"),
     "log_json": (LogJson, False, RUN),
-    "debug": (Debug, False, f"{RUN} {SERVE} ask adapt"),
+    "debug": (Debug, False, f"{RUN} {SERVE} ask adapt recap"),
 }
 """Options without a key → declaration, default, and the commands that have them."""
 
@@ -146,21 +159,44 @@ class GivenOptions(Mapping[str, Any]):
 
     def configuration(self, base: Sequence[ConfigLayer] = (), top: Sequence[ConfigLayer] = ()) -> Config:
         """Build it from `base`, the files in their order, `--set`, options and `top`. Raises ConfigError."""
-        from stream.config_loading import ConfigLayer, build_config, layer_from_assignment, layer_from_file
+        from stream.config_loading import build_config, layer_from_assignment, layer_from_file
 
         layers = [*base, *(layer_from_file(name) for name in self.get("config") or ())]
         layers += [layer_from_assignment(assignment) for assignment in self.get("set") or ()]
         layers += self.layers()
-        if self.get("until") is not None and self.get("query") is not None:
-            layers.append(ConfigLayer("--query", {"answer.until.captions": True}))
+        layers += self._watch_layers(layers)
         config = build_config([*layers, *top])
         self._check(config)
         return config
 
+    def _watch_layers(self, layers: Sequence[ConfigLayer]) -> list[ConfigLayer]:
+        """Return the layers of `--until`, which adds a watch that ends the run, of `--force`, and of `-q` beside
+        watches."""
+        from stream.config_loading import ConfigLayer
+
+        origins = [layer.origin for layer in layers if "watch" in layer.values]
+        listed: list[Any] = []
+        for layer in layers:
+            value = layer.values.get("watch", [])
+            if not isinstance(value, (list, tuple)):
+                return []  # refused with the layer that has it
+            if "watch" in layer.values:
+                listed = [*(listed if layer.origin == "--watch" else ()), *value]
+        until = self.get("until")
+        if until is not None:
+            listed.append({"question": until, "ends_run": not self.get("go_on")})
+            origins.append("--until")
+        if not listed:
+            return []
+        if self.get("force"):
+            listed = [{**({"question": one} if isinstance(one, str) else one), "force": True} for one in listed]
+        captions = [ConfigLayer("--query", {"answer.captions": True})] if self.get("query") is not None else []
+        return [ConfigLayer(", ".join(dict.fromkeys(origins)), {"watch": listed}), *captions]
+
     def _check(self, config: Config) -> None:
         """Raise ConfigError for an option that has nothing to act on: no page, no broker, no model here."""
         given = {name: value for name, value in self.items() if value not in (None, False)}
-        check_standing_query_options(config, go_on="go_on" in given, force="force" in given)
+        check_watch_options(config, given)
         for name in given:
             option = f"--{name.replace('_', '-')}"
             if name.startswith("web_") and config.output.web is None:
@@ -254,22 +290,25 @@ CUES = (".vtt", ".srt")
 """Suffixes of files that hold captions only."""
 
 
-def check_standing_query_options(config: Config, *, go_on: bool, force: bool) -> None:
-    """Check the options of a standing query.
+def check_watch_options(config: Config, given: Collection[str] = ()) -> None:
+    """Check the options of watches, of which those `given` stand on the command line.
 
-    Raises ConfigError if `--go-on` or `--force` has nothing to act on, and for captions, or a latency target, if
-    there are no answers.
+    Raises ConfigError if `--go-on`, `--force` or `--on-match` has nothing to act on, and for captions, or a latency
+    target, if there are no answers.
     """
-    until = config.answer.until
-    if go_on and until.question is None:
+    if "go_on" in given and "until" not in given:
         raise ConfigError('--go-on needs --until; give for example --until "is there a red car?"')
-    if force and until.question is None:
-        raise ConfigError('--force needs --until; give for example --until "is there a red car?"')
-    if until.alone and config.answer.target_ms is not None:
-        raise ConfigError("answer.target_ms needs answers, and a run with --until alone gives none; give -q as well")
+    for name in ("force", "on_match"):
+        if name in given and not config.watch:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f'{option} needs --watch or --until; give for example --watch "is there a red car?"')
+    if not config.watches_only:
+        return
+    if config.answer.target_ms is not None:
+        raise ConfigError("answer.target_ms needs answers, and a run with watches alone gives none; give -q as well")
     silent = [path for path in config.output.paths if path.lower().endswith(CUES)]
-    if until.alone and silent:
+    if silent:
         raise ConfigError(
-            f"nothing would be written to {silent[0]!r}: a run with --until only looks for something; give -q as well "
+            f"nothing would be written to {silent[0]!r}: a run with watches alone gives no answers; give -q as well "
             "for captions, or name a .jsonl"
         )

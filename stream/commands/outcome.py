@@ -19,14 +19,14 @@ INTERRUPTED = 130
 """Ended by Ctrl-C: 128 + SIGINT, as shells count."""
 
 NOT_FOUND = 3
-"""The answer to the standing query was never yes."""
+"""No watch matched."""
 
 READER_GONE = 141
 """The reader of stdout has gone: 128 + SIGPIPE."""
 
 
 def exit_status(summary: Summary, *, watching: bool = False) -> int:
-    """Return the exit status of a run; `watching`: it had a standing query."""
+    """Return the exit status of a run; `watching`: it had watches."""
     if summary.ended in ("interrupted", "cancelled"):
         return INTERRUPTED
     return NOT_FOUND if watching and not summary.found else 0

@@ -35,9 +35,11 @@ from stream.errors import (
     StageDied,
     TransportError,
 )
-from stream.sinks.checks import check_outputs, output_files
+from stream.options.extra import SCHEMA
+from stream.sinks.checks import check_outputs
+from stream.sinks.on_match import commands_of
 from stream.sinks.output_file import check_distinct
-from stream.sinks.types import sinks_of
+from stream.sinks.types import output_files, sinks_of
 from stream.sources.address import LEROBOT_PREFIX
 from stream.sources.factory import check_source
 
@@ -65,7 +67,7 @@ def report_written(paths: Sequence[str]) -> None:
 
 def also_written(output: OutputConfig) -> list[str]:
     """Return the files that a run wrote beside its captions."""
-    return [path for path in (output.heatmap, output.why, output.record) if path is not None]
+    return [path for path in (output.heatmap, output.why, output.record, output.clips) if path is not None]
 
 
 def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
@@ -109,12 +111,12 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
                 report_error(str(error))
                 statuses.append(FAILED)
                 continue
-            statuses.append(exit_status(summary, watching=config.answer.until.question is not None))
+            statuses.append(exit_status(summary, watching=bool(config.watch)))
             if statuses[-1] == INTERRUPTED:
                 return INTERRUPTED
     if FAILED in statuses:
         return FAILED
-    return min(statuses)  # with a standing question: 0 if one of them found it
+    return min(statuses)  # with watches: 0 if one of them matched
 
 
 def placed(output: OutputConfig, name: str) -> OutputConfig:
@@ -127,6 +129,8 @@ def placed(output: OutputConfig, name: str) -> OutputConfig:
             *(("overlay", output.overlay), ("record", output.record)),
         )
     }
+    if output.clips is not None:  # one folder for all, if it names no place for each
+        changed["clips"] = output.clips.replace(NAME, name)
     paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
     return output.model_copy(update={**changed, "paths": paths})
 
@@ -163,6 +167,7 @@ def check_run(config: Config, *, far: bool = False) -> None:
         sink.require(config.output)
         if sink.check is not None:
             sink.check(config)
+    commands_of(config)
     if config.output.record is not None:
         _check_record(config.output.record)
     if not far:
@@ -173,6 +178,8 @@ def check_run(config: Config, *, far: bool = False) -> None:
             check_reachable(address)
     elif not far:
         model_name(config)
+        if config.answer.schema_of_answers is not None and config.answer.api.url is None:
+            SCHEMA.require("--schema" if config.answer.choices is None else "--choices")
     if not far:
         build_kernels()
 

@@ -87,10 +87,10 @@ def watch(
 
     if BROWSER in (source or [config.source]):
         with _browser_camera(config, source) as prepared:
-            return exit_status(watch_one(prepared), watching=config.answer.until.question is not None)
+            return exit_status(watch_one(prepared), watching=bool(config.watch))
     if source and len(source) > 1:
         return run_each(configs_of(config, source), watch_one)
-    return exit_status(watch_one(config), watching=config.answer.until.question is not None)
+    return exit_status(watch_one(config), watching=bool(config.watch))
 
 
 @contextmanager

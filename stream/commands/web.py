@@ -59,7 +59,7 @@ def web(
 
 def _check(config: Config) -> None:
     """Raise ConfigError or ModelError for a configuration that would fail with every source, or makes no sense here."""
-    from stream.sinks.checks import output_files
+    from stream.sinks.types import output_files
     from stream.web.access import WebAccess
 
     output = config.output
@@ -175,6 +175,9 @@ def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
     from stream.web.camera import of_camera
 
     address = chosen.source.address
+    if config.output.remember_camera is None:
+        output = config.output.model_copy(update={"remember_camera": chosen.source.name})
+        config = config.model_copy(update={"output": output})
     if address == BROWSER:
         return of_camera(config, endpoint)
     capture = config.capture.model_copy(update={"loop": address.startswith(SCENE_PREFIX)})

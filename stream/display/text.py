@@ -12,9 +12,12 @@ from stream.clock import clock_text, duration_text
 from stream.events import (
     ANSWERS_LOST,
     AnswerCancelled,
+    AnswerInvalid,
     AnswerUnchanged,
+    ClipWritten,
     Cut,
     Event,
+    Match,
     MemorySummary,
     Notice,
     Outage,
@@ -82,10 +85,10 @@ def verdict_text(event: VerdictChanged) -> str:
 
 
 def discards_partial_answer(event: Event) -> bool:
-    """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, or
-    its process is gone."""
+    """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, not
+    fitting its schema, or its process is gone."""
     lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
-    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerUnchanged))
+    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerInvalid, AnswerUnchanged))
 
 
 class EventText:
@@ -116,13 +119,19 @@ class EventText:
             return self._changed(event)
         if isinstance(event, AnswerCancelled):
             return f"answer cancelled by the {event.by} at {self._clock(event.by_pts_s)}"
+        if isinstance(event, AnswerInvalid):
+            return f"the answer at {self._clock(event.pts_s)} does not fit the schema: {event.reason}"
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
+        if isinstance(event, Match):
+            return f"match {event.match} at {self._clock(event.pts_s)}: {event.watch}"
         if isinstance(event, Restarted):
             so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        if isinstance(event, ClipWritten) and event.video is not None:
+            return f"clip from {self._clock(event.start_s)} to {self._clock(event.end_s)}: {event.video}"
         return None
 
     def _skipped(self, event: Skipped) -> str | None:
@@ -177,7 +186,9 @@ def summary_text(summary: Summary) -> str:
         return ""
     parts = [
         f"{counted(summary.frames, 'frame')} ({clock_text(summary.duration_s)})",
-        counted(summary.answers, "answer") + (f", {summary.unchanged} unchanged" if summary.unchanged else ""),
+        counted(summary.answers, "answer")
+        + (f", {summary.unchanged} unchanged" if summary.unchanged else "")
+        + (f", {summary.invalid} invalid" if summary.invalid else ""),
         counted(summary.cuts, "cut"),
         saved_text(summary),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -14,6 +14,7 @@ from arr_coc.budget import most_tokens
 from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
+from arr_coc.qwen.families import check_transformers
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_small_dtype
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
@@ -55,7 +56,7 @@ def find_model(config: Config) -> FoundModel:
         return _on_hub(name)
     shown = name if name is not None and not local_folder(name) else folder.resolve().name
     try:
-        return FoundModel(shown, ModelSpec.read(folder, shown))
+        return FoundModel(shown, ModelSpec.read(folder, shown, quantised=True))
     except ModelNotFound as missing:
         try:
             return FoundModel(shown, ModelSpec.of_index(folder, shown), missing)
@@ -86,7 +87,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual = load.visual_tokens
-    needed = load.prompt_tokens - load.memory_tokens + spec.family.kept_tokens(load.memory_tokens)
+    needed = context_of(spec, load)
     if not config.answer.requires_groups:  # a memory is fitted to the context
         needed = visual + load.other_tokens
     known = f"; only knows {spec.known_world}" if spec.known_world else ""
@@ -96,12 +97,14 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
     )
     finding = "; ".join([finding, *spec.notices])
     try:
+        check_transformers(spec.family, found.name)
         on_cuda = _on_cuda(config.answer.device)
         check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
         if (dtype := config.answer.dtype) in SMALL_DTYPES:
             check_small_dtype(dtype, spec.quantised, found.name, experts=spec.experts_per_token, cuda=on_cuda)
     except ModelError as error:
-        return DiagnosticCheck("model", "broken", error.problem, error.remedy)
+        size = f"{spec.parameters / 1e6:,.1f} M parameters, {size_text(spec.checkpoint_bytes)}"
+        return DiagnosticCheck("model", "broken", f"{error.problem} ({size})", error.remedy)
     if needed > spec.context_tokens:
         too_short = f"{finding}: too short for the {needed} tokens of frame, question and answer"
         remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
@@ -196,7 +199,14 @@ def load_of(config: Config, streams: int = 1) -> Workload:
         kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
         streams=streams,
         memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
+        memory_frames=answer.memory.frames,
     )
+
+
+def context_of(spec: ModelSpec, load: Workload) -> int:
+    """Return the tokens of the longest prompt, with its answer and superseded tokens that stay in the cache."""
+    kept = spec.family.kept_tokens(load.memory_tokens, load.memory_frames)
+    return max(kept, load.visual_tokens) + load.other_tokens
 
 
 def _memory_name(config: Config, streams: int) -> str:
@@ -269,12 +279,14 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
 
 
 def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
-    """Return the largest `answer.memory.tokens`, up to those of the load, that fits; 0 if not even one frame does."""
+    """Return the largest `answer.memory.tokens`, up to those of the load, that fits the memory and the context; 0 if
+    not even one frame does."""
 
-    def needed(tokens: int) -> int:
-        return MemoryEstimate.of(facts, dtype, replace(load, memory_tokens=tokens)).total
+    def fails(tokens: int) -> bool:
+        own = replace(load, memory_tokens=tokens)
+        return context_of(facts, own) > facts.context_tokens or MemoryEstimate.of(facts, dtype, own).total > free_bytes
 
-    tokens = bisect_right(range(1, load.memory_tokens + 1), free_bytes, key=needed)
+    tokens = bisect_left(range(1, load.memory_tokens + 1), True, key=fails)
     return tokens if tokens >= load.visual_tokens else 0
 
 

@@ -89,6 +89,7 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
     paged = next((camera.config.output for camera in cameras if camera.config.output.web is not None), None)
     if paged is not None:
         WebAccess.of(paged)
+    _check_remembered(cameras)
     for key in ("publish", "control", "foxglove"):
         places = ((str(place), camera.name) for camera in cameras if (place := getattr(camera.config.output, key)))
         _refuse_twice(
@@ -96,6 +97,22 @@ def check_together(cameras: Sequence[NamedCamera]) -> None:
         )
     names = ((name, camera.name) for camera in cameras if (name := camera.config.output.mqtt_name))
     _refuse_twice(names, "have the MQTT name {place!r}; leave output.mqtt_name out: a camera's own name is taken")
+
+
+def _check_remembered(cameras: Sequence[NamedCamera]) -> None:
+    """Raise ConfigError if two cameras remember in one file, which has one writer, with different limits."""
+    first: dict[str, NamedCamera] = {}
+    for camera in cameras:
+        output = camera.config.output
+        if output.remember is None:
+            continue
+        other = first.setdefault(os.path.realpath(output.remember), camera)
+        limits = other.config.output.remember_max_days, other.config.output.remember_max_mib
+        if limits != (output.remember_max_days, output.remember_max_mib):
+            raise ConfigError(
+                f"the cameras {other.name} and {camera.name} both remember in {output.remember!r}, with different "
+                "limits; give both the same output.remember_max_days and output.remember_max_mib"
+            )
 
 
 def shared_lines(cameras: Sequence[NamedCamera]) -> list[str]:
@@ -111,7 +128,7 @@ def is_lines(path: str) -> bool:
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
         output = camera.config.output
-        alone = (output.heatmap, output.why, output.overlay, output.record)
+        alone = (output.heatmap, output.why, output.overlay, output.record, output.clips)
         for path in (*(path for path in output.paths if not is_lines(path)), *alone):
             if path is not None:
                 yield os.path.realpath(path), camera.name

@@ -7,6 +7,7 @@ import threading
 from stream.config import STDOUT, Config
 from stream.fleet.cameras import NamedCamera, is_lines, shared_lines
 from stream.sinks.base import Sink
+from stream.sinks.on_match import MatchCommandSink, commands_of
 from stream.sinks.output_file import JsonlSink, OutputFile, StdoutLines
 from stream.sinks.webhook import WebhookSink
 
@@ -62,7 +63,10 @@ class CameraLines:
             if is_lines(path)
         ]
         if output.webhook is not None:
-            sinks.append(WebhookSink(output.webhook, camera=camera.name))
+            silent = [watch.name for watch in camera.config.watch if not watch.webhook]
+            sinks.append(WebhookSink(output.webhook, camera=camera.name, silent=silent))
+        if commands := commands_of(camera.config):
+            sinks.append(MatchCommandSink(commands, limit_s=output.on_match_limit_s, camera=camera.name))
         return sinks
 
     def close(self) -> None:
@@ -72,7 +76,9 @@ class CameraLines:
 
 
 def without_shared(config: Config) -> Config:
-    """Return a configuration without the outputs that cameras share: JSON lines, the webhook, and metrics."""
+    """Return a configuration without the outputs that cameras share: JSON lines, the webhook, metrics, and those that
+    name the camera: commands."""
     paths = tuple(path for path in config.output.paths if not is_lines(path))
-    output = config.output.model_copy(update={"paths": paths, "webhook": None, "metrics_port": None})
-    return config.model_copy(update={"output": output})
+    output = config.output.model_copy(update={"paths": paths, "webhook": None, "metrics_port": None, "on_match": None})
+    watches = tuple(watch.model_copy(update={"on_match": None}) for watch in config.watch)
+    return config.model_copy(update={"output": output, "watch": watches})

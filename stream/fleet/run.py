@@ -160,7 +160,9 @@ class Fleet:
         from stream.sinks.web import WebPage
 
         names = dict.fromkeys([*(camera.name for camera in self._cameras), *self._refused])
-        page = stack.enter_context(closing(WebPage(output, list(names))))
+        paths = (camera.config.output.remember for camera in self._cameras)
+        remembered = list(dict.fromkeys(path for path in paths if path is not None))
+        page = stack.enter_context(closing(WebPage(output, list(names), remembered=remembered)))
         for name, reason in self._refused.items():
             page.failed(name, reason)
         page.print_address()

@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.model import model_world
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, Config
-from stream.control import INTERRUPTED
+from stream.control import INTERRUPTED, SideQuestion
 from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
@@ -64,6 +64,8 @@ class RunHandle(Protocol):
 
     def ask(self, query: str) -> None: ...
 
+    def ask_aside(self, question: SideQuestion) -> None: ...
+
     def processes(self) -> dict[str, int]: ...
 
     def drops(self) -> dict[str, int]: ...
@@ -112,9 +114,9 @@ class RunMonitor:
         self._stall_limit_s = max(2.0, config.capture.stall_s)  # a stream is not called stalled before this
         self._config = config
         self._run: RunHandle | None = None
-        self._started = Started(source="", model="", query=config.answer.asked, backend="")
+        self._started = Started(source="", model="", query=config.asked, backend="")
         self._known_world: str | None = None
-        self._query = config.answer.asked
+        self._query = config.asked
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
         self._progress_ns = self._start_ns
@@ -201,17 +203,27 @@ class RunMonitor:
 
     def ask(self, query: str) -> str | None:
         """Change the run's question; return why it cannot be changed, None if it is passed on."""
-        run = self._run
+        problem = self._problem_of(query)
+        if problem is None and self._run is not None:
+            self._run.ask(query)
+        return problem
+
+    def ask_aside(self, question: SideQuestion) -> str | None:
+        """Ask a side question; return why it cannot be asked, None if it is passed on."""
+        problem = self._problem_of(question.query)
+        if problem is None and self._run is not None:
+            self._run.ask_aside(question)
+        return problem
+
+    def _problem_of(self, query: str) -> str | None:
+        """Return why a question cannot be asked now."""
         if not query.strip():
             return "the question is empty"
         if len(query) > QUERY_LIMIT_CHARS:
             return f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}"
-        if run is None:
+        if self._run is None:
             return "the run has not begun; ask again in a moment"
-        if self.health().status == "ended":
-            return "the run has ended"
-        run.ask(query)
-        return None
+        return "the run has ended" if self.health().status == "ended" else None
 
     def _state(self) -> tuple[str, str | None]:
         if self._ended is not None:

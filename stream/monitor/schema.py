@@ -25,6 +25,7 @@ from stream.events import (
     SegmentWritten,
     Skipped,
     Started,
+    VideoFragment,
 )
 from stream.monitor.metrics import Percentiles
 
@@ -33,7 +34,7 @@ VERSION = 1
 STATUS = "status"
 STATS = "stats"
 
-UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture, SegmentWritten)
+UNPUBLISHED = (Started, Skipped, Explanation, AskedPicture, SegmentWritten, VideoFragment)
 """Events that only `status` and `stats` report, and those that are for a separate output."""
 
 TOPICS = (*(kind.__struct_config__.tag for kind in get_args(AnyEvent) if kind not in UNPUBLISHED), STATUS, STATS)

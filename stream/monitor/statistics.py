@@ -18,12 +18,15 @@ import psutil
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.events import (
+    Answer,
+    AnswerInvalid,
     AnswerPoint,
     AnswerUnchanged,
     Cut,
     Event,
     FrameReady,
     Glance,
+    Match,
     MemorySummary,
     Outage,
     PictureChanged,
@@ -151,6 +154,7 @@ class RunTotals:
     glances: int = 0
     glance_tokens: int = 0
     unchanged: int = 0
+    invalid: int = 0
     checks: int = 0
     checks_same: int = 0
     checks_words: float = 0.0
@@ -220,8 +224,8 @@ class RunStatistics:
                 totals.discontinuities += 1
             elif isinstance(event, Skipped):
                 totals.skipped += event.count
-            elif isinstance(event, YesNoResult):
-                self._found = self._found or event.holds == "yes"
+            elif isinstance(event, (YesNoResult, Match)):
+                self._found = self._found or isinstance(event, Match)
             elif isinstance(event, ShadowCheck):
                 totals.checks += 1
                 totals.checks_same += event.same
@@ -306,6 +310,7 @@ class RunStatistics:
                 mean_moving_share=totals.moving_share / frames,
                 memory=self._memory(),
                 unchanged=totals.unchanged,
+                invalid=totals.invalid,
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -347,9 +352,9 @@ class RunStatistics:
             totals.kept_tokens += event.tokens_used - event.appended_tokens
             totals.superseded_tokens += superseded
         self._answer = event
-        unchanged = isinstance(event, AnswerUnchanged)
-        self.totals.answers += not unchanged
-        self.totals.unchanged += unchanged
+        self.totals.answers += isinstance(event, Answer)
+        self.totals.unchanged += isinstance(event, AnswerUnchanged)
+        self.totals.invalid += isinstance(event, AnswerInvalid)
         self.totals.flops += event.flops
         self.totals.full_flops += event.full_flops
         if event.timing is not None:

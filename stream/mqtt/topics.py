@@ -5,10 +5,14 @@ https://www.home-assistant.io/integrations/mqtt/#device-discovery-payload
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from arr_coc.answer_schema import AnswerSchema, kind_of
+from arr_coc.schema_reader import Node, nullable
 from stream.untrusted import cut_to
 
 STATE_CHARS_MAX = 255
@@ -16,6 +20,9 @@ STATE_CHARS_MAX = 255
 
 UNKNOWN = b"None"
 """State that Home Assistant shows as unknown."""
+
+MATCH = "match"
+"""Type of the event that a match is in Home Assistant."""
 
 ONLINE, OFFLINE = b"online", b"offline"
 
@@ -30,13 +37,16 @@ class MqttMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """Topics of the run called `name`, all under arr_coc/NAME. `until`: the run has a standing question; `ask`: it
-    takes questions; `picture`: it sends pictures."""
+    """Topics of the run called `name`, all under arr_coc/NAME. `watches`: names and questions of its watches; `ask`: it
+    takes questions; `picture`: it sends pictures; `schema`: its answers have fields; `clips`: it writes pictures of
+    matches."""
 
     name: str
-    until: bool = False
+    watches: tuple[tuple[str, str], ...] = ()
     ask: bool = False
     picture: bool = True
+    schema: AnswerSchema | None = None
+    clips: bool = False
 
     @property
     def availability(self) -> str:
@@ -49,14 +59,21 @@ class RunTopics:
         return self._of("answer")
 
     @property
-    def verdict(self) -> str:
-        """`ON`, `OFF` or `None`: the answer to the standing question."""
-        return self._of("until")
+    def detections(self) -> str:
+        """Boxes and points of an answer that has some, as in a .jsonl."""
+        return self._of("detections")
 
-    @property
-    def verdict_details(self) -> str:
-        """The last check of the standing question, as in a .jsonl."""
-        return self._of("until/details")
+    def verdict(self, watch: str) -> str:
+        """`ON`, `OFF` or `None`: the answer to a watch's question."""
+        return self._of(f"watch/{watch}")
+
+    def verdict_details(self, watch: str) -> str:
+        """The last check of a watch, as in a .jsonl."""
+        return self._of(f"watch/{watch}/details")
+
+    def match(self, watch: str) -> str:
+        """Each match of a watch, as in a .jsonl, with `event_type`, as Home Assistant's events have it."""
+        return self._of(f"watch/{watch}/match")
 
     @property
     def question(self) -> str:
@@ -72,6 +89,16 @@ class RunTopics:
     def picture_topic(self) -> str:
         """JPEG of an answer's frame."""
         return self._of("picture")
+
+    @property
+    def match_picture(self) -> str:
+        """JPEG of the newest match."""
+        return self._of("match/picture")
+
+    @property
+    def match_clip(self) -> str:
+        """The newest match's files, as in a .jsonl."""
+        return self._of("match/clip")
 
     @property
     def state(self) -> str:
@@ -91,9 +118,9 @@ class RunTopics:
         """Return the message of the current question, cut to the limit of a state."""
         return MqttMessage(self.question, cut_to(text, STATE_CHARS_MAX).encode("utf-8", "replace"), retain=True)
 
-    def set_verdict(self, holds: str | None) -> MqttMessage:
-        """Return the message of the standing question's answer; None if it is unknown."""
-        return MqttMessage(self.verdict, {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
+    def set_verdict(self, watch: str, holds: str | None) -> MqttMessage:
+        """Return the message of the answer to a watch's question; None if it is unknown."""
+        return MqttMessage(self.verdict(watch), {"yes": b"ON", "no": b"OFF"}.get(holds or "", UNKNOWN), retain=True)
 
     def discovery(self, prefix: str, version: str) -> MqttMessage:
         """Return Home Assistant's discovery message, which also removes the components that this run lacks."""
@@ -121,14 +148,22 @@ class RunTopics:
                 "state_topic": self.answer,
                 "value_template": f"{{{{ value_json.text[:{STATE_CHARS_MAX}] }}}}",
                 "json_attributes_topic": self.answer,
+                **self._choices(),
             },
-            "until": {
-                "platform": "binary_sensor",
-                "name": "Condition",
-                "state_topic": self.verdict,
-                "json_attributes_topic": self.verdict_details,
-                "wanted": self.until,
+            "detections": {
+                "platform": "sensor",
+                "name": "Detections",
+                "icon": "mdi:vector-rectangle",
+                "state_topic": self.detections,
+                "value_template": "{{ value_json.objects | length }}",
+                "json_attributes_topic": self.detections,
+                "state_class": "measurement",
+                "enabled_by_default": False,
             },
+            **self._fields(),
+            "until": {"platform": "binary_sensor", "wanted": False},  # of an earlier version
+            **{f"watch_{name}": self._verdict_sensor(name, question) for name, question in self.watches},
+            **{f"match_{name}": self._match_event(name, question) for name, question in self.watches},
             "question": {
                 "platform": "text",
                 "name": "Question",
@@ -145,6 +180,14 @@ class RunTopics:
                 "image_topic": self.picture_topic,
                 "content_type": "image/jpeg",
                 "wanted": self.picture,
+            },
+            "match": {
+                "platform": "image",
+                "name": "Match",
+                "image_topic": self.match_picture,
+                "content_type": "image/jpeg",
+                "json_attributes_topic": self.match_clip,
+                "wanted": self.clips,
             },
             "state": {
                 "platform": "sensor",
@@ -167,6 +210,37 @@ class RunTopics:
             },
         }
 
+    def _choices(self) -> dict[str, Any]:
+        """Return what makes the answer's sensor one of several texts."""
+        choices = None if self.schema is None else self.schema.choices
+        return {} if choices is None else {"device_class": "enum", "options": list(choices)}
+
+    def _fields(self) -> dict[str, dict[str, Any]]:
+        """Return a component for each field of the answers."""
+        if self.schema is None or self.schema.choices is not None:
+            return {}
+        return {
+            f"field_{_id_of(name)}": {"name": name, "state_topic": self.answer, **_field_sensor(name, node)}
+            for name, node in self.schema.fields.items()
+        }
+
+    def _verdict_sensor(self, watch: str, question: str) -> dict[str, Any]:
+        return {
+            "platform": "binary_sensor",
+            "name": cut_to(question, STATE_CHARS_MAX),
+            "state_topic": self.verdict(watch),
+            "json_attributes_topic": self.verdict_details(watch),
+        }
+
+    def _match_event(self, watch: str, question: str) -> dict[str, Any]:
+        return {
+            "platform": "event",
+            "name": cut_to(f"Match: {question}", STATE_CHARS_MAX),
+            "icon": "mdi:bell-ring",
+            "state_topic": self.match(watch),
+            "event_types": [MATCH],
+        }
+
     def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:
         """Return a component; if it is not wanted, only its platform, which removes it."""
         if not wanted:
@@ -175,3 +249,28 @@ class RunTopics:
 
     def _of(self, rest: str) -> str:
         return f"arr_coc/{self.name}/{rest}"
+
+
+def _id_of(name: str) -> str:
+    """Return the part of an identifier that a field's name makes; different ones for different names."""
+    made = re.sub(r"[^a-z0-9_]", "_", name)
+    return made if made == name else f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _field_sensor(name: str, node: Node) -> dict[str, Any]:
+    """Return the platform of a field, and the template of its state. A null, or a missing field, is unknown."""
+    value, kind = f"value_json.fields.get('{name}')", kind_of(node)  # the name of a field has no quotes
+    if kind == "boolean":
+        return {"platform": "binary_sensor", "value_template": f"{{{{ iif({value}, 'ON', 'OFF', 'None') }}}}"}
+    if kind in ("integer", "number"):
+        return {"platform": "sensor", "state_class": "measurement", "value_template": f"{{{{ {value} }}}}"}
+    if kind == "enum":
+        options = [str(choice) for choice in nullable(node)[0]["enum"]]
+        return {
+            "platform": "sensor",
+            "device_class": "enum",
+            "options": options,
+            "value_template": f"{{{{ {value} }}}}",
+        }
+    text = {"array": f"({value} or []) | join(', ')", "object": f"{value} | to_json"}.get(kind, f"{value} or 'None'")
+    return {"platform": "sensor", "value_template": f"{{{{ ({text})[:{STATE_CHARS_MAX}] }}}}"}

@@ -50,6 +50,7 @@ def _is_installed(module: str) -> bool:
 API = Extra("api", "api", "--api", ("httpx2",))
 FOXGLOVE = Extra("foxglove", "foxglove", ".mcap and no --foxglove", ("foxglove-sdk",), ("foxglove",))
 LEROBOT = Extra("lerobot", "datasets", "lerobot:", ("pyarrow",))
+MCP = Extra("mcp", "agents", "mcp", ("mcp", "httpx2", "uvicorn"))
 MQTT = Extra("mqtt", "mqtt", "--mqtt", ("paho-mqtt",), ("paho.mqtt",))
 OTLP = Extra(
     *("otlp", "traces", "--otlp", ("opentelemetry-exporter-otlp-proto-http",)),
@@ -61,4 +62,5 @@ RERUN = Extra(
     requires=", with Python 3.11 or newer",
 )
 ROS2 = Extra("ros2", "ros2 bags", ".rosbag", ("rosbags",))
+SCHEMA = Extra("schema", "schemas", "--schema and --choices of a model on this machine", ("llguidance",))
 WEB = Extra("web", "web page", "watch --web", ("starlette", "uvicorn", "websockets"))

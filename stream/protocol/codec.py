@@ -40,6 +40,7 @@ from stream.protocol.messages import (
     PixelPlace,
     QueryAccepted,
     TokenPacketMessage,
+    WatchAccepted,
     YesNoReply,
     check_bounds,
 )
@@ -80,6 +81,7 @@ def token_message(
     packet: TokenPacket,
     *,
     wants_answer: bool = True,
+    checks: tuple[str, ...] = (),
     pixels_at: PixelPlace | None = None,
     earlier: Sequence[TokenPacket] = (),
 ) -> tuple[TokenPacketMessage, list[Array]]:
@@ -88,7 +90,9 @@ def token_message(
     `earlier`: frames before it in its group of pictures, which the message includes.
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
-    message = TokenPacketMessage(answer=answer, wants_answer=wants_answer, overview=packet.overview, **fields)
+    message = TokenPacketMessage(
+        answer=answer, wants_answer=wants_answer, checks=checks, overview=packet.overview, **fields
+    )
     return message, arrays
 
 
@@ -204,7 +208,13 @@ def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, 
 
 
 def frame_message(
-    answer: int, turn: int, packet: FramePacket, *, in_snapshot: bool, wants_answer: bool = True
+    answer: int,
+    turn: int,
+    packet: FramePacket,
+    *,
+    in_snapshot: bool,
+    wants_answer: bool = True,
+    checks: tuple[str, ...] = (),
 ) -> tuple[FramePacketMessage, list[Array]]:
     """Return a FramePacket as message and parts; the image is a part unless it is in the snapshot."""
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
@@ -216,6 +226,7 @@ def frame_message(
         grid=packet.grid,
         in_snapshot=in_snapshot,
         wants_answer=wants_answer,
+        checks=checks,
         arrays=specs,
     )
     return message, arrays
@@ -238,8 +249,8 @@ def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: A
     return FramePacket(message.stamp, grid, regions, scores, snapshot)
 
 
-def embedding_of(message: QueryAccepted, parts: Sequence[Part]) -> QueryEmbedding:
-    """Return the embedding of the query in force."""
+def embedding_of(message: QueryAccepted | WatchAccepted, parts: Sequence[Part]) -> QueryEmbedding:
+    """Return the embedding of the query in force, or of a watch's question."""
     (tokens,) = _arrays(message, parts, ("float32", ("Lq", "D")))
     if not tokens.size:
         raise TransportError("the embedding of a question holds nothing")

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from arr_coc.errors import counted
+from arr_coc.schema_reader import SCHEMA_BYTES_MAX
 from arr_coc.types import TILE_PX, FrameStamp, GroupPlace, TileGrid
 from stream.errors import TransportError
 from stream.media import MediaSegment, SkippedItem
@@ -27,6 +28,7 @@ from stream.untrusted import (
     LONG_SIDE_PX_MAX,
     SIDE_PX_MAX,
     TIME_NS_MAX,
+    WATCHES_MAX,
     WEIGHTS_BYTES_MAX,
     Count,
     Details,
@@ -38,11 +40,12 @@ from stream.untrusted import (
     Settings,
     Share,
     TimeNs,
+    WatchQuestion,
     Weights,
     Words,
 )
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -165,6 +168,8 @@ class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
     text: Annotated[str, Meta(max_length=HISTORY_CHARS_MAX)]
 
 
+ExtentSide = Annotated[float, Meta(gt=0, le=LONG_SIDE_PX_MAX)]
+
 History: TypeAlias = Annotated[tuple[PastAnswer, ...], Meta(max_length=HISTORY_MAX)]
 """Earlier answers, oldest first."""
 
@@ -177,15 +182,20 @@ class PreviousAnswer(msgspec.Struct, frozen=True, array_like=True):
     same_above: Share
 
 
+WatchQuestions: TypeAlias = Annotated[tuple[WatchQuestion, ...], Meta(max_length=WATCHES_MAX)]
+"""Yes/no questions of watches."""
+
+
 class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     """Client to answer server, for the credit of `turn`: a TokenPacket. Parts: regions, relevance, pixels, and, with a
     `place`, the superseded tokens.
 
     `pixels_at`: place of the pixels on a device, in which case they are no part. The first `overview` regions are an
-    overview of the frame. A client's standing query is evaluated with every packet; without `wants_answer` it is the
-    only question. `place`: of the frame in a group of pictures in the server's memory; `earlier`: frames before it in
-    that group which the server lacks, in order, whose regions come first in each part. `history` precedes the question;
-    `previous` is scored before a new answer, unless the question has changed.
+    overview of the frame. `checks`: questions of the client's watches that are evaluated with it; without
+    `wants_answer` they are the only ones. `place`: of the frame in a group of pictures in the server's memory;
+    `earlier`: frames before it in that group which the server lacks, in order, whose regions come first in each part.
+    `history` precedes the question; `previous` is scored before a new answer, unless the question has changed. With
+    `free_text` the answer has no schema, whatever the client's answers have.
     """
 
     answer: Count
@@ -193,12 +203,14 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     stamp: FrameStamp
     grid: TileGrid
     wants_answer: bool = True
+    checks: WatchQuestions = ()
     overview: Count = 0
     pixels_at: PixelPlace | None = None
     place: GroupPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
     history: History = ()
     previous: PreviousAnswer | None = None
+    free_text: bool = False
 
 
 class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
@@ -221,8 +233,8 @@ class GlancePacketMessage(Message, frozen=True, tag="glance_packet"):
 class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     """Client to answer server, for the credit of `turn`: a FramePacket.
 
-    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer`, `history` and `previous` as
-    in TokenPacketMessage.
+    Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer`, `checks`, `history` and
+    `previous` and `free_text` as in TokenPacketMessage.
     """
 
     answer: Count
@@ -231,22 +243,25 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     grid: TileGrid
     in_snapshot: bool
     wants_answer: bool = True
+    checks: WatchQuestions = ()
     history: History = ()
     previous: PreviousAnswer | None = None
+    free_text: bool = False
 
 
 class Connect(Message, frozen=True, tag="connect"):
     """Client to answer server: start of a connection, with this query, and packets for `encode`.
 
-    `protocol`: PROTOCOL of the sender; `standing_query`: a yes/no question; `pixels_at`: possible place of pixels that
-    stay on their device.
+    `protocol`: PROTOCOL of the sender; `watches`: yes/no questions, each once; `pixels_at`: possible place of pixels
+    that stay on their device; `schema`: schema of the answers, as `arr_coc.answer_schema.AnswerSchema` has it.
     """
 
     query: Query
     encode: Name = "sparse"
-    standing_query: Query | None = None
+    watches: WatchQuestions = ()
     protocol: Count = PROTOCOL
     pixels_at: PixelPlace | None = None
+    schema: Annotated[str, Meta(max_length=SCHEMA_BYTES_MAX)] | None = None
 
 
 class ServerHello(Message, frozen=True, tag="server_hello"):
@@ -255,7 +270,6 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     `allocator`: weights of its trained allocator, as packed by `arr_coc.layer_weights`; empty without one.
     `can_glance`: it can look at an overview; `attention_readable`: it could, with a suitable `encode`.
     `provenance`: model and settings on which answers depend, as encoded by `stream.recording.identity`.
-    `unseen_words`: first words of the standing query that a model of a small world has never seen.
     `takes_device_pixels`: pixels may stay at the client's place; `pixels_refused`: why they may not, unless because of
     the model's device. `memory_tokens`: limit of a group's visual tokens; 0 without visual memory. `notice`: a message
     about the model for the user.
@@ -267,7 +281,6 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     allocator: Weights = b""
     can_glance: bool = False
     provenance: Settings = ""
-    unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
     knows_wide: bool = False
     attention_readable: bool = True
     takes_device_pixels: bool = False
@@ -291,6 +304,18 @@ class QueryAccepted(Message, frozen=True, tag="query_accepted"):
     query: Query
     model_id: Name
     error: Reason | None = None
+
+
+class WatchAccepted(Message, frozen=True, tag="watch_accepted"):
+    """Answer server to client, after its hello and before it accepts the query: a question of a watch can be evaluated.
+
+    `unseen_words`: first words of it that a model of a small world has never seen. Part: its token embeddings, float32
+    [Lq, D].
+    """
+
+    query: WatchQuestion
+    model_id: Name
+    unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
 
 
 class TurnRequest(Message, frozen=True, tag="turn_request"):
@@ -340,16 +365,22 @@ class AnswerDelta(Message, frozen=True, tag="answer_delta"):
     text: Words
 
 
-class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
-    """Answer server to client: the result of a standing query; the whole reply if no answer was requested.
+class CheckScore(msgspec.Struct, frozen=True, array_like=True):
+    """Result of a check, as probabilities: `yes` and `mass` of `arr_coc.qwen.yes_no.YesNoScore`."""
 
-    `yes` and `certain` are probabilities: `yes` and `mass` of `arr_coc.qwen.yes_no.YesNoScore`. Parts and other
-    fields are as in AnswerReply; feedback only if the standing query is the only question.
+    yes: Share
+    certain: Share
+
+
+class YesNoReply(Message, frozen=True, tag="yes_no_reply"):
+    """Answer server to client: the results of a packet's checks, in their order; the whole reply if no answer was
+    requested.
+
+    Parts and other fields are as in AnswerReply, for all checks together; feedback only if no answer was requested.
     """
 
     answer: Count
-    yes: Share
-    certain: Share
+    scores: Annotated[tuple[CheckScore, ...], Meta(max_length=WATCHES_MAX)]
     tokens_used: Count
     encode_ms: DurationMs
     prefill_ms: DurationMs
@@ -364,7 +395,8 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     Parts: regions, attention and similarity of its feedback, if any, and components of the embeddings, for an allocator
     that reads them. It covers `frames` frames, the oldest of `oldest_frame_ns` (media time), of which the model keeps
     `kept_bytes`. `flops` and the tokens of the visual memory are as in `stream.events.AnswerPoint`. `same`: probability
-    of the request's `previous` answer, if that was scored. `notice`: a message for the user.
+    of the request's `previous` answer, if that was scored. `extent`: width and height of the frame, without padding, in
+    the coordinates of places in the text; None if it can have none. `notice`: a message for the user.
     """
 
     answer: Count
@@ -384,6 +416,7 @@ class AnswerReply(Message, frozen=True, tag="answer_reply"):
     appended_tokens: Count = 0
     memory_tokens: Count = 0
     same: Share | None = None
+    extent: tuple[ExtentSide, ExtentSide] | None = None
     feedback_stamp: FrameStamp | None = None
     notice: Reason = ""
 
@@ -432,6 +465,7 @@ AnyMessage: TypeAlias = (
     | ServerHello
     | SetQuery
     | QueryAccepted
+    | WatchAccepted
     | TurnRequest
     | TurnGrant
     | TurnExpired

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import LEVELS
+from stream.errors import TransportError
 from stream.events import FrameMap
 from stream.protocol.inspection import InspectedFrame, InspectionRequest
 
@@ -181,3 +182,34 @@ def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, firs
 def of_camera_number(message: bytes, number: int) -> bytes:
     """Return the picture message with the number of its camera, 0 to 255, among several."""
     return message if number == 0 else b"".join((message[:CAMERA_AT], bytes((number,)), message[CAMERA_AT + 1 :]))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedPicture:
+    """Picture message: the JPEG of a frame at one mipmap level, and the frame's map. `media_s` is media time."""
+
+    frame_index: int
+    media_s: float
+    level: int
+    tokens: int
+    map: FrameMap
+    jpeg: bytes
+
+
+def unpack_picture(message: bytes) -> ReceivedPicture:
+    """Return the contents of a picture message. Raises TransportError for other bytes."""
+    if len(message) < HEADER.size or message[:2] != bytes((KIND, JPEG)):
+        raise TransportError("not a picture message")
+    _, _, level, _, frame_index, _, media_s, _, _, rows, cols, tokens, overview, *sizes = HEADER.unpack_from(message)
+    if HEADER.size + sum(sizes) != len(message):
+        raise TransportError("a picture message is not whole")
+    regions_at = HEADER.size + sizes[0]
+    jpeg_at = regions_at + sizes[1]
+    shown = FrameMap(
+        rows=rows,
+        cols=cols,
+        relevance=message[HEADER.size : regions_at],
+        regions=message[regions_at:jpeg_at],
+        overview=overview,
+    )
+    return ReceivedPicture(frame_index, media_s, level, tokens, shown, message[jpeg_at:])

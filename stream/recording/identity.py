@@ -52,6 +52,7 @@ WITHOUT_EFFECT = (
     "answer.api.first_s",
     "answer.api.next_s",
     "answer.server_choice",
+    "answer.cache_weights",
     "output.",
     "network.",
     "texture.backend",

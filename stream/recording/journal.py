@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
 from stream.config import STDOUT, Config, is_bag, is_hls
 from stream.errors import NothingToContinue, ResumeError, TransportError
-from stream.events import Answer, AnswerUnchanged, Glance
+from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
@@ -49,15 +49,16 @@ class JournalGlance:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Answer of the continued run, or its report that the answer is unchanged; its feedback; and the glance before it,
-    if any.
+    """Answer of the continued run, or its report that the answer is unchanged or invalid; its feedback; the glance
+    before it and the things that it locates, if any.
 
     The stamp of a feedback is that of the earlier run: its epoch has no meaning in this one.
     """
 
-    answer: Answer | AnswerUnchanged
+    answer: Answer | AnswerUnchanged | AnswerInvalid
     feedback: Feedback | None
     glance: JournalGlance | None = None
+    detections: Detections | None = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -91,12 +92,13 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
 
 
 class _AnswerRecord(msgspec.Struct, frozen=True):
-    """Answer with its feedback, and the glance before it with its feedback."""
+    """Answer with its feedback, the glance before it with its feedback, and the things that it locates."""
 
-    answer: Answer | AnswerUnchanged
+    answer: Answer | AnswerUnchanged | AnswerInvalid
     feedback: _FeedbackRecord | None = None
     glance: Glance | None = None
     glance_feedback: _FeedbackRecord | None = None
+    detections: Detections | None = None
 
 
 class Journal:
@@ -175,12 +177,16 @@ class Journal:
         return entry
 
     def append(
-        self, answer: Answer | AnswerUnchanged, feedback: Feedback | None, glance: JournalGlance | None = None
+        self,
+        answer: Answer | AnswerUnchanged | AnswerInvalid,
+        feedback: Feedback | None,
+        glance: JournalGlance | None = None,
+        detections: Detections | None = None,
     ) -> None:
         """Write an answer, unless it came from the journal; it is on the disk when this returns."""
         if not self._log.is_open or answer.answer in self._entries:
             return
-        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback))
+        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback), detections=detections)
         if glance is not None:
             record = replace(record, glance=glance.event, glance_feedback=_FeedbackRecord.of(glance.feedback))
         try:
@@ -224,9 +230,9 @@ def _entry(record: bytes) -> JournalEntry:
         raise ValueError
     feedback = None if kept.feedback is None else kept.feedback.feedback()
     if kept.glance is None:
-        return JournalEntry(kept.answer, feedback)
+        return JournalEntry(kept.answer, feedback, detections=kept.detections)
     glance_feedback = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
-    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, glance_feedback))
+    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, glance_feedback), kept.detections)
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -298,8 +304,8 @@ def _obstacle(config: Config) -> str | None:
         )
     if config.answer.api.url is not None and config.answer.memory.frames > 1:
         return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
-    if config.answer.until.question is not None:
-        return "--resume is incompatible with --until: a journal has no yes/no checks"
+    if config.watch:
+        return "--resume is incompatible with watches and --until: a journal has no yes/no checks"
     if config.answer.shadow_every is not None:
         return "--resume is incompatible with answer.shadow_every: shadow checks are not repeated"
     if config.source == "-":

@@ -16,7 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from stream.events import AnswerDeltaEvent, AnyEvent, AskedPicture, Event, FrameReady, Glance, Notice, SegmentWritten
+from stream.events import (
+    AnswerDeltaEvent,
+    AnyEvent,
+    AskedPicture,
+    Event,
+    FrameReady,
+    Glance,
+    Notice,
+    SegmentWritten,
+    VideoFragment,
+)
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -80,9 +90,9 @@ class Recorder:
         self._thread.start()
 
     def event(self, event: Event) -> None:
-        """Record an event, except for pieces of text, which the answer contains, pictures of a frame, and segments of
+        """Record an event, except for pieces of text, which the answer contains, pictures of a frame, and video of
         an output."""
-        if isinstance(event, (AnswerDeltaEvent, AskedPicture, SegmentWritten)):
+        if isinstance(event, (AnswerDeltaEvent, AskedPicture, SegmentWritten, VideoFragment)):
             return
         if isinstance(event, (FrameReady, Glance)):
             event = replace(event, slot=None, map=None)

@@ -172,7 +172,7 @@ class FrameProcess:
             directory=self._directory,
             model_loader=self._model_loader,
             config=continuity.next_config().model_dump_json(),
-            initial_verdict=continuity.verdict,
+            watches=continuity.watches.states,
             pictures_to=self.picture_endpoints,
             first_frame=continuity.frames_before,
             nice=self._nice,

@@ -19,12 +19,14 @@ from arr_coc.ops.backends import probe_backend
 from arr_coc.ops.store.base import Backend
 from arr_coc.ops.store.native import kernel_in_use
 from arr_coc.types import FramePlanes, TileMotion
+from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.model import CONFIGURED, load_answer_model
 from stream.answer.scheduler import AnswerScheduler
 from stream.answer.server import AnswerServer
+from stream.answer.triggers import WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl, describe
@@ -121,9 +123,9 @@ class FrameStages:
     """Frame worker in threads of this process, with its own answer stage or process if it is given none.
 
     Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
-    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues,
-    `initial_verdict` the answer to its standing query. `pictures_to`: addresses at which viewers of live pictures are
-    served, if not in this process; `first_frame`: number of frames of the workers before.
+    `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues, `watches` the
+    states of its watches. `wall_s` returns the Unix time that schedules count. `pictures_to`: addresses at which
+    viewers of live pictures are served, if not in this process; `first_frame`: number of frames of the workers before.
     """
 
     def __init__(
@@ -136,7 +138,8 @@ class FrameStages:
         endpoint: AnswerEndpoint | None = None,
         overlays: SlotTable[AllocationOverlay] | None = None,
         journal: Journal | None = None,
-        initial_verdict: bool | None = None,
+        watches: WatchStates | None = None,
+        wall_s: Callable[[], float] = time.time,
         pictures_to: PictureEndpoints | None = None,
         first_frame: int = 0,
     ) -> None:
@@ -149,12 +152,12 @@ class FrameStages:
         self._first_frame = first_frame
         self._notices: list[Notice] = []
         store = self._try_store()
-        self._segments = _segment_recorder(config.output)
+        self._segments = _segment_recorder(config.output, copies=not config.masks)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
             self._info = info = self._source.describe()
-            self._plan = RunPlan.of(config, info, journal=journal, initial_verdict=initial_verdict)
+            self._plan = RunPlan.of(config, info, journal=journal, watches=watches, wall_s=wall_s)
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
         self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None
@@ -197,6 +200,8 @@ class FrameStages:
         """Passes a command on to the stages; for any thread."""
         if command.query is not None:
             self._control.ask(command.query)
+        for question in command.side_questions:
+            self._control.ask_aside(question)
         if command.servers is not None:
             self._control.set_servers(command.servers)
         if command.end is not None:
@@ -350,6 +355,7 @@ class FrameStages:
             motions=motions,
             make_allocator=plan.make_allocator,
             latency=plan.make_latency_controller(),
+            detections=plan.make_detection_feed(clock),
             observers=observers,
         )
         self._group.start(
@@ -362,6 +368,7 @@ class FrameStages:
                 drop_frames=plan.drop_frames,
                 realtime=plan.realtime,
                 segments=self._segments,
+                mask=PictureMask(self._config.masks) if self._config.masks else None,
             ),
             TextureStage(self._updater, planes, motions, transport, control, drop_frames=plan.drop_frames),
             AllocateStage(plan.allocate, context, control, clock),
@@ -390,10 +397,12 @@ def run_in_threads(
     return Run(config, stages, clock, model_loader=model_loader)
 
 
-def _segment_recorder(output: OutputConfig) -> SegmentRecorder | None:
-    """Returns the recorder of the source's video for HLS output, None without one."""
+def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder | None:
+    """Returns the recorder of the source's video for HLS and clips, None without one. `copies`: it may copy packets."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
-    return None if folder is None else SegmentRecorder(folder, output.hls.segment_s)
+    if folder is None and output.clips is None:
+        return None
+    return SegmentRecorder(folder, output.hls.segment_s, in_memory=output.clips is not None, copies=copies)
 
 
 @contextmanager

@@ -87,6 +87,7 @@ class ParentCommands:
         before = self._waiting
         self._waiting = WorkerCommand(
             query=command.query or before.query,
+            side_questions=before.side_questions + command.side_questions,
             servers=before.servers if command.servers is None else command.servers,
         )
         if command.end is not None or command.cancel:
@@ -128,7 +129,7 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
             MonotonicClock(),
             model_loader=worker.model_loader,
             endpoint=_answer_endpoint(worker, transport),
-            initial_verdict=worker.initial_verdict,
+            watches=worker.watches,
             pictures_to=worker.pictures_to,
             first_frame=worker.first_frame,
         )

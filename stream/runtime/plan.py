@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.glance import KEEP_OVERVIEW, GlanceOptions
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.errors import ModelError
 from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.ops.store.planes import Thresholds
@@ -17,29 +21,43 @@ from stream.answer.latency import LatencyController, target_off
 from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
-from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
-from stream.config import ASSIGNED_SERVERS, Config, StandingQueryConfig
+from stream.answer.triggers import (
+    AnswerTriggerOptions,
+    VerdictThresholds,
+    WatchRules,
+    WatchState,
+    WatchStates,
+    YesNoTriggerOptions,
+)
+from stream.clock import Clock
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, WatchConfig
+from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
+from stream.options.schedule import Schedule
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import takes_pictures
+from stream.sources.address import ZMQ_PREFIX
 from stream.stages.allocate import AllocatePolicy
 from stream.stages.frame_tap import TapPolicy
+
+if TYPE_CHECKING:
+    from stream.stages.detection_feed import DetectionAddress, DetectionFeed
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """Options of the stages of one run.
 
-    `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as a
-    camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage before
-    it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target, None
-    without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client` lacks the
-    options that depend on the answer server's endpoint, `allocator` those that depend on its model: its glance options
-    apply if the model is to glance.
-    `must_glance`: the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer
-    server, and `expected_model` the name of the model that it is to serve; None for any.
+    `paced`: frames come at their own pace. `realtime`: capture releases frames at the pace of their media time, as
+    a camera would. `drop_frames`: a frame that a stage has no time for is replaced by the next one; else the stage
+    before it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target,
+    None without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client`
+    lacks the options that depend on the answer server's endpoint, `allocator` those that depend on its model: its
+    glance options apply if the model is to glance. `detections`: a program whose boxes draw tokens. `must_glance`:
+    the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer server, and
+    `expected_model` the name of the model that it is to serve; None for any.
     """
 
     paced: bool
@@ -57,14 +75,23 @@ class RunPlan:
     served_by: str | None
     expected_model: str | None
     notices: tuple[Notice, ...]
+    detections: DetectionAddress | None = None
 
     @classmethod
     def of(
-        cls, config: Config, info: SourceInfo, *, journal: Journal | None = None, initial_verdict: bool | None = None
+        cls,
+        config: Config,
+        info: SourceInfo,
+        *,
+        journal: Journal | None = None,
+        watches: WatchStates | None = None,
+        wall_s: Callable[[], float] = time.time,
     ) -> RunPlan:
         """Makes the plan from the configuration and the source.
 
-        `journal` holds the answers of a run that this one continues, `initial_verdict` that to its standing query.
+        `journal` holds the answers of a run that this one continues, `watches` the states of its watches.
+        `wall_s` returns the Unix time that schedules count. Raises ConfigError for a detector's address that cannot be
+        used.
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime
@@ -81,23 +108,38 @@ class RunPlan:
             allocator=_allocator_options(config, paced=paced),
             allocate=_allocate_policy(config, live=info.live, even=paced and pipeline.steady),
             tap=_tap_policy(config),
-            schedule=_schedule_policy(config, lockstep=lockstep, initial_verdict=initial_verdict),
+            schedule=_schedule_policy(config, info, watches or WatchStates(), wall_s, lockstep=lockstep),
             client=ClientOptions(
                 encode=answer.encode,
-                standing_query=answer.until.question,
+                watches=tuple(dict.fromkeys(watch.question for watch in config.watch)),
                 reconnect=paced or pipeline.answers == "lockstep" if waits_for_server else restart,
                 resend_after_loss=lockstep,
                 persistent=paced and answer.server is not None,
                 journal=journal,
                 history=answer.history,
                 same_above=answer.same_above if answer.when == "news" else None,
+                source_px=_source_px(config.capture, info),
+                schema=answer.schema_of_answers,
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
-            notices=(*([target_off()] if no_target else []), *([cancel_off()] if no_cancel else [])),
+            detections=_detection_address(config, paced=paced),
+            notices=(
+                *([target_off()] if no_target else []),
+                *([cancel_off()] if no_cancel else []),
+                *_schedule_off(config, info),
+            ),
         )
+
+    def make_detection_feed(self, clock: Clock) -> DetectionFeed | None:
+        """Returns the feed of another program's detections, None without one."""
+        if self.detections is None:
+            return None
+        from stream.stages.detection_feed import DetectionFeed
+
+        return DetectionFeed(self.detections, clock)
 
     def make_latency_controller(self) -> LatencyController | None:
         """Returns the controller that holds `target_ms`, None without a target."""
@@ -196,7 +238,21 @@ def _allocator_options(config: Config, *, paced: bool) -> AllocatorOptions:
         on_device=paced,
         glance=_glance_options(config),
         memory=_group_options(config),
+        zones=_zone_options(config),
     )
+
+
+def _zone_options(config: Config) -> ZoneOptions | None:
+    """Return None if all tiles count alike. The tiles of a masked zone, which has nothing to show, count for none."""
+    weights = tuple(
+        (zone.polygon, 0.0 if zone.mask else zone.weight)
+        for zone in config.zones.values()
+        if zone.mask or zone.weight != 1
+    )
+    names = {watch.zone for watch in config.watch} | ({config.answer.zone} if not config.watches_only else set())
+    # one packet shows what all questions are about: the union of their zones, or the whole picture
+    only = tuple(config.zones[name].polygon for name in sorted(map(str, names))) if None not in names else ()
+    return ZoneOptions(weights, only) if weights or only else None
 
 
 def _group_options(config: Config) -> GroupOptions | None:
@@ -236,11 +292,13 @@ def _tap_policy(config: Config) -> TapPolicy:
     )
 
 
-def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | None) -> SchedulePolicy:
+def _schedule_policy(
+    config: Config, info: SourceInfo, watches: WatchStates, wall_s: Callable[[], float], *, lockstep: bool
+) -> SchedulePolicy:
     answer = config.answer
     return SchedulePolicy(
         triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
-        query=answer.asked,
+        query=config.asked,
         lockstep=lockstep,
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
@@ -250,27 +308,68 @@ def _schedule_policy(config: Config, *, lockstep: bool, initial_verdict: bool | 
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
         memory_required=answer.requires_groups,
-        standing_query=_standing_query(answer.until, initial_verdict),
+        watches=tuple(_watch_options(watch, watches.by_name.get(watch.name)) for watch in config.watch),
+        watches_only=config.watches_only,
+        matches=watches.matches,
+        wall_s=wall_s if info.live else None,
     )
 
 
-def _standing_query(until: StandingQueryConfig, initial_verdict: bool | None) -> StandingQueryOptions | None:
-    if until.question is None:
-        return None
-    return StandingQueryOptions(
-        query=until.question,
+def _watch_options(watch: WatchConfig, state: WatchState | None) -> WatchRules:
+    return WatchRules(
+        name=watch.name,
+        question=watch.question,
         triggers=YesNoTriggerOptions(
-            every_ns=_ns(until.every_s),
-            on_change=until.on_change,
-            on_cut=until.on_cut,
-            least_ns=round(until.least_s * NS_PER_S),
+            every_ns=_ns(watch.every_s),
+            on_change=watch.on_change,
+            on_cut=watch.on_cut,
+            least_ns=round(watch.least_s * NS_PER_S),
         ),
-        thresholds=VerdictThresholds(until.yes_above, until.no_below, until.sure, until.certain),
-        only_query=until.alone,
-        stop_on_yes=not until.go_on,
-        initial_verdict=initial_verdict,
-        force=until.force,
+        thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
+        hold_ns=round(watch.hold_s * NS_PER_S),
+        cooldown_ns=round(watch.cooldown_s * NS_PER_S),
+        schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
+        ends_run=watch.ends_run,
+        force=watch.force,
+        state=state or WatchState(),
     )
+
+
+def _detection_address(config: Config, *, paced: bool) -> DetectionAddress | None:
+    address = config.allocate.detections
+    if address is None:
+        return None
+    from stream.stages.detection_feed import DetectionAddress
+    from stream.transport.security import client_curve
+
+    if not paced:
+        raise ConfigError(
+            f"--detections {address} needs a live source: a file that is read frame by frame has no time to compare "
+            "boxes with; give --realtime"
+        )
+    endpoint = address.removeprefix(ZMQ_PREFIX)
+    return DetectionAddress(
+        address, endpoint, client_curve(config.network, endpoint), config.allocate.detections_hold_s
+    )
+
+
+def _source_px(capture: CaptureConfig, info: SourceInfo) -> tuple[int, int] | None:
+    """Return width and height of the source's picture if its frames are scaled, else None."""
+    scaled = capture.fit == "resize" or capture.size is not None or capture.max_tiles is not None
+    return (info.width_px, info.height_px) if scaled and min(info.width_px, info.height_px) > 0 else None
+
+
+SCHEDULE_OFF = "schedule-off"
+"""Code of the notice that schedules of watches do not count for this source."""
+
+
+def _schedule_off(config: Config, info: SourceInfo) -> list[Notice]:
+    """Return the notice that schedules do not count, if there are any and the source is not live."""
+    names = [watch.name for watch in config.watch if watch.schedule is not None]
+    if info.live or not names:
+        return []
+    text = f"no schedules ({', '.join(names)}): the source is not live, so its frames have no time of day"
+    return [Notice(code=SCHEDULE_OFF, message=text)]
 
 
 def _ns(seconds: float | None) -> int | None:

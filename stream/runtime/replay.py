@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import NS_PER_S, Feedback, TokenPacket
 from stream.answer.memory import remember
 from stream.answer.model import CONFIGURED, AnswerModel, ClientQuestion, Packet, ask_alone, load_answer_model
@@ -54,7 +57,8 @@ IN_THEIR_PLACE = (AnswerPoint, Glance, YesNoResult, Summary)
 
 
 class ReplayedAnswer(Event, frozen=True, tag="replayed"):
-    """An answer given again. `check`: a shadow check, compared with the one before, which was about fewer tokens."""
+    """An answer given again, as the model writes it. `check`: a shadow check, compared with the one before, which was
+    about fewer tokens. `fields`: as in AnswerPoint; also None if the answer does not fit the schema."""
 
     answer: int
     frame_index: int
@@ -66,10 +70,11 @@ class ReplayedAnswer(Event, frozen=True, tag="replayed"):
     text_tokens: int
     check: bool
     same: bool
+    fields: dict[str, Any] | None = None
 
 
 class ReplayedYesNo(Event, frozen=True, tag="looked-again"):
-    """A yes/no check of the standing query made again; probabilities as in `YesNoReply`."""
+    """A yes/no check of a watch made again; probabilities as in `CheckScore`."""
 
     frame_index: int
     pts_s: float
@@ -121,12 +126,13 @@ class Replay:
     def __init__(self, model: AnswerModel, provenance: AnswerProvenance) -> None:
         self._model = model
         self._provenance = provenance
-        self._until = ""
+        self._checks: tuple[str, ...] = ()
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
         self._wants_answer = False
         self._history: History = ()
         self._previous: PreviousAnswer | None = None
+        self._schema: AnswerSchema | None = None
         self._last = -1
         self._rebaser = EventRebaser()
         self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
@@ -180,13 +186,14 @@ class Replay:
             return
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
-            self._until = message.standing_query or ""
+            self._schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
         if isinstance(message, TokenPacketMessage):
             self._packet = remember(self._model.memory, CLIENT, token_packets(message, parts))
         else:
             self._packet = frame_packet(message, parts)
+        self._checks = message.checks
         self._wants_answer, self._history, self._previous = message.wants_answer, message.history, message.previous
 
     def _receive(self, record: ReceivedMessage) -> Iterator[Event]:
@@ -198,7 +205,7 @@ class Replay:
         elif self._overview is not None and isinstance(message, GlanceReply):
             yield self._repeat_glance(self._overview, message, feedback_of(message, decompress_arrays(record)))
         elif self._packet is not None and isinstance(message, YesNoReply):
-            yield self._repeat_check(self._packet, message)
+            yield from self._repeat_checks(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._repeat_answer(self._packet, message)
 
@@ -225,28 +232,30 @@ class Replay:
             same=difference <= TOLERANCE,
         )
 
-    def _repeat_check(self, packet: Packet, message: YesNoReply) -> ReplayedYesNo:
-        question = ClientQuestion(CLIENT, packet, self._until, yes_no=True)
-        ask_alone(self._model, question)
-        assert question.score is not None
-        yes, certain = question.score
-        same = max(abs(yes - message.yes), abs(certain - message.certain)) <= TOLERANCE
+    def _repeat_checks(self, packet: Packet, message: YesNoReply) -> Iterator[ReplayedYesNo]:
         if not self._wants_answer:
             self._packet = None
-        return ReplayedYesNo(
-            frame_index=packet.stamp.frame_index,
-            pts_s=packet.stamp.media_ns / NS_PER_S,
-            question=self._until,
-            recorded_yes=message.yes,
-            yes=yes,
-            recorded_certain=message.certain,
-            certain=certain,
-            same=same,
-        )
+        if len(message.scores) != len(self._checks):
+            return  # as its client refused it
+        question = ClientQuestion(CLIENT, packet, self._checks[0], checks=self._checks)
+        ask_alone(self._model, question)
+        for text, (yes, certain), recorded in zip(self._checks, question.scores, message.scores, strict=True):
+            yield ReplayedYesNo(
+                frame_index=packet.stamp.frame_index,
+                pts_s=packet.stamp.media_ns / NS_PER_S,
+                question=text,
+                recorded_yes=recorded.yes,
+                yes=yes,
+                recorded_certain=recorded.certain,
+                certain=certain,
+                same=max(abs(yes - recorded.yes), abs(certain - recorded.certain)) <= TOLERANCE,
+            )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
         previous = self._previous if self._previous is not None and self._previous.query == message.query else None
-        question = ClientQuestion(CLIENT, packet, message.query, history=self._history, previous=previous)
+        question = ClientQuestion(
+            CLIENT, packet, message.query, history=self._history, previous=previous, schema=self._schema
+        )
         text = ask_alone(self._model, question)
         assert question.stats is not None
         tokens = question.stats.text_tokens
@@ -264,7 +273,13 @@ class Replay:
             text_tokens=tokens,
             check=check,
             same=same,
+            fields=self._fields_of(text),
         )
+
+    def _fields_of(self, text: str) -> dict[str, Any] | None:
+        with suppress(ValueError):
+            return None if self._schema is None else self._schema.fields_of(text)
+        return None
 
     def _counted(self, event: Event) -> Event:
         """Count an event for the summary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -13,16 +14,17 @@ from msgspec.structs import replace
 from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, check_watched, model_name
-from stream.answer.triggers import NO_YES_OR_NO
+from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config, OutputConfig
-from stream.control import FOUND, INTERRUPTED, RunControl, describe, remote_error
+from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, describe, remote_error
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
     STORE_LOST,
     Event,
     FrameReady,
     Glance,
+    Match,
     Notice,
     QueryChanged,
     Started,
@@ -140,6 +142,7 @@ class Run:
         self.overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
         self._unread: deque[Report] = deque()
         self._sent = WorkerCommand()
+        self._ending = {watch.name for watch in config.watch if watch.ends_run}
         with ExitStack() as stack:
             self._worker = make_worker(self)
             stack.callback(self._worker.stop)
@@ -175,6 +178,10 @@ class Run:
         """Changes the query; a `QueryChanged` event reports whether it was accepted."""
         self.control.ask(query)
 
+    def ask_aside(self, question: SideQuestion) -> None:
+        """Asks a side question; a `SideAnswer` or `SideRefused` event ends it."""
+        self.control.ask_aside(question)
+
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
         return self._worker.processes()
@@ -205,7 +212,7 @@ class Run:
             yield Started(
                 source=self.source_info.name,
                 model=self._model,
-                query=answer.asked,
+                query=self.config.asked,
                 backend=self.backend,
                 kernel=self.kernel,
             )
@@ -267,7 +274,7 @@ class Run:
                     event = self.continuity.rebase(report)
                     if event is None:
                         continue
-                    if isinstance(event, VerdictChanged) and event.to == "yes" and not self.config.answer.until.go_on:
+                    if isinstance(event, Match) and event.watch in self._ending:
                         self.control.end(FOUND)
                     yield event
                 elif isinstance(report, DropReport):
@@ -289,6 +296,8 @@ class Run:
         if (query := control.take_query()) is not None:
             self.continuity.pending_query = query
             self._worker.send(WorkerCommand(query=query))
+        if questions := control.take_side_questions():
+            self._worker.send(WorkerCommand(side_questions=questions))
         if (servers := control.take_servers()) is not None:
             self.continuity.servers = servers
             self._worker.send(WorkerCommand(servers=servers))
@@ -303,12 +312,40 @@ def _error_of(failed: WorkerFailed) -> Exception:
     return remote_error(failed.error, failed.message) or StageDied("frame", failed.message)
 
 
+class WatchProgress:
+    """States of the watches of a run, from its events."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._by_name: dict[str, WatchState] = {}
+        self._matches = 0
+
+    @property
+    def states(self) -> WatchStates:
+        """The present states, for another frame worker."""
+        return WatchStates(dict(self._by_name), self._matches)
+
+    def note(self, event: Event) -> None:
+        """Note an event, which may be another than one of a watch."""
+        if isinstance(event, YesNoResult) and event.holds is not None:
+            state = self._by_name.get(event.watch, WatchState())
+            if event.holds == "no":
+                state = dataclasses.replace(state, verdict=False, yes_since_ns=None, matched=False)
+            elif not state.verdict:
+                state = dataclasses.replace(state, verdict=True, yes_since_ns=self._clock.now_ns())
+            self._by_name[event.watch] = state
+        elif isinstance(event, Match):
+            state = self._by_name.get(event.watch, WatchState())
+            self._matches = event.match
+            self._by_name[event.watch] = dataclasses.replace(state, matched=True, last_match_ns=self._clock.now_ns())
+
+
 class RunContinuity:
     """State that outlives a frame worker: it makes those of one run, one after another, look like one.
 
     `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
-    answer server has accepted or refused yet; `servers`: the answer servers that were assigned; `verdict`: the answer
-    to the standing query; None while it is unknown.
+    answer server has accepted or refused yet; `servers`: the answer servers that were assigned; `watches`: the state
+    of its watches.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -319,11 +356,11 @@ class RunContinuity:
         self._reported = {"loading"}
         self._drops: Counter[str] = Counter()
         self._drops_before: Counter[str] = Counter()
-        self._verdict_reported: str | None = None
+        self._verdicts_reported: dict[str, str] = {}
         self.backend = self.kernel = ""
         self.pending_query: str | None = None
         self.servers: tuple[ServerAddress, ...] | None = None
-        self.verdict: bool | None = None
+        self.watches = WatchProgress(clock)
 
     @property
     def frames_before(self) -> int:
@@ -352,20 +389,20 @@ class RunContinuity:
         """Returns an event with the numbers and times of the whole run; None if it was reported before."""
         if isinstance(event, Notice):
             if event.code in REPORTED_ONCE:
-                if event.code in self._reported:
+                once = event.message if event.code == NO_YES_OR_NO else event.code
+                if once in self._reported:
                     return None
-                self._reported.add(event.code)
+                self._reported.add(once)
             elif event.code == STORE_LOST:
                 self.backend = "cpu"
         elif isinstance(event, QueryChanged):
             self.pending_query = None
             self._query = self._query if event.error is not None else event.query
-        elif isinstance(event, YesNoResult) and event.holds is not None:
-            self.verdict = event.holds == "yes"
         elif isinstance(event, VerdictChanged):
-            if event.to == self._verdict_reported:
+            if event.to == self._verdicts_reported.get(event.watch):
                 return None
-            self._verdict_reported = event.to
+            self._verdicts_reported[event.watch] = event.to
+        self.watches.note(event)
         return self._rebaser.apply(event)
 
     def next_config(self) -> Config:

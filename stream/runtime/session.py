@@ -14,7 +14,7 @@ from stream.events import Event, FrameReady, Summary
 from stream.monitor.health import RunHandle, RunMonitor
 from stream.monitor.service_manager import ServiceManager, ServiceState
 from stream.recording.format import claimed_folder
-from stream.sinks.base import Display, Sink
+from stream.sinks.base import Display, ReportingSink, Sink
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
 from stream.sources import SourceInfo
 from stream.sources.address import is_live_address, is_read_once
@@ -89,7 +89,7 @@ def run_session(
                 stack.callback(sink.close)
         if config.output.record is not None:
             stack.enter_context(claimed_folder(config.output.record))
-        monitor, services = open_services(config, page, monitor)
+        monitor, services = open_services(config, page, monitor, resume=resume)
         sinks = [*opened, *services, *extra]
         for sink in (*services, *extra):
             stack.callback(sink.close)
@@ -120,9 +120,14 @@ def service_state(monitor: RunMonitor) -> ServiceState:
 
 
 def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
-    """Writes every event to every sink, in order; returns the summary, which is the last event."""
+    """Writes every event, and those that sinks make, to every sink, in order; returns the summary, which is the last
+    event."""
     summary: Summary | None = None
+    reporting = [sink for sink in sinks if isinstance(sink, ReportingSink)]
     for event in events:
+        for made in [made for one in reporting for made in one.take_events(event)] if reporting else ():
+            for sink in sinks:
+                sink.write(made)
         for sink in sinks:
             sink.write(event)
         if isinstance(event, Summary):

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from stream.answer.triggers import WatchStates
+from stream.control import SideQuestion
 from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
@@ -18,7 +20,7 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
     `answers` is the address of its parent's answer process, None if the answer server is elsewhere; `snapshot` the
     descriptor of the memory shared with that, None if it answers for other runs too. `heartbeat` is the descriptor
-    of the heartbeat's writing end. `initial_verdict`: the last answer to the standing query of the process before.
+    of the heartbeat's writing end. `watches`: the states of the watches of the process before.
     `pictures_to`: the address for requested pictures of frames. `first_frame`: number of frames of the processes
     before. `nice` is added to the process's niceness.
     """
@@ -30,7 +32,7 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
     directory: SocketDirectory
     model_loader: str
     config: str
-    initial_verdict: bool | None = None
+    watches: WatchStates = msgspec.field(default_factory=WatchStates)
     pictures_to: PictureEndpoints = PictureEndpoints()
     first_frame: int = 0
     nice: int = 0
@@ -52,11 +54,13 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
 
 class WorkerCommand(msgspec.Struct, frozen=True):
     """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
-    frames; `query`: the query from the next answer on; `servers`: the answer servers from now on."""
+    frames; `query`: the query from the next answer on; `side_questions`: more of them; `servers`: the answer servers
+    from now on."""
 
     end: str | None = None
     cancel: bool = False
     query: str | None = None
+    side_questions: tuple[SideQuestion, ...] = ()
     servers: tuple[ServerAddress, ...] | None = None
 
 

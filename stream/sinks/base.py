@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,14 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Complete the output and release it."""
+
+
+class ReportingSink(Sink):
+    """Sink with separate events, which all sinks of the run receive."""
+
+    @abstractmethod
+    def take_events(self, upcoming: Event) -> Sequence[Event]:
+        """Return its events since the last call; they come before `upcoming`, which no sink has received yet."""
 
 
 ALONE = ("",)

@@ -14,6 +14,7 @@ import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from arr_coc.qwen.grounding import GROUNDED, words_for
 from stream.errors import OutputError, OutputFailed
 from stream.events import Answer, Event, FrameReady, Summary
 from stream.sinks.base import Sink
@@ -166,7 +167,7 @@ class OverlaySink(Sink):
 
     def write(self, event: Event) -> None:
         if isinstance(event, Answer):
-            self._show(printable_lines(event.text.strip()))
+            self._show(printable_lines(words_for(event.text).strip()))
         elif self._shown is None:
             self._show("")
 
@@ -206,7 +207,10 @@ def timestamp(at_ms: int, mark: str) -> str:
 
 
 def caption_text(text: str) -> str:
-    """Return the text as lines of a caption: printable, without blank lines, long lines wrapped."""
+    """Return the text as lines of a caption: printable, without blank lines, long lines wrapped, and names with their
+    numbers in place of boxes."""
+    if GROUNDED.search(text):
+        text = words_for(text)
     lines: list[str] = []
     for line in printable_lines(text).split("\n"):
         # the usual limit of subtitle guidelines for one line

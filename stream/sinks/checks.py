@@ -15,7 +15,7 @@ from stream.sinks.output_file import (
     check_suffix,
     check_writable,
 )
-from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS
+from stream.sinks.types import CAPTION_SUFFIXES, FILE_SINKS, output_files
 
 
 def check_outputs(config: OutputConfig, source: str) -> None:
@@ -34,11 +34,6 @@ def check_outputs(config: OutputConfig, source: str) -> None:
 
 def _files(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path != STDOUT]
-
-
-def output_files(config: OutputConfig) -> list[str]:
-    """The files that a run writes."""
-    return [*config.paths, *(getattr(config, file.key) for file in FILE_SINKS if file.applies(config))]
 
 
 def _check_hls(paths: Sequence[str]) -> None:

@@ -44,10 +44,23 @@ GAP_PX = 4
 """Between the pictures of two maps."""
 GROUND = 0.3
 """Weight of the frame in the picture of a map."""
-TRUTH, TRUTH_TEXT = (72, 230, 120), "#48e678"
-"""Colour of ground-truth boxes and of their text."""
-TRUTH_LEGEND = "ground truth"
-"""Label in the corner of a picture with ground-truth boxes, so that they are not read as the model's detections."""
+POINT_PX = 6
+"""Radius of a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxStyle:
+    """Style of boxes: RGB of their lines, the same as the colour of their text, and the `legend` in the corner of a
+    picture with such boxes, in this row, so that the truth is not read as the model's detections."""
+
+    line: tuple[int, int, int]
+    text: str
+    legend: str
+    row: int
+
+
+TRUTH = BoxStyle((72, 230, 120), "#48e678", "ground truth", 0)
+FOUND = BoxStyle((255, 158, 66), "#ff9e42", "the answer's boxes", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,9 @@ KEY = (
     KeyItem("not seen", (76, 76, 76)),
 )
 
+OUTLINE_KEY = (KeyItem("shown in most detail", (255, 255, 255), OUTLINES[0]),)
+"""Key of a picture with outlines alone."""
+
 MEMORY_KEY = (
     KeyItem("new", (255, 255, 255), NEW),
     KeyItem("kept", (255, 255, 255), OUTLINES[0]),
@@ -74,19 +90,21 @@ MEMORY_KEY = (
 """Key if the model has a visual memory: "old" tokens show an earlier picture."""
 
 
-def draw(overlay: AllocationOverlay, caption: str, note: str) -> Picture:
+def draw(overlay: AllocationOverlay, caption: str, note: str, *, dim: bool = True) -> Picture:
     """Draw the frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB,
-    even sides."""
-    picture = draw_allocation(overlay)
+    even sides. `dim`: as the model receives it; otherwise as the camera saw it, with outlines alone."""
+    picture = draw_allocation(overlay) if dim else draw_outlines(overlay)
     if overlay.boxes:
-        picture = draw_boxes(picture, overlay.boxes)
+        picture = draw_boxes(picture, overlay.boxes, TRUTH)
+    if overlay.detections:
+        picture = draw_boxes(picture, overlay.detections, FOUND)
     if overlay.layers:
         picture = np.concatenate([picture, draw_layers(overlay.image, overlay.layers, picture.shape[1])])
     beside = max(0, LEAST_WIDTH_PX - picture.shape[1])
     if beside:
         left = beside // 2
         picture = cv2.copyMakeBorder(picture, 0, 0, left, beside - left, cv2.BORDER_CONSTANT, value=BACKGROUND)
-    key = KEY if overlay.states is None else MEMORY_KEY
+    key = OUTLINE_KEY if not dim else KEY if overlay.states is None else MEMORY_KEY
     return np.concatenate([picture, draw_strip(picture.shape[1], caption, note, key)])
 
 
@@ -120,25 +138,43 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     )
 
 
-def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox]) -> Picture:
-    """Draw the outline and the name of each box, and TRUTH_LEGEND: uint8 RGB [H, W, 3]."""
+def draw_outlines(overlay: AllocationOverlay) -> Picture:
+    """Draw the frame with the outlines of its regions of the finest level, without those of an overview: uint8 RGB, of
+    `drawn_size`. The coarser regions cover the rest of most frames, and would hide it."""
+    size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
+    picture = np.ascontiguousarray(cv2.resize(overlay.image, size, interpolation=cv2.INTER_AREA), np.uint8)
+    regions = overlay.regions[overlay.overview :]
+    levels = np.array([max(shape) for shape in REGION_SHAPES])[regions[:, 0]]
+    if len(finest := regions[levels == levels.min(initial=LEVELS)]):
+        _outline(picture, finest, size[0] / overlay.image.shape[1], OUTLINES[0])
+    return picture
+
+
+def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) -> Picture:
+    """Draw the outline and the name of each box, and the legend of their style: uint8 RGB [H, W, 3]."""
     image = Image.fromarray(picture)
     pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
     edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
 
     def write(x: float, y: float, text: str) -> None:
         pen.rectangle((x, y, x + letters.width_px(text) + 2 * edge_px, y + step_px - 1), fill=DARK)
-        letters.draw(pen, x + edge_px, _baseline(letters, y), text, TRUTH_TEXT)
+        letters.draw(pen, x + edge_px, _baseline(letters, y), text, style.text)
 
     for box in boxes:
         left, right = sorted((box.left * image.width, box.right * image.width))
         top, bottom = sorted((box.top * image.height, box.bottom * image.height))
-        pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
-        pen.rectangle((left, top, right, bottom), outline=TRUTH)
+        if left == right and top == bottom:
+            left, top, right, bottom = left - POINT_PX, top - POINT_PX, right + POINT_PX, bottom + POINT_PX
+            pen.ellipse((left - 1, top - 1, right + 1, bottom + 1), outline=DARK, fill=style.line)
+        else:
+            pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=DARK)
+            pen.rectangle((left, top, right, bottom), outline=style.line)
+        if not box.label:
+            continue
         x = min(max(0.0, left), image.width - letters.width_px(box.label) - 2 * edge_px)
         above = top - step_px
         write(x, above if above >= 0 else min(bottom, image.height - step_px), box.label)
-    write(0, 0, TRUTH_LEGEND)
+    write(0, style.row * step_px, style.legend)
     return np.asarray(image)
 
 
@@ -298,6 +334,8 @@ def _draw_key(image: Image.Image, pad_px: int, step_px: int, items: tuple[KeyIte
         x += side + side // 3
         small.draw(pen, x, _baseline(small, 0), item.name, MUTED)
         x += small.width_px(item.name) + side
+    if items == OUTLINE_KEY:
+        return
     ramp = Image.fromarray(np.repeat(heat_colours(2 * side), side, axis=0))
     image.paste(ramp, (round(x), top))
     small.draw(pen, x + 2 * side + side // 3, _baseline(small, 0), "relevance", MUTED)

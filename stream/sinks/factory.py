@@ -11,7 +11,8 @@ from stream.events import Event
 from stream.monitor.health import RunMonitor
 from stream.sinks.base import Sink
 from stream.sinks.checks import check_outputs
-from stream.sinks.types import FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
+from stream.sinks.on_match import MatchCommandSink, commands_of
+from stream.sinks.types import CLIPS, FILE_SINKS, SERVICES, FileOpening, ServiceOpening, caption_type, sinks_of
 
 if TYPE_CHECKING:
     from stream.sinks.heatmap import FramePictures
@@ -32,7 +33,7 @@ class MonitorSink(Sink):
 
 
 def open_services(
-    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None
+    config: Config, page: PageCamera | None = None, monitor: RunMonitor | None = None, *, resume: bool = False
 ) -> tuple[RunMonitor, list[Sink]]:
     """Return the monitor of a run and the sinks that report it; no sinks if the configuration names none.
 
@@ -40,13 +41,16 @@ def open_services(
         config: Configuration of the run.
         page: Place of the run in a page of several cameras.
         monitor: Monitor that other readers share; it is fed even if no sink needs it.
+        resume: The run continues an earlier one.
 
     Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
     shared, monitor = monitor is not None, monitor or RunMonitor(config)
-    at = ServiceOpening(config, monitor, page)
+    at = ServiceOpening(config, monitor, page, resume)
     with ExitStack() as opened:
         sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
+        if commands := commands_of(config):
+            sinks.append(_opened(opened, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
         opened.pop_all()
     return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
 
@@ -64,7 +68,7 @@ def open_sinks(
     for sink in sinks_of(config):
         sink.require(config)
     files = [(path, caption_type(path)) for path in config.paths]
-    files += [(getattr(config, file.key), file) for file in FILE_SINKS if file.applies(config)]
+    files += [(getattr(config, file.key), file) for file in (*FILE_SINKS, CLIPS) if file.applies(config)]
     with ExitStack() as opened:
         sinks = [
             _opened(opened, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files

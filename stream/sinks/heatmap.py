@@ -21,14 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import of_counted
+from arr_coc.qwen.grounding import words_for
 from stream.clock import clock_text
 from stream.errors import OutputError, OutputFailed, SourceNotFound, TransportError
-from stream.events import Answer, Event, FrameReady, Glance
+from stream.events import Answer, Cut, Detections, Event, FrameReady, Glance, PictureChanged
 from stream.media import AllocationOverlay, LabelledBox
 from stream.protocol.inspection import POSITIVE, InspectionRequest, ReadInspection, TileMap, layers_of, read_inspection
 from stream.protocol.pictures import INSPECTION, PictureEndpoints, PictureRequest
 from stream.scenes import PacedScene, Scene, open_scene
 from stream.sinks.base import Sink
+from stream.sinks.detections import placed
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import OutputFile
 from stream.transport import PictureReceiver, Transport
@@ -50,6 +52,10 @@ FRAGMENTS = {"movflags": "hybrid_fragmented+frag_every_frame", "flush_packets": 
 log = logging.getLogger(__name__)
 
 
+DETECTIONS_DRAWN = 100
+"""Boxes of an answer that are drawn; more would hide the picture, and drawing them would take longer than the frame."""
+
+
 class FramePictures(Protocol):
     """Interface of a run that this sink uses."""
 
@@ -60,8 +66,8 @@ class FramePictures(Protocol):
 
 
 class HeatmapSink(Sink):
-    """Sink that draws frames with their allocation, the `layers` of `output.heatmap_layers`, the newest answer, and the
-    ground-truth boxes of `scene`, the address of a drawn scene.
+    """Sink that draws frames with their allocation, the `layers` of `output.heatmap_layers`, the newest answer with its
+    boxes, and the ground-truth boxes of `scene`, the address of a drawn scene.
 
     Each frame is held until the next one, so that an answer stands under the frame it is about, and a frame with a new
     allocation after a glance is drawn as the model received it. `find_run` returns the run once there are events.
@@ -77,7 +83,12 @@ class HeatmapSink(Sink):
 
     def write(self, event: Event) -> None:
         if isinstance(event, Answer):
-            self._film.caption = printable(event.text)
+            self._film.caption, self._film.detections = printable(words_for(event.text)), ()
+        elif isinstance(event, Detections):
+            shown = placed(event, 1.0, 1.0)[:DETECTIONS_DRAWN]
+            self._film.detections = tuple(LabelledBox(one.caption, *one[1:5]) for one in shown)
+        elif isinstance(event, (Cut, PictureChanged)):
+            self._film.shot_ends = True
         elif isinstance(event, FrameReady) and event.slot is not None:
             self._film.add(event, self._find_run().take_overlay(event.slot))
         elif isinstance(event, Glance) and event.slot is not None:
@@ -107,7 +118,8 @@ class HeatmapSink(Sink):
 
 
 class _Film:
-    """Sequence of drawn frames, and its file. Used by one thread, except for `caption`."""
+    """Sequence of drawn frames, and its file. Used by one thread, except for `caption`, `detections`, which end with
+    their shot, and `shot_ends`."""
 
     def __init__(self, path: str, scene: str) -> None:
         self._claim = OutputFile(path)
@@ -116,12 +128,16 @@ class _Film:
         self._video: _Video | _Still | None = None
         self._last_pts = -1
         self.caption = ""
+        self.detections: tuple[LabelledBox, ...] = ()
+        self.shot_ends = False
         self.drawn = 0
 
     def add(self, event: FrameReady, overlay: AllocationOverlay) -> None:
         """Add the next frame and draw the one before; the same frame again replaces itself."""
         if self._held is not None and self._held[0].frame_index != event.frame_index:
             self._draw_held()
+        if self.shot_ends:
+            self.detections, self.shot_ends = (), False
         self._held = event, overlay
 
     def replace(self, overlay: AllocationOverlay) -> None:
@@ -145,7 +161,7 @@ class _Film:
         event, overlay = self._held
         self._held = None
         share = of_counted(event.tokens, event.tiles, "token")
-        overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s))
+        overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s), detections=self.detections)
         picture = draw(overlay, self.caption, f"{share} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()

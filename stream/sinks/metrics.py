@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
@@ -19,7 +20,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatistics
 from stream.config import Config
 from stream.control import RunControl
-from stream.events import AnswerPoint, Event, FrameReady, Glance, YesNoResult
+from stream.events import AnswerPoint, Event, FrameReady, Glance, Match, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.monitor.statistics import resident_bytes
@@ -39,7 +40,7 @@ TURN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 RUN_HISTOGRAMS = (
     ("frame_latency_seconds", "From a frame's capture to its allocation.", FRAME_BUCKETS_S),
     ("ttft_seconds", "From a frame's capture to the answer's first token.", TTFT_BUCKETS_S),
-    ("look_seconds", "From a frame's capture to its look at a standing question.", TTFT_BUCKETS_S),
+    ("look_seconds", "From a frame's capture to its look for watches.", TTFT_BUCKETS_S),
     ("glance_seconds", "From sending an overview to where the model looked.", TTFT_BUCKETS_S),
 )
 SERVER_HISTOGRAMS = (
@@ -136,7 +137,7 @@ class RunMetrics(MetricsServer):
 
     def _figures(self) -> Iterator[tuple[dict[str, str], Iterable[Figure]]]:
         for name, monitor in self.monitors.items():
-            figures = _run_figures(monitor.stats(), monitor.health(), self.sinks[name].holds)
+            figures = _run_figures(monitor.stats(), monitor.health(), self.sinks[name])
             yield {CAMERA: name} if name else {}, figures
         for name in self._refused:
             yield {CAMERA: name}, [_healthy(False)]
@@ -151,11 +152,12 @@ class RunMetrics(MetricsServer):
 
 
 class MetricsSink(Sink):
-    """Sink that observes the durations of one run. `holds` is the newest result of its standing query."""
+    """Sink that observes the durations of one run. `holds` has the newest verdict of each watch."""
 
     def __init__(self, metrics: RunMetrics, name: str) -> None:
         self.metrics = metrics
-        self.holds: str | None = None
+        self.holds: dict[str, str | None] = {}
+        self.matches: Counter[str] = Counter()
         self._latency, self._ttft, self._yes_no, self._glance = (
             histogram.labels(name) if name else histogram for histogram in metrics.histograms
         )
@@ -168,8 +170,11 @@ class MetricsSink(Sink):
         elif isinstance(event, Glance) and event.timing is not None:
             self._glance.observe(event.timing.total_ms / 1e3)
         elif isinstance(event, YesNoResult) and event.timing is not None:
-            self.holds = event.holds
+            self.holds[event.watch] = event.holds
             self._yes_no.observe(event.timing.total_ms / 1e3)
+
+        elif isinstance(event, Match):
+            self.matches[event.watch] += 1
 
     def close(self) -> None:
         if UNNAMED in self.metrics.monitors:  # the pages of several cameras outlive each of them
@@ -226,7 +231,7 @@ def _histograms(
     ]
 
 
-def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -> Iterator[Figure]:
+def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -> Iterator[Figure]:
     yield COUNTER, "frames", "Frames allocated.", stats.frames
     yield COUNTER, "answers", "Whole answers.", stats.answers
     yield COUNTER, "unchanged", "Answers without news, which were not shown.", stats.unchanged
@@ -261,8 +266,10 @@ def _run_figures(stats: StatsMessage, health: HealthReport, holds: str | None) -
         smoothed_s, std_s = stats.jitter.interarrival_ms / 1e3, stats.jitter.interval_std_ms / 1e3
         yield GAUGE, "jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}.", smoothed_s
         yield GAUGE, "jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}.", std_s
-    verdict = None if holds is None else float(holds == "yes")
-    yield GAUGE, "watched_for", "1 while the answer to the standing query is yes.", verdict
+    if sink.holds:
+        known = {name: int(holds == "yes") for name, holds in list(sink.holds.items()) if holds is not None}
+        yield GAUGE, "watched_for", "1 while the answer to a watch is yes.", {"watch": known}
+        yield COUNTER, "matches", "Matches of watches.", {"watch": dict(sink.matches)}
     yield GAUGE, "outage_active", "1 while a live source is lost.", float(health.status == "outage")
     yield _healthy(health.healthy)
     yield _memory(stats.memory_bytes)
@@ -279,7 +286,7 @@ def _memory(memory_bytes: Mapping[str, int]) -> Figure:
 def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
     totals, over = figures.totals, "over the last minute"
     yield COUNTER, "server_answers", "Whole answers.", totals.answers
-    yield COUNTER, "server_looks", "Looks at a standing question.", totals.checks
+    yield COUNTER, "server_looks", "Looks for watches.", totals.checks
     yield COUNTER, "server_glances", "Looks at an overview before an answer.", totals.glances
     yield COUNTER, "server_failed", "Turns that came to nothing.", totals.failed
     yield COUNTER, "server_text_tokens", "Text tokens of answers.", totals.text_tokens

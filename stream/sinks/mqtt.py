@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
 from stream import logs
-from stream.config import Config
+from stream.config import Config, OutputConfig
 from stream.events import (
     Answer,
     AskedPicture,
+    ClipWritten,
+    Detections,
     Event,
+    Match,
     QueryChanged,
     Started,
     YesNoResult,
     encode_event,
+    event_fields,
     rounded,
 )
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
 from stream.mqtt.link import RETRY_S, MqttLink
-from stream.mqtt.topics import MqttMessage, RunTopics
+from stream.mqtt.topics import MATCH, MqttMessage, RunTopics
 from stream.sinks.base import Sink, program_version
+from stream.web.access import parse_address
 from stream.web.viewer import RateLimit
+
+UNTIL = "until"
+"""Name of the watch of `--until`."""
 
 QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE = 2.0, 4.0
 
 log = logging.getLogger(__name__)
+
+
+def page_address(output: OutputConfig) -> str | None:
+    """Return the address of the live page, without a token, for links; None without a page."""
+    if output.web is None:
+        return None
+    host, port = parse_address(output.web)
+    shown = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"{'http' if output.web_cert is None else 'https'}://{shown}:{port}"
 
 
 class MqttSink(Sink):
@@ -43,16 +64,22 @@ class MqttSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
         output = config.output
         self._monitor = monitor
-        self._asked = config.answer.asked
+        self._asked = config.asked
         self.topics = RunTopics(
             device_name(config),
-            until=config.answer.until.question is not None,
+            watches=tuple((watch.name, watch.question) for watch in config.watch if watch.mqtt),
             ask=output.mqtt_ask,
             picture=output.mqtt_picture,
+            schema=config.answer.schema_of_answers,
+            clips=output.clips is not None,
         )
+        self._clip_folder = Path(output.clips or "")
+        self._page = page_address(output)
+        self._clips: dict[str, bytes] = {}
+        self._looks: dict[str, YesNoResult] = {}
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._state: str | None = None
-        self._holds: str | None = None
+        self._holds: dict[str, str | None] = {name: None for name, _ in self.topics.watches}
         self._open = True
         self.link = MqttLink(
             Broker.of(config),
@@ -65,8 +92,8 @@ class MqttSink(Sink):
         if output.mqtt_discovery is not None:
             self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
         self.link.put(self.topics.set_availability(True))
-        if self.topics.until:
-            self.link.put(self.topics.set_verdict(None))
+        for watch in self._holds:
+            self.link.put(self.topics.set_verdict(watch, None))
         self.link.put(self.topics.set_question(self._asked))
         self._send_state()
         try:
@@ -80,13 +107,21 @@ class MqttSink(Sink):
         self._send_state()
         if isinstance(event, Answer):
             self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
+        elif isinstance(event, Detections):
+            self.link.put(MqttMessage(self.topics.detections, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
             self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
-        elif isinstance(event, YesNoResult):
-            self.link.put(MqttMessage(self.topics.verdict_details, encode_event(event).encode(), retain=True))
-            if event.holds != self._holds:
-                self._holds = event.holds
-                self.link.put(self.topics.set_verdict(event.holds))
+        elif isinstance(event, YesNoResult) and event.watch in self._holds:
+            self._looks[event.watch] = event
+            self._send_details(event)
+            if event.holds != self._holds[event.watch]:
+                self._holds[event.watch] = event.holds
+                self.link.put(self.topics.set_verdict(event.watch, event.holds))
+        elif isinstance(event, Match) and event.watch in self._holds:
+            body = b'{"event_type":"%b",%b' % (MATCH.encode(), encode_event(event).encode().removeprefix(b"{"))
+            self.link.put(MqttMessage(self.topics.match(event.watch), body))
+        elif isinstance(event, ClipWritten):
+            self._send_clip(event)
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 
@@ -95,6 +130,29 @@ class MqttSink(Sink):
             self._open = False
             self.link.put(self.topics.set_availability(False))
             self.link.close()
+
+    def _send_clip(self, clip: ClipWritten) -> None:
+        """Send the picture of a match once it is written, and the names of its files as attributes."""
+        places = {
+            f"{kind}_url": f"{self._page}/clips/{quote(name)}"
+            for kind, name in (("picture", clip.picture), ("video", clip.video))
+            if self._page is not None and name is not None
+        }
+        fields = msgspec.json.encode(rounded({**event_fields(clip), **places}))
+        self.link.put(MqttMessage(self.topics.match_clip, fields, retain=True))
+        self._clips[clip.watch] = fields
+        if (look := self._looks.get(clip.watch)) is not None:
+            self._send_details(look)
+        if clip.picture is not None and clip.video is None and clip.error is None:
+            with suppress(OSError):
+                self.link.put(MqttMessage(self.topics.match_picture, (self._clip_folder / clip.picture).read_bytes()))
+
+    def _send_details(self, look: YesNoResult) -> None:
+        """Send a check, with the newest clip of its watch."""
+        details = encode_event(look).encode()
+        if (clip := self._clips.get(look.watch)) is not None:
+            details = details.removesuffix(b"}") + b',"clip":' + clip + b"}"
+        self.link.put(MqttMessage(self.topics.verdict_details(look.watch), details, retain=True))
 
     def _send_state(self) -> None:
         state = self._monitor.status().state

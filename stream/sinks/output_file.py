@@ -218,6 +218,13 @@ def check_new_folder(path: str) -> None:
     check_writable(path)
 
 
+def check_database(path: str, others: Sequence[str], source: str) -> None:
+    """Raise OutputError if a database at `path` would be the source, one of the `others`, a folder, or in no folder."""
+    check_distinct([*others, path], source)
+    if os.path.isdir(path) or not Path(path).parent.is_dir():
+        raise OutputError(_refusal(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))))
+
+
 def folder_exists(path: str) -> str:
     """Return the message about a folder that would be overwritten."""
     return f"cannot write {path!r}: it exists already, and a bag is never overwritten; name another, or remove it"

@@ -21,7 +21,7 @@ from stream.transport.services import Publisher, RequestServer, TopicMessage
 
 log = logging.getLogger(__name__)
 
-KEPT = (STATUS, "answer", "look", "turned", "frame", STATS)
+KEPT = (STATUS, "answer", "detections", "look", "turned", "match", "frame", STATS)
 """Topics whose last message a new subscriber receives."""
 
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from stream.config import BAG_SUFFIX, HLS_SUFFIX, MCAP_SUFFIX, RERUN_SUFFIX, STDOUT, Config, OutputConfig, needs_keys
+from stream.errors import ConfigError
 from stream.options.extra import FOXGLOVE, MQTT, OTLP, RERUN, ROS2, WEB, Extra
 from stream.sinks.otlp.endpoint import traces_url
 from stream.sinks.rerun.address import ViewerAddress
@@ -37,11 +38,13 @@ class FileOpening:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOpening:
-    """Arguments of a sink for other programs; `page` shows the run, as a camera of a shared page."""
+    """Arguments of a sink for other programs; `page` shows the run, as a camera of a shared page; `resume`: the run
+    continues an earlier one."""
 
     config: Config
     monitor: RunMonitor
     page: PageCamera | None = None
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,11 @@ def caption_type(path: str) -> SinkType:
 def sinks_of(output: OutputConfig) -> Iterator[SinkType]:
     """Yield the types of the outputs of a configuration."""
     return (sink for sink in SINKS if sink.applies(output))
+
+
+def output_files(output: OutputConfig) -> list[str]:
+    """Return the files that a run writes from beginning to end."""
+    return [*output.paths, *(getattr(output, file.key) for file in FILE_SINKS if file.applies(output))]
 
 
 def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
@@ -136,6 +144,12 @@ def _heatmap(at: FileOpening) -> Sink:
 
     scene = at.source if at.output.heatmap_truth else ""
     return HeatmapSink(at.path, at.find_run, at.output.heatmap_layers, scene)
+
+
+def _clips(at: FileOpening) -> Sink:
+    from stream.sinks.clips.sink import ClipSink
+
+    return ClipSink(at.output, at.source)
 
 
 def _explanations(at: FileOpening) -> Sink:
@@ -192,6 +206,14 @@ def _check_mqtt(config: Config) -> None:
     Broker.of(config)
 
 
+def _check_clips(config: Config) -> None:
+    from stream.recording.clip_folder import check_clip_folder
+
+    if not config.watch:
+        raise ConfigError("--clips writes the moments of watches; give one, with --watch QUESTION")
+    check_clip_folder(config.output.clips or "")
+
+
 def _foxglove(at: ServiceOpening) -> Sink:
     from stream.sinks.robotics.foxglove_server import FoxgloveSink
 
@@ -201,7 +223,8 @@ def _foxglove(at: ServiceOpening) -> Sink:
 def _webhook(at: ServiceOpening) -> Sink:
     from stream.sinks.webhook import WebhookSink
 
-    return WebhookSink(at.config.output.webhook or "")
+    silent = [watch.name for watch in at.config.watch if not watch.webhook]
+    return WebhookSink(at.config.output.webhook or "", silent=silent)
 
 
 def _check_webhook(config: Config) -> None:
@@ -220,6 +243,19 @@ def _rerun(at: ServiceOpening) -> Sink:
     from stream.sinks.rerun.viewer import RerunViewerSink
 
     return RerunViewerSink(ViewerAddress.of(at.config.output.rerun or ""), redacted(at.config.source))
+
+
+def _remember(at: ServiceOpening) -> Sink:
+    from stream.sinks.past import PastSink
+
+    return PastSink(at.config, resume=at.resume)
+
+
+def _check_remember(config: Config) -> None:
+    from stream.sinks.output_file import check_database
+
+    assert config.output.remember is not None
+    check_database(config.output.remember, output_files(config.output), config.source)
 
 
 JSON_LINES = SinkType(help="JSON lines (docs/cli.md#json-lines)", suffixes=(".jsonl",), open=_json_lines)
@@ -253,6 +289,9 @@ FILE_SINKS = (
 )
 """Files with separate keys; `help` names their content."""
 
+CLIPS = SinkType(key="clips", pictures="asked", check=_check_clips, open=_clips)
+"""Folder of pictures and videos of matches."""
+
 SERVICES = (
     SinkType(key="publish", check=lambda to: needs_keys(to.network, to.output.publish or ""), open=_publish),
     SinkType(key="control", check=lambda to: needs_keys(to.network, to.output.control or ""), open=_control),
@@ -269,9 +308,10 @@ SERVICES = (
         check=lambda to: ViewerAddress.of(to.output.rerun or ""),
         open=_rerun,
     ),
+    SinkType(key="remember", pictures="asked", check=_check_remember, open=_remember),
 )
 """Types of services for other programs, by key."""
 
-SINKS = (*CAPTION_SINKS, *FILE_SINKS, *SERVICES)
+SINKS = (*CAPTION_SINKS, *FILE_SINKS, CLIPS, *SERVICES)
 
 CAPTION_SUFFIXES = tuple(suffix for sink in CAPTION_SINKS for suffix in sink.suffixes)

@@ -31,7 +31,8 @@ CAMERAS_MAX = 256
 
 class WebPage:
     """Page at `output.web` with its viewers, for one run or, with a `chooser`, consecutive runs; with `compare`, also
-    the page that compares answers. `names`: names of several simultaneous runs.
+    the page that compares answers. `names`: names of several simultaneous runs; `remembered`: the files that they
+    remember in, if not only `output.remember`.
 
     Raises OutputError if the address is not available, ConfigError if a token or a library is missing, or for more than
     CAMERAS_MAX cameras.
@@ -43,11 +44,13 @@ class WebPage:
         names: Sequence[str] = ("",),
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
+        remembered: Sequence[str] = (),
     ) -> None:
         access = WebAccess.of(output)
         if len(names) > CAMERAS_MAX:
             raise ConfigError(f"a page shows {CAMERAS_MAX} cameras at most, not {len(names)}; leave --web out")
         browser_camera = None if output.web_camera is None else BrowserCamera(output.web_camera)
+        past = [*remembered] or [path for path in [output.remember] if path is not None]
         self.cameras = {
             name: PageCamera(
                 Hub(
@@ -56,6 +59,7 @@ class WebPage:
                         output.web_width,
                         access.control,
                         compare=compare is not None,
+                        past=bool(past),
                         name=name,
                         cameras=tuple(names),
                     ),
@@ -64,7 +68,7 @@ class WebPage:
             )
             for name in names
         }
-        self._server = WebServer(access, self.cameras, browser_camera, compare)
+        self._server = WebServer(access, self.cameras, browser_camera, compare, past)
         self.address = access.address(self._server.port)
 
     @property
@@ -104,7 +108,13 @@ class WebSink(Sink):
         self._camera: PageCamera = camera or self._own.camera  # type: ignore[union-attr]
         self._hub = self._camera.hub
         browser_camera = config.output.web_camera is not None
-        self._hub.begin(monitor, until=config.answer.until.question, browser_camera=browser_camera)
+        self._hub.begin(
+            monitor,
+            watches=config.watch,
+            browser_camera=browser_camera,
+            clips=config.output.clips,
+            zones=config.zones,
+        )
         self._address_printed_on: TextIO | None = None
         self._print_address()
 

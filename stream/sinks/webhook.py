@@ -15,13 +15,14 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from stream import logs
 from stream.errors import ConfigError
-from stream.events import Answer, Event, Outage, Restarted, Summary, VerdictChanged, encode_event
+from stream.events import Answer, ClipWritten, Event, Match, Outage, Restarted, Summary, encode_event
 from stream.sinks.base import Sink
 from stream.sources.address import redacted
 from stream.transport.http_replies import timed_opener
@@ -29,7 +30,10 @@ from stream.transport.http_replies import timed_opener
 SECRET = "ARR_COC_WEBHOOK_SECRET"
 """Environment variable of the signature key."""
 
-SENT = (Answer, VerdictChanged, Outage, Restarted, Summary)
+SENT = (Answer, Match, ClipWritten, Outage, Restarted, Summary)
+
+Place: TypeAlias = tuple[type[Event], str]
+"""Kind of an event, and its watch."""
 
 ATTEMPTS = 3
 
@@ -106,12 +110,12 @@ def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
 
 
 class WebhookSink(Sink):
-    """Sink that posts answers, changes of the standing query's answer, outages, restarts and the summary to a webhook,
-    each as in a .jsonl.
+    """Sink that posts answers, matches of watches and the names of their files, outages, restarts and the summary to a
+    webhook, each as in a .jsonl.
 
-    `camera`: name to write in each event. `write` never waits for the server. Of each kind only the newest event waits;
-    `dropped` counts the others. `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as
-    Webhook does.
+    `camera`: name to write in each event; `silent`: watches whose matches are not posted. `write` never waits for the
+    server. Of each kind, and of matches of each watch, only the newest event waits; `dropped` counts the others.
+    `retry_s` and `reply_limit_s` are as RETRY_S and REPLY_LIMIT_S. Raises ConfigError as Webhook does.
     """
 
     def __init__(
@@ -119,16 +123,18 @@ class WebhookSink(Sink):
         url: str,
         *,
         camera: str | None = None,
+        silent: Collection[str] = (),
         retry_s: float = RETRY_S,
         reply_limit_s: float = REPLY_LIMIT_S,
     ) -> None:
         self._webhook = Webhook.of(url)
         self._camera = camera
+        self._silent = frozenset(silent)
         self._retry_s = retry_s
         self._reply_limit_s = reply_limit_s
         self._opener = timed_opener(_NoRedirects)
         self._changed = threading.Condition()
-        self._waiting: dict[type[Event], Event] = {}
+        self._waiting: dict[Place, Event] = {}
         self._closing = False
         self._failing = False
         self.dropped = 0
@@ -136,12 +142,12 @@ class WebhookSink(Sink):
         self._thread.start()
 
     def write(self, event: Event) -> None:
-        if not isinstance(event, SENT):
+        if not isinstance(event, SENT) or (isinstance(event, (Match, ClipWritten)) and event.watch in self._silent):
             return
         with self._changed:
-            if self._waiting.pop(type(event), None) is not None:
+            if self._waiting.pop(_place_of(event), None) is not None:
                 self.dropped += 1
-            self._waiting[type(event)] = event
+            self._waiting[_place_of(event)] = event
             self._changed.notify()
 
     def close(self) -> None:
@@ -180,7 +186,7 @@ class WebhookSink(Sink):
     def _superseded(self, event: Event, wait_s: float) -> bool:
         """Wait before another attempt; return True if a newer event has arrived or the sink is closing."""
         with self._changed:
-            return self._changed.wait_for(lambda: type(event) in self._waiting or self._closing, wait_s)
+            return self._changed.wait_for(lambda: _place_of(event) in self._waiting or self._closing, wait_s)
 
     def _post(self, body: bytes, number: str) -> tuple[str | None, bool]:
         """Return the problem, None for success, and whether another attempt may succeed."""
@@ -209,6 +215,11 @@ class WebhookSink(Sink):
         address = self._webhook.address
         text = f"note: the webhook at {address} takes nothing: {problem}; the run goes on, and newer events are tried"
         logs.say(text, "warning", event="webhook", address=address, reason=problem)
+
+
+def _place_of(event: Event) -> Place:
+    """Return what a newer event takes the place of."""
+    return type(event), event.watch if isinstance(event, (Match, ClipWritten)) else ""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

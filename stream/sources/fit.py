@@ -25,6 +25,12 @@ QWEN_MAX_PIXELS = 16_777_216
 
 MAX_SIDE_PX = 16_384
 
+KERNEL_PX = 2
+"""Reach of bicubic interpolation, in pixels of the larger of the two pictures."""
+
+CHROMA_PX = 8
+"""Reach of a conversion to RGB in pixels: two chroma samples, each of at most four pixels."""
+
 
 @dataclass(frozen=True, slots=True)
 class FrameFitter:
@@ -54,7 +60,10 @@ class FrameFitter:
         target = self.processing_resolution(*native)
         if self.resizes_like_qwen(*native):
             picture = rgb()
-            return FramePlanes("rgb", (picture if target == native else resize_rgb(picture, target),))
+            reach_px = planes.reach_px if planes.layout == "rgb" else CHROMA_PX
+            if target != native:
+                picture, reach_px = resize_rgb(picture, target), _scaled_reach(reach_px, native, target)
+            return FramePlanes("rgb", (picture,), reach_px=reach_px)
         return planes if target == native else resize_planes(planes, target)
 
     def resizes_like_qwen(self, height_px: int, width_px: int) -> bool:
@@ -112,7 +121,16 @@ def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
         shrinks = height <= plane.shape[0] and width <= plane.shape[1]
         how = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
         scaled.append(np.asarray(cv2.resize(plane, (width, height), interpolation=how), np.uint8))
-    return FramePlanes(planes.layout, tuple(scaled), planes.colour)
+    reach_px = planes.reach_px + (CHROMA_PX if planes.layout == "yuv" else KERNEL_PX)
+    native = planes.height_px, planes.width_px
+    return FramePlanes(planes.layout, tuple(scaled), planes.colour, reach_px=_scaled_reach(reach_px, native, size))
+
+
+def _scaled_reach(reach_px: int, native: tuple[int, int], target: tuple[int, int]) -> int:
+    """Return `FramePlanes.reach_px` of a picture that is scaled from `native` to `target` (height, width): a pixel of
+    it holds something of every source pixel that its kernel meets, however little of that."""
+    largest = max(new / old for new, old in zip(target, native, strict=True))
+    return math.ceil((reach_px + 1) * largest + KERNEL_PX * max(1.0, largest))
 
 
 @dataclass(frozen=True, slots=True)

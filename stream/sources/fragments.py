@@ -1,17 +1,16 @@
-"""Muxer of a video's packets into segments of fragmented MP4 for HLS and DASH; nothing is decoded or encoded.
+"""Muxer of a video's packets into fragments of MP4 for HLS, DASH and clips; nothing is decoded or encoded.
 
-Fragmented MP4: ISO/IEC 14496-12. A segment is one fragment or several, each from a key frame to the next.
+Fragmented MP4: ISO/IEC 14496-12. A fragment ends before a key frame, or before the one that would make it too long.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import av
 
 from arr_coc.types import NS_PER_S
+from stream.recording.mp4_boxes import header_length
 
 COPIED_CODECS = frozenset({"h264", "hevc", "av1", "vp9"})
 """Video formats that browsers and players read in fragmented MP4."""
@@ -20,18 +19,21 @@ MP4_OPTIONS = {
     "movflags": "frag_keyframe+delay_moov+default_base_moof+skip_trailer",
     "use_editlist": "0",
     "flush_packets": "1",
-    "frag_duration": "20000000",
 }
 """One fragment per group of pictures. `delay_moov`: the header is made from the first packets, because a live source
-may not announce its parameters earlier. `frag_duration` (in microseconds) limits a fragment without key frames."""
+may not announce its parameters earlier."""
+
+LONGEST_FRAGMENT_NS = 20 * NS_PER_S
+"""Limit of a fragment without key frames."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fragments:
-    """Segment of a track: `data` continues that of the segment before.
+class Fragment:
+    """Fragment of a track: `data` continues that of the fragment before.
 
     `pts_ns` is the presentation time of its first frame by the packets' clock, `track_ns` by the track's clock, on
-    which the first packet is decoded at 0. `header` is the initialization section of the track.
+    which the first packet is decoded at 0. `header` is the initialization section of the track. `key`: it begins with
+    a key frame; `whole`: a key frame or the end of the track follows it.
     """
 
     header: bytes
@@ -39,22 +41,31 @@ class Fragments:
     pts_ns: int
     track_ns: int
     duration_ns: int
+    key: bool
+    whole: bool
+
+    def follows(self, before: Fragment) -> bool:
+        """Return True if it continues the track of another fragment."""
+        return self.header == before.header and self.track_ns == before.track_ns + before.duration_ns
 
 
 class Fragmenter:
-    """Muxer of one track. A segment ends before the first key frame after `segment_ns`.
+    """Muxer of one track.
 
-    `template`: stream of the packets; without one they are H.264 of the size `size_px` (width, height).
-    Raises av.FFmpegError or ValueError if MP4 does not support the format.
+    `template`: stream of the packets; without one they are H.264 of the size `size_px` (width, height). `longest_ns`:
+    limit of a fragment. Raises av.FFmpegError or ValueError if MP4 does not support the format.
     """
 
     def __init__(
-        self, segment_ns: int, template: av.VideoStream | None = None, size_px: tuple[int, int] = (0, 0)
+        self,
+        template: av.VideoStream | None = None,
+        size_px: tuple[int, int] = (0, 0),
+        longest_ns: int = LONGEST_FRAGMENT_NS,
     ) -> None:
-        self._segment_ns = segment_ns
         self._data = bytearray()
         self._header = b""
-        self._container = av.open(_Collector(self._data), "w", format="mp4", options=dict(MP4_OPTIONS))
+        options = {**MP4_OPTIONS, "frag_duration": str(longest_ns // 1000)}  # in microseconds
+        self._container = av.open(_Collector(self._data), "w", format="mp4", options=options)
         if template is not None:
             self._stream = self._container.add_stream_from_template(template, opaque=True)
             size_px = template.codec_context.width, template.codec_context.height
@@ -70,6 +81,7 @@ class Fragmenter:
         self._first_dts_ns: int | None = None
         self._last_dts_ns = 0
         self._start_ns = self._end_ns = self._reorder_ns = 0
+        self._key = True
 
     @property
     def started(self) -> bool:
@@ -80,10 +92,10 @@ class Fragmenter:
         """Return True if a packet continues the track: later than the last one, and by less than `leap_ns`."""
         return not self.started or 0 < _ns(packet, packet.dts) - self._last_dts_ns < leap_ns
 
-    def add(self, packet: av.Packet) -> Fragments | None:
+    def add(self, packet: av.Packet) -> Fragment | None:
         """Add a packet with PTS and DTS, which must not be used afterwards; the first packet is a key frame.
 
-        Returns the segment that ends before it, if any. Raises av.FFmpegError.
+        Returns the fragment that ends before it, if any. Raises av.FFmpegError.
         """
         pts_ns, dts_ns, key = _ns(packet, packet.pts), _ns(packet, packet.dts), packet.is_keyframe
         # a frame of unknown duration lasts as long as the step from the packet before, or 1/25 s
@@ -95,31 +107,32 @@ class Fragmenter:
         self._container.mux_one(packet)
         if self._first_dts_ns is None:
             self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
-        begin_ns = pts_ns if key else dts_ns + self._reorder_ns
         done = None
-        if len(self._data) > size_before and begin_ns - self._start_ns >= self._segment_ns:
-            done = self._cut(begin_ns)
+        if len(self._data) > size_before:
+            done = self._cut(pts_ns if key else dts_ns + self._reorder_ns, whole=key)
+            self._key = key
         self._last_dts_ns = dts_ns
         self._end_ns = max(self._end_ns, pts_ns + shown_ns)
         return done
 
-    def close(self) -> Fragments | None:
-        """Return the last segment unless it is empty. Raises av.FFmpegError."""
+    def close(self) -> Fragment | None:
+        """Return the last fragment unless it is empty. Raises av.FFmpegError."""
         self._container.close()
-        return self._cut(self._end_ns) if self.started else None
+        return self._cut(self._end_ns, whole=True) if self.started else None
 
-    def _cut(self, end_ns: int) -> Fragments | None:
-        """Remove and return the data written so far, as the segment that ends at `end_ns`."""
+    def _cut(self, end_ns: int, *, whole: bool) -> Fragment | None:
+        """Remove and return the data written so far, as the fragment that ends at `end_ns`."""
         assert self._first_dts_ns is not None
         data = bytes(self._data)
         self._data.clear()
         if not self._header:
-            at = next((at for at, kind in _boxes(data) if kind not in (b"ftyp", b"moov")), len(data))
-            self._header, data = data[:at], data[at:]
+            length = header_length(data)
+            self._header, data = data[:length], data[length:]
         start_ns, self._start_ns = self._start_ns, end_ns
         if not data or end_ns <= start_ns:
             return None
-        return Fragments(self._header, data, start_ns, start_ns - self._first_dts_ns, end_ns - start_ns)
+        track_ns = start_ns - self._first_dts_ns
+        return Fragment(self._header, data, start_ns, track_ns, end_ns - start_ns, self._key, whole)
 
 
 class _Collector:
@@ -136,15 +149,6 @@ class _Collector:
 def _ns(packet: av.Packet, ticks: int | None) -> int:
     assert ticks is not None
     return ticks * packet.time_base.numerator * NS_PER_S // packet.time_base.denominator
-
-
-def _boxes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and type of each top-level box."""
-    at = 0
-    while at + 8 <= len(data):
-        size, kind = struct.unpack_from(">I4s", data, at)
-        yield at, kind
-        at += max(size, 8)
 
 
 def codec_of(header: bytes) -> str:

@@ -14,7 +14,7 @@ from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
-from stream.sources.fit import FrameFitter
+from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
 
 Plane = npt.NDArray[np.uint8]
@@ -68,9 +68,9 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
     if not turns:
         return planes
     if _chroma_would_shift(planes, turns):
-        return FramePlanes("rgb", (rgb_of(frame),))
+        return FramePlanes("rgb", (rgb_of(frame),), reach_px=CHROMA_PX)
     turned = tuple(np.ascontiguousarray(np.rot90(plane, turns)) for plane in planes.planes)
-    return FramePlanes(planes.layout, turned, planes.colour)
+    return FramePlanes(planes.layout, turned, planes.colour, reach_px=planes.reach_px)
 
 
 def rgb_of(frame: av.VideoFrame) -> Plane:
@@ -87,7 +87,7 @@ def quarter_turns(rotation_deg: float) -> int:
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     if _may_be_transparent(frame.format):
-        return FramePlanes("rgb", (_coded_rgb(frame),))
+        return _converted(frame)
     colour = colour_of(frame)
     name = frame.format.name
     if name in _PLANAR_YUV:
@@ -103,9 +103,13 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
         return _coded_planes(frame.reformat(format="gray", threads=1))
     sampling = _sampling(frame.format)
     if sampling is None:
-        return FramePlanes("rgb", (_coded_rgb(frame),))
+        return _converted(frame)
     eight_bit = _same_colour(frame, f"yuv{sampling}p", colour)
     return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
+
+
+def _converted(frame: av.VideoFrame) -> FramePlanes:
+    return FramePlanes("rgb", (_coded_rgb(frame),), reach_px=0 if frame.format.is_rgb else CHROMA_PX)
 
 
 def _coded_rgb(frame: av.VideoFrame) -> Plane:

@@ -1,4 +1,5 @@
-"""Video of a source as segment files: its packets are copied, or its frames encoded if there are none to copy."""
+"""Video of a source as segment files or as fragments in memory: its packets are copied, or its frames encoded if there
+are none to copy."""
 
 from __future__ import annotations
 
@@ -6,18 +7,23 @@ import dataclasses
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import av
 
-from arr_coc.types import NS_PER_S
+from arr_coc.types import NS_PER_MS, NS_PER_S
 from stream.media import MediaSegment, SourceFrame
 from stream.sources.encoding import FrameEncoder
-from stream.sources.fragments import COPIED_CODECS, Fragmenter, Fragments, codec_of
+from stream.sources.fragments import COPIED_CODECS, LONGEST_FRAGMENT_NS, Fragment, Fragmenter, codec_of
 
 SEGMENT_PREFIX = ".segment-"
 """Prefix of the names of files that no playlist lists yet."""
+
+SENT_FRAGMENT_NS = NS_PER_S
+"""Longest fragment that is sent along: how exactly a clip can end."""
 
 MAX_FAILURES = 3
 """Consecutive packets that cannot be copied, after which frames are encoded instead."""
@@ -25,35 +31,88 @@ MAX_FAILURES = 3
 log = logging.getLogger(__name__)
 
 
+class SegmentFolder:
+    """Writer of fragments into files: as many to a segment as make it `segment_ns` long, up to a key frame."""
+
+    def __init__(self, folder: Path, segment_ns: int) -> None:
+        self._folder = folder
+        self._segment_ns = segment_ns
+        self._parts: list[Fragment] = []
+        self._header: tuple[bytes, str] = (b"", "")
+        self._files = 0
+
+    def add(self, fragment: Fragment) -> list[Fragment]:
+        """Add a fragment; return the segments that are complete, each as one fragment."""
+        done = self.end() if self._parts and not fragment.follows(self._parts[-1]) else []
+        self._parts.append(fragment)
+        length_ns = fragment.pts_ns + fragment.duration_ns - self._parts[0].pts_ns
+        longest = length_ns > LONGEST_FRAGMENT_NS - NS_PER_MS
+        return done + (self.end() if length_ns >= self._segment_ns and (fragment.whole or longest) else [])
+
+    def end(self) -> list[Fragment]:
+        """Return the segment that has begun, if any; another one begins with the next fragment."""
+        parts, self._parts = self._parts, []
+        if not parts:
+            return []
+        duration_ns = parts[-1].pts_ns + parts[-1].duration_ns - parts[0].pts_ns
+        data = b"".join(part.data for part in parts)
+        return [dataclasses.replace(parts[0], data=data, duration_ns=duration_ns)]
+
+    def write(self, segment: Fragment) -> tuple[str, str]:
+        """Write a segment, and its header unless the one before had the same; return the names of both.
+
+        Raises OSError, and leaves no incomplete file then.
+        """
+        if segment.header != self._header[0]:
+            self._header = segment.header, self._put(segment.header, ".mp4")
+        return self._put(segment.data, ".m4s"), self._header[1]
+
+    def begin_track(self) -> None:
+        """Write another header for the next segment."""
+        self._header = b"", ""
+
+    def _put(self, data: bytes, suffix: str) -> str:
+        name = f"{SEGMENT_PREFIX}{os.getpid()}-{self._files}{suffix}"
+        self._files += 1
+        try:
+            (self._folder / name).write_bytes(data)
+        except OSError:
+            with suppress(OSError):
+                (self._folder / name).unlink()
+            raise
+        return name
+
+
 class SegmentRecorder:
-    """Recorder of a source's video into a folder, segment by segment.
+    """Recorder of a source's video: into a folder, segment by segment, or into memory, fragment by fragment.
 
     A source calls `connect` for each stream that it opens, then `packet` and `shown`; the capture stage calls `attach`
     and `finish`, in another thread. A video without packets, or whose packets do not fit into MP4, is encoded from the
     attached frames.
 
-    `folder` must exist. `segment_s`: least length of a segment. If a file cannot be written, the last segment has the
-    reason as its `error`, and no other follows.
+    `folder` must exist; None writes no files. `segment_s`: least length of a segment, and greatest distance of key
+    frames that are encoded. If a file cannot be written, the last segment has the reason as its `error`, and no other
+    file follows. `in_memory`: the fragments, of at most SENT_FRAGMENT_NS, travel with the frames. `copies`: packets may
+    be copied; they may not if parts of the picture are masked, and frames are encoded then.
     """
 
-    def __init__(self, folder: str, segment_s: float) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | None, segment_s: float, *, in_memory: bool = False, copies: bool = True) -> None:
         self._segment_ns = round(segment_s * NS_PER_S)
+        self._files = None if folder is None else SegmentFolder(Path(folder), self._segment_ns)
+        self._in_memory = in_memory
         self._lock = threading.Lock()
         self._template: av.VideoStream | None = None
         self._fragmenter: Fragmenter | None = None
         self._encoder: FrameEncoder | None = None
         self._encoded_size = (0, 0)
-        self._copies = False
+        self._may_copy, self._copies = copies, False
         self._failures = 0
         self._offset_ns: int | None = None
         self._first_ns = 0
         self._size = self._track_size = (0, 0)
-        self._header: tuple[bytes, str] = (b"", "")
         self._undated: list[av.Packet] = []
-        self._files = 0
         self._ended = False
-        self._waiting: list[Fragments] = []
+        self._waiting: list[Fragment] = []
         self._done: list[MediaSegment] = []
 
     @property
@@ -66,11 +125,12 @@ class SegmentRecorder:
         with self._lock:
             self._close_track()
             codec = stream.codec_context.codec.canonical_name
-            self._copies = codec in COPIED_CODECS
+            self._copies = self._may_copy and codec in COPIED_CODECS
             self._template = stream if self._copies else None
             self._size = stream.codec_context.width, stream.codec_context.height
             if not self._copies:
-                log.info("the video is encoded for the output: %s cannot be copied", codec)
+                reason = f"{codec} cannot be copied" if self._may_copy else "parts of the picture are masked"
+                log.info("the video is encoded for the output: %s", reason)
 
     def restart(self) -> None:
         """Discard the unfinished segments; the video begins with the next key frame."""
@@ -78,6 +138,8 @@ class SegmentRecorder:
             self._fragmenter, self._offset_ns = None, None
             self._waiting.clear()
             self._undated.clear()
+            if self._files is not None:
+                self._files.end()
 
     def packet(self, packet: av.Packet) -> None:
         """Add a decoded packet, which must not be used afterwards."""
@@ -151,7 +213,7 @@ class SegmentRecorder:
             return
         try:
             if self._fragmenter is None:
-                self._begin_track(Fragmenter(self._segment_ns, self._template))
+                self._begin_track(self._new_fragmenter(self._template))
             self._add(packet)
             self._failures = 0
         except (av.FFmpegError, ValueError) as error:
@@ -174,11 +236,17 @@ class SegmentRecorder:
                 self._encoded_size = self._size = size_px
             self._offset_ns = self._first_ns = 0
             if self._fragmenter is None:
-                self._begin_track(Fragmenter(self._segment_ns, size_px=size_px))
+                self._begin_track(self._new_fragmenter(None, size_px))
             self._add(packet)
 
     def _begin_track(self, fragmenter: Fragmenter) -> None:
-        self._fragmenter, self._header, self._track_size = fragmenter, (b"", ""), self._coded_size()
+        self._fragmenter, self._track_size = fragmenter, self._coded_size()
+        if self._files is not None:
+            self._files.begin_track()
+
+    def _new_fragmenter(self, template: av.VideoStream | None, size_px: tuple[int, int] = (0, 0)) -> Fragmenter:
+        longest_ns = SENT_FRAGMENT_NS if self._in_memory else LONGEST_FRAGMENT_NS
+        return Fragmenter(template, size_px, longest_ns)
 
     def _coded_size(self) -> tuple[int, int]:
         """Return width and height of the pictures that are currently decoded."""
@@ -202,49 +270,48 @@ class SegmentRecorder:
         if fragmenter is not None:
             with suppress(av.FFmpegError):
                 self._keep(fragmenter.close())
+        if self._files is not None:
+            self._write(self._files.end())
 
-    def _keep(self, fragments: Fragments | None) -> None:
-        """Write a segment once its media time is known."""
-        if fragments is not None:
-            self._waiting.append(fragments)
+    def _keep(self, fragment: Fragment | None) -> None:
+        """Give out a fragment once its media time is known."""
+        if fragment is not None:
+            self._waiting.append(fragment)
         if self._offset_ns is None:
             return
-        while self._waiting and not self._ended:
-            done = self._waiting.pop(0)
-            if done.pts_ns + done.duration_ns + self._offset_ns > self._first_ns:  # else it precedes the source's range
-                self._write(done, self._offset_ns)
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            if self._in_memory and not self._ended:
+                self._done.append(self._described(done, data=done.data, init=done.header, key=done.key))
+            if self._files is not None:
+                self._write(self._files.add(done))
 
-    def _write(self, fragments: Fragments, offset_ns: int) -> None:
-        try:
-            if fragments.header != self._header[0]:
-                self._header = fragments.header, self._put(fragments.header, ".mp4")
-            file = self._put(fragments.data, ".m4s")
-        except OSError as error:
-            self._ended = True
-            self._done.append(MediaSegment(error=error.strerror or str(error)))
-            return
-        self._done.append(
-            MediaSegment(
-                file=file,
-                header=self._header[1],
-                start_ns=fragments.pts_ns + offset_ns,
-                duration_ns=fragments.duration_ns,
-                track_ns=fragments.track_ns,
-                size_bytes=len(fragments.data),
-                codec=codec_of(fragments.header),
-                width_px=self._size[0],
-                height_px=self._size[1],
-            )
+    def _write(self, segments: Sequence[Fragment]) -> None:
+        """Write segments, without those that precede the source's range."""
+        for segment in segments:
+            if self._offset_ns is None or self._files is None or self._ended:
+                return
+            if segment.pts_ns + segment.duration_ns + self._offset_ns <= self._first_ns:
+                continue
+            try:
+                file, header = self._files.write(segment)
+            except OSError as error:
+                self._files = None
+                self._ended = not self._in_memory
+                self._done.append(MediaSegment(error=error.strerror or str(error)))
+                return
+            self._done.append(self._described(segment, file=file, header=header))
+
+    def _described(self, fragment: Fragment, **place: Any) -> MediaSegment:
+        """Return a segment with the times of a fragment; `place`: its files, or its bytes."""
+        assert self._offset_ns is not None
+        return MediaSegment(
+            start_ns=fragment.pts_ns + self._offset_ns,
+            duration_ns=fragment.duration_ns,
+            track_ns=fragment.track_ns,
+            size_bytes=len(fragment.data),
+            codec=codec_of(fragment.header),
+            width_px=self._size[0],
+            height_px=self._size[1],
+            **place,
         )
-
-    def _put(self, data: bytes, suffix: str) -> str:
-        """Write a file and return its name. Raises OSError, and leaves no file then."""
-        name = f"{SEGMENT_PREFIX}{os.getpid()}-{self._files}{suffix}"
-        self._files += 1
-        try:
-            (self._folder / name).write_bytes(data)
-        except OSError:
-            with suppress(OSError):
-                (self._folder / name).unlink()
-            raise
-        return name

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import structs
 
@@ -41,6 +41,9 @@ from stream.stages import frame_events
 from stream.stages.base import EVENTS, TEXTURE_ALLOCATE
 from stream.stages.frame_tap import FrameTap
 from stream.transport import LinkPoller, Transport
+
+if TYPE_CHECKING:
+    from stream.stages.detection_feed import DetectionFeed
 
 T = TypeVar("T")
 
@@ -82,6 +85,7 @@ class AllocateContext:
         motions: Motion of frames, put there by the texture stage.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
         latency: Controller of a latency target.
+        detections: Detections of another program.
         observers: Called with every event.
     """
 
@@ -92,6 +96,7 @@ class AllocateContext:
     motions: SlotTable[TileMotion]
     make_allocator: Callable[[ServerHello], StreamAllocator]
     latency: LatencyController | None = None
+    detections: DetectionFeed | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
 
 
@@ -111,6 +116,7 @@ class AllocateStage:
         self._store_lost = False
         self._motion: TileMotion | None = None
         self._tap = context.tap
+        self._detections = context.detections
         self._playout = PlayoutDelay() if policy.even else None
         self._scheduler = context.make_scheduler(self)
 
@@ -125,6 +131,8 @@ class AllocateStage:
         with ExitStack() as stack:
             self._texture = stack.enter_context(closing(transport.link(TEXTURE_ALLOCATE, check=self._control.check)))
             self._events = stack.enter_context(closing(transport.event_sender(EVENTS)))
+            if self._detections is not None:
+                stack.enter_context(closing(self._detections.open()))
             self._scheduler.connect(transport)
             stack.enter_context(closing(self._scheduler))
             try:
@@ -134,12 +142,12 @@ class AllocateStage:
                 self._scheduler.cancel()
                 raise
 
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
-        """Make the allocator that suits the model, and give it the query."""
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
+        """Make the allocator that suits the model, and give it the query, and those of watches."""
         if hello != self._hello:
             self._allocator = self._context.make_allocator(hello)
             self._hello = hello
-        self._allocator.set_query(embedding)
+        self._allocator.set_query(embedding, *others)
         self._tap.set_allocator(self._allocator)
 
     def on_feedback(self, feedback: Feedback) -> None:
@@ -187,6 +195,8 @@ class AllocateStage:
         if self._last is not None:
             self._last = self._read(self._chosen)
         self._allocator.mark_answered()
+        if self._detections is not None:
+            self._detections.mark_answered()
         shown = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
         if (latency := self._context.latency) is not None and self._last is not None:
             latency.on_request(self._last, None if shown is None else shown.appended)
@@ -195,8 +205,10 @@ class AllocateStage:
         self._send_picture()
 
     def on_yes_no(self) -> None:
-        """The standing query is evaluated with the newest frame."""
+        """Watches are evaluated with the newest frame."""
         self._allocator.mark_looked()
+        if self._detections is not None:
+            self._detections.mark_looked()
         self._send_picture()
 
     def _send_picture(self, *, asked: bool = True) -> None:
@@ -254,6 +266,8 @@ class AllocateStage:
         start_ns = self._clock.now_ns()
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
+        if self._detections is not None:
+            self._emit(*self._detections.receive())
         frame, events, done_ns = self._read(lambda view: self._allocate_view(view, update, motion))
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
         first, self._last, stamp = self._last is None, frame, update.stamp
@@ -264,14 +278,17 @@ class AllocateStage:
         if self._tap.is_picture_due():
             self._last = self._read(self._chosen)
             self._send_picture(asked=False)
-        self._emit(*map(frame_events.segment_written, update.segments))
+        self._emit(*map(frame_events.segment_event, update.segments))
+        changes = frame.change_since, frame.change_since_look
+        if self._detections is not None:
+            changes = self._detections.changes(*changes)
         self._scheduler.observe(
             frame.stamp,
             stamp.capture_ns if self._policy.live else stamp.media_ns,
-            change=frame.change_since,
+            change=changes[0],
             cut=update.cut_score is not None,
             discontinuity=update.discontinuity is not None and not first,
-            change_since_look=frame.change_since_look,
+            change_since_look=changes[1],
         )
 
     def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
@@ -297,6 +314,8 @@ class AllocateStage:
         self, view: TextureView, update: TextureUpdated, motion: TileMotion | None
     ) -> tuple[FrameAllocation, list[Event], int]:
         """Return the frame's allocation, the events before its own, and when it was done; the tap gets its copies."""
+        if self._detections is not None:
+            self._allocator.set_floor(self._detections.floor(view.grid))
         frame = self._allocate(view, motion)
         done_ns = self._clock.now_ns()
         self._motion = motion
@@ -360,7 +379,9 @@ class AllocateStage:
         if view.stamp != frame.stamp:
             return None
         packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, kept)
-        return packets.overview_packet(view, frame.glance_tokens) if packet is None else packet
+        if packet is None:
+            return packets.overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
+        return packet
 
     def _packet(self, view: TextureView, kept: GroupPlace | None) -> TokenPacket | FramePacket | None:
         frame = self._last
@@ -381,7 +402,7 @@ class AllocateStage:
 
         If the standing query has ended the run, later reads of the source are not reported.
         """
-        self._emit(*map(frame_events.segment_written, end.segments))
+        self._emit(*map(frame_events.segment_event, end.segments))
         if self._control.found:
             self._scheduler.finish(last_answer=False)
             return

@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, FramePlanes
+from arr_coc.video.picture_mask import PictureMask
 from stream.clock import Clock, clock_text
 from stream.control import WAIT_MS, RunControl
 from stream.media import PollableSource, Source, SourceFrame, SourceOutage, VideoSegments, merge_metadata
@@ -29,7 +30,7 @@ class CaptureStage:
     With `drop_frames`, a frame that the texture stage has no time for is replaced by the next one; else capture waits.
     With `realtime`, frames are released at the pace of their media time, as a camera would; a pause of more than a
     minute is left out and reported. `segments` records the video of the source for an output, and its segments travel
-    with the frames.
+    with the frames. `mask` blackens parts of each frame before anything else has it.
     """
 
     name = "capture"
@@ -45,8 +46,10 @@ class CaptureStage:
         drop_frames: bool = False,
         realtime: bool = False,
         segments: VideoSegments | None = None,
+        mask: PictureMask | None = None,
     ) -> None:
         self._source = source
+        self._mask = mask
         self._segments = segments
         self._planes = planes
         self._transport = transport
@@ -117,6 +120,8 @@ class CaptureStage:
             return
         if self._realtime:
             item = self._wait_until_due(item, link)
+        if self._mask is not None:
+            item = dataclasses.replace(item, planes=self._mask.apply(item.planes))
         if self._segments is not None:
             item = self._segments.attach(item, wait=not self._drop_frames)
         if not self._drop_frames:

@@ -24,6 +24,7 @@ from stream.events import (
     SegmentWritten,
     Skipped,
     TokenMemory,
+    VideoFragment,
 )
 from stream.media import MediaSegment, SkippedItem
 from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpdated
@@ -155,14 +156,24 @@ def picture_changed(update: TextureUpdated, reason: Discontinuity, grid: TileGri
     )
 
 
-def segment_written(segment: MediaSegment) -> SegmentWritten:
-    """Return the event of a recorded segment."""
+def segment_event(segment: MediaSegment) -> SegmentWritten | VideoFragment:
+    """Return the event of a recorded segment: a file, or bytes."""
+    start_s, duration_s, track_s = (ns / NS_PER_S for ns in (segment.start_ns, segment.duration_ns, segment.track_ns))
+    if segment.data:
+        return VideoFragment(
+            data=segment.data,
+            init=segment.init,
+            start_s=start_s,
+            duration_s=duration_s,
+            track_s=track_s,
+            key=segment.key,
+        )
     return SegmentWritten(
         file=segment.file,
         header=segment.header,
-        start_s=segment.start_ns / NS_PER_S,
-        duration_s=segment.duration_ns / NS_PER_S,
-        track_s=segment.track_ns / NS_PER_S,
+        start_s=start_s,
+        duration_s=duration_s,
+        track_s=track_s,
         size_bytes=segment.size_bytes,
         codec=segment.codec,
         width_px=segment.width_px,

@@ -313,19 +313,27 @@ FRAME_QUEUE_MESSAGES = 4
 
 
 class FrameSubscriber:
-    """Receiver of frames from another program. Belongs to the thread that made it.
+    """Receiver of frames, or of detections, from another program. Belongs to the thread that made it.
 
     It subscribes to a PUB socket, and `receive` returns the newest message and the number of older ones. (ZMQ_CONFLATE
     would keep only the last part of a message.) With `pull` it takes every message of a PUSH socket, which then waits.
+    A part of more than `part_bytes_max` closes the connection for good.
     """
 
-    def __init__(self, endpoint: str, *, pull: bool = False, curve: ClientCurve | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        pull: bool = False,
+        curve: ClientCurve | None = None,
+        part_bytes_max: int = PART_BYTES_MAX,
+    ) -> None:
         """Connect the socket. Raises TransportError for an address to which no socket can be connected."""
         self._drains = not pull
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.PULL if pull else zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, FRAME_QUEUE_MESSAGES)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, PART_BYTES_MAX)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, part_bytes_max)
         self._peer = _PeerMonitor(self._socket)
         if curve is not None:
             curve.apply(self._socket)
@@ -358,6 +366,11 @@ class FrameSubscriber:
     def met(self) -> bool:
         """True if a sender has been reached and accepted this end."""
         return self._peer.met
+
+    @property
+    def lost(self) -> bool:
+        """True if the connection to a sender was closed, by either end."""
+        return self._peer.lost
 
     @property
     def refused(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +23,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stream.errors import SourceNotFound, TransportError
 from stream.web.access import WebAccess
 from stream.web.camera import BrowserCamera
+from stream.web.chat.agents import agent_routes
+from stream.web.chat.completions import chat_routes, refusal_reply
+from stream.web.chat.questions import QuestionRefused
 from stream.web.connection import CAMERA_IN_USE, CROWDED, GOING_AWAY, REFUSED, converse, messages, send
 from stream.web.hub import Hub, encoded
 from stream.web.microscope import Microscope, microscope_routes
@@ -50,7 +53,8 @@ UNREADABLE_MAX = 10
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
+        "connect-src 'self'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
@@ -180,15 +184,17 @@ def make_application(
     cameras: Mapping[str, PageCamera],
     browser_camera: BrowserCamera | None = None,
     compare: CompareDesk | None = None,
+    remembered: Sequence[str] = (),
 ) -> ASGIApp:
     """Return the application that shows the runs of `cameras`, by name, to viewers; a single run has the name "".
 
     It takes the frames of a `browser_camera` if that is the source of the only run, and has the compare page if there
-    is a desk for it.
+    is a desk for it. Viewers search the files `remembered`.
     """
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()
     sockets: set[WebSocket] = set()
+    hubs = {name: camera.hub for name, camera in cameras.items()}
 
     def asked_for(connection: HTTPConnection) -> Mapping[str, PageCamera]:
         """Return the camera that a request names with `?camera=NAME`, all cameras if it names none."""
@@ -221,6 +227,16 @@ def make_application(
         except SourceNotFound as error:
             return PlainTextResponse(f"{error}\n", 404)
         return Response(thumbnail, media_type="image/jpeg")
+
+    async def clip(request: Request) -> Response:
+        for camera in asked_for(request).values():
+            if (folder := camera.hub.clips) is not None:
+                from stream.recording.clip_folder import find_clip
+
+                path = await asyncio.to_thread(find_clip, Path(folder), request.path_params["name"])
+                if path is not None:
+                    return FileResponse(path)
+        return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)
 
     async def icon(request: Request) -> Response:
         return await files.get_response("icon.svg", request.scope)
@@ -262,13 +278,21 @@ def make_application(
         WebSocketRoute("/live", live),
         Mount("/page", files),
         Route("/scene/{name}", scene),
+        Route("/clips/{name}", clip),
         Route("/compare", compare_page),
         Route("/microscope", microscope_page),
         *microscope_routes(microscope_of, access, uploads),
+        *chat_routes(hubs, access),
+        *agent_routes(hubs),
     ]
+    if remembered:
+        from stream.web.past import PastFiles, past_routes
+
+        routes += past_routes(PastFiles(remembered))
     if compare is not None:
         routes += compare.routes(uploads)
-    return Gate(Starlette(routes=routes, exception_handlers={PictureRefused: _refuse}), access)
+    handlers = {PictureRefused: _refuse, QuestionRefused: refusal_reply}
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), access)
 
 
 async def _refuse(_request: Request, refusal: Exception) -> Response:

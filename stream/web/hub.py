@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
+from stream.config import WatchConfig, ZoneConfig
 from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.sources.address import name_of
+from stream.web.chat.questions import SideReplies
 from stream.web.picture_requests import LivePictures, call_in
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
@@ -25,11 +28,23 @@ if TYPE_CHECKING:
 HISTORY = 200
 """Number of past events that a new viewer receives."""
 
-KEPT = (STATUS, "health", STATS, "look", "turned", "why")
-"""Topics of which a new viewer receives the last message."""
+KEPT = (STATUS, "health", STATS, "look", "why", "detections")
+"""Topics of which a new viewer receives the last message, of looks that for each watch."""
 
-LOGGED = ("answer", "asked", "cancelled", "cut", "discontinuity", "outage", "restarted", "notice", "summary", "shadow")
+MATCHED = ("match", "clip")
+"""Topics about matches, of which a new viewer receives the last ones beside the history."""
+
+MATCHES = 100
+"""Number of them."""
+
+LOGGED = (
+    *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
+    *("shadow", "turned", "match"),
+)
 """Topics of the history."""
+
+ENDS_DETECTIONS = ("answer", "cut", "discontinuity")
+"""Topics after which the boxes of the answer before are not shown."""
 
 STATS_EVERY_S = 1.0
 
@@ -40,19 +55,23 @@ CHOICES_A_SECOND, CHOICES_AT_ONCE = 1.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `until`: the standing
-    question, if any; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a compare page.
+    """`rate`: pictures a second; `greatest_px`: their greatest width; `control`: viewers may ask; `watches`: those of
+    the run; `zones`: the run's, by name; `browser_camera`: the run waits for a viewer's camera; `compare`: there is a
+    compare page; `past`: what cameras saw is remembered.
     `cameras` are the names of all cameras of the page, and `name` is that of this run; "" for a run without other
-    cameras."""
+    cameras. `clips`: the folder of the run's clips, if any."""
 
     rate: float
     greatest_px: int
     control: bool
-    until: str | None = None
+    watches: tuple[WatchConfig, ...] = ()
+    zones: Mapping[str, ZoneConfig] = field(default_factory=dict)
     browser_camera: bool = False
     compare: bool = False
+    past: bool = False
     name: str = ""
     cameras: tuple[str, ...] = ("",)
+    clips: str | None = None
 
     @property
     def number(self) -> int:
@@ -72,13 +91,15 @@ class Hub:
     ) -> None:
         self._options = options
         self._monitor = monitor
+        self.sides = SideReplies()
         self._chooser = chooser
         self._runs = 0
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[str, dict[str, bytes]] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
+        self._matches: deque[bytes] = deque(maxlen=MATCHES)
         self._speaking: tuple[int, str, float | None] | None = None
         self._questions = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,9 +110,24 @@ class Hub:
         return len(self._viewers)
 
     @property
+    def monitor(self) -> RunMonitor | None:
+        """State of the run; None while nothing runs."""
+        return self._monitor
+
+    @property
+    def history(self) -> tuple[bytes, ...]:
+        """Messages of past events, oldest first."""
+        return tuple(self._history)
+
+    @property
     def takes_camera(self) -> bool:
         """True if the run's source is a viewer's camera, and viewers may do more than look."""
         return self._options.browser_camera and self._options.control
+
+    @property
+    def clips(self) -> str | None:
+        """Folder of the run's clips; None if it writes none."""
+        return self._options.clips
 
     async def run(self, ending: asyncio.Event) -> None:
         """Send viewers figures and state once a second until `ending` is set."""
@@ -104,13 +140,24 @@ class Hub:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ending.wait(), STATS_EVERY_S)
 
-    def begin(self, monitor: RunMonitor, *, until: str | None = None, browser_camera: bool = False) -> None:
+    def begin(
+        self,
+        monitor: RunMonitor,
+        *,
+        watches: tuple[WatchConfig, ...] = (),
+        browser_camera: bool = False,
+        clips: str | None = None,
+        zones: Mapping[str, ZoneConfig] | None = None,
+    ) -> None:
         """Show this run from here on, in place of the one before; for any thread.
 
-        `until`: its standing question; `browser_camera`: its source is a viewer's camera.
+        `watches`: its watches; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its clips;
+        `zones`: by name.
         """
         self._monitor = monitor
-        self._options = replace(self._options, until=until, browser_camera=browser_camera)
+        self._options = replace(
+            self._options, watches=watches, browser_camera=browser_camera, clips=clips, zones=zones or {}
+        )
         call_in(self._loop, self._begin)
 
     def finish(self) -> None:
@@ -120,7 +167,7 @@ class Hub:
             call_in(self._loop, self.pictures.clear)
             return
         self._monitor = None
-        self._options = replace(self._options, until=None, browser_camera=False)
+        self._options = replace(self._options, watches=(), browser_camera=False, zones={})
         call_in(self._loop, self._finish)
 
     def unreachable(self, reason: str) -> None:
@@ -157,10 +204,13 @@ class Hub:
         if self._chooser is not None:
             viewer.send(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
-            if topic in self._kept:
-                viewer.send(self._kept[topic])
+            for body in self._kept.get(topic, {}).values():
+                viewer.send(body)
         none = self._encoded("history", {"events": []})
         viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
+        if self._matches:
+            matches = self._encoded("matches", {"events": []})
+            viewer.send(matches.removesuffix(b"]}") + b",".join(self._matches) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
             viewer.send(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
@@ -218,6 +268,7 @@ class Hub:
         self._runs += 1
         self._kept.clear()
         self._history.clear()
+        self._matches.clear()
         self._speaking = None
         self.pictures.clear()
         self._broadcast(self._hello())
@@ -231,17 +282,23 @@ class Hub:
         self._broadcast(self._hello())
 
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
+        if self.sides.take(event):
+            return
         self._note_speech(event, topic)
+        if topic in ENDS_DETECTIONS:
+            self._kept.pop("detections", None)
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
+        if topic in MATCHED:
+            self._matches.append(body)
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
-        self._keep(topic, body)
+        self._keep(topic, body, getattr(event, "watch", ""))
 
-    def _keep(self, topic: str, body: bytes) -> None:
+    def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
         if topic in KEPT:
-            self._kept[topic] = body
+            self._kept.setdefault(topic, {})[watch] = body
         self._broadcast(body)
 
     def _broadcast(self, body: bytes) -> None:
@@ -275,12 +332,18 @@ class Hub:
                 "control": options.control,
                 "rate": options.rate,
                 "width": options.greatest_px,
-                "until": options.until,
+                "watches": [{"watch": watch.name, "question": watch.question} for watch in options.watches],
+                "zones": [
+                    {"name": name, "points": zone.polygon, "weight": zone.weight, "mask": zone.mask}
+                    for name, zone in options.zones.items()
+                ],
                 "browser_camera": self.takes_camera,
                 "run": self._runs,
                 "number": options.number,
                 "cameras": options.cameras if options.name else (),
                 "compare": options.compare,
+                "past": options.past,
+                "clips": options.clips is not None,
                 "tile_px": TILE_PX,
                 "shapes": REGION_SHAPES,
             },

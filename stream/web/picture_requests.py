@@ -125,6 +125,20 @@ class LivePictures(PictureRequests):
         if newest is not None and now_s - newest[1] < FRESH_S:
             viewer.show(newest[0], now_s)
 
+    async def next(self, width: int, limit_s: float) -> bytes | None:
+        """Return the next picture, at most `width` pixels wide, or the newest unless it is old; None if none comes in
+        time."""
+        viewer = Viewer(1 / self._interval_s, width)
+        self._viewers.add(viewer)
+        try:
+            self.show_newest(viewer)
+            self.update()
+            return await asyncio.wait_for(_picture_of(viewer), limit_s)
+        except asyncio.TimeoutError:
+            return None
+        finally:
+            self._viewers.discard(viewer)
+
     def clear(self) -> None:
         """Forget the newest picture and its source: the run is over."""
         self._newest = {}
@@ -143,3 +157,12 @@ class LivePictures(PictureRequests):
         self._newest = {width: (body, now_s) for width, body in pictures.items()}
         for viewer in self._viewers:
             self.show_newest(viewer)
+
+
+async def _picture_of(viewer: Viewer) -> bytes:
+    """Return the next picture for a viewer that reads nothing else."""
+    while not isinstance(message := viewer.next(), bytes):
+        viewer.wake.clear()
+        if message is None:
+            await viewer.wake.wait()
+    return message

@@ -10,7 +10,7 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class WebServer:
-    """Serves the page of `cameras`, by name, from when it is made until it is closed.
+    """Serves the page of `cameras`, by name, with the past of the files `remembered`, until it is closed.
 
     Raises OutputError if the address cannot be bound or the certificate cannot be used.
     """
@@ -71,6 +71,7 @@ class WebServer:
         cameras: Mapping[str, PageCamera],
         browser_camera: BrowserCamera | None = None,
         compare: CompareDesk | None = None,
+        remembered: Sequence[str] = (),
     ) -> None:
         self._cameras = cameras
         self._compare = compare
@@ -78,7 +79,7 @@ class WebServer:
         self._listener = _bound(access)
         try:
             config = uvicorn.Config(
-                make_application(access, cameras, browser_camera, compare),
+                make_application(access, cameras, browser_camera, compare, remembered),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

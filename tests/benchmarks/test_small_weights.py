@@ -16,10 +16,12 @@ def test_ratios_are_to_bfloat16_and_for_the_first_token_to_the_better_one() -> N
     assert "ratios" not in report_of(runs | {"float32": []})
 
 
-def test_agreement_counts_tokens_at_their_places() -> None:
-    found = agreement({"float32": [1, 2, 3, 4], "bfloat16": [1, 2, 3, 4], "int8": [1, 2, 9, 4]})
+def test_agreement_is_the_first_token_and_what_is_common() -> None:
+    same = [[1, 2, 3, 4], [5, 6]]
+    found = agreement({"float32": same, "bfloat16": same, "int8": [[1, 2, 9, 4], [7, 6]]})
     assert found == {
-        "bfloat16, float32": {"of": 4, "same": 4, "first_same": 4},
-        "int8, bfloat16": {"of": 4, "same": 3, "first_same": 2},
-        "int8, float32": {"of": 4, "same": 3, "first_same": 2},
+        "bfloat16, float32": {"answers": 2, "first_token": 1.0, "mean_prefix": 3.0},
+        "int8, bfloat16": {"answers": 2, "first_token": 0.5, "mean_prefix": 1.0},
+        "int8, float32": {"answers": 2, "first_token": 0.5, "mean_prefix": 1.0},
     }
+    assert agreement({"int8": same}) == {}

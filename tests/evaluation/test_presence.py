@@ -7,7 +7,7 @@ import json
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from evaluation.presence import RESULTS, auc, rates, report
-from stream.config import StandingQueryConfig
+from stream.config import WatchConfig
 from training.calibration import Found
 
 FOUND = [
@@ -17,9 +17,9 @@ FOUND = [
 
 
 def test_rates_count_looks_from_the_thresholds_on() -> None:
-    plain = rates(FOUND, NEUTRAL, StandingQueryConfig())
+    plain = rates(FOUND, NEUTRAL, WatchConfig(question="is it?"))
     assert plain == {"present": {"true_yes": 0.75, "surely": 0.5}, "absurd": {"false_yes": 0.5, "surely": 0.0}}
-    lowered = rates(FOUND, Calibration(1.0, -2.0), StandingQueryConfig())
+    lowered = rates(FOUND, Calibration(1.0, -2.0), WatchConfig(question="is it?"))
     assert lowered == {"present": {"true_yes": 0.5, "surely": 0.25}, "absurd": {"false_yes": 0.0, "surely": 0.0}}
 
 

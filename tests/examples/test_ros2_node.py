@@ -22,7 +22,7 @@ from stream.monitor.schema import event_message
 from stream.sinks.robotics.pictures import ShownPicture
 from stream.sinks.robotics.ros_messages import DETECTIONS, GRID, TEXT, RosMessages
 from stream.sinks.services import ControlSink, PublishSink
-from tests.support.events import answer, frame
+from tests.support.events import answer, detections, frame
 from tests.support.network import until
 from tests.support.recordings import COLS, ROWS, picture
 from tests.support.runs import ScriptedRun
@@ -203,6 +203,17 @@ def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, mo
         assert node.answers.kind.name == TEXT
         assert len(node.regions.sent) == len(node.relevance.sent) == 1
         assert node.regions.sent[0].header.frame_id == "front"
+        events.write(detections(0.6, frame_index=99))  # of a frame that was never seen
+        events.write(detections(0.6, frame_index=1))
+        until(lambda: node.receive() or node.detections.sent)
+        (array,) = node.detections.sent
+        boxes = [(one.bbox.center.position.x, one.bbox.size_x, one.bbox.size_y) for one in array.detections]
+        assert boxes == [(57.0, 76.0, 48.0), (38.0, 0.0, 0.0)]
+        guesses = [one.results[0].hypothesis for one in array.detections]
+        assert [(guess.class_id, guess.score) for guess in guesses] == [("cat", 0.5), ("dog", 1.0)]
+        monkeypatch.setattr(modules.node, "FRAMES_KEPT", 1)
+        events.write(frame(2, 0.7))
+        until(lambda: node.receive() or list(node.captured) == [2])
         node.handlers["question"](types.SimpleNamespace(data="Where is it?"))
         assert run.asked == ["Where is it?"]
         node.handlers["question"](types.SimpleNamespace(data=" "))

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 
+from stream.protocol.detections import read_detections
 from tests.support.network import LIMIT_S, free_port
+from tests.support.video import make_video, moving_square
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -42,6 +45,7 @@ def output(folder: Path, *command: str) -> str:
     ("name", "line"),
     [
         ("several_questions", "  8.0  Is there a green star?   yes."),
+        ("fields", "  8.0  {'answer': 'yes'}"),
         ("relevance_map", "99 tokens instead of 880"),
         ("own_sink", "  4.5  a green star moves up and a black square stays still.  (65 tokens of 240)"),
     ],
@@ -71,6 +75,29 @@ def test_the_robot_stops_while_the_answer_is_yes(tmp_path: Path) -> None:
         output(tmp_path, str(ROOT / "run_stream.py"), *run)
         actions = [line.split(" at ")[0] for line in robot.stdout.read().splitlines()]
     assert actions[-3:] == ["stop", "driving", "the run has ended; stop"]
+
+
+def test_the_detector_publishes_boxes_of_what_moves_and_a_run_takes_them(tmp_path: Path) -> None:
+    video = make_video(tmp_path / "square.mp4", moving_square(40, 320, 192), 25)
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with (
+        context,
+        started(tmp_path, str(EXAMPLES / "detector.py"), str(video), endpoint),
+        context.socket(zmq.SUB) as socket,
+    ):
+        socket.linger, socket.rcvtimeo = 0, round(LIMIT_S * 1000)
+        socket.subscribe(b"")
+        socket.connect(endpoint)
+        left, top, right, bottom = next(
+            boxes[0] for _ in range(1000) if len(boxes := read_detections(socket.recv()).boxes) == 1
+        ).tolist()
+        # the square has 48 pixels a side at y = 48, and moves from x = 2 to 80
+        assert 0.15 < top < 0.3 < bottom < 0.6
+        assert left < right < 0.6
+        watched = ("watch", str(video), "--max-frames", "20", "--detections", f"zmq+{endpoint}", "--every", "none")
+        text = output(tmp_path, str(ROOT / "run_stream.py"), *watched)
+    assert "detections" not in text
 
 
 def test_the_notebook_runs(tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ from stream.runtime import session
 CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel"}
 """Fields of events that depend on the clock or the processor."""
 
+ABSENT = (("fields", None), ("invalid", 0))
+"""Fields of answers with a schema, of runs without one."""
+
 RUNS = {
     "defaults": ("scene:demo", []),
-    "standing_query": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
+    "watches": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
     "memory": ("scene:cuts", ["--memory"]),
     "shadow": ("scene:cuts", ["--set", "answer.shadow_every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),
@@ -54,7 +57,8 @@ class EventRecorder:
 
 def stable_line(record: dict[str, Any]) -> str:
     """Return a record as a JSON line without the fields that depend on the clock or the processor."""
-    return json.dumps({key: value for key, value in record.items() if key not in CLOCK_FIELDS}, ensure_ascii=False)
+    kept = {key: value for key, value in record.items() if key not in CLOCK_FIELDS and (key, value) not in ABSENT}
+    return json.dumps(kept, ensure_ascii=False)
 
 
 def record(address: str, options: list[str]) -> list[str]:

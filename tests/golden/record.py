@@ -34,7 +34,7 @@ CLIP_SUFFIXES = {".mp4", ".mkv", ".webm", ".gif", ".h264"}
 CLIP_FRAMES = 150
 COMMANDS = (
     *("caption", "watch", "fleet", "web", "demo", "bench", "adapt"),
-    *("ask", "replay", "devices", "doctor", "serve-answers", "keys"),
+    *("ask", "replay", "search", "recap", "devices", "doctor", "serve-answers", "keys"),
 )
 FAILURES = {
     "missing file": ["caption", "nosuch.mp4"],

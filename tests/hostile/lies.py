@@ -13,6 +13,7 @@ from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
+    CheckScore,
     ErrorReply,
     GlanceReply,
     KeepAlive,
@@ -123,7 +124,11 @@ def lie(rng: random.Random, number: int) -> Sequence[Sent]:
         [encode(TurnExpired(turn=1))],
         [encode(KeepAlive())],
         glanced(number),
-        [encode(YesNoReply(answer=number, yes=0.5, certain=0.5, tokens_used=1, encode_ms=1.0, prefill_ms=1.0))],
+        [
+            encode(
+                YesNoReply(answer=number, scores=(CheckScore(0.5, 0.5),), tokens_used=1, encode_ms=1.0, prefill_ms=1.0)
+            )
+        ],
         *greeting(),
     ]
     parts = rng.choice(seeds)

@@ -21,7 +21,7 @@ from stream.commands.replay import json_lines, text_lines
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.live import LiveDisplay
 from stream.display.progress import PlainConsole, ProgressDisplay
-from stream.events import AnswerDeltaEvent, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
+from stream.events import AnswerDeltaEvent, Detection, Event, Notice, Outage, QueryChanged, Restarted, Skipped, Started
 from stream.logs import print_line
 from stream.media import AllocationOverlay
 from stream.runtime.replay import ReplayedAnswer
@@ -30,7 +30,7 @@ from stream.sinks.captions import CaptionSink
 from stream.sinks.drawing import draw
 from stream.sinks.output_file import JsonlSink
 from tests.hostile.nasty import BROKEN_NAME, FORBIDDEN, NASTY, SHOWN
-from tests.support.events import answer, frame, look, summary, turned
+from tests.support.events import answer, detections, frame, look, summary, turned
 from tests.support.runs import ScriptedRun
 from tests.support.terminal import Pty
 
@@ -40,6 +40,7 @@ EVENTS: list[Event] = [
     frame(0, 0.0),
     AnswerDeltaEvent(answer=0, text=NASTY, pts_s=0.0),
     answer(0.0, NASTY),
+    detections(0.5, Detection(label=NASTY, box=[1.0, 2.0, 3.0, 4.0])),
     look(0.0),
     turned(0.0),
     Notice(code="other", message=NASTY),
@@ -148,6 +149,17 @@ def test_web_captions_hold_one_cue_for_one_answer(tmp_path: Path) -> None:
     assert [block.split("\n")[0] for block in blocks] == ["WEBVTT", "1", "2"]
     assert text.count("-->") == len(cues)
     assert "<" not in text
+
+
+@pytest.mark.parametrize("suffix", [".vtt", ".srt"])
+def test_a_label_of_a_box_is_one_cue(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    sink = CaptionSink(str(path))
+    sink.write(answer(0.0, json.dumps([{"bbox_2d": [1, 2, 3, 4], "label": NASTY}])))
+    sink.close()
+    text = path.read_bytes().decode()
+    check_lines(text)
+    assert text.count("-->") == 1
 
 
 def test_subrip_captions_hold_one_cue_for_one_answer_and_no_tag(tmp_path: Path) -> None:

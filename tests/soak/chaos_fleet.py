@@ -224,7 +224,7 @@ class RememberingModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.zeros((1, 4), np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         return ()
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:

@@ -82,7 +82,7 @@ class SteadyAnswerModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.ones((max(1, len(query.split())), 64), np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         return ()
 
     def hold(self, client: bytes) -> None: ...

@@ -80,7 +80,8 @@ def test_none_switches_off_what_may_be_off() -> None:
         ("answer.dtpe", "there: unknown key answer.dtpe; did you mean answer.dtype?"),
         (
             "zzz",
-            "there: unknown key zzz; its sections are capture, texture, allocate, answer, output, network, pipeline",
+            "there: unknown key zzz; its sections are capture, texture, allocate, answer, zones, output, network, "
+            "pipeline",
         ),
         ("texture.cut", "there: texture.cut is a section, not a value; its keys are enabled"),
     ],
@@ -184,6 +185,15 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
         (
             ["-s", "answer.thinking=show", "--api", "http://127.0.0.1:1/v1"],
             "answer.thinking = show has no effect with --api: its server decides that; leave it out",
+        ),
+        (
+            ["--thinking", "hide", "--server", "ipc:///tmp/answers"],
+            "--thinking: answer.thinking = hide has no effect with --server: its server decides that; leave it out, or "
+            "start `serve-answers` there with --thinking hide",
+        ),
+        (
+            ["--cache-weights", "--dtype", "bfloat16"],
+            "--cache-weights: answer.cache_weights keeps weights in int8 or int4, and answer.dtype = bfloat16; give",
         ),
         (["-s", "answer.memory.tokens=63"], "answer.memory.tokens should be greater than or equal to 64"),
         (["-s", "answer.memory.tokens=65537"], "answer.memory.tokens should be less than or equal to 65536"),

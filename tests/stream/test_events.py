@@ -15,12 +15,16 @@ from stream.events import (
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnswerInvalid,
     AnswerPoint,
     AnswerTiming,
     AnswerUnchanged,
     AnyEvent,
     AskedPicture,
+    ClipWritten,
     Cut,
+    Detection,
+    Detections,
     Event,
     Explanation,
     FrameMap,
@@ -32,19 +36,23 @@ from stream.events import (
     Restarted,
     SegmentWritten,
     ShadowCheck,
+    SideAnswer,
+    SideRefused,
+    SideText,
     Skipped,
     Started,
     Summary,
     VerdictChanged,
+    VideoFragment,
     YesNoResult,
     YesNoTiming,
     encode_event,
     pack_event,
     unpack_event,
 )
-from tests.support.events import glance
+from tests.support.events import glance, match
 
-ABSENT = (("timing", None), ("warning", None), ("memory", None), ("unchanged", 0))
+ABSENT = (("timing", None), ("warning", None), ("memory", None), ("fields", None), ("unchanged", 0), ("invalid", 0))
 """Fields that are left out, beside pictures."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
@@ -90,10 +98,23 @@ EVENTS: list[Event] = [
     AnswerUnchanged(
         **{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__}, since_s=0.25, probability=0.75
     ),
+    Detections(
+        frame_index=2,
+        pts_s=0.5,
+        answer=1,
+        width_px=640,
+        height_px=480,
+        objects=[
+            Detection(label="<b>cat</b>", box=[1.0, 2.5, 30.0, 40.0], score=0.5),
+            Detection(label="dog", point=[3.0, 4.0]),
+        ],
+    ),
+    AnswerInvalid(**{name: getattr(ANSWER, name) for name in ANSWER.__struct_fields__}, reason="it is empty"),
     AnswerCancelled(
         answer=2, frame_index=3, pts_s=0.5, trigger="every", text="a ", by="cut", by_frame_index=4, by_pts_s=0.75
     ),
     YesNoResult(
+        watch="w",
         frame_index=2,
         pts_s=0.5,
         trigger="change",
@@ -105,7 +126,8 @@ EVENTS: list[Event] = [
         tokens_total=4,
         timing=YesNoTiming(encode_ms=1.5, prefill_ms=2.5, total_ms=5.5),
     ),
-    VerdictChanged(frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    VerdictChanged(watch="w", frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
+    match(0.5),
     SHADOW,
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
@@ -120,6 +142,23 @@ EVENTS: list[Event] = [
         width_px=64,
         height_px=48,
     ),
+    SideText(question=1, text="a c"),
+    SideAnswer(
+        question=1,
+        query="What?",
+        text="a cat",
+        frame_index=3,
+        start_s=0.0,
+        end_s=1.0,
+        frames=2,
+        tokens_used=9,
+        tokens_total=10,
+        text_tokens=3,
+        prefilled_tokens=12,
+    ),
+    SideRefused(question=2, error="too long"),
+    ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
+    VideoFragment(data=b"moof", init=b"ftyp", start_s=0.5, duration_s=1.0, track_s=0.25, key=True),
     FrameReady(
         frame_index=0,
         pts_s=0.0,

@@ -14,9 +14,10 @@ from arr_coc.types import Feedback, FramePacket, FrameStamp, QueryEmbedding, Til
 from stream.answer.client import Action, AnswerClient, Failure, Progress
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.request import ClientOptions, GlanceOutcome
+from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
-from stream.events import PEER_MISBEHAVES, Answer, Notice
+from stream.events import PEER_MISBEHAVES, Answer, Detections, Notice
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerReply,
@@ -28,6 +29,7 @@ from stream.protocol.messages import (
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
     decode,
     encode,
 )
@@ -107,6 +109,7 @@ class ClientFixture:
 
     def __init__(self, clock: FakeClock, options: ClientOptions) -> None:
         self.clock = clock
+        self.watches = options.watches
         self.client = AnswerClient("what?", options)
         self.actions: list[Action] = []
         self.start()
@@ -154,7 +157,16 @@ class ClientFixture:
         """Admits it, and returns the events."""
         self.hear()
         assert self.expect(Connect).query == query
-        return self.hear(hello) + self.asking(query)
+        return self.hear(hello) + self.accept_watches() + self.asking(query)
+
+    def accept_watches(self) -> list[object]:
+        """Accepts the questions of its watches."""
+        return [event for watch in self.watches for event in self.accept_watch(watch)]
+
+    def accept_watch(self, watch: str, unseen: tuple[str, ...] = ()) -> list[object]:
+        embedding = np.full((1, 8), 0.25, np.float32)
+        message = WatchAccepted(query=watch, model_id="m", unseen_words=unseen, arrays=specs_of(embedding))
+        return self.hear(message, arrays=[embedding])
 
     def request_turn(self) -> None:
         self.client.request_turn(self.clock.now_ns())
@@ -174,9 +186,9 @@ class ClientFixture:
         return self.expect(kind)
 
     def ask(self, turn: int = 1, trigger: str = "start") -> int:
-        """Sends a packet; the number of its answer."""
+        """Sends a packet, with the checks of its watches; the number of its answer."""
         self.grant(turn)
-        self.send(tokens(), trigger)
+        self.send(tokens(), trigger, checks=checks_of(*self.watches, trigger=trigger))
         message = self.expect(TokenPacketMessage)
         assert message.turn == turn
         return message.answer
@@ -211,20 +223,29 @@ class FakeJournal:
         self._recalled = {one.answer.answer: one for one in recalled}
         self.appended: list[tuple[Answer, Feedback | None]] = []
         self.glances: list[JournalGlance | None] = []
+        self.detections: list[Detections | None] = []
 
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         entry = self._recalled.get(number)
         assert entry is None or entry.answer.frame_index == frame_index
         return entry
 
-    def append(self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None) -> None:
+    def append(
+        self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None, detections: Detections | None
+    ) -> None:
         self.appended.append((answer, feedback))
         self.glances.append(glance)
+        self.detections.append(detections)
 
 
 def misdeeds(events: list[object]) -> int:
     """How often it is reported that the peer sends invalid messages."""
     return sum(isinstance(event, Notice) and event.code == PEER_MISBEHAVES for event in events)
+
+
+def checks_of(*questions: str, trigger: str = "change") -> tuple[Check, ...]:
+    """Checks of watches that are named after their questions."""
+    return tuple(Check(question.replace(" ", "_"), question, trigger) for question in questions)
 
 
 def tokens() -> TokenPacket:

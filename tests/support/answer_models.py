@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
+from arr_coc.qwen.families import FAMILIES
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, shown_tokens
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
@@ -60,9 +63,12 @@ class FakeAnswerModel:
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.full((max(1, len(query.split())), 8), 0.5, np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Accept any query."""
         return ()
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Accept any schema."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         raise ModelError("it cannot look")
@@ -95,9 +101,9 @@ class FakeAnswerModel:
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
             self.client = question.client
-            if question.yes_no:
-                question.score, question.ended = self.score_yes_no(question.packet, question.query), True
-                question.stats = self._spoken
+            if question.checks:
+                question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.checks)
+                question.stats, question.ended = self._spoken, True
             else:
                 self._open[question] = self.answer(question.packet, question.query)
                 self._advance(question)
@@ -122,6 +128,26 @@ class FakeAnswerModel:
             question.ended, question.error = True, error
         if question.ended:
             del self._open[question]
+
+
+class LocatingAnswerModel(FakeAnswerModel):
+    """Answers with the question, such as one that is JSON with boxes, as a model of `family`."""
+
+    family = "qwen3_vl"
+
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        yield query[:7]
+        yield query[7:]
+        grid, pixels = packet.grid, FAMILIES[self.family].coordinates == "pixels"
+        width, height = (28 * grid.cols, 28 * grid.rows) if pixels else (1000, 1000)
+        extent = width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
+        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
+
+
+class PixelAnswerModel(LocatingAnswerModel):
+    """Locates things in pixels."""
+
+    family = "qwen2_5_vl"
 
 
 class MemoryAnswerModel(FakeAnswerModel):
@@ -274,7 +300,7 @@ class TalkativeAnswerModel(FakeAnswerModel):
 class WordlessAnswerModel(FakeAnswerModel):
     """Model without a word for yes."""
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         raise ModelError("no single token for yes")
 
 
@@ -283,9 +309,9 @@ class NewsAnswerModel(FakeAnswerModel):
     it is that text."""
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        super().ask([question for question in questions if question.yes_no])
+        super().ask([question for question in questions if question.checks])
         for question in questions:
-            if not question.yes_no:
+            if not question.checks:
                 self._open[question] = self._pieces(question)
                 self._advance(question)
 
@@ -301,6 +327,25 @@ class NewsAnswerModel(FakeAnswerModel):
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
         self._spoken = AnswerStats(len(packet.regions), 0 if held else 4, 1.0, 2.0, 3.0, feedback, same=same)
+
+
+class CountingAnswerModel(NewsAnswerModel):
+    """Answers with JSON of the brightest quarter; every fourth frame asked about breaks off in the middle."""
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        if "refused" in schema.fields:
+            raise OptionError("refused")
+
+    def _pieces(self, question: ClientQuestion) -> Iterator[str]:
+        packet, previous = question.packet, question.previous
+        quarter = int(pixels_of(packet).max()) // 64
+        text = json.dumps({"quarter": quarter, "bright": quarter > 1})
+        text = text[:9] if packet.stamp.frame_index % 4 == 3 else text
+        assert question.schema is not None
+        same = None if previous is None else 0.875 if previous.text == text else 0.125
+        yield text[:5]
+        yield text[5:]
+        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, same=same)
 
 
 class PickyAnswerModel(FakeAnswerModel):
@@ -347,11 +392,14 @@ class OneClient:
         return text
 
     def score(self, packet: Packet, query: str) -> tuple[float, float]:
-        question = ClientQuestion(self.client, packet, query, yes_no=True)
+        (score,) = self.score_all(packet, query)
+        return score
+
+    def score_all(self, packet: Packet, *queries: str) -> tuple[tuple[float, float], ...]:
+        question = ClientQuestion(self.client, packet, queries[0], checks=queries)
         ask_alone(self.model, question)
         self.stats = question.stats
-        assert question.score is not None
-        return question.score
+        return question.scores
 
 
 def pixels_of(packet: Packet) -> np.ndarray:

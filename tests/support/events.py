@@ -8,20 +8,25 @@ from typing import Any
 import numpy as np
 
 from arr_coc.types import NS_PER_S, FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket
+from stream.control import SideQuestion
 from stream.events import (
     Answer,
     AnswerTiming,
+    Detection,
+    Detections,
     FrameReady,
     Glance,
     GlanceTiming,
+    Match,
     SegmentWritten,
     ShadowCheck,
+    SideAnswer,
     Summary,
     VerdictChanged,
     YesNoResult,
     YesNoTiming,
 )
-from stream.protocol.messages import AnswerReply, GlanceReply, YesNoReply
+from stream.protocol.messages import AnswerReply, CheckScore, GlanceReply, YesNoReply
 
 TIMING = AnswerTiming(encode_ms=10.0, prefill_ms=20.0, decode_ms=30.0, ttft_ms=40.0, total_ms=60.123456789)
 
@@ -43,8 +48,43 @@ def answer(pts_s: float, text: str, *, frame_index: int = 0, timing: AnswerTimin
     )
 
 
-def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoResult:
+def side_answer(question: SideQuestion, text: str) -> SideAnswer:
+    return SideAnswer(
+        question=question.number,
+        query=question.query,
+        text=text,
+        frame_index=7,
+        start_s=1.0,
+        end_s=3.0,
+        frames=2,
+        tokens_used=64,
+        tokens_total=240,
+        text_tokens=3,
+        prefilled_tokens=80,
+    )
+
+
+def detections(
+    pts_s: float, *objects: Detection, frame_index: int = 0, size: tuple[int, int] = (190, 120)
+) -> Detections:
+    """A cat's box and a point on a dog, unless other `objects` are given, in a picture of `size` (width, height)."""
+    usual = [
+        Detection(label="cat", box=[19.0, 12.0, 95.0, 60.0], score=0.5),
+        Detection(label="dog", point=[38.0, 90.0]),
+    ]
+    return Detections(
+        frame_index=frame_index,
+        pts_s=pts_s,
+        answer=0,
+        width_px=size[0],
+        height_px=size[1],
+        objects=[*objects] or usual,
+    )
+
+
+def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes", watch: str = "here") -> YesNoResult:
     return YesNoResult(
+        watch=watch,
         frame_index=0,
         pts_s=pts_s,
         trigger="change",
@@ -58,8 +98,16 @@ def look(pts_s: float, yes: float = 0.97, holds: str | None = "yes") -> YesNoRes
     )
 
 
-def turned(pts_s: float, to: str = "yes", yes: float = 0.97) -> VerdictChanged:
-    return VerdictChanged(frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+def turned(pts_s: float, to: str = "yes", yes: float = 0.97, watch: str = "here") -> VerdictChanged:
+    return VerdictChanged(watch=watch, frame_index=0, pts_s=pts_s, question="is it here?", to=to, yes=yes, certain=0.5)
+
+
+def match(
+    pts_s: float, number: int = 1, watch: str = "here", question: str = "is it here?", *, frame_index: int = 0
+) -> Match:
+    return Match(
+        match=number, watch=watch, frame_index=frame_index, pts_s=pts_s, question=question, yes=0.97, certain=0.5
+    )
 
 
 def shadow(pts_s: float) -> ShadowCheck:
@@ -141,9 +189,9 @@ def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> Answ
     return AnswerReply(answer=number, query=query, text=text, **figures)
 
 
-def make_yes_no_reply(number: int, **fields: Any) -> YesNoReply:
-    figures = {"yes": 0.75, "certain": 0.5, "tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
-    return YesNoReply(answer=number, **figures)
+def make_yes_no_reply(number: int, *scores: tuple[float, float], **fields: Any) -> YesNoReply:
+    figures = {"tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
+    return YesNoReply(answer=number, scores=tuple(CheckScore(*one) for one in scores or ((0.75, 0.5),)), **figures)
 
 
 def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:

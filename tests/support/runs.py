@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.control import INTERRUPTED, RunControl
+from stream.control import INTERRUPTED, RunControl, SideQuestion
 from stream.events import Event, FrameReady, Restarted, Summary
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
@@ -100,9 +100,13 @@ class WatchedRun:
     def __init__(self, clock: Clock | None = None) -> None:
         self.statistics = RunStatistics(clock or MonotonicClock(), WATCHED_INFO.fps)
         self.questions: list[str] = []
+        self.side_questions: list[SideQuestion] = []
 
     def ask(self, query: str) -> None:
         self.questions.append(query)
+
+    def ask_aside(self, question: SideQuestion) -> None:
+        self.side_questions.append(question)
 
     def processes(self) -> dict[str, int]:
         return {"frames": os.getpid(), "answers": 2**22 + 1}

@@ -20,8 +20,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from stream.config import Config, OutputConfig
-from stream.events import Event, FrameMap, QueryChanged, Started
+from stream.config import Config, OutputConfig, WatchConfig, ZoneConfig
+from stream.control import SideQuestion
+from stream.events import Event, FrameMap, QueryChanged, SideText, Started
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
 from stream.protocol.picture_files import encode_jpeg
@@ -43,7 +44,7 @@ from stream.web.hub import Hub, HubOptions
 from stream.web.microscope import Microscope
 from stream.web.server import WebServer
 from stream.web.sources import SourceChooser
-from tests.support.events import frame
+from tests.support.events import frame, side_answer
 from tests.support.network import LIMIT_S
 from tests.support.runs import WatchedRun
 
@@ -138,18 +139,30 @@ class DrawnPictures:
 
 
 class PagedRun(WatchedRun):
-    """Accepts each question, and reports it."""
+    """Accepts each question, and reports it; answers side questions in the pieces `replies` and the rest `missed`, with
+    `ends`; not at all without pieces."""
 
     picture_endpoints = PictureEndpoints()
 
     def __init__(self) -> None:
         super().__init__()
         self.page: ShownRun | None = None
+        self.replies: tuple[str, ...] = ("a red ", "car")
+        self.missed = ""
+        self.ends = True
 
     def ask(self, query: str) -> None:
         super().ask(query)
         assert self.page is not None
         self.page.emit(QueryChanged(query=query))
+
+    def ask_aside(self, question: SideQuestion) -> None:
+        super().ask_aside(question)
+        assert self.page is not None
+        for text in self.replies:
+            self.page.emit(SideText(question=question.number, text=text))
+        if self.replies and self.ends:
+            self.page.emit(side_answer(question, "".join(self.replies) + self.missed))
 
 
 class ShownRun:
@@ -161,7 +174,13 @@ class ShownRun:
         self.monitor = RunMonitor(config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub, self.microscope = place.hub, place.microscope
-        self.hub.begin(self.monitor, browser_camera=config.output.web_camera is not None)
+        self.hub.begin(
+            self.monitor,
+            watches=config.watch,
+            browser_camera=config.output.web_camera is not None,
+            zones=config.zones,
+            clips=config.output.clips,
+        )
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.source = source
 
@@ -188,15 +207,21 @@ class ServedPage(ShownRun):
         rate: float = 30.0,
         chooser: SourceChooser | None = None,
         compare: CompareDesk | None = None,
+        watches: tuple[WatchConfig, ...] = (),
+        zones: dict[str, ZoneConfig] | None = None,
         **output: Any,
     ) -> None:
-        self.config = config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
+        named = OutputConfig(**{"web": "127.0.0.1:0", **output})
+        self.config = config = Config(output=named, watch=watches, zones=zones or {})
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
-        options = HubOptions(rate, config.output.web_width, self.access.control, compare=compare is not None)
+        remembered = [path for path in [config.output.remember] if path is not None]
+        options = HubOptions(
+            rate, config.output.web_width, self.access.control, compare=compare is not None, past=bool(remembered)
+        )
         place = PageCamera(Hub(options, chooser=chooser))
         super().__init__(config, place)
-        self.server = WebServer(self.access, {"": place}, camera, compare)
+        self.server = WebServer(self.access, {"": place}, camera, compare, remembered)
         self.port = self.server.port
         self.go_live()
 
@@ -211,9 +236,9 @@ class ServedPage(ShownRun):
 class SharedPage:
     """The page of several runs, each with a name."""
 
-    def __init__(self, names: Sequence[str], **output: Any) -> None:
+    def __init__(self, names: Sequence[str], *, remembered: Sequence[str] = (), **output: Any) -> None:
         config = Config(output=OutputConfig(**{"web": "127.0.0.1:0", **output}))
-        self.page = WebPage(config.output, names)
+        self.page = WebPage(config.output, names, remembered=remembered)
         self.url = self.page.address.partition("?")[0]
         self.port = int(self.url.strip("/").rpartition(":")[2])
         self.cameras = {name: ShownRun(config, place, name) for name, place in self.page.cameras.items()}

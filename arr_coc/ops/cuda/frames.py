@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import ShapeError
 from arr_coc.ops.cuda.device import CudaDevice
-from arr_coc.ops.cuda.memory import MipTexture, StagingBuffer, StreamOrder
+from arr_coc.ops.cuda.memory import DeviceTexture, StagingBuffer, StreamOrder
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import Colour, TileGrid
 
@@ -49,15 +49,15 @@ class FrameUploader:
     """Comparison of frames with the texture, and writer of the tiles that differ."""
 
     def __init__(
-        self, device: CudaDevice, texture: MipTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
+        self, device: CudaDevice, texture: DeviceTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
     ) -> None:
         self._device, self._texture, self._grid, self._order = device, texture, grid, order
         self._dirty = StagingBuffer(device, grid.tiles, owned)
 
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
         """Return the tiles that differ, bool [rows, cols]: the one thing that comes to the host."""
-        slot, texture = self._dirty, self._texture
-        with self._device.current() as stream:
+        slot = self._dirty
+        with self._texture.mapped() as texture, self._device.current() as stream:
             self._order.before_read(stream)
             limits = (thresholds.mean, thresholds.largest)
             self._launch("compare_frame", stream, frame, texture.handle, *limits, slot.device)
@@ -69,12 +69,12 @@ class FrameUploader:
     def write(self, frame: DeviceFrame, dirty: Mask) -> None:
         """Write the dirty tiles, on all levels."""
         slot = self._dirty
-        with self._device.current() as stream:
+        with self._texture.mapped() as texture, self._device.current() as stream:
             slot.wait()
             self._order.before_write(stream)
             slot.host[:] = dirty.ravel()
             slot.upload(self._grid.tiles, stream)
-            self._launch("upload_frame", stream, frame, slot.device, *self._texture.surfaces)
+            self._launch("upload_frame", stream, frame, slot.device, *texture.surfaces)
             slot.mark(stream)
             self._order.after_write(stream)
 

@@ -1,8 +1,7 @@
-"""Textures of OpenGL that CUDA reads: registered once, mapped between writes.
+"""A texture of OpenGL that CUDA reads and writes: registered once, and mapped for as long as nothing draws from it.
 
 While CUDA has a texture mapped, OpenGL must not touch it, and nothing limits how long that may be (CUDA Driver API,
-"Graphics Interoperability"). So the first reader after a write maps it, and it stays mapped until OpenGL writes the
-next frame, or another thread draws from it.
+"Graphics Interoperability"). So frames are written by CUDA, and the texture is unmapped only for `drawing`.
 """
 
 from __future__ import annotations
@@ -14,164 +13,144 @@ from typing import Any
 
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.cuda.device import CudaDevice, call, device_at
-from arr_coc.ops.cuda.memory import SampledTexture, StreamOrder
-from arr_coc.ops.cuda.view import ChannelKernels, CudaTexels, CudaView
-from arr_coc.ops.gl.store import GlStore, GlTexels
+from arr_coc.ops.cuda.memory import StreamOrder, TextureHandles
+from arr_coc.ops.cuda.store import CudaStore
+from arr_coc.ops.gl.buffers import Fence
+from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.texture import TileTexture
-from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
-from arr_coc.types import FramePlanes, TileGrid
+from arr_coc.ops.store.planes import PlaneFormat, Thresholds
+from arr_coc.types import TileGrid
 
 GL_TEXTURE_2D = 0x0DE1
-READ_ONLY = 1
-"""CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY of cuda.h."""
+REGISTERED = 4
+"""CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST of cuda.h: surfaces may write the texture."""
 
 
 class MappedTexture:
-    """A tiled texture of OpenGL as CUDA reads it, in any thread; mapping gives each a context of OpenGL."""
+    """Texture of OpenGL as CUDA sees it, in any thread. Mapping gives each thread a context of OpenGL.
 
-    def __init__(self, device: CudaDevice, texture: TileTexture, grid: TileGrid) -> None:
-        """Raise DeviceLost if the driver does not register the texture."""
-        self._device, self._texture, self._grid = device, texture, grid
+    `maps` counts the times that it was mapped.
+    """
+
+    def __init__(self, device: CudaDevice, texture: TileTexture, grid: TileGrid, order: StreamOrder) -> None:
+        """In the current context. Raises DeviceLost if the driver does not register the texture."""
+        self._device, self._texture, self._grid, self._order = device, texture, grid, order
         self._lock = threading.RLock()
-        self._owned, self._views = ExitStack(), ExitStack()
-        self._seen: SampledTexture | None = None
+        self._views = ExitStack()
+        self._handles: TextureHandles | None = None
         self._drawn = False
-        with texture.device.current(), device.current():
-            self._resource = call("cuGraphicsGLRegisterImage", texture.name, GL_TEXTURE_2D, READ_ONLY)
-            self.order = StreamOrder(self._owned)
+        self.maps = 0
+        with texture.device.current():
+            self._resource = call("cuGraphicsGLRegisterImage", texture.name, GL_TEXTURE_2D, REGISTERED)
 
     @contextmanager
-    def reading(self) -> Iterator[SampledTexture]:
-        """The texture for CUDA commands issued inside; mapped if it is not yet.
+    def mapped(self) -> Iterator[TextureHandles]:
+        """The texture for CUDA commands that are given inside; mapped if it is not.
 
-        Raises DeviceLost if the device failed.
+        Raises DeviceLost if the device failed, StoreError inside `unmapped` in the same thread.
         """
         with self._lock:
             if self._drawn:
                 raise StoreError("OpenGL draws from the texture in this thread; read it with CUDA afterwards")
-            if self._seen is None:
-                self._map()
-            assert self._seen is not None
-            yield self._seen
+            yield self._handles or self._map()
 
     @contextmanager
-    def unmapped(self) -> Iterator[None]:
+    def unmapped(self) -> Iterator[TileTexture]:
         """The texture for OpenGL's commands that are given inside, in any context that shares it; CUDA waits."""
         with self._lock:
             self._unmap()
             self._drawn = True
             try:
-                yield
+                yield self._texture
             finally:
                 self._drawn = False
 
     def close(self) -> None:
-        """Return the texture to OpenGL for good. May be called twice."""
-        with self._lock, suppress(StoreError), self._texture.device.current(), self._device.current():
-            self._unmap()
-            resource, self._resource = self._resource, None
-            if resource is not None:
-                call("cuCtxSynchronize")
-                call("cuGraphicsUnregisterResource", resource)
-            self._owned.close()
+        """Unmap and unregister the texture; the device has done what it was asked for."""
+        with self._lock, suppress(StoreError), self._texture.device.current(), self._device.current() as stream:
+            self._give_back(stream)
+            call("cuGraphicsUnregisterResource", self._resource)
 
-    def _map(self) -> None:
-        """Order later work of all streams after OpenGL's commands up to now."""
+    def _map(self) -> TextureHandles:
+        """Map the texture; work of all streams comes after OpenGL's commands up to now."""
         with self._texture.device.current(), self._device.current() as stream:
-            self._texture.order()
+            self._texture.order_draws()
             call("cuGraphicsMapResources", 1, self._resource, stream)
             try:
                 array: Any = call("cuGraphicsResourceGetMappedMipmappedArray", self._resource)
-                self._seen = SampledTexture(array, self._grid, self._views)
+                self._handles = TextureHandles(array, self._grid, self._views)
             except StoreError:
                 self._views.close()
                 call("cuGraphicsUnmapResources", 1, self._resource, stream)
                 raise
-            self.order.after_write(stream)
+            self._order.after_write(stream)
+        self.maps += 1
+        return self._handles
 
     def _unmap(self) -> None:
-        """Once the device has read what it was asked for."""
-        if self._seen is None:
-            return
-        self._seen = None
-        with self._texture.device.current(), self._device.current() as stream:
-            self.order.before_write(stream)
-            call("cuStreamSynchronize", stream)
+        """Unmap the texture once the device has done what it was asked for."""
+        if self._handles is not None:
+            with self._texture.device.current(), self._device.current() as stream:
+                self._order.before_write(stream)
+                call("cuStreamSynchronize", stream)
+                self._give_back(stream)
+
+    def _give_back(self, stream: int) -> None:
+        if self._handles is not None:
+            self._handles = None
             self._views.close()
             call("cuGraphicsUnmapResources", 1, self._resource, stream)
 
 
-class _LevelReader:
-    """Levels for the host, read back by OpenGL."""
+class GlCudaStore(CudaStore):
+    """The CUDA store in a texture of OpenGL, to be drawn from by programs on the same GPU."""
 
-    def __init__(self, mapped: MappedTexture, texels: GlTexels) -> None:
-        self._mapped, self._texels = mapped, texels
-
-    def read(self, level: int) -> Plane:
-        if level == 0:
-            return self._texels.read(0)  # the host's own
-        with self._mapped.unmapped():
-            return self._texels.read(level)
-
-
-class GlCudaStore(GlStore):
-    """A texture of OpenGL that readers on the same GPU see through CUDA: nothing is read back for them.
-
-    Views are those of the CUDA store. Bytes are the CPU store's.
-    """
+    backend = "gl"
 
     def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, cuda_device: int) -> None:
-        """`cuda_device`: the number of the CUDA device that reads, which OpenGL has to draw on.
+        """`cuda_device`: number of the CUDA device, which OpenGL has to draw on.
 
         Raises BackendMissing if it cannot, or CUDA is missing; DeviceLost if memory does not suffice.
         """
-        self._cuda = device_at(cuda_device)
+        device_at(cuda_device)
+        self.device = open_device(cuda_device)
         super().__init__(fmt, thresholds, lease_timeout_ms, cuda_device)
-        self._mapped = MappedTexture(self._cuda, self._texture, self.grid)
-        self._levels = _LevelReader(self._mapped, self._reader)
-        with self._cuda.current():
-            self._cuda.kernels.load()
-            self._channels = ChannelKernels(self._cuda, self.grid)
 
     @property
     def hardware(self) -> str:
-        return f"{super().hardware}, read by CUDA device {self._cuda.index}"
+        major, minor = self.device.version
+        return f"OpenGL {major}.{minor}, {self.device.renderer}, written by CUDA device {self._device.index}"
 
-    @contextmanager
-    def lease(self, timeout_ms: int | None = None) -> Iterator[CudaView]:
-        """As any store's, with a view that also gives what stays on the device."""
-        with super().lease(timeout_ms) as view:
-            texels = CudaTexels(self._cuda, self._mapped, self._mapped.order, self._levels, self._channels)
-            own = CudaView(view.stamp, view.grid, view.versions, texels)
-            try:
-                yield own
-            finally:
-                own.release()
+    @property
+    def maps(self) -> int:
+        """Number of times that CUDA has mapped the texture: one, and one more for each `drawing`."""
+        return self._mapped.maps
 
     @contextmanager
     def drawing(self, timeout_ms: int | None = None) -> Iterator[int]:
-        """As of any OpenGL store; CUDA's readers wait meanwhile."""
-        with super().drawing(timeout_ms) as name, self._mapped.unmapped():
-            yield name
+        """As `GlStore.drawing`; CUDA's readers and the writer wait meanwhile."""
+        self.device.check_context()
+        with super().lease(timeout_ms), self._mapped.unmapped() as texture:
+            yield texture.name
+            texture.drawn(Fence(self.device))
 
-    @contextmanager
-    def texels(self, timeout_ms: int | None = None) -> Iterator[GlTexels]:
-        with super().texels(timeout_ms) as texels, self._mapped.unmapped():
-            yield texels
+    def _make_texture(self, owned: ExitStack) -> MappedTexture:
+        texture = TileTexture(self.device, *self.grid.shape, uploads=False)
+        owned.callback(_release, texture)
+        self._mapped = MappedTexture(self._device, texture, self.grid, self._order)
+        owned.callback(self._mapped.close)
+        return self._mapped
 
-    def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
-        with self._mapped.unmapped():
-            super()._update_levels(planes, dirty)
 
-    def _free(self) -> None:
-        self._mapped.close()
-        super()._free()
+def _release(texture: TileTexture) -> None:
+    """Free a texture. What cannot be freed went with the device."""
+    texture.release()
+    with suppress(StoreError):
+        texture.device.clear()
 
 
 def interop_problem(cuda_device: int) -> str | None:
-    """Return why CUDA device `cuda_device` cannot read textures of OpenGL here; None if it can."""
-    from arr_coc.ops.gl.device import open_device
-
+    """Return why CUDA device `cuda_device` cannot share textures with OpenGL here; None if it can."""
     try:
         device_at(cuda_device)
         open_device(cuda=cuda_device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -130,36 +130,45 @@ AS_INTEGERS, NORMALISED = 1, 2
 coordinates."""
 
 
-class SampledTexture:
-    """Six levels of RGBA8 on the device, to be read.
+class TextureHandles:
+    """Six levels of RGBA8 on the device, to be read and written.
 
     Of the texture objects, which take normalised coordinates clamped to the edge, `handle` reads the nearest texel of
-    the nearest level as bytes, and `smooth` blends texels and levels as floats of 0..1. Both are freed by the stack
-    that was given.
+    the nearest level as bytes, and `smooth` blends texels and levels as floats of 0..1. `surfaces` are handles of the
+    levels, the finest first. All are freed by the stack that was given.
     """
 
     def __init__(self, array: Any, grid: TileGrid, owned: ExitStack) -> None:
         """In the current context; `array` has levels of the grid's size. Raises DeviceLost."""
         self.width_px, self.height_px = grid.padded_width_px, grid.padded_height_px
+        levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
+        self.surfaces = tuple(_surface(level, owned) for level in levels)
         self.handle = _texture_object(array, owned, blended=False)
         self.smooth = _texture_object(array, owned, blended=True)
 
-    @contextmanager
-    def reading(self) -> Iterator[SampledTexture]:
-        """Itself, for commands that are given inside."""
-        yield self
+
+class DeviceTexture(Protocol):
+    """Texture of a store on the device."""
+
+    def mapped(self) -> AbstractContextManager[TextureHandles]:
+        """The texture for commands that are given inside. Raises DeviceLost, and StoreError while OpenGL draws from it
+        in this thread."""
+        ...
 
 
-class MipTexture(SampledTexture):
-    """A texture of the device's own, to be written too: `surfaces` are handles of its levels, the finest first."""
+class MipTexture:
+    """A texture of the device's own."""
 
     def __init__(self, grid: TileGrid, owned: ExitStack) -> None:
         """In the current context. Raises DeviceLost if the device has no memory for it."""
         array = call("cuMipmappedArrayCreate", _description(grid.padded_width_px, grid.padded_height_px), LEVELS)
         owned.callback(call, "cuMipmappedArrayDestroy", array)
-        levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
-        self.surfaces = tuple(_surface(level, owned) for level in levels)
-        super().__init__(array, grid, owned)
+        self._handles = TextureHandles(array, grid, owned)
+
+    @contextmanager
+    def mapped(self) -> Iterator[TextureHandles]:
+        """The handles, which stay the same."""
+        yield self._handles
 
 
 def _description(width_px: int, height_px: int) -> Any:
@@ -231,7 +240,7 @@ class HostMirror:
     that never were there; the others are stale after every write."""
 
     def __init__(
-        self, device: CudaDevice, texture: MipTexture, order: StreamOrder, slot: StagingBuffer, level0: Plane
+        self, device: CudaDevice, texture: DeviceTexture, order: StreamOrder, slot: StagingBuffer, level0: Plane
     ) -> None:
         """`slot` has room for `AT_ONCE` tiles, and has no other user."""
         self._device, self._texture, self._order, self._slot = device, texture, order, slot
@@ -272,10 +281,10 @@ class HostMirror:
                 tiled(self.levels[level], side, side)[rows, :, cols] = tiled(texels, side, side)[:, :, 0]
 
     def _fetched(self, tiles: Tiles, first: int, nbytes: int) -> Plane:
-        slot, texture = self._slot, self._texture
+        slot = self._slot
         start = put_places(slot, tiles)
         name = "fetch_coarse" if first else "fetch_fine"
-        with self._device.current() as stream:
+        with self._texture.mapped() as texture, self._device.current() as stream:
             self._order.before_read(stream)
             slot.upload(start, stream)
             size = (texture.width_px, texture.height_px)

@@ -17,16 +17,18 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import StoreError
-from arr_coc.ops.cuda.device import CudaDevice, call, find_device
+from arr_coc.ops.cuda.device import CudaDevice, call, device_at, find_device
 from arr_coc.ops.cuda.frames import DeviceFrame, FrameUploader
 from arr_coc.ops.cuda.memory import (
     AT_ONCE,
     FINE_BYTES,
+    DeviceTexture,
     HostMirror,
     MipTexture,
     StagingBuffer,
     StagingRing,
     StreamOrder,
+    TextureHandles,
     put_places,
     room_for,
 )
@@ -38,18 +40,20 @@ from arr_coc.types import TILE_PX, FramePlanes, FrameStamp, TileChange
 
 
 class CudaStore(BaseTextureStore):
-    """A texture on the CUDA device that is torch's current one when the store is opened.
+    """A texture on CUDA device `index`, by default torch's current one when the store is opened.
 
     Work is given to the current stream of the thread that asks for it; events keep streams in order.
     """
 
     backend = "cuda"
 
-    def __init__(self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int) -> None:
+    def __init__(
+        self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, index: int | None = None
+    ) -> None:
         """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost if the device has
         no memory for the texture.
         """
-        self._device = find_device()
+        self._device = find_device() if index is None else device_at(index)
         self._thresholds = thresholds
         self._packer = TilePacker()
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
@@ -130,8 +134,8 @@ class CudaStore(BaseTextureStore):
 
     def _open(self, owned: ExitStack) -> None:
         self._device.kernels.load()
-        self._texture = MipTexture(self.grid, owned)
         self._order = StreamOrder(owned)
+        self._texture = self._make_texture(owned)
         room = room_for(min(AT_ONCE, self.grid.tiles))
         # parts of the ring: one is filled while two are on their way
         self._ring = StagingRing(self._device, 3, room, owned)
@@ -139,6 +143,10 @@ class CudaStore(BaseTextureStore):
         slot = StagingBuffer(self._device, room, owned)
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
+
+    def _make_texture(self, owned: ExitStack) -> DeviceTexture:
+        """Return a new texture, freed by `owned`. In the device's context. Raises DeviceLost."""
+        return MipTexture(self.grid, owned)
 
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         self._host.update(planes, dirty)
@@ -150,14 +158,14 @@ class CudaStore(BaseTextureStore):
         Raises DeviceLost if the device failed, StoreError once the texture was freed.
         """
         self._check_not_freed()
-        with self._device.current() as stream:
+        with self._texture.mapped() as texture, self._device.current() as stream:
             self._order.before_write(stream)
             for start in range(0, len(tiles), AT_ONCE):
-                self._upload(tiles[start : start + AT_ONCE], stream)
+                self._upload(tiles[start : start + AT_ONCE], texture, stream)
             self._order.after_write(stream)
         self._mirror.note(tiles, level0=False)
 
-    def _upload(self, tiles: npt.NDArray[np.intp], stream: int) -> None:
+    def _upload(self, tiles: npt.NDArray[np.intp], texture: TextureHandles, stream: int) -> None:
         """Packs tiles int [n, 2] of level 0, copies them and has them written on all levels."""
         slot, count = self._ring.take(), len(tiles)
         start = put_places(slot, tiles)
@@ -165,7 +173,7 @@ class CudaStore(BaseTextureStore):
         self._packer.pack(self._level0, tiles, slot.host[start:end].reshape(count, TILE_PX, TILE_PX, 3))
         slot.upload(end, stream)
         places, texels = slot.device, slot.device + start
-        self._device.kernels.launch("upload_tiles", (count, 1), stream, texels, places, *self._texture.surfaces)
+        self._device.kernels.launch("upload_tiles", (count, 1), stream, texels, places, *texture.surfaces)
         slot.mark(stream)
 
     def _texels(self) -> CudaTexels:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import torch
 
 from arr_coc.errors import OptionError, ShapeError
 from arr_coc.ops.cuda.device import CudaDevice, call
-from arr_coc.ops.cuda.memory import SampledTexture, StreamOrder
+from arr_coc.ops.cuda.memory import DeviceTexture, HostMirror, StreamOrder, TextureHandles
 from arr_coc.ops.store.base import TextureView
 from arr_coc.ops.store.planes import Plane
 from arr_coc.types import REGION_SHAPES, TILE_PX, FrameStamp, TileGrid, TileVersions
@@ -37,7 +36,7 @@ class ChannelKernels:
         logs = np.rint(counts * np.log2(np.maximum(counts, 1)) * (1 << 20)).astype(np.int64)
         self._logs = torch.from_numpy(logs).to(device.place)
 
-    def compute(self, texture: SampledTexture, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute(self, texture: TextureHandles, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Channels float32 [13, rows, cols] and entropy float32 [rows, cols], in the current context."""
         rows, cols = self._grid.shape
         channels = self._device.empty((CHANNELS, rows, cols), torch.float32)
@@ -57,39 +56,23 @@ DTYPES = (torch.uint8, torch.float16, torch.bfloat16)
 Regions = npt.NDArray[np.int64]
 
 
-class ReadableTexture(Protocol):
-    """A texture for CUDA's readers."""
-
-    def reading(self) -> AbstractContextManager[SampledTexture]:
-        """The texture for commands that are given inside."""
-        ...
-
-
-class LevelReader(Protocol):
-    """Levels for readers on the host."""
-
-    def read(self, level: int) -> Plane:
-        """One level, up to date: uint8 [rows * 32 >> level, cols * 32 >> level, 3]."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CudaTexels:
     """Texels of one store's texture, for any thread."""
 
     device: CudaDevice
-    texture: ReadableTexture
+    texture: DeviceTexture
     order: StreamOrder
-    levels: LevelReader
+    levels: HostMirror
     channel_kernels: ChannelKernels
 
     def read(self, level: int) -> Plane:
         return self.levels.read(level)
 
     @contextmanager
-    def _reading(self) -> Iterator[tuple[SampledTexture, int]]:
+    def _reading(self) -> Iterator[tuple[TextureHandles, int]]:
         """The texture, and the stream to read it in."""
-        with self.texture.reading() as texture, self.device.current() as stream:
+        with self.texture.mapped() as texture, self.device.current() as stream:
             self.order.before_read(stream)
             yield texture, stream
             self.order.after_read(stream)

@@ -185,6 +185,11 @@ class GlDevice:
             if others:
                 calls.eglMakeCurrent(*others)
 
+    def check_context(self) -> None:
+        """Raise StoreError if no context is current in this thread."""
+        if not self.library.calls.eglGetCurrentContext():
+            raise StoreError("no OpenGL context is current to draw with; make one with GlDevice.make_context")
+
     def check(self, doing: str) -> None:
         """Check the last calls. Raises DeviceLost if the device was lost or is out of memory."""
         calls = self.library.calls

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.errors import DeviceLost, StoreError
+from arr_coc.errors import DeviceLost
 from arr_coc.ops.gl.buffers import Fence
 from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_along
@@ -111,8 +111,7 @@ class GlStore(BaseTextureStore):
         inside shows one frame; the next one is written after that. Raises what `lease` raises, and StoreError without a
         context.
         """
-        if not self.device.library.calls.eglGetCurrentContext():
-            raise StoreError("no OpenGL context is current to draw with; make one with GlDevice.make_context")
+        self.device.check_context()
         with BaseTextureStore.lease(self, timeout_ms):
             self._texture.order()
             yield self._texture.name

@@ -113,10 +113,13 @@ MOST_TILES_AT_ONCE = 65520
 class TileTexture(GlResource):
     """RGBA8 [rows * 32, cols * 32] of six levels; `words` is the same texels as one uint32 each.
 
-    One thread paints at a time. Who reads in another context calls `order` first.
+    One thread paints at a time; without `uploads` nothing but CUDA writes, which maps the texture. A reader in another
+    context calls `order` first.
     """
 
-    def __init__(self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2) -> None:
+    def __init__(
+        self, device: GlDevice, rows: int, cols: int, frames_in_flight: int = 2, *, uploads: bool = True
+    ) -> None:
         """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
@@ -126,9 +129,14 @@ class TileTexture(GlResource):
             _check_size(device, rows, cols)
             self._make()
             frame = rows * cols * (TILE_BYTES + RECORD_BYTES) + 4096
-            self.ring = UploadRing(device, max(frame, min(256 << 20, frames_in_flight * frame)))
-            self._bind_ring()
+            self._ring = self._make_ring(max(frame, min(256 << 20, frames_in_flight * frame))) if uploads else None
             device.check("making a texture")
+
+    @property
+    def ring(self) -> UploadRing:
+        """Memory of uploads."""
+        assert self._ring is not None, "made without uploads"
+        return self._ring
 
     def paint(self, level0: Plane, plan: UploadPlan, copy_level0: bool | None = None) -> None:
         """Update all levels from `level0` uint8 [rows * 32, cols * 32, 3], as `plan` says.
@@ -139,8 +147,7 @@ class TileTexture(GlResource):
         copies = self.device.software if copy_level0 is None else copy_level0
         with self.device.current():
             self.order()
-            while self._drawn:
-                self._drawn.popleft().order()
+            self.order_draws()
             slot = self.ring.take(upload_bytes(plan))
             layout = lay_out(level0, plan, slot.memory, slot.offset, self._packer)
             calls = self.device.library.calls
@@ -161,13 +168,19 @@ class TileTexture(GlResource):
         if self._written is not None:
             self._written.order()
 
+    def order_draws(self) -> None:
+        """Order this thread's later commands after the draws that were registered."""
+        while self._drawn:
+            self._drawn.popleft().order()
+
     def drawn(self, fence: Fence) -> None:
         """Register a draw from the texture, up to this mark; later painting comes after it."""
         self._drawn.append(fence)
 
     def release(self) -> None:
         """Free texture and ring. May be called twice."""
-        self.ring.release()
+        if self._ring is not None:
+            self._ring.release()
         super().release()
 
     def _make(self) -> None:
@@ -200,13 +213,14 @@ class TileTexture(GlResource):
         gl.glTextureParameterf(self.name, gl.GL_TEXTURE_MAX_ANISOTROPY, largest)
         return largest
 
-    def _bind_ring(self) -> None:
-        gl = self.device.library.gl
-        if self.ring.capacity // FOUR_TEXELS > gl.glGetIntegerv(gl.GL_MAX_TEXTURE_BUFFER_SIZE):
+    def _make_ring(self, nbytes: int) -> UploadRing:
+        gl, ring = self.device.library.gl, UploadRing(self.device, nbytes)
+        if ring.capacity // FOUR_TEXELS > gl.glGetIntegerv(gl.GL_MAX_TEXTURE_BUFFER_SIZE):
             raise BackendMissing(
-                f"{self.device.renderer} reads no buffer of {self.ring.capacity} bytes", "choose texture.backend = cpu"
+                f"{self.device.renderer} reads no buffer of {ring.capacity} bytes", "choose texture.backend = cpu"
             )
-        gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, self.ring.name)
+        gl.glTextureBuffer(self._texels, gl.GL_RGBA32UI, ring.name)
+        return ring
 
     def _copy(self, copies: list[BlockCopy]) -> None:
         calls = self.device.library.calls

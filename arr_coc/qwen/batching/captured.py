@@ -172,12 +172,16 @@ class CapturedStep:
         choices: list[list[int]] = self._choices[step.place].tolist()
         return [choices[row.slot] for row in rows]
 
-    def _load(self, rows: Sequence[DecodeRow]) -> None:
-        """Continue with these answers: discard the steps that ran ahead with others, and rewind their generators."""
+    def pause(self) -> None:
+        """Discard the steps that ran ahead, and rewind their generators; other steps may come before the next call."""
         for generator, state in self._ahead[0].states if self._ahead else ():
             generator.set_state(state)
         self._ahead.clear()
         self._rows = []
+
+    def _load(self, rows: Sequence[DecodeRow]) -> None:
+        """Continue with these answers: discard the steps that ran ahead with others."""
+        self.pause()
         self._block.make_room(max(row.held + row.remaining for row in rows) + 1)
         span = max(row.slot for row in rows) + 1
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -30,17 +31,46 @@ model, a token takes a third longer."""
 
 
 @dataclass(frozen=True, slots=True)
+class PromptBranch:
+    """Another question of a prompt: text that sees what is before the prompt's own question, and not that; `probe` as
+    in PromptToPrefill."""
+
+    part: PromptPart
+    probe: AttentionProbe | None = None
+
+    @property
+    def shared(self) -> int:
+        """Number of tokens before it that it sees."""
+        return self.part.tokens - self.part.length
+
+
+@dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt's part that is to be prefilled to a cache; `probe` records its last token's queries."""
+    """A prompt's part that is to be prefilled to a cache; `probe` records its last token's queries.
+
+    `branches` are read in the same pass, and not kept; a cache with recurrent layers takes none.
+    """
 
     part: PromptPart
     cache: PrefixCache[Any]
     probe: AttentionProbe | None = None
+    branches: Sequence[PromptBranch] = ()
+
+    @property
+    def parts(self) -> list[PromptPart]:
+        """Its own part, then those of its branches."""
+        return [self.part, *(branch.part for branch in self.branches)]
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens that are read."""
+        return sum(part.length for part in self.parts)
 
 
 @torch.inference_mode()
 def prefill_packed(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
-    """Add each part with its marks to its cache; return the logits [prompts, vocabulary] after each one's last token.
+    """Add each part with its marks to its cache; return the logits [ends, vocabulary] after the last token of each
+    prompt and of each of its branches, in order.
 
     For a decoder that `decodes_plainly`. A CPU runs a few prompts at a time.
     """
@@ -54,7 +84,7 @@ def _few_at_a_time(prompts: Sequence[PromptToPrefill]) -> Iterator[list[PromptTo
     few: list[PromptToPrefill] = []
     tokens = 0
     for prompt in prompts:
-        own = prompt.part.length
+        own = prompt.rows
         if few and tokens + own > CPU_TOKENS:
             yield few
             few, tokens = [], 0
@@ -64,14 +94,16 @@ def _few_at_a_time(prompts: Sequence[PromptToPrefill]) -> Iterator[list[PromptTo
 
 
 def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
-    inputs = [prompt.part.inputs() for prompt in prompts]
+    inputs = [part.inputs() for prompt in prompts for part in prompt.parts]
     embeds = torch.cat([given["inputs_embeds"][0] for given in inputs])
     cos, sin = rotation(qwen, torch.cat([given["position_ids"][:, 0] for given in inputs], dim=1))
-    counts = [given["inputs_embeds"].shape[1] for given in inputs]
+    counts = [prompt.rows for prompt in prompts]
     attend, recur = _PackedAttention(prompts, counts), _PackedRecurrence(prompts, counts)
     cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
     hidden = through_layers(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device))
     for index, prompt in enumerate(prompts):
+        if prompt.branches:
+            prompt.cache.show(prompt.part.tokens, ())
         prompt.cache.add(recur.marks(index))
     return logits_of(qwen, hidden[[end - 1 for end in attend.ends]])
 
@@ -91,14 +123,15 @@ def _deepstack(inputs: Sequence[dict[str, Any]], device: torch.device) -> Deepst
 
 
 class _PackedAttention:
-    """Attention of each prompt's tokens to its cache and to the tokens before them."""
+    """Attention of each prompt's tokens to its cache and to the tokens before them. `ends`: the row after each prompt
+    and each branch."""
 
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
         self._counts = list(counts)
         self._held = [len(prompt.cache) for prompt in prompts]
         self._masks: list[torch.Tensor | None] = [None] * len(prompts)
-        self.ends = [sum(self._counts[: index + 1]) for index in range(len(prompts))]
+        self.ends = [*accumulate(part.length for prompt in prompts for part in prompt.parts)]
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
@@ -111,24 +144,40 @@ class _PackedAttention:
     ) -> torch.Tensor:
         prompt, held = self._prompts[index], self._held[index]
         keys, values = prompt.cache.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
-        if prompt.probe is not None:
-            prompt.probe.see(layer, query[-1], keys[0])
+        self._note(index, layer, query, keys[0])
         shared = query.shape[1] // keys.shape[1]
         if shared > 1:
             keys, values = (rows.repeat_interleave(shared, dim=1) for rows in (keys, values))
-        causal = held == 0 or len(query) == 1
-        mask = None if causal else self._mask(index, query.device)
+        plain = not prompt.branches and (held == 0 or len(query) == 1)
+        mask = None if plain else self._mask(index, query.device)
         mixed = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=held == 0
+            query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None and held == 0
         )
         return mixed[0].transpose(0, 1)
 
+    def _note(self, index: int, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
+        """Let the probes of a prompt and of its branches see their last tokens, with the keys that these see."""
+        prompt = self._prompts[index]
+        end = prompt.part.length
+        own = self._held[index] + end
+        if prompt.probe is not None:
+            prompt.probe.see(layer, query[end - 1], keys[:, :own])
+        for branch in prompt.branches:
+            end, begin, own = end + branch.part.length, own, own + branch.part.length
+            if branch.probe is not None and branch.probe.watches(layer):
+                seen = torch.cat([keys[:, : branch.shared], keys[:, begin:own]], dim=1)
+                branch.probe.see(layer, query[end - 1], seen)
+
     def _mask(self, index: int, device: torch.device) -> torch.Tensor:
-        """Return the causal mask bool [tokens, held + tokens] of a prompt."""
+        """Return the mask bool [tokens, held + tokens] of a prompt: causal, and a branch sees no other question."""
         mask = self._masks[index]
         if mask is None:
-            tokens, held = self._counts[index], self._held[index]
+            tokens, held, prompt = self._counts[index], self._held[index], self._prompts[index]
             mask = torch.ones(tokens, held + tokens, dtype=torch.bool, device=device).tril(held)
+            row = prompt.part.length
+            for branch in prompt.branches:
+                mask[row : row + branch.part.length, branch.shared : held + row] = False
+                row += branch.part.length
             self._masks[index] = mask
         return mask
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
@@ -27,6 +27,9 @@ from arr_coc.qwen.decode import (
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
+
+if TYPE_CHECKING:
+    from arr_coc.qwen.constraint import AnswerConstraint
 
 
 class LayerBlock:
@@ -173,7 +176,7 @@ class RotationTable:
 class DecodeRow:
     """State of one open answer: its slot, the number of tokens that the slot holds, and the next text position and
     token. `remaining`: tokens that the answer may get after that one. `probe` records its queries; `generator` samples
-    its tokens; None without sampling."""
+    its tokens; None without sampling. `constraint`: the tokens that may come, of an answer with a schema."""
 
     slot: int
     held: int
@@ -182,6 +185,7 @@ class DecodeRow:
     probe: AttentionProbe | None = None
     generator: torch.Generator | None = None
     token: int = 0
+    constraint: AnswerConstraint | None = None
 
     def advance(self) -> None:
         """Count a token that was added."""

@@ -7,12 +7,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ModelError, counted
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ModelError, ShapeError, counted
+from arr_coc.qwen.families import family_named
+from arr_coc.qwen.grounding import THOUSANDTHS
+from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
@@ -39,6 +44,15 @@ TEXT_TOKENS_EXTRA = 64
 """Generous number of tokens for the chat template around question and pictures."""
 
 MODELS_NAMED = 8
+
+PIXEL_TILE_PX = 28
+"""Sides of the pictures of a model that answers in pixels, Qwen2.5-VL, are multiples of this."""
+
+FAMILY_NAMES = {"thousandths": "qwen3-vl", "pixels": "qwen2.5-vl"}
+"""Family with each kind of `answer.api.coordinates`."""
+
+SCHEMA_REFUSED = ("response_format", "json_schema", "schema", "grammar")
+"""Words of a server's refusal of a schema."""
 
 STEP_S = 0.01
 """Longest wait for a piece of any answer before the clients' messages are received again."""
@@ -89,6 +103,7 @@ class OpenRequest:
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
+    scores: list[tuple[float, float]] = field(default_factory=list)
     same: float | None = None
 
     @property
@@ -120,7 +135,7 @@ class ApiAnswerModel:
         self._sent = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
-        self._asks_likely = True
+        self._asks_likely = self._sends_schemas = True
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
         self.slots = config.answer.slots
@@ -134,9 +149,12 @@ class ApiAnswerModel:
         """Return an embedding of zeros: the server provides none."""
         return QueryEmbedding(query, np.zeros((1, 1), np.float32), self.model_id)
 
-    def check_standing_query(self, query: str) -> tuple[str, ...]:
+    def check_watch(self, query: str) -> tuple[str, ...]:
         """Return no words: a server's model is general."""
         return ()
+
+    def check_schema(self, schema: AnswerSchema) -> None:
+        """Accept any schema: the server decides, at the first answer."""
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         """Raise ModelError: the API returns no attention."""
@@ -185,7 +203,7 @@ class ApiAnswerModel:
         assert isinstance(packet, FramePacket)
         api = self._answer.api
         shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
-        if question.yes_no:
+        if question.checks:
             body = self._yes_no_body(shown, question.query)
         elif question.previous is not None:
             still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
@@ -208,15 +226,25 @@ class ApiAnswerModel:
                 break
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
-            if not (request.question.yes_no or request.checks):
+            if not (request.question.checks or request.checks):
                 request.question.piece += piece.text
         if not request.stream.ended:
             return
         self._sent.note(request.body)
         if request.checks:
             self._check_previous(request)
+        elif request.question.checks:
+            self._check_next(request)
         else:
             self._end(request)
+
+    def _check_next(self, request: OpenRequest) -> None:
+        """Note the score of a check, and request that of the next one, or end with the last."""
+        request.scores.append(yes_no_of(request.reply.text, request.reply.likely))
+        if len(request.scores) == len(request.question.checks):
+            self._end(request)
+        else:
+            self._reopen(request, self._yes_no_body(request.shown, request.question.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
@@ -235,9 +263,9 @@ class ApiAnswerModel:
         self.release(question.client)
         question.ended = True
         stats = self._stats_of(request.shown, reply, request.times_s, request.body)
-        question.stats = replace(stats, same=request.same)
-        if question.yes_no:
-            question.score = yes_no_of(reply.text, reply.likely)
+        question.stats = replace(stats, same=request.same, extent=self._extent(request.shown[-1].pictures))
+        if question.checks:
+            question.scores = tuple(request.scores)
         elif (most := self._answer.memory.frames) > 1:
             self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
 
@@ -273,7 +301,11 @@ class ApiAnswerModel:
         return body
 
     def _answer_body(self, shown: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
-        return self._body(shown, history_text(question.history) + question.query, self._answer.max_tokens)
+        text, schema = history_text(question.history) + question.query, question.schema
+        if schema is None:
+            return self._body(shown, text, self._answer.max_tokens)
+        body = self._body(shown, f"{text}\n{schema.instruction}", self._answer.max_tokens)
+        return {**body, "response_format": response_format(schema)} if self._sends_schemas else body
 
     def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
@@ -281,8 +313,8 @@ class ApiAnswerModel:
         return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
 
     def _again(self, body: dict[str, Any], sent: dict[str, Any], error: Exception) -> dict[str, Any] | None:
-        """Return the body for another try of a refused request: with all of its pictures, or without log-probabilities;
-        None if neither was the reason. `sent`: the body as it was sent."""
+        """Return the body for another try of a refused request: with all of its pictures, without log-probabilities, or
+        without the schema; None if none of them was the reason. `sent`: the body as it was sent."""
         otherwise = self._sent.failed(sent, str(error))
         if not isinstance(error, ModelError):
             return None
@@ -291,6 +323,9 @@ class ApiAnswerModel:
         if "logprobs" in body and "logprob" in str(error):
             self._asks_likely = False
             return {key: value for key, value in body.items() if key not in ("logprobs", "top_logprobs")}
+        if "response_format" in body and any(word in str(error) for word in SCHEMA_REFUSED):
+            self._sends_schemas = False
+            return {key: value for key, value in body.items() if key != "response_format"}
         return None
 
     def _check_length(self, chars: int, body: dict[str, Any]) -> None:
@@ -332,6 +367,19 @@ class ApiAnswerModel:
             notice=self._notice(reply, tokens, body),
         )
 
+    def _extent(self, pictures: ApiPictures) -> tuple[float, float] | None:
+        """Return the extent of a frame whose whole view is its only picture, as the server resizes that."""
+        if pictures.whole_px is None:
+            return None
+        kind = self._answer.api.coordinates
+        family = family_named(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
+        if family.coordinates == "thousandths":
+            return THOUSANDTHS, THOUSANDTHS
+        width, height = pictures.whole_px
+        with suppress(ShapeError):  # the family's processor refuses a longer picture
+            height, width = smart_resize(height, width, PIXEL_TILE_PX, family.min_px, family.max_px)
+        return float(width), float(height)
+
     def _notice(self, reply: ApiReply, tokens: int, body: dict[str, Any]) -> str:
         """Return notices about this reply for the user, each of them once."""
         notices = []
@@ -345,6 +393,10 @@ class ApiAnswerModel:
             )
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
             notices.append("the server returns no log-probabilities: yes and no are read from the first word")
+        if not self._sends_schemas and self._is_new("schema"):
+            notices.append(
+                "the server refuses the schema: the question names the form in words, and answers are checked"
+            )
         same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
         if not same and self._is_new("model"):
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
@@ -368,6 +420,15 @@ def yes_no_of(text: str, likely: tuple[tuple[str, float], ...]) -> tuple[float, 
         yes, no = float(first == "yes"), float(first == "no")
     mass = yes + no
     return (yes / mass if mass > 0 else 0.5), min(1.0, mass)
+
+
+def response_format(schema: AnswerSchema) -> dict[str, Any]:
+    """Return the field of a request that demands answers with a schema, as OpenAI, vLLM, SGLang and llama.cpp take it.
+
+    https://platform.openai.com/docs/guides/structured-outputs. OpenAI's strict mode refuses optional fields.
+    """
+    asked = {"name": "answer", "strict": schema.all_required, "schema": schema.object_schema}
+    return {"type": "json_schema", "json_schema": asked}
 
 
 def _word(token: str) -> str:

@@ -31,13 +31,15 @@ WHOLE, PART = "The whole view:", "A part of it, enlarged:"
 class ApiPictures:
     """Pictures of one frame as JPEG, each after a text if there are several; `tokens` tiles in all.
 
-    `explanation` goes before the question; empty if the pictures need none.
+    `explanation` goes before the question; empty if the pictures need none. `whole_px`: width and height of a picture
+    that shows the whole frame and nothing else; None if there is no such picture, or another one beside it.
     """
 
     jpegs: tuple[bytes, ...]
     captions: tuple[str, ...]
     tokens: int
     explanation: str = ""
+    whole_px: tuple[int, int] | None = None
 
     def content(self) -> list[dict[str, Any]]:
         """Return the pictures as parts of a chat message, with their uuids for `SentPictures`."""
@@ -70,6 +72,7 @@ def pictures_of(packet: FramePacket, kind: PictureKind, quality: int) -> ApiPict
         captions=_captions(len(shown)),
         tokens=sum(TileGrid.of(*picture.shape[:2]).tiles for picture in shown),
         explanation=COMPOSITE if kind == "composite" and _has_parts(layout) else "",
+        whole_px=None if _has_parts(layout) else (shown[0].shape[1], shown[0].shape[0]),
     )
 
 

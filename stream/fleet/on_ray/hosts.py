@@ -106,6 +106,8 @@ class CameraHost:
         """Pass a command on to the run."""
         if command.query is not None:
             self._control.ask(command.query)
+        for question in command.side_questions:
+            self._control.ask_aside(question)
         if command.servers is not None:
             self._control.set_servers(command.servers)
         if command.cancel:

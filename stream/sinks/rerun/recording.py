@@ -4,6 +4,7 @@
 | --- | --- |
 | `frame` | the frame of an answer, as JPEG |
 | `frame/tokens` | its regions as boxes; the class is their size |
+| `frame/boxes`, `frame/points` | places that its answer names |
 | `relevance` | its relevance, a value for each tile |
 | `answer` | question and newest answer |
 | `text` | answers, notices, cuts, outages, one line each |
@@ -27,8 +28,10 @@ from stream.events import (
     AnswerDeltaEvent,
     AskedPicture,
     Cut,
+    Detections,
     Event,
     FrameReady,
+    Match,
     Notice,
     Outage,
     PictureChanged,
@@ -41,6 +44,8 @@ from stream.events import (
     YesNoResult,
 )
 from stream.monitor.metrics import frames_per_second
+from stream.sinks.detections import placed
+from stream.sinks.drawing import FOUND
 from stream.sinks.rerun.library import rr, rrb
 from stream.untrusted import printable
 
@@ -83,6 +88,8 @@ class RunRecording:
         self._ready_ns: deque[int] = deque()
         self._query = ""
         self._asked: tuple[int, bytes] | None = None
+        self._size: tuple[int, int] | None = None
+        self._boxed = False
         stream.set_log_tick_enabled(False)
         stream.send_recording_name(name)
         classes = [
@@ -106,8 +113,10 @@ class RunRecording:
             self._log_picture(event)
         elif isinstance(event, Answer):
             self._log_answer(event)
+        elif isinstance(event, Detections):
+            self._log_detections(event)
         elif isinstance(event, YesNoResult):
-            self._stream.log("figures/yes", rr.Scalars(event.yes))
+            self._stream.log(f"figures/yes/{event.watch}", rr.Scalars(event.yes))
         elif (line := _line_of(event)) is not None:
             level, text = line
             self._stream.log("text", rr.TextLog(printable(text), level=level))
@@ -155,6 +164,7 @@ class RunRecording:
         regions = np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3).astype(np.int64)
         boxes = tile_boxes(regions, (frame_map.rows, frame_map.cols))[:, [1, 0, 3, 2]] * (TILE_PX >> picture.level)
         with Image.open(io.BytesIO(picture.jpeg)) as image:
+            self._size = image.size
             boxes = np.minimum(boxes, [*image.size, *image.size])
         self._stream.log(
             "frame/tokens",
@@ -166,6 +176,7 @@ class RunRecording:
 
     def _log_answer(self, answer: Answer) -> None:
         text = printable(answer.text)
+        self._clear_detections()
         self._query = answer.query
         self._log_document(text)
         self._stream.log("text", rr.TextLog(text, level="INFO"))
@@ -173,6 +184,31 @@ class RunRecording:
         if answer.timing is not None:
             self._stream.log("figures/latency_ms/first_text", rr.Scalars(answer.timing.ttft_ms))
             self._stream.log("figures/latency_ms/answer", rr.Scalars(answer.timing.total_ms))
+
+    def _log_detections(self, event: Detections) -> None:
+        """Log the places that an answer names, in pixels of the picture of its frame."""
+        if self._size is None:
+            return
+        self._clear_detections()
+        things = placed(event, *self._size)
+        boxes, points = [one for one in things if not one.is_point], [one for one in things if one.is_point]
+        if boxes:
+            edges = [one[1:5] for one in boxes]
+            names = [one.caption for one in boxes]
+            shown = rr.Boxes2D(array=edges, array_format=rr.Box2DFormat.XYXY, labels=names, colors=FOUND.line)
+            self._stream.log("frame/boxes", shown)
+        if points:
+            places = [one[1:3] for one in points]
+            names = [one.caption for one in points]
+            self._stream.log("frame/points", rr.Points2D(places, labels=names, colors=FOUND.line, radii=3.0))
+        self._boxed = bool(things)
+
+    def _clear_detections(self) -> None:
+        """Clear the places of the answer before."""
+        if self._boxed:
+            self._boxed = False
+            for entity in ("frame/boxes", "frame/points"):
+                self._stream.log(entity, rr.Clear(recursive=False))
 
     def _log_document(self, text: str) -> None:
         document = f"{printable(self._query)}\n\n{text}".rstrip()
@@ -205,6 +241,8 @@ def _line_of(event: Event) -> tuple[str, str] | None:
         return ("INFO", f"question: {event.query}") if event.error is None else ("WARN", event.error)
     if isinstance(event, VerdictChanged):
         return "INFO", f"{event.question} {event.to}"
+    if isinstance(event, Match):
+        return "INFO", f"match {event.match}: {event.watch}"
     if isinstance(event, Summary):
         return "INFO", f"end: {event.error or event.ended}"
     return None

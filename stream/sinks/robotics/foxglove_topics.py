@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from foxglove import Channel, Context, Schema
 from foxglove.channels import CompressedImageChannel, ImageAnnotationsChannel, LogChannel, RawImageChannel
 from foxglove.messages import (
+    CircleAnnotation,
     Color,
     CompressedImage,
     ImageAnnotations,
@@ -21,12 +22,15 @@ from foxglove.messages import (
     Timestamp,
 )
 
+from arr_coc.qwen.grounding import GROUNDED, words_for
 from arr_coc.types import NS_PER_S
 from stream.events import (
     Answer,
     AskedPicture,
+    Detections,
     Event,
     FrameReady,
+    Match,
     Notice,
     Outage,
     QueryChanged,
@@ -34,29 +38,35 @@ from stream.events import (
     VerdictChanged,
     encode_event,
 )
-from stream.sinks.drawing import OUTLINES
+from stream.sinks.detections import PlacedDetection, placed
+from stream.sinks.drawing import FOUND, OUTLINES
 from stream.sinks.output_file import without_timing
 from stream.sinks.robotics.event_schemas import LOGGED, schema_text, topic_of
 from stream.sinks.robotics.pictures import EventClock, PictureSequence, RegionBox
 from stream.untrusted import printable
 
 OUTLINE_COLOURS = [Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0) for red, green, blue in OUTLINES]
+BOX_COLOUR = Color(r=FOUND.line[0] / 255, g=FOUND.line[1] / 255, b=FOUND.line[2] / 255, a=1.0)
 TEXT_COLOUR, TEXT_GROUND = Color(r=1.0, g=1.0, b=1.0, a=1.0), Color(r=0.05, g=0.06, b=0.09, a=0.8)
 
 CAPTION_SHARE = 1 / 24
 """Height of a caption's letters as a share of the picture's height."""
+
+LABEL_SHARE = 1 / 36
+"""The same for the label of a box."""
 
 LETTER_PX_MIN = 8.0
 
 LETTER_SHARE = 0.55
 """Width of a letter as a share of its height; a usual mean of sans-serif fonts."""
 
-PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, LOG = (
+PICTURE, RELEVANCE, HEAT_MAP, REGIONS, CAPTION, BOXES, LOG = (
     "/picture",
     "/relevance",
     "/heatmap",
     "/regions",
     "/caption",
+    "/boxes",
     "/log",
 )
 
@@ -76,6 +86,8 @@ class FoxgloveTopics:
         self._heat_map = CompressedImageChannel(HEAT_MAP, context=context)
         self._regions = ImageAnnotationsChannel(REGIONS, context=context)
         self._caption = ImageAnnotationsChannel(CAPTION, context=context)
+        self._boxes = ImageAnnotationsChannel(BOXES, context=context)
+        self._boxed = False
         self._log = LogChannel(LOG, context=context)
         self._events = {
             kind: Channel(
@@ -95,7 +107,13 @@ class FoxgloveTopics:
         if isinstance(event, AskedPicture):
             self._show(event, at_ns)
         if isinstance(event, Answer):
-            self._caption_answer(event.text, at_ns)
+            self._caption_answer(words_for(event.text), at_ns)
+            if self._boxed and not GROUNDED.search(event.text):
+                self._boxed = False
+                self._boxes.log(ImageAnnotations(timestamp=_stamp(at_ns)), log_time=at_ns)
+        if isinstance(event, Detections) and all(self._size):
+            self._boxed = True
+            self._boxes.log(_annotations(placed(event, *self._size), self._size[1], _stamp(at_ns)), log_time=at_ns)
         for level, name, text in _log_lines(event):
             message = Log(timestamp=_stamp(at_ns), level=level, message=printable(text), name=name)
             self._log.log(message, log_time=at_ns)
@@ -156,14 +174,51 @@ def _stamp(at_ns: int) -> Timestamp:
     return Timestamp(sec=at_ns // NS_PER_S, nsec=at_ns % NS_PER_S)
 
 
+def _annotations(things: Sequence[PlacedDetection], height: int, stamp: Timestamp) -> ImageAnnotations:
+    """Return the boxes, points and labels of detections over a picture of this height, in its pixels."""
+    letter = max(LETTER_PX_MIN, height * LABEL_SHARE)
+    return ImageAnnotations(
+        timestamp=stamp,
+        points=[_loop(thing, BOX_COLOUR, 2.0, stamp) for thing in things if not thing.is_point],
+        circles=[
+            CircleAnnotation(
+                timestamp=stamp,
+                position=Point2(x=thing.left, y=thing.top),
+                diameter=letter / 2,
+                thickness=1.0,
+                fill_color=BOX_COLOUR,
+                outline_color=TEXT_GROUND,
+            )
+            for thing in things
+            if thing.is_point
+        ],
+        texts=[
+            TextAnnotation(
+                timestamp=stamp,
+                position=Point2(x=thing.left, y=thing.top if thing.top > 1.5 * letter else thing.bottom + 1.3 * letter),
+                text=thing.caption,
+                font_size=letter,
+                text_color=BOX_COLOUR,
+                background_color=TEXT_GROUND,
+            )
+            for thing in things
+            if thing.caption
+        ],
+    )
+
+
 def _outline(box: RegionBox, stamp: Timestamp) -> PointsAnnotation:
+    return _loop(box, OUTLINE_COLOURS[box.level], 1.0, stamp)
+
+
+def _loop(box: RegionBox | PlacedDetection, colour: Color, thickness: float, stamp: Timestamp) -> PointsAnnotation:
     corners = ((box.left, box.top), (box.right, box.top), (box.right, box.bottom), (box.left, box.bottom))
     return PointsAnnotation(
         timestamp=stamp,
         type=PointsAnnotationType.LineLoop,
         points=[Point2(x=x, y=y) for x, y in corners],
-        outline_color=OUTLINE_COLOURS[box.level],
-        thickness=1.0,
+        outline_color=colour,
+        thickness=thickness,
     )
 
 
@@ -172,7 +227,9 @@ def _log_lines(event: Event) -> Iterator[tuple[LogLevel, str, str]]:
     if isinstance(event, Answer):
         yield LogLevel.Info, "answer", event.text
     elif isinstance(event, VerdictChanged):
-        yield LogLevel.Info, "until", f"{event.question} {event.to}"
+        yield LogLevel.Info, event.watch, f"{event.question} {event.to}"
+    elif isinstance(event, Match):
+        yield LogLevel.Info, event.watch, f"match {event.match}: {event.question}"
     elif isinstance(event, QueryChanged):
         refused = "" if event.error is None else f" (refused: {event.error})"
         yield LogLevel.Info, "question", f"{event.query}{refused}"

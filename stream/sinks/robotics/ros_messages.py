@@ -1,4 +1,4 @@
-"""ROS 2 messages of a run as CDR, without ROS: pictures, answers, regions and relevance."""
+"""ROS 2 messages of a run as CDR, without ROS: pictures, answers, their boxes, regions and relevance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from arr_coc.types import NS_PER_S
+from stream.sinks.detections import PlacedDetection
 from stream.sinks.robotics.pictures import RegionBox
 
 PICTURE, TEXT, DETECTIONS, GRID = (
@@ -76,16 +77,25 @@ class RosMessages:
     def detections(self, boxes: Sequence[RegionBox], at_ns: int) -> bytes:
         """Return a vision_msgs/Detection2DArray: a region's shape is its class, its mean relevance its score."""
         header = self._header(at_ns)
-        detections = [self._detection(box, header) for box in boxes]
+        detections = [self._box(box, str(box.shape), box.relevance, header) for box in boxes]
         return self._packed(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
 
-    def _detection(self, box: RegionBox, header: Any) -> Any:
+    def things(self, things: Sequence[PlacedDetection], at_ns: int) -> bytes:
+        """Return a vision_msgs/Detection2DArray: a label is a class, a point a box without an area, and the score of a
+        thing without one is 1."""
+        header = self._header(at_ns)
+        detections = [
+            self._box(thing, thing.label, 1.0 if thing.score is None else thing.score, header) for thing in things
+        ]
+        return self._packed(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
+
+    def _box(self, box: RegionBox | PlacedDetection, name: str, score: float, header: Any) -> Any:
         middle = self._new("vision_msgs/msg/Point2D", x=(box.left + box.right) / 2, y=(box.top + box.bottom) / 2)
         centre = self._new("vision_msgs/msg/Pose2D", position=middle, theta=0.0)
         bounds = self._new(
             "vision_msgs/msg/BoundingBox2D", center=centre, size_x=box.right - box.left, size_y=box.bottom - box.top
         )
-        guess = self._new("vision_msgs/msg/ObjectHypothesis", class_id=str(box.shape), score=box.relevance)
+        guess = self._new("vision_msgs/msg/ObjectHypothesis", class_id=name, score=score)
         result = self._new("vision_msgs/msg/ObjectHypothesisWithPose", hypothesis=guess, pose=self._unknown_pose)
         return self._new("vision_msgs/msg/Detection2D", header=header, results=[result], bbox=bounds, id="")
 

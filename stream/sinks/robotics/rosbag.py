@@ -14,8 +14,9 @@ from rosbags.rosbag2.storage_mcap import McapWriter
 
 from stream.config import OutputConfig
 from stream.errors import OutputError, OutputFailed
-from stream.events import Answer, AskedPicture, Event
+from stream.events import Answer, AskedPicture, Detections, Event
 from stream.sinks.base import Sink
+from stream.sinks.detections import placed
 from stream.sinks.output_file import check_new_folder, folder_exists
 from stream.sinks.robotics.mcap_records import end_records
 from stream.sinks.robotics.pictures import EventClock, PictureSequence
@@ -29,7 +30,7 @@ TOPICS = {"/picture/compressed": PICTURE, "/answer": TEXT, "/regions": DETECTION
 
 
 class RosbagSink(Sink):
-    """Writer of answers, their pictures, regions and relevance into a new bag at `path`.
+    """Writer of answers, their boxes, pictures, regions and relevance into a new bag at `path`.
 
     Messages have the times of their frames. The folder is created at once, and removed if nothing was written. Raises
     OutputError if it exists or cannot be created, and OutputFailed if a later write fails: its MCAP file then stays
@@ -50,14 +51,18 @@ class RosbagSink(Sink):
                 raise OutputError(folder_exists(path)) from None
         self._connections: dict[str, Connection] = {}
         self._pictures = PictureSequence()
+        self._size: tuple[int, int] | None = None
         self._open = True
 
     def write(self, event: Event) -> None:
         at_ns = self._clock.time_ns(event)
         if isinstance(event, Answer):
             self._put("/answer", at_ns, self._messages.text(printable(event.text)))
+        elif isinstance(event, Detections) and self._size is not None:
+            self._put("/detections", at_ns, self._messages.things(placed(event, *self._size), at_ns))
         elif isinstance(event, AskedPicture) and (taken := self._pictures.take(event)) is not None:
             picture, new = taken
+            self._size = picture.size
             if new:
                 self._put("/picture/compressed", at_ns, self._messages.picture(event.jpeg, at_ns))
             self._put("/regions", at_ns, self._messages.detections(picture.boxes(), at_ns))
@@ -90,6 +95,9 @@ class RosbagSink(Sink):
                     name: self._writer.add_connection(name, kind, typestore=self._messages.store)
                     for name, kind in TOPICS.items()
                 }
+            if topic not in self._connections:  # only a bag with boxes has their topic
+                store = self._messages.store
+                self._connections[topic] = self._writer.add_connection(topic, DETECTIONS, typestore=store)
             self._writer.write(self._connections[topic], at_ns, data)
 
     @contextmanager

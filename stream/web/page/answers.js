@@ -22,6 +22,15 @@ const milliseconds = (value) => (value === undefined || value === null ? null : 
 const TRIGGERS = { start: "first frame", asked: "new question", cut: "after a cut", discontinuity: "new picture", change: "something changed", every: null, end: "last frame" };
 
 const BEFORE_CUT = "before the cut";
+const LABELS_NAMED = 12;
+
+/** The labels of detections with their numbers. */
+function labelsOf(objects) {
+  const counts = new Map();
+  for (const { label } of objects) counts.set(label || "object", (counts.get(label || "object") ?? 0) + 1);
+  const named = [...counts].map(([label, count]) => (count > 1 ? `${count} × ${label}` : label));
+  return [...named.slice(0, LABELS_NAMED), ...(named.length > LABELS_NAMED ? ["…"] : [])].join(", ");
+}
 
 /** One line of words for an event; null for one that is not listed. */
 export function wordsOf(event) {
@@ -37,7 +46,10 @@ export function wordsOf(event) {
       ? { at: "", text: `“${event.query}” was refused: ${event.error}`, bad: true }
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
+    case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
+    case "match": return { at, text: `match ${event.match}: ${event.watch}`, asked: true };
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
+    case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };
     case "notice": return event.code === "loading" ? null : { at: "", text: event.message };
     case "summary": return { at: "", text: event.error ? `the run failed: ${event.error}` : `the run has ended (${event.ended})`, bad: Boolean(event.error) };
@@ -100,7 +112,7 @@ export class Answers {
   }
 
   add(event, aloud = true) {
-    if (["answer", "cancelled", "unchanged"].includes(event.topic)) this.speak(null);
+    if (["answer", "cancelled", "invalid", "unchanged"].includes(event.topic)) this.speak(null);
     if (this.speaking && (event.topic === "cut" || event.topic === "discontinuity")) {
       this.speaking.beforeCut = true;
       this.showSpeech();

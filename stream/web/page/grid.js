@@ -4,6 +4,7 @@ import { clock } from "./answers.js";
 import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { drawOutlines, regionsOf, tilePx } from "./layers.js";
 import { Link, NewestPicture } from "./link.js";
+import { Past } from "./past.js";
 import { onKeys, readView, startTheme, writeView } from "./settings.js";
 import { isIll, STATE_WORDS, stateOfHealth } from "./states.js";
 import { pixelRatio } from "./tiles.js";
@@ -58,7 +59,7 @@ class Tile {
       case "stats": this.facts.textContent = message.answers || message.frames ? `${message.fps.toFixed(1)} /s · ${message.tokens} tokens` : ""; break;
       case "history": this.say(message.events.filter((event) => event.topic === "answer").at(-1)); break;
       case "answer": this.say(message); break;
-      case "cancelled": case "unchanged": this.speaking = null; break;
+      case "cancelled": case "invalid": case "unchanged": this.speaking = null; break;
       case "text": {
         const before = this.speaking?.answer === message.answer ? this.speaking.text : "";
         this.speaking = { ...message, text: before + message.text };
@@ -113,6 +114,7 @@ class Tile {
 
 const handlers = {
   hello(message) {
+    if (message.past) page.past ??= new Past(byId("past"));
     if (message.cameras.join("\n") !== [...page.tiles.keys()].join("\n")) {
       page.tiles = new Map(message.cameras.map((name) => [name, new Tile(name)]));
       byId("grid").replaceChildren(...[...page.tiles.values()].map((tile) => tile.item));
@@ -133,6 +135,7 @@ const link = new Link({
     handlers[message.topic]?.(message);
     page.tiles.get(message.camera)?.receive(message);
     if (["status", "health"].includes(message.topic)) showState();
+    if (["answer", "match", "outage"].includes(message.topic)) page.past?.changed();
   },
   onPicture(frame) {
     [...page.tiles.values()].find((tile) => tile.number === frame.camera)?.newest.take(frame);

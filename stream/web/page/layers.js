@@ -82,6 +82,46 @@ export function drawOutlines(context, regions, side, hidden, ratio) {
   }
 }
 
+const BOX = "255,158,66";
+const BOXES_DRAWN = 100;
+const LABEL_CHARS = 40;
+
+/** Draw boxes, points and labels of an answer's detections on a picture that is drawn `width` wide. */
+export function drawDetections(context, { objects, width_px }, width, ratio, mirrored) {
+  const scale = width / width_px;
+  const height = 13 * ratio;
+  context.font = `600 ${height}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  for (const { label, box, point, score } of objects.slice(0, BOXES_DRAWN)) {
+    const [left, top, right, bottom] = (box ?? [...point, ...point]).map((edge) => edge * scale);
+    for (const [style, lineWidth] of [["rgba(16,16,30,.6)", 4 * ratio], [`rgb(${BOX})`, 2 * ratio]]) {
+      [context.strokeStyle, context.lineWidth] = [style, lineWidth];
+      if (box) context.strokeRect(left, top, right - left, bottom - top);
+    }
+    if (!box) {
+      context.fillStyle = `rgb(${BOX})`;
+      context.beginPath();
+      context.arc(left, top, 5 * ratio, 0, 2 * Math.PI);
+      context.fill();
+      context.stroke();
+    }
+    const words = [label.slice(0, LABEL_CHARS), score?.toFixed(2)].filter(Boolean).join(" ");
+    if (!words) continue;
+    const wide = context.measureText(words).width + 8 * ratio;
+    const tall = height + 6 * ratio;
+    const x = Math.max(0, Math.min(mirrored ? right - wide : left, width - wide));
+    const y = top >= tall ? top - tall : Math.min(bottom, context.canvas.height - tall);
+    context.fillStyle = "rgba(16,16,30,.85)";
+    context.fillRect(x, y, wide, tall);
+    context.save();
+    context.translate(mirrored ? x + wide : x, y + tall / 2);
+    if (mirrored) context.scale(-1, 1);
+    context.fillStyle = `rgb(${BOX})`;
+    context.fillText(words, 4 * ratio, 0);
+    context.restore();
+  }
+}
+
 export function drawDimming(context, frame, regions, side) {
   const shown = new Float32Array(frame.rows * frame.cols).fill(UNSEEN_BRIGHTNESS);
   for (const one of [...regions].sort((a, b) => b.level - a.level)) {

@@ -2,27 +2,33 @@
 
 import { Answers, clock } from "./answers.js";
 import { Camera } from "./camera.js";
+import { Clips } from "./clips.js";
 import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
 import { ClockDifference, Link } from "./link.js";
+import { Past } from "./past.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 import { STATE_WORDS, stateOfHealth } from "./states.js";
+import { Zones } from "./zones.js";
 
 const QUESTIONS_KEPT = 20;
+const REMEMBERED = ["answer", "match", "outage"];
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
 
 startTheme();
 const view = readView();
 const clockDifference = new ClockDifference((message) => link.send(message));
 const stage = new Stage(view, clockDifference, () => link.send({ ok: 1 }));
+const zones = new Zones(stage);
 const answers = new Answers();
 const figures = new Figures();
 const camera = new Camera();
+const clips = new Clips();
 const sources = new Sources((message) => link.send(message));
 const questions = { past: remembered("questions", []), at: null, pending: null };
-const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null, until: null };
+const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null };
 let shownBefore = 0;
 let statsBefore = performance.now();
 
@@ -30,16 +36,19 @@ const handlers = {
   hello(message) {
     if (run.number !== undefined && run.number !== message.run) startAfresh();
     run.number = message.run;
+    clips.camera = message.camera ?? "";
     byId("to-compare").hidden = !message.compare || !message.control;
     sources.control = message.control;
     stage.shapes = message.shapes;
     stage.tile = message.tile_px;
-    run.until = message.until;
+    showWatches(message.watches);
     run.ended = null;
+    zones.show(message.zones);
     byId("ask").hidden = !message.control;
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
     showCameras(message.cameras, message.camera);
+    if (message.past) run.past ??= new Past(byId("past"), message.camera);
     showMirror();
     if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";
@@ -71,8 +80,15 @@ const handlers = {
   viewers: ({ count }) => (byId("viewers").textContent = count === 1 ? "1 viewer" : `${count} viewers`),
   history: ({ events }) => answers.history(events),
   text: (message) => answers.text(message),
-  look: (message) => showStanding(message),
+  match: (message) => clips.take(message),
+  clip: (message) => clips.take(message),
+  matches: ({ events }) => clips.history(events),
+  look: (message) => showLook(message),
   why: (message) => (stage.why = message),
+  answer: () => stage.locate(null),
+  cut: () => stage.locate(null),
+  discontinuity: () => stage.locate(null),
+  detections: (message) => stage.locate(message),
   asked(message) {
     if (questions.pending !== null) {
       questions.pending = null;
@@ -98,6 +114,7 @@ const link = new Link({
   onMessage(message) {
     handlers[message.topic]?.(message);
     if (!["history", "text"].includes(message.topic)) answers.add(message);
+    if (REMEMBERED.includes(message.topic)) run.past?.changed();
     if (MARKED.includes(message.topic)) figures.mark(message.topic);
   },
   onPicture: (frame) => stage.newest.take(frame),
@@ -121,12 +138,13 @@ function showCameras(names, own) {
 
 /** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
 function startAfresh() {
-  Object.assign(run, { health: null, status: null, seconds: null, until: null });
+  Object.assign(run, { health: null, status: null, seconds: null });
   questions.pending = null;
   byId("ask-button").disabled = false;
   stage.clear();
   figures.clear();
-  byId("standing").hidden = true;
+  clips.clear();
+  showWatches([]);
   byId("facts").textContent = "";
   showAsked("");
 }
@@ -156,12 +174,26 @@ function showState() {
 
 const showAsked = (words, bad) => writeNote("asked", words, bad);
 
-function showStanding(look) {
-  byId("standing").hidden = false;
-  byId("standing-question").textContent = look.question;
-  byId("standing-holds").textContent = look.holds ?? "not known yet";
-  byId("standing-fill").style.width = `${Math.round(100 * look.yes)}%`;
-  byId("standing-note").textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
+/** The watches of the run, each with the answer that holds and the probability of a yes. */
+const watches = new Map();
+
+function showWatches(list) {
+  watches.clear();
+  for (const { watch, question } of list) {
+    const parts = { holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }) };
+    parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), make("div", { className: "track" }, parts.fill), parts.note);
+    watches.set(watch, parts);
+  }
+  byId("watches").replaceChildren(...[...watches.values()].map((parts) => parts.root));
+  byId("watches").hidden = !watches.size;
+}
+
+function showLook(look) {
+  const parts = watches.get(look.watch);
+  if (!parts) return;
+  parts.holds.textContent = look.holds ?? "not known yet";
+  parts.fill.style.width = `${Math.round(100 * look.yes)}%`;
+  parts.note.textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
 }
 
 function showWidth() {
@@ -170,6 +202,7 @@ function showWidth() {
 
 function showLayers() {
   for (const name of LAYERS) setPressed(byId(`layer-${name}`), view.layers.has(name));
+  setPressed(byId("layer-b"), view.boxes);
   byId("scale").hidden = !view.layers.has("h");
   setPressed(byId("scale"), view.relative);
   byId("opacity").value = view.opacity;
@@ -184,6 +217,11 @@ function showMirror() {
 
 function turnLayer(name) {
   view.layers.has(name) ? view.layers.delete(name) : view.layers.add(name);
+  showLayers();
+}
+
+function turnBoxes() {
+  view.boxes = !view.boxes;
   showLayers();
 }
 
@@ -216,11 +254,12 @@ function recall(event) {
 
 startKeys({
   t: ["tiles", () => turnLayer("t")], h: ["heat map", () => turnLayer("h")], d: ["dim", () => turnLayer("d")],
-  m: ["as the model sees it", () => turnLayer("m")], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
-  f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
+  m: ["as the model sees it", () => turnLayer("m")], b: ["boxes of the answer", turnBoxes], " ": ["freeze; the run goes on", () => stage.setFrozen(!stage.frozen)],
+  z: ["zones", () => zones.turn()], f: ["full screen", turnFull], s: ["save the picture", () => stage.save()], "/": ["go to the question", () => byId("question").focus()],
   "↑ ↓": ["in the question: recall earlier ones"], "← → ↑ ↓": ["on the picture: move over its tiles"],
 });
 for (const name of LAYERS) byId(`layer-${name}`).onclick = () => turnLayer(name);
+byId("layer-b").onclick = turnBoxes;
 stage.onLevel = (level) => {
   view.hidden.has(level) ? view.hidden.delete(level) : view.hidden.add(level);
   byId("legend").dataset.key = "";
@@ -249,4 +288,4 @@ setInterval(() => stage.showAge(), 250);
 setInterval(() => stage.frame && sources.remember(stage.picture), 1000);
 showLayers();
 
-globalThis.live = { stage, answers, figures, camera, sources, run, link };
+globalThis.live = { stage, zones, answers, figures, camera, clips, sources, run, link };

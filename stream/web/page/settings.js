@@ -15,6 +15,7 @@ export function readView(search = location.search) {
     opacity: opacity >= 10 && opacity <= 100 ? opacity : DEFAULT_OPACITY,
     relative: given.get("scale") === "relative",
     mirror: given.has("mirror"),
+    boxes: given.get("boxes") !== "0",
     hidden: new Set((given.get("hide") ?? "").split("").map(Number).filter((level) => level >= 0 && level <= 5)),
   };
 }
@@ -35,7 +36,7 @@ export const namesOf = (layers) => LAYERS.filter((name) => layers.has(name)).joi
 export function writeView(view) {
   writeAddress(
     ["layers", namesOf(view.layers), DEFAULT_LAYERS], ["op", String(view.opacity), String(DEFAULT_OPACITY)],
-    ["scale", view.relative ? "relative" : ""], ["mirror", view.mirror ? "1" : ""], ["hide", [...view.hidden].sort().join("")],
+    ["scale", view.relative ? "relative" : ""], ["mirror", view.mirror ? "1" : ""], ["boxes", view.boxes ? "" : "0"], ["hide", [...view.hidden].sort().join("")],
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { byId, make, setPressed } from "./dom.js";
 import { download } from "./files.js";
-import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionAt, regionsOf, relevanceOf, tilePx } from "./layers.js";
+import { drawAsModelSees, drawDetections, drawDimming, drawHeat, drawOutlines, regionAt, regionsOf, relevanceOf, tilePx } from "./layers.js";
 import { NewestPicture } from "./link.js";
 import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
 
@@ -27,6 +27,7 @@ export class Stage {
     this.quiet = null;
     this.pointer = null;
     this.why = null;
+    this.detections = null;
     this.shown = 0;
     this.drawnMs = 0;
     new ResizeObserver(() => this.fit()).observe(this.root);
@@ -63,6 +64,7 @@ export class Stage {
     this.newest.clear();
     this.frame?.bitmap.close();
     this.frame = this.pointer = this.why = null;
+    this.locate(null);
     this.lastAgeMs = undefined;
     for (const canvas of [this.picture, this.layers]) canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
     this.picture.width = this.picture.height = 0;
@@ -84,6 +86,7 @@ export class Stage {
   setMirrored(mirrored) {
     this.mirrored = mirrored;
     this.root.classList.toggle("mirrored", mirrored);
+    this.drawLayers();
     this.showTile();
   }
 
@@ -114,6 +117,7 @@ export class Stage {
     const context = layers.getContext("2d");
     context.clearRect(0, 0, layers.width, layers.height);
     this.drawOn(context, layers.width, pixelRatio());
+    this.zones?.draw(context, layers.width, layers.height);
     this.showLegend();
   }
 
@@ -125,6 +129,7 @@ export class Stage {
     if (view.layers.has("h")) drawHeat(context, frame, side, view.relative);
     if (view.layers.has("t")) drawOutlines(context, frame.all, side, view.hidden, ratio);
     context.globalAlpha = 1;
+    if (view.boxes && this.detections) drawDetections(context, this.detections, width, ratio, this.mirrored && context.canvas === this.layers);
     if (this.pointer) {
       const one = regionAt(frame.all, ...this.pointer);
       const [top, left, bottom, right] = one ? [one.top, one.left, one.bottom, one.right] : [...this.pointer, this.pointer[0] + 1, this.pointer[1] + 1];
@@ -132,6 +137,13 @@ export class Stage {
       context.strokeStyle = "#fff";
       context.strokeRect(left * side, top * side, (right - left) * side, (bottom - top) * side);
     }
+  }
+
+  /** Show the boxes and points of the newest answer; null if it has none. */
+  locate(detections) {
+    this.detections = detections;
+    if (detections) byId("layer-b").hidden = false;
+    this.drawLayers();
   }
 
   showLegend() {

@@ -238,6 +238,24 @@ def test_feedback_about_another_epoch_or_too_old_is_ignored() -> None:
         assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
 
 
+@pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk"])
+def test_a_floor_draws_tokens_at_once_and_leaves_no_trace(strategy: str) -> None:
+    picture = scenery(ROWS, COLS)
+    floor = np.zeros((ROWS, COLS), np.float32)
+    floor[9:11, 2:5] = 1.0
+    raised, plain = (StreamAllocator(replace(OPTIONS, strategy=strategy)) for _ in range(2))
+    streams = PictureStream(), PictureStream()
+    for index in range(4):
+        raised.set_floor(floor if index in (1, 2) else None)
+        with_floor = raised.allocate(streams[0].show(picture))
+        without = plain.allocate(streams[1].show(picture))
+        if index in (1, 2):
+            assert (with_floor.relevance[9:11, 2:5] == 1).all()
+            assert (with_floor.levels[9:11, 2:5] == 0).all()
+        else:
+            torch.testing.assert_close(with_floor.relevance, without.relevance, rtol=0, atol=0)
+
+
 def test_another_question_forgets_what_answers_taught() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     query = QueryEmbedding("where?", np.zeros((3, 8), np.float32), "tiny")
@@ -248,6 +266,41 @@ def test_another_question_forgets_what_answers_taught() -> None:
     assert allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any(), "the same one is no other"
     allocator.set_query(replace(query, text="where now?"))
     assert not allocator.allocate(stream.show(scenery(ROWS, COLS))).scores[2].any()
+
+
+def test_questions_share_the_tokens_and_one_alone_changes_nothing() -> None:
+    realiser = RelevanceRealiser(query_dim=8, trained_for="tiny", scorer="cross")
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in realiser.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    random = np.random.default_rng(1)
+    one, other = (
+        QueryEmbedding(text, random.standard_normal((3, 8)).astype(np.float32), "tiny") for text in ("a?", "b?")
+    )
+
+    def relevance(*queries: QueryEmbedding, again: tuple[QueryEmbedding, ...] = ()) -> torch.Tensor:
+        stream, allocator = PictureStream(), StreamAllocator(OPTIONS, realiser)
+        allocator.set_query(*queries)
+        if again:
+            allocator.set_query(*again)
+        assert allocator.question == (again or queries)[0].text
+        allocator.allocate(stream.show(scenery(ROWS, COLS)))
+        return allocator.allocate(stream.show(scenery(ROWS, COLS))).relevance
+
+    alone, both = [relevance(one), relevance(other)], relevance(one, other)
+    assert not torch.equal(both, alone[0])
+    assert not torch.equal(both, alone[1])
+    for own in alone:
+        firsts = own.flatten().argsort(descending=True, stable=True)[:5].tolist()
+        shown = both.flatten().argsort(descending=True, stable=True)[:10].tolist()
+        assert set(firsts) <= set(shown)
+    assert torch.equal(relevance(one, other, again=(one,)), alone[0])
+    unheard = replace(other, model_id="another")
+    assert torch.equal(relevance(one, unheard), alone[0])
+    copy = StreamAllocator(OPTIONS, realiser)
+    copy.set_query(one, other)
+    assert copy.copy_for_thread()._queries == (one, other)
 
 
 def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> None:

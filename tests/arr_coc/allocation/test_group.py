@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
-from arr_coc.allocation.group import REPLACED, GroupFrame, GroupOfPictures, GroupOptions
+from arr_coc.allocation.group import GroupFrame, GroupOfPictures, GroupOptions
 from arr_coc.allocation.packets import all_tokens, explain, packet_from
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import overview_regions, tile_boxes
 from arr_coc.ops.store.base import TextureView
-from arr_coc.types import NS_PER_S, Feedback, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import GROUP_GROWTH, NS_PER_S, Feedback, GroupPlace, QueryEmbedding, TokenPacket
 from tests.support.video import FRAME_NS, PictureStream, scenery
 
 ROWS, COLS = 5, 7
@@ -167,7 +167,7 @@ class Run:
         assert len({*chosen}) == len(chosen), "a region is shown twice"
         assert (len(tokens), len(live)) == (len(newest.regions), newest.held)
         assert newest.held <= self.group.options.tokens
-        assert newest.superseded_tokens <= REPLACED * newest.held
+        assert len(newest.regions) <= GROUP_GROWTH * newest.held
         np.testing.assert_array_equal(np.isfinite(areas), newest.areas <= 12)
         np.testing.assert_array_equal(areas[np.isfinite(areas)], newest.areas[newest.areas <= 12])
         ages = [since for packet in packets for since in [packet.stamp.media_ns] * len(packet.regions)]

@@ -142,7 +142,7 @@ class TestOtherKinds:
 
     def test_gguf_alone(self, tmp_path: Path) -> None:
         (tmp_path / "model.gguf").touch()
-        assert "holds a GGUF file, which is not read; take the model's safetensors, or have llama.cpp" in refused(
+        assert "holds a GGUF file, which is not read (0.0 GB); take the model's safetensors, or have llama" in refused(
             tmp_path
         )
 

@@ -125,3 +125,12 @@ def test_a_character_waits_until_it_is_whole() -> None:
     assert len(ids) == 3
     assert pieces_of(ids) == (["", "", "猫"], "")
     assert pieces_of(ids[:2]) == (["", ""], "\ufffd")
+
+
+def test_names_and_boxes_keep_their_tokens() -> None:
+    marks = ("<|vision_start|>", "<|vision_end|>")
+    ids = [TOKENIZER.convert_tokens_to_ids(mark) for mark in (*marks, "<|im_start|>")]
+    plain = TOKENIZER("cat 猫", add_special_tokens=False)["input_ids"]
+    stream = TextStream(TOKENIZER, kept=dict(zip(ids[:2], marks, strict=True)))
+    text = "".join(stream.push(token) for token in [ids[0], ids[0], *plain, ids[1], ids[2], *plain, ids[1]])
+    assert text + stream.finish() == "<|vision_start|>" * 2 + "cat 猫<|vision_end|>cat 猫<|vision_end|>"

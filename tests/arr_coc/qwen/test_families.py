@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
-from transformers.cache_utils import Cache
 
 from arr_coc.errors import ModelError
 from arr_coc.qwen import families, loading
 from arr_coc.qwen.batching.step import check_slots
 from arr_coc.qwen.decode import PrefixCache, empty_cache
 from arr_coc.qwen.encoding import encode_packet
+from arr_coc.qwen.grounding import NAMING_TOKENS
 from arr_coc.qwen.loading import FALLBACK_LOGGER, load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
-from arr_coc.types import Encode
+from arr_coc.types import Encode, TileGrid
+from stream.config import Config
+from stream.doctor import model_fit
 from tests.arr_coc.qwen.finetune.test_forward import fresh, stock_batch
 from tests.arr_coc.qwen.test_memory import GROUP, NOTHING_NEW, frame, next_logits, reference_logits
 from tests.arr_coc.qwen.test_parity import QUERY, Stock, own_logits, whole_packet
@@ -199,13 +201,22 @@ def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Pat
         assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
 
 
-@pytest.mark.parametrize("method", ["get_conv_state", "get_recurrent_state", "is_recording_past"])
-def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.delattr(Cache, method)
-    with pytest.raises(
-        ModelError, match=rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {transformers.__version__} is"
-    ):
-        load_qwen(tiny_folder(tmp_path / "recurrent", "qwen3_5"))
+@pytest.mark.parametrize(
+    ("installed", "works"), [("5.20.3", False), ("4.57.1", False), ("5.21.0", True), ("6.0", True)]
+)
+def test_an_older_transformers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, works: bool
+) -> None:
+    monkeypatch.setattr(families, "version", lambda _: installed)
+    folder = tiny_folder(tmp_path / "recurrent", "qwen3_5")
+    answer = {"model": str(folder), "device": "cpu"}
+    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert (found.state == "works") == works
+    if not works:
+        line = rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {installed} is"
+        assert re.match(line, found.found)
+        with pytest.raises(ModelError, match=line):
+            load_qwen(folder)
     assert answer_ids(AnswerSession(load_qwen(tiny_folder(tmp_path / "attending"))), [GROUP[0]])
 
 
@@ -219,11 +230,49 @@ def test_an_older_transformers_is_named_before_weights_are_fetched(
         return tmp_path
 
     (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
-    monkeypatch.delattr(Cache, "get_conv_state")
+    monkeypatch.setattr(families, "version", lambda _: "5.20.0")
     monkeypatch.setattr(loading, "download", download)
     with pytest.raises(ModelError, match=r"needs transformers 5\.21 or newer"):
         load_qwen("owner/model")
     assert fetched == [(("config.json",),)]
+
+
+OTHERS: dict[str, dict[str, object]] = {
+    "Gemma 3": {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "mm_tokens_per_image": 256},
+    "Gemma 3n": {"model_type": "gemma3n", "vision_config": {"model_type": "gemma3n_vision"}},
+    "InternVL": {
+        "model_type": "internvl_chat",
+        "llm_config": {"model_type": "qwen3"},
+        "auto_map": {"AutoModel": "m.M"},
+    },
+    "InternVL of transformers": {"model_type": "internvl", "vision_config": {"model_type": "internvl_vision"}},
+    "SmolVLM": {"model_type": "smolvlm", "scale_factor": 4, "text_config": {"model_type": "llama"}},
+    "LFM2-VL": {"model_type": "lfm2_vl", "text_config": {"model_type": "lfm2"}, "downsample_factor": 2},
+    "Phi-3.5 vision": {"model_type": "phi3_v", "img_processor": {"name": "clip_vision_model"}, "hidden_size": 3072},
+    "Phi-4 multimodal": {"model_type": "phi4mm", "embd_layer": {"image_embd_layer": {}}, "hidden_size": 3072},
+    "Llama 3.2 vision": {"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}},
+    "Llama 4": {"model_type": "llama4", "text_config": {"model_type": "llama4_text", "num_local_experts": 16}},
+}
+"""Models of other kinds → their `config.json`, in part."""
+
+
+@pytest.mark.parametrize("title", OTHERS)
+def test_other_vision_models_are_refused_in_one_line(
+    tmp_path: Path, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OTHERS[title]))
+    monkeypatch.setattr(loading, "download", lambda *_: tmp_path)
+    line = (
+        rf"is a model of type '{OTHERS[title]['model_type']}', which is not supported; give a model of one of these "
+        r"types: Qwen3.5 \(qwen3_5\), .*; or have vLLM, llama.cpp or Ollama serve it \(--api\)$"
+    )
+    for name in (str(tmp_path), "owner/model"):
+        with pytest.raises(ModelError, match=line):
+            load_qwen(name)
+    answer = {"model": str(tmp_path), "device": "cpu"}
+    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert found.state == "broken"
+    assert re.search(line, f"{found.found}; {found.remedy}")
 
 
 @pytest.mark.parametrize(
@@ -249,3 +298,37 @@ def test_a_tower_of_an_unknown_type_is_the_familys(family: str, tmp_path: Path) 
     config["vision_config"]["model_type"] = "fine_tuned_vision"
     (folder / "config.json").write_text(json.dumps(config))
     assert answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl"),
+        ("qwen2.5vl:7b", "qwen2_5_vl"),
+        ("unsloth/qwen2_5_vl_3b", "qwen2_5_vl"),
+        ("Qwen/Qwen2-VL-2B", "qwen2_vl"),
+        ("Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl"),
+        ("my-model", "qwen3_vl"),
+    ],
+)
+def test_a_name_speaks_of_a_family(name: str, model_type: str) -> None:
+    assert families.family_named(name).model_type == model_type
+
+
+def test_places_are_pixels_of_the_picture_for_qwen2_5_and_thousandths_for_the_others() -> None:
+    assert {name for name, one in families.FAMILIES.items() if one.coordinates == "pixels"} == {"qwen2_5_vl"}
+
+
+def test_the_extent_of_a_frame_leaves_out_its_padding(family: str) -> None:
+    grid = TileGrid.of(96, 48)
+    whole = (2 * tiny_qwen(family).preprocessing.tile_px, 3 * tiny_qwen(family).preprocessing.tile_px)
+    expected = whole if family == "qwen2_5_vl" else (1000, 1000)
+    assert tiny_qwen(family).extent(grid) == (expected[0] * 0.75, expected[1])
+
+
+def test_tokens_around_names_and_boxes_are_known_if_the_tokenizer_has_them(family: str) -> None:
+    qwen = tiny_qwen(family)
+    assert qwen.naming_tokens == {}
+    vars(qwen).pop("naming_tokens")
+    qwen.tokenizer.add_special_tokens({"additional_special_tokens": list(NAMING_TOKENS)}, False)
+    assert tuple(qwen.naming_tokens.values()) == NAMING_TOKENS

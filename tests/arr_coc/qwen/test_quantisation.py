@@ -103,7 +103,7 @@ def test_doctor_and_a_run_agree(tmp_path: Path, method: str, packages: str, monk
         return
     with pytest.raises(ModelError) as caught:
         load_qwen(folder, device="cpu")
-    assert caught.value.problem == detail
+    assert detail.startswith(f"{caught.value.problem} (")
     assert not loaded
     assert f"quantised by {method or 'an unnamed method'}, " in detail
 

@@ -192,13 +192,12 @@ def test_yes_and_no_are_scored_together_beside_answers() -> None:
     lone = AnswerSession(qwen, given)
     vars(lone)["yes_no"] = tokens_of_two(qwen)
     expected = [lone.score_yes_no(*one) for one in asked(2)]
-    scored = batch.ask(
-        [*(SlotQuestion(slot, *asked(2)[slot], yes_no=True) for slot in range(2)), SlotQuestion(2, *asked(3)[2])]
-    )
+    checks = [SlotQuestion(slot, *one, checks=[one[1]]) for slot, one in enumerate(asked(2))]
+    scored = batch.ask([*checks, SlotQuestion(2, *asked(3)[2])])
     assert [answer.ended for answer in scored] == [True, True, False]
     for answer, one in zip(scored[:2], expected, strict=True):
-        assert answer.score is not None
-        assert answer.score.yes == pytest.approx(one.yes, abs=1e-5)
+        (score,) = answer.scores
+        assert score.yes == pytest.approx(one.yes, abs=1e-5)
         assert answer.result is not None
         assert answer.result.text_tokens == 0
     check_equal(spoken(batch, scored[2:])[0], alone(qwen, given, *asked(3)[2]))

@@ -32,7 +32,6 @@ from stream.config import Config
 from stream.doctor import model_fit
 from tests.support.evaluation import picture
 from tests.support.models import FAMILIES, tiny_folder
-from tests.support.stores import require
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 
@@ -45,16 +44,6 @@ def linear_of(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     linear = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
     nn.init.normal_(linear.weight, std=0.05)
     return linear
-
-
-@pytest.fixture(params=["kernel", "torch"])
-def multiplier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What multiplies: the compiled kernel, or torch."""
-    if request.param == "kernel":
-        require("compiled")
-    else:
-        monkeypatch.setattr(small_weights, "kernel_or_none", lambda: None)
-    return str(request.param)
 
 
 def expanded(small: SmallLinear) -> torch.Tensor:
@@ -183,8 +172,8 @@ def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch:
     originals: list[weakref.ref[Any]] = []
     shrink = small_weights.shrink_weights
 
-    def noted(self: Int8Linear, linear: nn.Linear, **options: Any) -> None:
-        made(self, linear, **options)
+    def noted(self: Int8Linear, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
         alive.append(sum(original() is not None for original in originals))
 
     def counted(model: nn.Module, *arguments: Any) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
+from arr_coc.qwen import session as sessions
+from arr_coc.qwen.attention import AttentionProbe, probed_layers
 from arr_coc.qwen.checkpoint import check_folder
 from arr_coc.qwen.decode import TextStream, Thoughts
 from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
@@ -16,6 +20,9 @@ from arr_coc.qwen.prompt import prompt_ids
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
+from stream.answer.model import ClientQuestion, ask_alone, history_text
+from stream.answer.qwen import QwenAnswerModel
+from stream.protocol.messages import PastAnswer
 from tests.support.models import CHAT_TEMPLATE, tiny_folder, tiny_qwen
 
 QUERY = "Is the cat sleeping?"
@@ -135,6 +142,16 @@ def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> 
     assert stream.thought_tokens == tokens.index(qwen.thought_ids[1]) + 1
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_stop_string_in_thoughts_ends_nothing(shown: bool) -> None:
+    qwen = thinking_qwen()
+    assert qwen.thought_ids is not None
+    stream = TextStream(qwen.tokenizer, ("red", "k>"), Thoughts(*qwen.thought_ids, shown=shown, begun=True))
+    text = "".join(map(stream.push, qwen.token_ids("red circle</think> a red square")))
+    assert text == ("red circle</think> a red" if shown else "a red")
+    assert stream.stopped
+
+
 def test_an_answer_that_begins_without_thoughts_keeps_their_marks() -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
@@ -150,6 +167,29 @@ def test_an_answer_of_white_space_has_no_thoughts() -> None:
     stream = TextStream(qwen.tokenizer, (), Thoughts(*qwen.thought_ids))
     assert "".join(map(stream.push, qwen.token_ids("\n \n"))) + stream.finish() == "\n \n"
     assert stream.thought_tokens == 0
+
+
+def spoken(speaking: AnswerSession, monkeypatch: pytest.MonkeyPatch, text: str) -> list[int]:
+    """Let a session speak this text; return the lengths of the keys that its probe is shown, in one layer."""
+    tokens, lengths, see = iter(speaking.qwen.token_ids(text)), list[int](), AttentionProbe.see
+
+    def noted(probe: AttentionProbe, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
+        if layer == probed_layers(speaking.qwen.layers.attending)[0]:
+            lengths.append(keys.shape[1])
+        see(probe, layer, query, keys)
+
+    monkeypatch.setattr(AttentionProbe, "see", noted)
+    monkeypatch.setattr(sessions, "choose_rows", lambda *_: [[next(tokens), 1]])
+    list(speaking.answer(packet(), QUERY))
+    return lengths
+
+
+def test_feedback_is_from_the_answer_after_the_thoughts(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaking = session("hide")
+    prompt, *others = spoken(speaking, monkeypatch, "yesno</think>yesnoyes")
+    assert speaking.last.text == "yesnoyes"
+    # the first query after the prompt's is that of </think>, the third token
+    assert [length - prompt for length in others] == [3, 4, 5]
 
 
 def test_a_yes_or_no_comes_at_once() -> None:
@@ -180,6 +220,39 @@ def test_the_library_answers_with_thoughts() -> None:
     assert model.generate(messages=messages, max_tokens=5).text != ""
 
 
+def test_inputs_that_end_in_thoughts(caplog: pytest.LogCaptureFixture) -> None:
+    qwen = thinking_qwen()
+    model = ARRCOCQwen(qwen)
+    text = f"<|im_start|>user\n{QUERY}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    inputs = {"input_ids": torch.tensor([qwen.token_ids(text)])}
+    (hidden,), (shown,) = (model.generate(**inputs, max_tokens=5, thinking=name) for name in ("off", "show"))
+    assert hidden.token_ids == shown.token_ids
+    assert hidden.text == "" != shown.text
+    (warned,) = [record.getMessage() for record in caplog.records if record.name == "arr_coc.model"]
+    assert warned == "hidden thoughts took all 5 tokens, and no answer is left; raise max_new_tokens"
+
+
+@pytest.mark.parametrize(("thinking", "noticed"), [("hide", True), ("show", False), ("off", False)])
+def test_hidden_thoughts_without_an_answer_are_reported_once(thinking: Thinking, noticed: bool) -> None:
+    model = QwenAnswerModel(session(thinking))
+    notices = []
+    for client in (b"one", b"one", b"two"):
+        question = ClientQuestion(client, packet(), QUERY)
+        ask_alone(model, question)
+        assert question.stats is not None
+        notices.append(question.stats.notice)
+    line = (
+        "hidden thoughts took all of answer.max_tokens = 6, and no answer is left; raise it, or set "
+        "answer.thinking = off"
+    )
+    assert notices == ([line, "", line] if noticed else ["", "", ""])
+
+
+def test_earlier_answers_are_given_without_their_thoughts() -> None:
+    history = (PastAnswer(0, "a red</think>\n\na circle"), PastAnswer(1, "a square"), PastAnswer(2, "only</think>"))
+    assert history_text(history) == "Earlier answers:\n<0.0 seconds> a circle\n<0.0 seconds> a square\n"
+
+
 @pytest.mark.parametrize(("template", "noted"), [(ALWAYS, True), (SWITCHED, False)])
 def test_a_thinking_model_is_noted(tmp_path: Path, template: str, noted: bool) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
@@ -189,9 +262,25 @@ def test_a_thinking_model_is_noted(tmp_path: Path, template: str, noted: bool) -
     assert bool(notices) == noted
 
 
-def test_a_repetition_penalty_is_noted(tmp_path: Path) -> None:
+QWEN2_5 = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 1e-06, "top_p": 0.001}
+QWEN3 = {"do_sample": True, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.0, "temperature": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        (QWEN2_5, ["a repetition penalty of 1.05, which is not applied"]),
+        (QWEN3, ["sampling (temperature 0.7, top_p 0.8, top_k 20), which is not applied: answers take the "]),
+        (QWEN3 | {"do_sample": False}, []),
+        (QWEN3 | {"top_k": 1}, []),
+        (QWEN3 | QWEN2_5 | {"temperature": 1.0}, ["a repetition penalty of 1.05", "sampling (temperature 1.0, top_p "]),
+    ],
+)
+def test_what_is_not_applied_of_a_generation_configuration_is_noted(
+    tmp_path: Path, generation: dict[str, object], expected: list[str]
+) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
-    assert check_folder(folder, "tiny").notices == (
-        "generation_config.json asks for a repetition penalty of 1.05, which is not applied",
-    )
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    notices = check_folder(folder, "tiny").notices
+    for notice, text in zip(notices, expected, strict=True):
+        assert notice.startswith(f"generation_config.json asks for {text}")

@@ -16,7 +16,18 @@ from arr_coc.errors import DeviceLost
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
 from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
 from stream.answer.request import REPEATS_MAX, ClientOptions
-from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, Answer, AnswerDeltaEvent, Notice, QueryChanged, YesNoResult
+from stream.events import (
+    ANSWERS_LOST,
+    PEER_MISBEHAVES,
+    Answer,
+    AnswerDeltaEvent,
+    AnswerUnchanged,
+    Detection,
+    Detections,
+    Notice,
+    QueryChanged,
+    YesNoResult,
+)
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
@@ -44,6 +55,7 @@ from stream.untrusted import ANSWER_CHARS_MAX
 from tests.support.answer_client import (
     FEEDBACK,
     FEEDBACK_ARRAYS,
+    GRID,
     HELLO,
     MS,
     STAMP,
@@ -52,12 +64,13 @@ from tests.support.answer_client import (
     Opener,
     answer,
     answered,
+    checks_of,
     misdeeds,
     tokens,
     whole_frame,
 )
 from tests.support.clock import FakeClock
-from tests.support.events import make_yes_no_reply
+from tests.support.events import make_answer_reply, make_yes_no_reply
 
 
 @pytest.fixture
@@ -79,11 +92,11 @@ def opened(clock: FakeClock) -> Opener:
 
 
 def test_a_check_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: FakeClock) -> None:
-    server = opened(standing_query="is it there?")
+    server = opened(watches=("is it there?",))
     server.grant()
-    server.send(tokens(), "", wants_answer=False, yes_no_trigger="change")
+    server.send(tokens(), "", wants_answer=False, checks=checks_of("is it there?"))
     message = server.expect(TokenPacketMessage)
-    assert (message.answer, message.wants_answer) == (0, False)
+    assert (message.answer, message.wants_answer, message.checks) == (0, False, ("is it there?",))
     clock.advance(50 * MS)
     (event,) = server.events(YesNoResult, make_yes_no_reply(0))
     assert event.timing is not None
@@ -95,7 +108,7 @@ def test_a_check_alone_ends_its_turn_and_has_no_number(opened: Opener, clock: Fa
 
 
 def test_a_check_beside_an_answer_leaves_it_open(opened: Opener) -> None:
-    server = opened(standing_query="is it there?")
+    server = opened(watches=("is it there?",))
     assert server.ask() == 0
     assert len(server.hear(make_yes_no_reply(0))) == 1
     assert server.client.busy
@@ -104,7 +117,7 @@ def test_a_check_beside_an_answer_leaves_it_open(opened: Opener) -> None:
 
 
 def test_a_check_that_is_repeated_with_its_request_is_reported_once(opened: Opener) -> None:
-    server = opened(standing_query="is it there?", reconnect=True, resend_after_loss=True)
+    server = opened(watches=("is it there?",), reconnect=True, resend_after_loss=True)
     server.ask()
     assert len(server.hear(make_yes_no_reply(0))) == 1
     server.lose()
@@ -115,31 +128,53 @@ def test_a_check_that_is_repeated_with_its_request_is_reported_once(opened: Open
 
 
 def test_a_check_may_have_feedback(opened: Opener) -> None:
-    server = opened(standing_query="is it there?")
+    server = opened(watches=("is it there?",))
     server.ask()
     server.hear(make_yes_no_reply(0, feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
     (feedback,) = server.of(Feedback)
     assert feedback.stamp == STAMP
 
 
-@pytest.mark.parametrize(("standing_query", "number"), [(None, 0), ("is it there?", 1)])
-def test_a_check_that_was_not_asked_for_is_refused(opened: Opener, standing_query: str | None, number: int) -> None:
-    server = opened(standing_query=standing_query)
+@pytest.mark.parametrize(("watches", "number"), [((), 0), (("is it there?",), 1), (("is it?", "was it?"), 0)])
+def test_a_check_that_was_not_asked_for_is_refused(opened: Opener, watches: tuple[str, ...], number: int) -> None:
+    server = opened(watches=watches)
     server.ask()
     assert misdeeds(server.hear(make_yes_no_reply(number))) == 1
     assert server.client.busy
 
 
 def test_it_connects_once_and_is_ready_when_the_query_is_accepted(opened: Opener) -> None:
-    server = opened(greeted=False, encode="prune", standing_query="is it there?")
-    assert server.expect(Connect) == Connect(query="what?", encode="prune", standing_query="is it there?")
+    server = opened(greeted=False, encode="prune", watches=("is it there?",))
+    assert server.expect(Connect) == Connect(query="what?", encode="prune", watches=("is it there?",))
     server.hear(HELLO)
+    server.accept_watches()
     assert not server.client.ready
     server.asking(value=0.5)
     assert (server.client.ready, server.client.hello) == (True, HELLO)
     (embedding,) = server.of(QueryEmbedding)
     assert (embedding.text, embedding.model_id, embedding.tokens[0, 0]) == ("what?", "m", 0.5)
     server.expect_nothing()
+
+
+def test_it_is_not_ready_before_all_watches_are_accepted(opened: Opener) -> None:
+    server = opened(greeted=False, watches=("is it there?", "is it gone?"))
+    server.hear(HELLO)
+    assert misdeeds(server.accept_watch("is it what?")) == 1
+    server.accept_watch("is it gone?", ("gone",))
+    server.asking()
+    assert not server.client.ready
+    (failure,) = server.of(Failure)
+    assert "accepted a question before the watches" in failure.reason
+    server.accept_watch("is it there?")
+    server.asking()
+    assert not server.client.ready, "the question was answered before"
+
+
+def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know(opened: Opener) -> None:
+    server = opened(watches=("is it there?",))
+    watch = server.client.watches["is it there?"]
+    assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
+    assert misdeeds(server.accept_watch("is it there?")) == 1, "only before the question is accepted"
 
 
 def test_a_turn_is_requested_once_and_only_of_a_server_that_is_ready(opened: Opener) -> None:
@@ -511,6 +546,36 @@ def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) 
     server.hear(answered(server.ask()))
     assert [kept.answer for kept, _ in journal.appended] == [2]
     assert opened().client.requests.recall(now) == []
+
+
+def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recalled(opened: Opener) -> None:
+    journal = FakeJournal()
+    server = opened(journal=journal)
+    text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
+    said, found = server.hear(make_answer_reply(server.ask(), "what?", text, extent=(1000.0, 1000.0)))[-2:]
+    assert isinstance(said, Answer)
+    assert isinstance(found, Detections)
+    assert (found.answer, found.frame_index, found.pts_s) == (said.answer, said.frame_index, said.pts_s)
+    assert (found.width_px, found.height_px) == (GRID.width_px, GRID.height_px)
+    assert found.objects == [Detection(label="cat", box=[16.0, 32.0, 32.0, 64.0])]
+    assert journal.detections == [found]
+    again = opened(journal=FakeJournal(JournalEntry(said, None, detections=found)))
+    assert again.client.requests.recall(STAMP)[1:] == [said, found]
+
+
+def test_the_same_boxes_again_are_no_news(opened: Opener) -> None:
+    server = opened(same_above=0.5)
+    text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
+    for turn, kinds in ((1, [Answer, Detections]), (2, [AnswerUnchanged])):
+        number = server.ask(turn, "every")
+        events = server.hear(make_answer_reply(number, "what?", text, extent=(1000.0, 1000.0), same=0.9))
+        assert [type(event) for event in events if not isinstance(event, AnswerDeltaEvent)] == kinds
+
+
+def test_an_extent_that_is_no_size_is_refused(opened: Opener) -> None:
+    server = opened()
+    events = server.hear(make_answer_reply(server.ask(), "what?", "[]", extent=(0.0, 1000.0)))
+    assert misdeeds(events) == 1
 
 
 def test_first_messages_that_cannot_be_used_are_a_failure(opened: Opener) -> None:

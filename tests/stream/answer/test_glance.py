@@ -23,8 +23,8 @@ from stream.protocol.messages import (
 from stream.recording.journal import JournalEntry, JournalGlance
 from stream.untrusted import GLANCES_A_TURN_MAX
 from tests.stream.answer.test_client import clock, opened
+from tests.stream.answer.test_scheduler import ONLY, S, ScheduledRun
 from tests.stream.answer.test_scheduler import Opener as RunOpener
-from tests.stream.answer.test_scheduler import S, ScheduledRun, watched
 from tests.stream.answer.test_scheduler import opened as scheduled
 from tests.support.answer_client import (
     FEEDBACK,
@@ -329,8 +329,8 @@ def test_a_frame_that_is_no_longer_available_gets_no_glance(scheduled: RunOpener
     assert (run.peer.overviews(), run.peer.packets()) == ([1], [1])
 
 
-def test_a_standing_query_alone_has_a_glance_before_its_check(scheduled: RunOpener) -> None:
-    run = scheduled(standing_query=watched(only_query=True)).greet()
+def test_a_watch_alone_has_a_glance_before_its_check(scheduled: RunOpener) -> None:
+    run = scheduled(**ONLY).greet()
     run.glance_due = True
     run.show(0)
     run.show(1, since_look=1.0)

@@ -30,6 +30,7 @@ from tests.support.answer_client import (
     Opener,
     answer,
     answered,
+    checks_of,
     tokens,
     whole_frame,
 )
@@ -78,9 +79,9 @@ def test_another_question_or_shot_keeps_the_history(opened: Opener) -> None:
 
 
 def test_a_check_has_neither_history_nor_a_previous_answer(opened: Opener) -> None:
-    server = opened(history=1, same_above=0.5, standing_query="is it there?")
+    server = opened(history=1, same_above=0.5, watches=("is it there?",))
     answer_text(server, "one")
-    message = asked(server, 2, wants_answer=False, yes_no_trigger="every")
+    message = asked(server, 2, wants_answer=False, checks=checks_of("is it there?"))
     assert (message.history, message.previous) == ((), None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step
-from arr_coc.types import GroupPlace
+from arr_coc.types import NS_PER_S, GroupPlace
 from stream.answer.memory import GroupMemory
 from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
 from stream.answer.qwen import QwenAnswerModel
@@ -100,11 +100,11 @@ def test_a_client_cannot_make_a_memory_grow() -> None:
     memory.add(A, make_group_packet((1, 0), tokens=4))
     with pytest.raises(TransportError, match="supersedes tokens"):
         memory.add(A, replace(make_group_packet((1, 1), tokens=2), superseded=np.zeros(2, np.int32)))
-    for number in range(1, 6):
+    for number in range(1, 4):
         gone = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
         memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=gone))
-    with pytest.raises(TransportError, match="was given 28 tokens to show 8"):
-        memory.add(A, replace(make_group_packet((1, 6), tokens=4), superseded=np.arange(20, 24, dtype=np.int32)))
+    with pytest.raises(TransportError, match="was given 20 tokens to show 8"):
+        memory.add(A, replace(make_group_packet((1, 4), tokens=4), superseded=np.arange(12, 16, dtype=np.int32)))
     large, small = ([make_group_packet((1, n, 2), tokens=tokens, second=n) for n in range(9)] for tokens in (4, 1))
     with pytest.raises(TransportError, match="shows 8 tokens, of at most 4"):
         GroupMemory(4).add(A, small[3], [*large[:2], small[2]])
@@ -142,8 +142,8 @@ def test_a_group_never_exceeds_its_tokens_nor_changes_its_size() -> None:
     assert memory.kept(A) == GroupPlace(1, 2)
 
 
-def load(folder: Path, slots: int = 1, tokens: int = 200, **options: object) -> QwenAnswerModel:
-    memory = {"enabled": True, "tokens": tokens}
+def load(folder: Path, slots: int = 1, tokens: int = 200, frames: int = 1, **options: object) -> QwenAnswerModel:
+    memory = {"enabled": True, "tokens": tokens, "frames": frames}
     answer = {"model": str(folder), "max_tokens": 4, "slots": slots, "memory": memory, **options}
     model = load_answer_model(CONFIGURED, Config(answer=AnswerConfig.model_validate(answer)))
     assert isinstance(model, QwenAnswerModel)
@@ -192,10 +192,40 @@ def test_the_memory_used_least_recently_goes_first_and_is_counted(folder: Path) 
     assert (memory.kept(A), memory.evictions) == (None, 2)
 
 
+def room(model: QwenAnswerModel, frames: int = 1) -> int:
+    """Visual tokens that fit the context beside all else."""
+    prompts = model._session.prompts
+    return model._session.qwen.max_context_tokens - prompts.other_tokens("") - prompts.group_tokens(frames)
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+def test_superseded_tokens_of_recurrent_layers_count_if_one_picture_is_kept(tmp_path: Path, frames: int) -> None:
+    folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
+    fitting = room(load(folder, frames=frames), frames)
+    most = fitting // 2 if frames == 1 else fitting
+    model = load(folder, tokens=most, frames=frames)
+    model.embed_query("")
+    with pytest.raises(ContextLengthError, match="too many beside"):
+        model.embed_query("what is there to be seen?")
+    with pytest.raises(OptionError, match=rf"set answer.memory.tokens to {most} or less"):
+        load(folder, tokens=most + 1, frames=frames)
+
+
+def test_the_tokens_around_a_group_are_those_of_its_prompt(folder: Path) -> None:
+    model = load(folder, tokens=200, frames=3)
+    prompts = model._session.prompts
+    packets = [make_group_packet((1, number, 3), 2, second=number) for number in range(3)]
+    packets = [
+        replace(one, stamp=replace(one.stamp, media_ns=99_999 * NS_PER_S + index)) for index, one in enumerate(packets)
+    ]
+    made = prompts.make(packets, "", lambda: None)
+    answer_tokens = prompts.options.decoding.max_tokens
+    assert made.part.tokens == 6 + prompts.group_tokens(3) + prompts.other_tokens("") - answer_tokens
+
+
 def test_a_group_that_exceeds_the_context_is_refused_with_the_largest_that_fits(folder: Path) -> None:
     model = load(folder)
-    context = model._session.qwen.max_context_tokens
-    most = context - model._session.prompts.other_tokens("")
+    context, most = model._session.qwen.max_context_tokens, room(model)
     assert load(folder, tokens=most).memory is not None
     with pytest.raises(
         OptionError,
@@ -206,9 +236,7 @@ def test_a_group_that_exceeds_the_context_is_refused_with_the_largest_that_fits(
 
 
 def test_a_question_must_fit_beside_the_memory(folder: Path) -> None:
-    model = load(folder)
-    most = model._session.qwen.max_context_tokens - model._session.prompts.other_tokens("")
-    model = load(folder, tokens=most)
+    model = load(folder, tokens=room(load(folder)))
     with pytest.raises(
         ContextLengthError, match=r"too many beside answer.memory.tokens = \d+ in a context of \d+; ask a"
     ):

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, ModelError, ModelNotFound, OptionError
+from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from stream.answer.model import CONFIGURED, load_answer_model, model_name
@@ -16,6 +18,7 @@ from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import answer_reply
 from stream.config import AnswerConfig, Config
 from stream.errors import ConfigError
+from tests.arr_coc.qwen.test_thinking import thinking_qwen
 from tests.support.answer_models import OneClient
 from tests.support.models import tiny_folder, tiny_qwen
 
@@ -61,7 +64,7 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     qwen = tiny_qwen()
     qwen.tokenizer.add_tokens(["yes", "no"])
     model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
-    model.check_standing_query("is it?")
+    model.check_watch("is it?")
     found = session.score_yes_no(packet(), "is it?")
     client = OneClient(model)
     assert client.score(packet(), "is it?") == (found.yes, found.mass)
@@ -69,12 +72,12 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     assert (client.stats.tokens_used, client.stats.text_tokens) == (4, 0)
 
 
-def test_a_standing_question_must_fit_the_model() -> None:
+def test_a_watch_must_fit_the_model() -> None:
     model = QwenAnswerModel(AnswerSession(tiny_qwen()))
     with pytest.raises(ModelError, match="no single token for yes"):
-        model.check_standing_query("is it?")
+        model.check_watch("is it?")
     with pytest.raises(ContextLengthError):
-        model.check_standing_query("why " * model._session.qwen.max_context_tokens)
+        model.check_watch("why " * model._session.qwen.max_context_tokens)
 
 
 def test_a_question_that_does_not_fit_the_model_is_refused_before_the_first_frame() -> None:
@@ -101,3 +104,9 @@ def test_an_empty_model_folder_is_refused(tmp_path: Path) -> None:
 def test_a_missing_answer_model_is_named() -> None:
     with pytest.raises(ConfigError, match="cannot load the answer model 'nowhere:no_model'"):
         load_answer_model("nowhere:no_model", Config())
+
+
+def test_thoughts_in_the_answer_refuse_schemas() -> None:
+    session = AnswerSession(thinking_qwen(), AnswerOptions(thinking="show"))
+    with pytest.raises(OptionError, match=r"answer.thinking = show makes thoughts part of the answer"):
+        QwenAnswerModel(session).check_schema(AnswerSchema.of_choices(["a", "b"]))

@@ -16,9 +16,9 @@ from tests.support.models import tiny_folder
 
 
 def config(source: str, question: str | None, **answer: Any) -> Config:
-    return Config.model_validate(
-        {"source": source, "answer": {"until": {"question": question, "force": answer.pop("force", False)}, **answer}}
-    )
+    force = answer.pop("force", False)
+    watches = [] if question is None else [{"question": question, "force": force}]
+    return Config.model_validate({"source": source, "answer": answer, "watch": watches})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_supervised_run_is_refused_too(tmp_path: Path) -> None:
     restarted = Config.model_validate(
         {
             "source": "scene:demo",
-            "answer": {"until": {"question": "is there a dog?"}},
+            "watch": [{"question": "is there a dog?"}],
             "pipeline": {"restart": True},
             "capture": {"realtime": True},
         }
@@ -93,14 +93,13 @@ def test_a_supervised_run_is_refused_too(tmp_path: Path) -> None:
 
 def test_force_goes_with_until(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["caption", "scene:demo", "--force"]) == 2
-    assert "--force needs --until" in capsys.readouterr().err
+    assert "--force needs --watch or --until" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_forced_yes_carries_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    options = ["--force", "--single-process", "--max-frames", "30", "--set", "answer.until.no_below=0.5"]
-    options += ["--set", "answer.until.yes_above=0.5", "--set", "answer.until.sure=0.5", "--go-on", "-o", str(path)]
+    options = ["--force", "--single-process", "--max-frames", "30", "--go-on", "-o", str(path)]
     cli.main(["caption", "scene:demo", "--until", "is there a red dog?", *options])
     looks = [line for line in path.read_text("utf-8").splitlines() if '"type":"look"' in line]
     assert looks

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from arr_coc.errors import OptionError
+from arr_coc.answer_schema import AnswerSchema
+from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step as slots_module
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, ClientQuestion, history_text, load_answer_model
@@ -173,3 +174,41 @@ def test_earlier_answers_that_do_not_fit_the_context_are_left_out_oldest_first(
     assert question.stats is not None
     assert shown.stats is not None
     assert question.stats.prefilled_tokens == shown.stats.prefilled_tokens
+
+
+STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.2, "seed": 3}, {"dtype": "int8"}, {"dtype": "int4"}])
+def test_clients_have_schemas_of_their_own(folder: Path, options: dict[str, object]) -> None:
+    model = batched(folder, max_tokens=120, **options)
+    schemas = (STREET, AnswerSchema.of_choices(["open", "closed"]), None)
+    for schema in schemas[:2]:
+        assert schema is not None
+        model.check_schema(schema)
+    asked = [
+        ClientQuestion(client, packet(), "what?", schema=one) for client, one in zip(CLIENTS, schemas, strict=True)
+    ]
+    structured, chosen, free = ask(model, *asked)
+    assert set(STREET.fields_of(structured)) == {"people", "weather"}
+    assert chosen in ("open", "closed")
+    if "dtype" not in options:  # small weights round differently in a batch
+        assert free == ask(model, ClientQuestion(CLIENTS[2], packet(), "what?"))[0]
+
+
+def test_the_form_of_an_answer_is_put_behind_the_question_unless_the_model_knows_one_world_only(folder: Path) -> None:
+    model = load(folder, 1, max_tokens=120)
+    plain, asked = ClientQuestion(b"one", packet(), "what?"), ClientQuestion(b"one", packet(), "what?", schema=STREET)
+    model.hold(b"one")
+    assert model._slot_question(plain).instruction == ""
+    assert model._slot_question(asked).instruction == STREET.instruction
+    model.known_world = "drawn scenes"
+    model._session.qwen.model.config.arr_coc_world = "drawn scenes"
+    assert model._slot_question(asked).instruction == ""
+
+
+def test_a_form_that_does_not_fit_the_context_is_refused(folder: Path) -> None:
+    model = load(folder, 1)
+    long = AnswerSchema.of_choices([f"{number} {'x ' * 45}x" for number in range(250)])
+    with pytest.raises(ContextLengthError):
+        model.check_schema(long)

@@ -15,10 +15,11 @@ from msgspec import structs
 from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
-from stream.answer.triggers import AnswerTriggerOptions, StandingQueryOptions, VerdictThresholds, YesNoTriggerOptions
+from stream.answer.triggers import AnswerTriggerOptions, WatchRules, YesNoTriggerOptions
 from stream.control import CancelledError, RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Answer, AnswerCancelled, Event, Notice, QueryChanged, YesNoResult
+from stream.events import Answer, AnswerCancelled, Event, Match, Notice, QueryChanged, YesNoResult
+from stream.options.schedule import Schedule
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     Cancel,
@@ -32,6 +33,7 @@ from stream.protocol.messages import (
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
 )
 from stream.recording.journal import JournalEntry
 from stream.transport import Transport
@@ -85,7 +87,7 @@ class Peer:
     kept: GroupPlace | None = None
     received: list[Message] = field(default_factory=list)
     turn: int = 0
-    looks: bool = False
+    yes: float = 0.01
     query: str = ""
 
     def step(self) -> None:
@@ -105,13 +107,18 @@ class Peer:
                     model_id=self.model_id,
                     knows_levels=False,
                     known_world=self.known_world,
-                    unseen_words=self.unseen,
                     allocator=self.allocator,
                     attention_readable=self.attention_readable,
                     notice=self.notice,
                     memory_tokens=self.memory_tokens,
                 )
             )
+            for watch in message.watches:
+                embedding, unseen = np.zeros((1, 8), np.float32), self.unseen
+                specs = specs_of(embedding)
+                self.send(
+                    WatchAccepted(query=watch, model_id=self.model_id, unseen_words=unseen, arrays=specs), [embedding]
+                )
             self.hold(message.query)
         elif isinstance(message, SetQuery):
             self.hold(message.query)
@@ -121,8 +128,8 @@ class Peer:
         elif isinstance(message, GlancePacketMessage) and self.glances:
             self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
-            if self.looks:
-                self.send(make_yes_no_reply(message.answer, yes=0.01, certain=1.0))
+            if message.checks:
+                self.send(make_yes_no_reply(message.answer, *((self.yes, 1.0) for _ in message.checks)))
             if message.wants_answer:
                 self.answer(message.answer)
 
@@ -148,6 +155,7 @@ class ScheduledRun:
         self.clock = FakeClock()
         self.control = Stepping()
         self.met: list[tuple[ServerHello, QueryEmbedding]] = []
+        self.others: list[list[str]] = []
         self.learnt: list[Feedback] = []
         self.events: list[Event] = []
         self.asked = self.looked = 0
@@ -158,7 +166,7 @@ class ScheduledRun:
         self.kept: list[GroupPlace | None] = []
         self._newest, self._epoch = 0, 0
         endpoint = FakeEndpoint("tcp://server", on_timeout=self._hang)
-        self.peer = Peer(endpoint, looks="standing_query" in policy)
+        self.peer = Peer(endpoint)
         self.control.step = self._step
         values = {
             "triggers": AnswerTriggerOptions(every_ns=2 * S),
@@ -174,7 +182,7 @@ class ScheduledRun:
             ClientOptions(
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
-                standing_query="is it there?" if "standing_query" in policy else None,
+                watches=tuple(one.question for one in cast(tuple[WatchRules, ...], values.get("watches", ()))),
                 journal=journal,
             ),
             self,
@@ -211,8 +219,9 @@ class ScheduledRun:
     def triggers(self) -> list[str]:
         return [event.trigger for event in self.events if isinstance(event, Answer)]
 
-    def on_model(self, hello: ServerHello, embedding: QueryEmbedding) -> None:
+    def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
         self.met.append((hello, embedding))
+        self.others.append([one.text for one in others])
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.learnt.append(feedback)
@@ -376,7 +385,7 @@ def test_a_second_cut_cancels_the_answer_of_the_first(opened: Opener) -> None:
 
 
 def test_a_check_of_a_cancelled_answer_is_repeated(opened: Opener) -> None:
-    run = opened(standing_query=watched(only_query=False), lockstep=False, cancel_on_cut=True).greet()
+    run = opened(watches=(watched(),), lockstep=False, cancel_on_cut=True).greet()
     run.peer.answers = False
     run.show(0)
     run.go_on()
@@ -521,30 +530,26 @@ def test_a_model_that_cannot_glance_is_reported_once(
         assert notices[0].message.endswith("name another model with -m, or give --no-glance")
 
 
-def watched(*, only_query: bool, force: bool = False) -> StandingQueryOptions:
-    return StandingQueryOptions(
-        "is it there?",
-        YesNoTriggerOptions(on_change=0.5),
-        VerdictThresholds(),
-        only_query=only_query,
-        stop_on_yes=False,
-        force=force,
-    )
+def watched(question: str = "is it there?", name: str = "there", **options: Any) -> WatchRules:
+    return WatchRules(name, question, YesNoTriggerOptions(on_change=0.5), **options)
+
+
+ONLY: dict[str, Any] = {"watches": (watched(),), "watches_only": True}
 
 
 @pytest.mark.parametrize(("source_is_drawn", "unseen"), [(False, ()), (True, ("dog",))])
-def test_a_model_that_cannot_evaluate_the_standing_query_is_refused(
+def test_a_model_that_cannot_evaluate_a_watch_is_refused(
     opened: Opener, source_is_drawn: bool, unseen: tuple[str, ...]
 ) -> None:
-    run = opened(source_is_drawn=source_is_drawn, standing_query=watched(only_query=True))
+    run = opened(source_is_drawn=source_is_drawn, **ONLY)
     run.peer.known_world, run.peer.unseen = "cats", unseen
     with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to run anyway"):
         run.greet()
 
 
-def test_a_forced_standing_query_has_a_warning_in_every_check(opened: Opener) -> None:
-    run = opened(source_is_drawn=False, standing_query=watched(only_query=True, force=True))
-    run.peer.known_world, run.peer.looks = "cats", True
+def test_a_forced_watch_has_a_warning_in_every_check(opened: Opener) -> None:
+    run = opened(source_is_drawn=False, watches=(watched(force=True),), watches_only=True)
+    run.peer.known_world = "cats"
     run.greet()
     run.show(0)
     looks = [event for event in run.events if isinstance(event, YesNoResult)]
@@ -561,7 +566,7 @@ def spoken(run: ScheduledRun) -> list[tuple[int, bool]]:
 
 
 def test_beside_answers_checks_have_their_own_triggers(opened: Opener) -> None:
-    run = opened(standing_query=watched(only_query=False)).greet()
+    run = opened(watches=(watched(),)).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
         run.show(index, since_look=since_look)
     assert spoken(run) == [(0, True), (2, True), (3, False), (4, True)]
@@ -575,8 +580,8 @@ def test_beside_answers_checks_have_their_own_triggers(opened: Opener) -> None:
     ]
 
 
-def test_alone_a_standing_query_is_the_only_one_and_its_checks_count_as_answers(opened: Opener) -> None:
-    run = opened(standing_query=watched(only_query=True)).greet()
+def test_alone_a_watch_is_the_only_question_and_its_checks_count_as_answers(opened: Opener) -> None:
+    run = opened(**ONLY).greet()
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6]):
         run.show(index, cut=index == 2, change=1.0, since_look=since_look)
     run.scheduler.finish(last_answer=True)
@@ -584,8 +589,48 @@ def test_alone_a_standing_query_is_the_only_one_and_its_checks_count_as_answers(
     assert (run.asked, run.looked) == (3, 3)
 
 
+def test_several_watches_are_checked_with_one_packet_and_share_the_allocation(opened: Opener) -> None:
+    watches = (watched(), watched("is it gone?", "gone"))
+    run = opened(watches=watches, watches_only=True, query="is it there?").greet()
+    assert run.others == [["is it gone?"]], "the query itself is that of the first watch"
+    run.show(0)
+    (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
+    assert packet.checks == ("is it there?", "is it gone?")
+    assert [event.watch for event in run.events if isinstance(event, YesNoResult)] == ["there", "gone"]
+
+
+def test_watches_with_one_question_are_one_check(opened: Opener) -> None:
+    run = opened(watches=(watched(), watched(name="again")), watches_only=True).greet()
+    run.show(0)
+    (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
+    assert packet.checks == ("is it there?",)
+    assert [event.watch for event in run.events if isinstance(event, YesNoResult)] == ["there", "again"]
+
+
+@pytest.mark.parametrize("ends_run", [True, False])
+def test_a_match_may_end_the_run(opened: Opener, ends_run: bool) -> None:
+    run = opened(watches=(watched(ends_run=ends_run, hold_ns=S),), watches_only=True, matches=2).greet()
+    run.peer.yes = 0.99
+    run.show(0)
+    assert not run.control.ending
+    run.show(1)
+    assert [(event.match, event.frame_index) for event in run.events if isinstance(event, Match)] == [(3, 1)]
+    assert run.control.found == ends_run
+
+
+def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:
+    never = watched("is it gone?", "gone", schedule=Schedule.of("22:00-23:00 UTC"))
+    run = opened(watches=(watched(), never), watches_only=True, wall_s=lambda: 0.0).greet()
+    run.show(0)
+    (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
+    assert packet.checks == ("is it there?",)
+    alone = opened(watches=(never,), watches_only=True, wall_s=lambda: 0.0).greet()
+    alone.show(0, since_look=1.0)
+    assert spoken(alone) == []
+
+
 def test_a_lost_check_is_repeated(opened: Opener) -> None:
-    run = opened(standing_query=watched(only_query=True), reconnect=True, lockstep=False).greet()
+    run = opened(**ONLY, reconnect=True, lockstep=False).greet()
     run.peer.answers = False
     run.show(0)
     run.go_on()

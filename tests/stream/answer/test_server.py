@@ -32,6 +32,7 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
+    CheckScore,
     Connect,
     Credit,
     Disconnect,
@@ -50,6 +51,7 @@ from stream.protocol.messages import (
     TurnExpired,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
     YesNoReply,
 )
 from stream.stages.base import ALLOCATE_ANSWER
@@ -110,10 +112,19 @@ def serve(
 class Client:
     """Client of the answer stage, as a frame process is one."""
 
-    def __init__(self, runner: StageRunner, *, join: bool = True, query: str = "what is it", **fields: Any) -> None:
+    def __init__(
+        self,
+        runner: StageRunner,
+        *,
+        join: bool = True,
+        query: str = "what is it",
+        watches: tuple[str, ...] = (),
+        **fields: Any,
+    ) -> None:
         self.link: Link = runner.link(ALLOCATE_ANSWER)
+        self.watches = watches
         if join:
-            self.link.send(Connect(query=query, **fields))
+            self.link.send(Connect(query=query, watches=watches, **fields))
 
     def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
         """Receive the next message other than KeepAlive, which must be of this kind."""
@@ -136,6 +147,8 @@ class Client:
 
     def greeted(self) -> Client:
         self.expect(ServerHello)
+        for watch in self.watches:
+            assert self.expect(WatchAccepted).query == watch
         self.expect(QueryAccepted)
         return self
 
@@ -145,7 +158,7 @@ class Client:
 
     def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
         taken = self.turn() if turn is None else turn
-        self.link.send(*token_message(number, taken, packet or tokens()))
+        self.link.send(*token_message(number, taken, packet or tokens(), checks=self.watches))
 
     def hear_answer(self) -> AnswerReply:
         for _ in range(2):
@@ -237,6 +250,13 @@ def test_an_answer_comes_in_pieces_then_whole_with_its_feedback(runner: StageRun
     np.testing.assert_array_equal(feedback.attention, np.array([1, 0], np.float32))
 
 
+class UnknowingAnswerModel(FakeAnswerModel):
+    """Has never seen the last word of a question."""
+
+    def check_watch(self, query: str) -> tuple[str, ...]:
+        return (query.split()[-1],)
+
+
 class LookingAnswerModel(FakeAnswerModel):
     """Its checks have feedback."""
 
@@ -245,21 +265,44 @@ class LookingAnswerModel(FakeAnswerModel):
         return 0.75, 0.5
 
 
-@pytest.mark.parametrize(("until", "teaches"), [("what is it", True), ("is it there", False)])
-def test_a_check_alone_is_the_whole_answer(runner: StageRunner, until: str, teaches: bool) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_checks_are_the_whole_answer_if_they_are_alone(runner: StageRunner, alone: bool) -> None:
     serve(runner, LookingAnswerModel)
-    client = Client(runner, standing_query=until).greeted()
-    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=False)
+    client = Client(runner, watches=("is it there", "is it gone")).greeted()
+    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=not alone, checks=client.watches)
     client.link.send(message, arrays)
     looked, received = client.expect_whole(YesNoReply)
-    assert (looked.answer, looked.yes, looked.certain, looked.tokens_used) == (3, 0.75, 0.5, 2)
-    assert (feedback_of(looked, received.parts) is not None) == teaches
+    assert (looked.answer, looked.scores, looked.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
+    assert (feedback_of(looked, received.parts) is not None) == alone
+    if not alone:
+        client.hear_answer()
     assert client.quiet()
 
 
-def test_a_standing_query_is_evaluated_before_every_answer(runner: StageRunner) -> None:
+@pytest.mark.parametrize("checks", [("is it gone",), ("is it there", "is it there")])
+def test_checks_are_of_the_clients_watches_and_each_once(runner: StageRunner, checks: tuple[str, ...]) -> None:
+    serve(runner, shared=True)
+    client = Client(runner, watches=("is it there",)).greeted()
+    client.link.send(*token_message(3, client.turn(), tokens(), checks=checks))
+    assert client.expect(ErrorReply).message == "a packet asks for the check of a watch that its client does not have"
+
+
+def test_a_watch_is_accepted_with_its_embedding_and_the_words_that_the_model_does_not_know(
+    runner: StageRunner,
+) -> None:
+    serve(runner, UnknowingAnswerModel)
+    client = Client(runner, watches=("is it " + "x" * 99, "is it there"))
+    client.expect(ServerHello)
+    accepted, received = client.expect_whole(WatchAccepted)
+    assert accepted.unseen_words == ("x" * 40,)
+    embedding = embedding_of(accepted, received.parts)
+    assert (embedding.text, embedding.tokens.shape) == ("is it " + "x" * 99, (3, 8))
+    assert client.expect(WatchAccepted).unseen_words == ("there",)
+
+
+def test_checks_are_evaluated_before_the_answer(runner: StageRunner) -> None:
     serve(runner)
-    client = Client(runner, standing_query="is it there").greeted()
+    client = Client(runner, watches=("is it there",)).greeted()
     client.ask(3)
     assert client.expect(YesNoReply).answer == 3
     assert client.hear_answer().text == f"frame 7 sum {SUM}"
@@ -267,17 +310,41 @@ def test_a_standing_query_is_evaluated_before_every_answer(runner: StageRunner) 
 
 def test_a_cancelled_check_is_not_reported(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner)
-    client = Client(runner, standing_query="is it there").greeted()
+    client = Client(runner, watches=("is it there",)).greeted()
     monkeypatch.setattr(answer_models, "on_packet", lambda frame_index: client.link.send(Cancel()))
     client.ask(3)
     assert client.quiet()
 
 
-def test_a_model_that_cannot_evaluate_a_standing_query_refuses_the_client(runner: StageRunner) -> None:
+def test_a_model_that_cannot_evaluate_a_watch_refuses_the_client(runner: StageRunner) -> None:
     serve(runner, answer_models.WordlessAnswerModel)
-    failed = Client(runner, standing_query="is it there").expect(ErrorReply)
+    failed = Client(runner, watches=("is it there",)).expect(ErrorReply)
     assert (failed.error, failed.message) == (ModelError.__name__, "no single token for yes")
     Client(runner).greeted()
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ('{"refused": "integer"}', "refused"),
+        ('{"a": "file"}', 'a: there is no type "file"'),
+        ("[" * 5_000, "the schema is not JSON"),
+        ('{"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}', "leads to itself"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_refuses_the_client(runner: StageRunner, schema: str, problem: str) -> None:
+    serve(runner, answer_models.CountingAnswerModel)
+    failed = Client(runner, schema=schema).expect(ErrorReply)
+    assert failed.error == "OptionError"
+    assert problem in failed.message
+    Client(runner).greeted()
+
+
+def test_the_schema_of_a_client_reaches_the_model(runner: StageRunner) -> None:
+    serve(runner, answer_models.CountingAnswerModel)
+    client = Client(runner, schema='{"quarter": "integer"}').greeted()
+    client.ask(3)
+    assert client.hear_answer().text == '{"quarter'
 
 
 class RememberingAnswerModel(FakeAnswerModel):
@@ -885,7 +952,7 @@ def test_a_server_of_one_run_goes_on_while_that_ends(runner: StageRunner) -> Non
 def test_statistics_count_what_is_served(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, GlancingAnswerModel, statistics=statistics)
-    client = Client(runner, standing_query="is it there?").greeted()
+    client = Client(runner, watches=("is it there?",)).greeted()
     assert statistics.state == SERVING
     turn = client.turn()
     glance = replace(tokens(), overview=2)

@@ -118,12 +118,14 @@ def test_a_server_without_memory_reports_it_and_refuses_groups(runner: StageRunn
     assert client.expect(ErrorReply).message == "this answer server keeps no visual memory; start it with --memory"
 
 
-def test_a_standing_query_and_an_answer_about_one_frame_keep_it_once(runner: StageRunner) -> None:
+def test_a_watch_and_an_answer_about_one_frame_keep_it_once(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
-    client = Client(runner, standing_query="is it there?").greeted()
+    client = Client(runner, watches=("is it there?",)).greeted()
     for wants_answer in (False, True):
         packet = make_group_packet((1, 0), second=1)
-        client.link.send(*token_message(0, grant(client).turn, packet, wants_answer=wants_answer))
+        client.link.send(
+            *token_message(0, grant(client).turn, packet, wants_answer=wants_answer, checks=client.watches)
+        )
         client.expect(YesNoReply)
     client.expect(AnswerDelta)
     assert client.expect(AnswerReply).text == shown((1, 2))

@@ -18,6 +18,7 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
     Cancel,
+    CheckScore,
     Disconnect,
     ErrorReply,
     GlanceReply,
@@ -77,8 +78,9 @@ class SlotAnswerModel(GlancingAnswerModel):
                 question.error, question.ended = ArithmeticError("the spoon is bent"), True
             elif question.packet.stamp.frame_index == LOST:
                 question.error, question.ended = AnswerLost("the network failed", wait_s=0.0), True
-            elif question.yes_no:
-                question.score, question.ended, question.stats = (0.75, 0.5), True, stats_of(question)
+            elif question.checks:
+                question.scores = ((0.75, 0.5),) * len(question.checks)
+                question.ended, question.stats = True, stats_of(question)
             else:
                 self._slots[question.client] = [question]
                 question.piece = str(question.packet.stamp.frame_index)
@@ -281,16 +283,16 @@ def test_a_failure_ends_a_server_of_one_run(runner: StageRunner) -> None:
     assert runner.control.failure is not None
 
 
-def test_standing_queries_are_evaluated_beside_answers(runner: StageRunner) -> None:
+def test_watches_are_evaluated_beside_answers(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
     (one,) = clients(runner, "red")
-    watching = Client(runner, query="green", standing_query="is it there").greeted()
+    watching = Client(runner, query="green", watches=("is it there",)).greeted()
     begin(one, 0, 1)
-    message, arrays = token_message(4, watching.turn(), tokens(2), wants_answer=False)
+    message, arrays = token_message(4, watching.turn(), tokens(2), wants_answer=False, checks=("is it there",))
     watching.link.send(message, arrays)
     looked = watching.expect(YesNoReply)
-    assert (looked.answer, looked.yes, looked.certain) == (4, 0.75, 0.5)
+    assert (looked.answer, looked.scores) == (4, (CheckScore(0.75, 0.5),))
     watching.ask(5, packet=tokens(3))
     assert watching.expect(YesNoReply).answer == 5
     assert watching.expect(AnswerDelta).text == "3"

@@ -116,10 +116,10 @@ def test_rates_are_those_of_the_last_minute(statistics: ServerStatistics, clock:
 
 
 def test_looks_and_glances_are_counted_with_their_visual_tokens(statistics: ServerStatistics) -> None:
-    statistics.checked(10)
+    statistics.checked(10, 2)
     statistics.glanced(3)
     totals = statistics.figures().totals
-    assert (totals.answers, totals.checks, totals.glances, totals.visual_tokens) == (0, 1, 1, 13)
+    assert (totals.answers, totals.checks, totals.glances, totals.visual_tokens) == (0, 2, 1, 13)
 
 
 def test_silence_is_the_time_since_the_server_last_looked_for_messages(

@@ -1,34 +1,20 @@
-"""Triggers of answers and of standing queries: checks follow change, and noise does not change the verdict."""
+"""Triggers of answers and of watches: checks follow change."""
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from stream.answer.triggers import (
-    NO_YES_OR_NO,
     AnswerTriggerOptions,
     AnswerTriggers,
-    DebouncedVerdict,
-    StandingQuery,
-    StandingQueryOptions,
     TriggerReason,
-    VerdictThresholds,
     YesNoTriggerOptions,
     YesNoTriggers,
 )
-from stream.config import AnswerConfig, Config, StandingQueryConfig
-from stream.display.text import verdict_text
-from stream.events import Notice, VerdictChanged, YesNoResult, encode_event
-from stream.media import SourceInfo
-from stream.runtime.plan import RunPlan
-from tests.support.events import look
 
 S = 1_000_000_000
 RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
@@ -119,64 +105,13 @@ def test_time_that_goes_back_does_not_stop_the_period() -> None:
     assert looked(triggers, 30) == "every"
 
 
-def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
-    """Indices of the results that changed the verdict, with the new verdict."""
-    standing = DebouncedVerdict(VerdictThresholds(**rules))
-    found = []
-    for index, yes in enumerate(chances):
-        if standing.update(yes, 1.0):
-            assert standing.verdict is not None
-            found.append((index, standing.verdict))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("chances", "expected"),
-    [
-        ([0.99], [(0, True)]),
-        ([0.01, 0.99, 0.98, 0.01], [(1, True), (3, False)]),
-        ([0.01, 0.01], []),
-        ([0.8], []),
-        ([0.8, 0.8], [(1, True)]),
-        ([0.01, 0.8, 0.1, 0.8, 0.5, 0.8, 0.1], []),
-        ([0.99, 0.2, 0.2], [(0, True), (2, False)]),
-        ([0.99, 0.2, 0.5, 0.2, 0.9, 0.2], [(0, True)]),
-        ([0.01, 0.59, 0.59, 0.59], []),
-        ([0.99, 0.41, 0.41, 0.41], [(0, True)]),
-        ([0.2, 0.2, 0.8, 0.8], [(3, True)]),
-        ([0.2, 0.8], []),
-    ],
-)
-def test_the_verdict_changes_when_it_is_sure_or_confirmed(
-    chances: list[float], expected: list[tuple[int, bool]]
-) -> None:
-    assert turns(chances) == expected
-
-
-def test_thresholds_are_those_that_were_given() -> None:
-    assert turns([0.55, 0.55], yes_above=0.55) == [(1, True)]
-    assert turns([0.99, 0.45, 0.45], no_below=0.45) == [(0, True), (2, False)]
-    assert turns([0.7], sure=0.7) == [(0, True)]
-
-
-def test_a_verdict_is_pending_only_after_an_unsure_result() -> None:
-    standing = DebouncedVerdict(VerdictThresholds())
-    standing.update(0.8, 1.0)
-    assert standing.pending
-    standing.update(0.8, 1.0)
-    assert not standing.pending
-    standing.update(0.2, 1.0)
-    assert standing.pending
-    standing.update(0.5, 1.0)
-    assert not standing.pending
-
-
-def test_neither_yes_nor_no_changes_no_verdict() -> None:
-    standing = DebouncedVerdict(VerdictThresholds())
-    assert not standing.update(1.0, 0.09)
-    assert standing.verdict is None
-    assert standing.is_off_topic(0.09)
-    assert standing.update(1.0, 0.1)
+def test_a_new_beginning_checks_the_next_frame() -> None:
+    triggers = YesNoTriggers(RULES)
+    looked(triggers, 0)
+    triggers.observe(S, change=1.0)
+    triggers.restart()
+    assert triggers.due is None
+    assert looked(triggers, 1.1) == "start"
 
 
 TRIGGERS_S = 1_000_000_000
@@ -363,133 +298,3 @@ def test_answers_are_at_the_first_and_last_frame_and_a_period_apart(gaps_ns: lis
     periods = [times_ns[index] // every_ns for index, trigger in points if trigger in ("start", "every")]
     assert all(later > earlier for earlier, later in pairwise(periods))
     assert {time_ns // every_ns for time_ns in times_ns} == {times_ns[index] // every_ns for index in indices}
-
-
-def watching(*, stop: bool = True, holds: bool | None = None) -> StandingQuery:
-    return StandingQuery(
-        StandingQueryOptions(
-            "is it here?",
-            YesNoTriggerOptions(),
-            VerdictThresholds(),
-            only_query=True,
-            stop_on_yes=stop,
-            initial_verdict=holds,
-        )
-    )
-
-
-def test_a_change_of_the_verdict_follows_its_check() -> None:
-    reported = watching().update(look(0.5, 0.97, None))
-    assert [type(event) for event in reported] == [YesNoResult, VerdictChanged]
-    first, turned = reported
-    assert isinstance(first, YesNoResult)
-    assert isinstance(turned, VerdictChanged)
-    assert first.holds == turned.to == "yes"
-    assert (turned.pts_s, turned.question, turned.yes, turned.certain) == (0.5, "is it here?", 0.97, 0.5)
-
-
-def test_a_warning_is_in_every_check_and_change() -> None:
-    watch = watching()
-    watch.warning = "means nothing"
-    first, turned = watch.update(look(0.5, 0.97, None))
-    assert isinstance(first, YesNoResult)
-    assert isinstance(turned, VerdictChanged)
-    assert first.warning == turned.warning == "means nothing"
-    assert verdict_text(turned) == "yes (97 %): is it here? (means nothing)"
-    assert '"warning":"means nothing"' in encode_event(turned)
-    assert "warning" not in encode_event(look(0.5, 0.97, None))
-
-
-def test_the_initial_verdict_is_kept() -> None:
-    assert watching(holds=True).update(look(0.5, 0.97, None)) == [look(0.5, 0.97, "yes")]
-    (_, turned) = watching(holds=True).update(look(0.5, 0.01, None))
-    assert isinstance(turned, VerdictChanged)
-    assert turned.to == "no"
-
-
-@pytest.mark.parametrize(("stop", "yes", "over"), [(True, 0.97, True), (True, 0.01, False), (False, 0.97, False)])
-def test_a_run_ends_with_a_yes_only_with_stop_on_yes(stop: bool, yes: float, over: bool) -> None:
-    watch = watching(stop=stop, holds=yes < 0.5)
-    assert [watch.is_finished(event) for event in watch.update(look(0.0, yes))] == [False, over]
-
-
-def test_an_unsure_check_makes_another_one_due() -> None:
-    watch = watching()
-    watch.triggers.observe(0)
-    watch.triggers.fire()
-    watch.update(look(0.0, 0.8))
-    watch.triggers.observe(1)
-    assert watch.triggers.due == "again"
-
-
-def test_another_answer_than_yes_or_no_is_reported_once() -> None:
-    watch = watching()
-    off = replace(look(0.0), certain=0.02)
-    first, second = watch.update(off), watch.update(off)
-    assert [type(event) for event in first] == [YesNoResult, Notice]
-    notice = first[1]
-    assert isinstance(notice, Notice)
-    assert notice.code == NO_YES_OR_NO
-    assert notice.message.startswith("the model answers 'is it here?' with neither yes nor no")
-    assert len(second) == 1
-
-
-def test_a_long_question_is_not_repeated_whole() -> None:
-    off = replace(look(0.0), certain=0.0, question="is it there " * 50)
-    notice = watching().update(off)[1]
-    assert isinstance(notice, Notice)
-    assert len(notice.message) < 240
-
-
-def test_memory_stays_constant_over_many_checks() -> None:
-    watch = watching(stop=False)
-
-    def look_often(times: int) -> int:
-        for index in range(times):
-            watch.triggers.observe(index * 10**9, change=1.0, cut=index % 7 == 0)
-            watch.triggers.fire()
-            watch.update(look(float(index), (0.01, 0.8, 0.99, 0.5)[index % 4]))
-        return tracemalloc.get_traced_memory()[0]
-
-    tracemalloc.start()
-    try:
-        before_bytes = look_often(200)
-        assert look_often(2000) - before_bytes < 4096
-    finally:
-        tracemalloc.stop()
-
-
-def test_the_standing_query_comes_from_the_configuration() -> None:
-    info = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel_format="")
-    assert RunPlan.of(Config(), info).schedule.standing_query is None
-    given = StandingQueryConfig(
-        question="is it?",
-        captions=True,
-        go_on=True,
-        every_s=None,
-        on_change=0.5,
-        on_cut=False,
-        least_s=0.5,
-        yes_above=0.8,
-        no_below=0.2,
-        sure=0.9,
-        certain=0.3,
-    )
-    plan = RunPlan.of(Config(answer=AnswerConfig(until=given)), info, initial_verdict=True)
-    assert plan.schedule.standing_query == StandingQueryOptions(
-        query="is it?",
-        triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
-        thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
-        only_query=False,
-        stop_on_yes=False,
-        initial_verdict=True,
-    )
-
-
-def test_alone_the_standing_query_is_the_question() -> None:
-    def asked(**until: object) -> str:
-        return Config(answer=AnswerConfig(query="what?", until=StandingQueryConfig(**until))).answer.asked  # type: ignore[arg-type]
-
-    assert asked() == "what?"
-    assert asked(question="is it?") == "is it?"
-    assert asked(question="is it?", captions=True) == "what?"

@@ -51,11 +51,13 @@ A, B = "a=scene:demo", "b=scene:street"
 
 def test_cameras_with_names_are_watched_at_once(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = ("-o", "all.jsonl", "-o", "{camera}.vtt", "--heatmap", "{name}.mp4")
-    seen = watched("watch", A, B, "-q", "What?", *outputs, status=0)
+    seen = watched("watch", A, B, "-q", "What?", *outputs, "--remember", "{camera}.sqlite", status=0)
     assert [config.source for config in seen.values()] == ["scene:demo", "scene:street"]
     assert seen["b"].output.paths == ("all.jsonl", "b.vtt")
     assert seen["b"].output.heatmap == "b.mp4"
     assert [config.output.frame_id for config in seen.values()] == ["a", "b"]
+    assert [config.output.remember for config in seen.values()] == ["a.sqlite", "b.sqlite"]
+    assert [config.output.remember_camera for config in seen.values()] == ["a", "b"]
     assert all(config.answer.query == "What?" and config.capture.realtime for config in seen.values())
     assert capsys.readouterr().err.splitlines() == ["2 cameras: 2 finished"]
 
@@ -65,6 +67,13 @@ def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: W
     seen = watched("watch", "köln.2=scene:demo", B, "-o", "out", "--mqtt", "mqtt://127.0.0.1", status=0)
     assert seen["köln.2"].output.paths == ("out/köln.2.vtt",)
     assert [config.output.mqtt_name for config in seen.values()] == ["k_ln_2", "b"]
+
+
+@pytest.mark.parametrize(("folder", "own"), [("clips", "clips/b"), ("of-{camera}", "of-b")])
+def test_each_camera_has_a_folder_of_clips(watched: Watched, folder: str, own: str) -> None:
+    seen = watched("watch", A, B, "--until", "is it red?", "--go-on", "--force", "--clips", folder, status=3)
+    assert seen["b"].output.clips == own
+    assert not Path(folder).exists()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stream.commands.options import parse_duration, parse_media_time
+from stream.commands.options import parse_media_time
 from stream.errors import ConfigError
+from stream.options.durations import parse_duration
 
 
 @pytest.mark.parametrize(

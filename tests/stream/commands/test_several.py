@@ -78,14 +78,21 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
     Path("x").mkdir()
     configs = configs_of(
         config(
-            f"{tmp_path}", "x/", "{name}.srt", "-", heatmap="{name}-seen.mp4", why="why-{name}.jsonl", record="{name}"
+            f"{tmp_path}",
+            "x/",
+            "{name}.srt",
+            "-",
+            heatmap="{name}-seen.mp4",
+            why="why-{name}.jsonl",
+            record="{name}",
+            clips="of-{name}",
         ),
         ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"],
     )
     assert [one.source for one in configs] == ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"]
     assert configs[0].output.paths == (f"{tmp_path}/a.b.vtt", "x/a.b.vtt", "a.b.srt", "-")
     assert (configs[1].output.heatmap, configs[1].output.why) == ("scene_demo-seen.mp4", "why-scene_demo.jsonl")
-    assert configs[2].output.record == "me_cam_live"
+    assert (configs[2].output.record, configs[2].output.clips) == ("me_cam_live", "of-me_cam_live")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +139,9 @@ def test_an_interruption_ends_all() -> None:
 
 @pytest.mark.parametrize(("found", "status"), [((False, True, False), 0), ((False, False, False), 3)])
 def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int) -> None:
-    from stream.config import StandingQueryConfig
+    from stream.config import WatchConfig
 
-    watching = config().model_copy(update={"answer": AnswerConfig(until=StandingQueryConfig(question="is it here?"))})
+    watching = config().model_copy(update={"watch": (WatchConfig(question="is it here?"),)})
     left = list(found)
     assert run_each(configs_of(watching, ["a", "b", "c"]), lambda *_: ended("finished", left.pop(0))) == status
 

@@ -19,6 +19,9 @@ from arr_coc.hub import bundled_model_path
 from arr_coc.model import ARRCOCQwen
 from stream.cli import main
 from stream.config import AnswerConfig, ApiConfig, Config, OutputConfig
+from stream.control import RunControl
+from stream.sources.address import BROWSER
+from stream.web.sources import ChosenSource, OfferedSource
 from tests.support.models import tiny_folder
 from tests.support.network import LIMIT_S
 from tests.support.web import PageClient
@@ -50,6 +53,15 @@ def test_a_page_that_cannot_be_is_one_line(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["rtsp://yard.local/stream", "scene:demo", BROWSER])
+def test_a_source_is_remembered_under_its_name(address: str) -> None:
+    chosen = ChosenSource(OfferedSource("named", "yard", address), RunControl())
+    given = Config(output=OutputConfig(remember="past.sqlite"))
+    assert command._configured(given, chosen, "ipc://camera").output.remember_camera == "yard"
+    named = Config(output=OutputConfig(remember="past.sqlite", remember_camera="gate"))
+    assert command._configured(named, chosen, "ipc://camera").output.remember_camera == "gate"
 
 
 def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) -> None:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 from rich.cells import cell_len
 
 from stream.clock import clock_text, duration_text
 from stream.display.text import CHANGES_SHOWN, SKIPS_SHOWN, EventText, cut_path, memory_text, wrap
-from stream.events import Cut, Event, MemorySummary, Notice, Outage, PictureChanged, QueryChanged, Restarted, Skipped
+from stream.events import (
+    ClipWritten,
+    Cut,
+    Event,
+    MemorySummary,
+    Notice,
+    Outage,
+    PictureChanged,
+    QueryChanged,
+    Restarted,
+    Skipped,
+)
 from stream.untrusted import printable
 from tests.support.events import frame
 
@@ -67,6 +79,9 @@ def test_a_path_fits(text: str, width: int) -> None:
         assert cell_len(one) <= width
 
 
+CLIP = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=2.0, end_s=8.5)
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [
@@ -77,6 +92,8 @@ def test_a_path_fits(text: str, width: int) -> None:
         (Outage(frame_index=1, pts_s=61.5, reason="no route"), "source lost at 1:01.5: no route"),
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=2.04, attempts=1), "source back after 2.0 s"),
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
+        (CLIP, None),
+        (structs.replace(CLIP, video="a.mp4"), "clip from 0:02.0 to 0:08.5: a.mp4"),
         (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
         (Restarted(process="frames", cause="killed", count=3), "restarting frames (3 restarts so far): killed"),
         (QueryChanged(query="Who\n\x1b[2J?"), "asked: Who ?"),

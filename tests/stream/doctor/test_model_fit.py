@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from arr_coc.hub import bundled_model_path
-from arr_coc.qwen.families import DecoderLayers
+from arr_coc.qwen.families import DecoderLayers, family_of
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from stream.config import Config
 from stream.doctor import model_fit
@@ -82,6 +82,16 @@ def test_the_largest_memory_is_the_last_that_fits() -> None:
         assert (needed <= free) == fits
     assert cards.most_memory_tokens(LARGE, "bfloat16", load, 1 << 30) == 0
     assert cards.most_memory_tokens(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=300), free) == 300
+
+
+def test_the_largest_memory_fits_the_context() -> None:
+    load, room = Workload(273, 200, memory_tokens=200_000), LARGE.context_tokens - 200
+    assert cards.most_memory_tokens(LARGE, "bfloat16", load, 1 << 60) == min(room, 200_000)
+    short = dataclasses.replace(LARGE, context_tokens=4200, family=family_of("qwen3_5", "m"))
+    assert cards.most_memory_tokens(short, "bfloat16", load, 1 << 60) == 2000
+    several = dataclasses.replace(load, memory_frames=4)
+    assert cards.most_memory_tokens(short, "bfloat16", several, 1 << 60) == 4000
+    assert cards.most_memory_tokens(dataclasses.replace(short, context_tokens=400), "bfloat16", load, 1 << 60) == 0
 
 
 @pytest.fixture
@@ -192,6 +202,6 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
 def test_superseded_tokens_of_recurrent_layers_need_room_in_the_context(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
     room = ModelSpec.read(folder, "tiny").context_tokens
-    for share, state in ((0.4, "works"), (0.7, "broken")):
-        memory = {"enabled": True, "tokens": int(share * room)}
+    for share, frames, state in ((0.4, 1, "works"), (0.7, 1, "broken"), (0.7, 4, "works")):
+        memory = {"enabled": True, "tokens": int(share * room), "frames": frames}
         assert model_fit.model(config(answer={"model": str(folder), "memory": memory})).state == state

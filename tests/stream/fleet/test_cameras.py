@@ -95,6 +95,14 @@ def test_two_cameras_serve_no_address_together() -> None:
         check_together([camera("a", mqtt_name="x"), camera("b", mqtt_name="x")])
 
 
+def test_two_cameras_remember_in_one_file_with_the_same_limits() -> None:
+    check_together([camera("a", remember="past.sqlite"), camera("b", remember="past.sqlite"), camera("c")])
+    check_together([camera("a", remember="a.sqlite"), camera("b", remember="b.sqlite", remember_max_mib=1)])
+    for limit in ({"remember_max_mib": 1}, {"remember_max_days": None}):
+        with pytest.raises(ConfigError, match=r"a and b both remember in './past.sqlite', with different limits; give"):
+            check_together([camera("a", remember="past.sqlite"), camera("b", remember="./past.sqlite", **limit)])
+
+
 def test_one_process_answers_for_cameras_whose_model_and_options_are_equal() -> None:
     def options(**answer: object) -> str | None:
         return answering_options(Config(answer=AnswerConfig(**answer)))  # type: ignore[arg-type]

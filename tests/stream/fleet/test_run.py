@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ from stream.events import Answer, Event, FrameReady, Restarted
 from stream.fleet import run as fleet_run
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet, may_come_back, niceness
+from stream.past.search import PastReader, Search
+from stream.past.writer import PastWriter
 from stream.runtime.run import Run
+from stream.sinks import past as past_sink
+from stream.sinks.past import open_writer
 from stream.sources.timing import Backoff
 from tests.support.children import SHARED, own_children
 from tests.support.fleets import FleetRecorder
-from tests.support.network import fetched, free_port
+from tests.support.network import fetched, free_port, until
 from tests.support.pictures import picture_fields
 from tests.support.runs import config
 from tests.support.web import PageClient
@@ -129,6 +134,48 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
     assert door["frame_age_s"] is not None, "its monitor takes the events"
     assert {name: report["reason"] for name, report in reports.items()} == health
     assert f"web page at http://127.0.0.1:{port}/" in capsys.readouterr().err.splitlines()
+
+
+def test_cameras_remember_in_one_file_by_one_writer_and_the_page_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, port = str(tmp_path / "past.sqlite"), free_port()
+    replies: list[dict[str, Any]] = []
+    made: list[str] = []
+
+    def counted(output: OutputConfig) -> PastWriter:
+        made.append(output.remember or "")
+        return open_writer(output)
+
+    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
+        if seen.once("asked", all(len(seen.of(camera, Answer)) > 1 for camera in ("door", "yard"))):
+            until(lambda: len(json.loads(fetched(("127.0.0.1", port), "/past")[1]).get("cameras", ())) == 2)
+            replies.append(json.loads(fetched(("127.0.0.1", port), "/past?camera=door")[1]))
+            for run in seen.runs.values():
+                run.end()
+
+    monkeypatch.setattr(past_sink, "open_writer", counted)
+    cameras = [
+        NamedCamera(
+            name,
+            config().model_copy(
+                update={"output": OutputConfig(web=f"127.0.0.1:{port}", remember=path, remember_camera=name)}
+            ),
+        )
+        for name in ("door", "yard")
+    ]
+    seen = FleetRecorder(on_event)
+    Fleet(cameras, seen, model_loader=FAKE).run()
+    assert made == [path]
+    assert {one["camera"] for one in replies[0]["moments"]} == {"door"}
+    assert all(one["picture"] for one in replies[0]["moments"])
+    with closing(PastReader(path)) as reader:
+        for name in ("door", "yard"):
+            found = reader.find(Search(cameras=(name,)))
+            assert {one.text for one in found} == {answer.text for answer in seen.of(name, Answer)}
+            assert sum(one.times for one in found) == len(seen.of(name, Answer))
+            assert all(one.picture for one in found)
+            assert [one.unix_ms for one in found] == sorted((one.unix_ms for one in found), reverse=True)
 
 
 def test_a_page_that_cannot_be_served_is_an_error_before_any_camera_begins() -> None:

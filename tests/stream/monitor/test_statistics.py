@@ -25,7 +25,7 @@ from stream.monitor.metrics import interarrival_ms, interval_std_ms
 from stream.monitor.schema import RecentJitter
 from stream.monitor.statistics import RunStatistics, StatisticsSnapshot
 from tests.support.clock import FakeClock
-from tests.support.events import answer, frame, look
+from tests.support.events import answer, frame, look, match
 
 MS = 1_000_000
 S = 1000 * MS
@@ -222,13 +222,13 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
     assert (summary.ended, summary.error, summary.backend) == ("error", "the capture stage died: …", "gl")
 
 
-def test_a_standing_query_was_found_if_it_once_held() -> None:
+def test_what_is_watched_for_was_found_if_there_was_a_match() -> None:
     run = Measured()
     found = [run.summary().found]
-    for holds in (None, "yes", "no"):
-        run.add(look(0.0, holds=holds))
+    for event in (look(0.0, holds=None), look(0.0), match(0.0), look(0.0, holds="no")):
+        run.add(event)
         found.append(run.summary().found)
-    assert found == [None, False, True, True]
+    assert found == [None, False, False, True, True]
 
 
 def test_groups_and_their_tokens_are_counted() -> None:

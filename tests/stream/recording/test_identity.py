@@ -153,6 +153,7 @@ def test_what_changes_no_answer_is_left_out(clip: Path) -> None:
         "output": OutputConfig(paths=("a.vtt",), timing=False, metrics_port=9000),
         "network": NetworkConfig(plain_tcp=True),
         "texture": TextureConfig(backend="gl"),
+        "answer": AnswerConfig(cache_weights=True),
         "pipeline": PipelineConfig(timeout_s=1.0, heartbeat_s=1.0, restart_limit=9, restart=False),
     }
     assert identity(clip, **harmless) == identity(clip)

@@ -28,7 +28,7 @@ from stream.config import (
     MemoryConfig,
     OutputConfig,
     PipelineConfig,
-    StandingQueryConfig,
+    WatchConfig,
 )
 from stream.control import INTERRUPTED, RunControl
 from stream.errors import ResumeError
@@ -327,7 +327,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
         ({"pipeline": PipelineConfig(frames="newest")}, "drops nothing: set pipeline.frames=lossless"),
         ({"answer": AnswerConfig(encode="incremental")}, "give --encode sparse instead of incremental"),
         ({"answer": SEVERAL_PICTURES}, "--api: leave answer.memory.frames at 1"),
-        ({"answer": AnswerConfig(until=StandingQueryConfig(question="is it?"))}, "a journal has no yes/no checks"),
+        ({"watch": (WatchConfig(question="is it?"),)}, "a journal has no yes/no checks"),
         ({"source": "-"}, "cannot read standard input twice"),
         ({"source": "rtsp://user:secret@camera/1"}, "cannot read a live source twice"),
         ({"source": "0"}, "cannot read a live source twice"),

@@ -11,9 +11,20 @@ import psutil
 import pytest
 
 from stream.answer.api.address import ApiAddress
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
+from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, WatchConfig
 from stream.errors import ConfigError
-from stream.events import ANSWERS_LOST, Answer, Event, FrameReady, Notice, Started, Summary, VerdictChanged, YesNoResult
+from stream.events import (
+    ANSWERS_LOST,
+    Answer,
+    AnswerInvalid,
+    Event,
+    FrameReady,
+    Notice,
+    Started,
+    Summary,
+    VerdictChanged,
+    YesNoResult,
+)
 from stream.recording.format import Recording
 from stream.recording.identity import answer_provenance, parse_provenance, run_fingerprint
 from stream.runtime.frame_stages import run_in_threads
@@ -121,10 +132,13 @@ def test_a_request_that_the_server_refuses_ends_the_run_with_advice(server: Fake
         list(run_in_threads(config(server)).run())
 
 
-def test_a_standing_query_is_answered(server: FakeApiServer) -> None:
-    until = AnswerConfig().until.model_copy(update={"question": "is there a star?", "go_on": True})
-    events = list(run_in_threads(config(server, answer={"until": until})).run())
-    assert [event.to for event in events if isinstance(event, VerdictChanged)] == ["yes"]
+def test_watches_are_answered(server: FakeApiServer) -> None:
+    watches = tuple(WatchConfig(question=f"is there a {thing}?", name=thing) for thing in ("star", "ring"))
+    events = list(run_in_threads(config(server).model_copy(update={"watch": watches})).run())
+    assert [(event.watch, event.to) for event in events if isinstance(event, VerdictChanged)] == [
+        ("star", "yes"),
+        ("ring", "yes"),
+    ]
 
 
 def test_a_recorded_run_can_be_replayed_and_holds_no_key(
@@ -195,11 +209,35 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
         handler.send("[DONE]")
 
     server.behaviour = behave
-    until = AnswerConfig().until.model_copy(update={"question": question, "go_on": True})
-    events = list(run_in_threads(config(server, answer={"until": until, "max_tokens": 4000})).run())
+    watches = () if question is None else (WatchConfig(question=question, name="star"),)
+    given = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
+    events = list(run_in_threads(given).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped
     answered = [event for event in events if isinstance(event, (Answer, YesNoResult))]
     assert len(answered) + len(losses(events)) >= 8
     assert question is not None or any("fine" in text for text in texts(events))
+
+
+def test_a_server_that_ignores_the_schema_gives_no_captions(server: FakeApiServer) -> None:
+    """Answers that fit are answers, whatever the server did; the others are events without their text."""
+    counter = itertools.count()
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        assert body["response_format"]["type"] == "json_schema"
+        number, text = next(counter), '{"people": 2, "weather": "sun"}'
+        handler.begin()
+        for piece in (text[:9], text[9:] if number % 3 == 0 else text[9:-3] if number % 3 == 1 else "NaN}"):
+            handler.send(fake.event(piece))
+        handler.send(fake.event(finish_reason="stop" if number % 3 else "length"))
+        handler.send("[DONE]")
+
+    server.behaviour = behave
+    schema = {"json_schema": '{"people": "integer", "weather": ["sun", "rain"]}'}
+    events = list(run_in_threads(config(server, answer=schema)).run())
+    points = [event for event in events if isinstance(event, (Answer, AnswerInvalid))]
+    assert [isinstance(point, Answer) for point in points] == [number % 3 == 0 for number in range(len(points))]
+    assert {str(point.fields) for point in points if isinstance(point, Answer)} == {"{'people': 2, 'weather': 'sun'}"}
+    assert len(points) > 3
+    assert set(texts(events)) == {"people: 2, weather: sun"}

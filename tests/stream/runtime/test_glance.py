@@ -18,7 +18,7 @@ from stream.config import (
     GlanceConfig,
     OutputConfig,
     PipelineConfig,
-    StandingQueryConfig,
+    WatchConfig,
 )
 from stream.config_loading import ConfigLayer, build_config
 from stream.errors import ConfigError
@@ -157,9 +157,9 @@ def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, answ
     assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)
 
 
-def test_a_standing_query_alone_is_what_the_glance_asks(video: str) -> None:
-    until = StandingQueryConfig(question="is there a lamp?", on_cut=False)
-    events = run(glancing(video, until=until), MODEL).events
+def test_a_watch_alone_is_what_the_glance_asks(video: str) -> None:
+    watch = WatchConfig(question="is there a lamp?", name="lamp", on_cut=False, ends_run=True)
+    events = run(glancing(video).model_copy(update={"watch": (watch,)}), MODEL).events
     order = [event for event in events if isinstance(event, (Glance, YesNoResult))]
     assert [type(event) for event in order[:2]] == [Glance, YesNoResult]
     assert isinstance(order[0], Glance)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, MemoryConfig, PipelineConfig
+from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, MemoryConfig, PipelineConfig, WatchConfig
 from stream.events import Answer, Event, Notice, Summary, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.runtime.test_answer_worker import continued, endpoint, events_of, serving_at, without_clock
@@ -44,8 +44,9 @@ def answers_of(events: list[Event]) -> list[Answer]:
     return [event for event in events if isinstance(event, Answer)]
 
 
-def alone(video: str, **answer: Any) -> list[Event]:
-    return list(run_in_threads(config(video, **answer), model_loader=MODEL).run())
+def alone(video: str, watch: tuple[WatchConfig, ...] = (), **answer: Any) -> list[Event]:
+    watching = config(video, **answer).model_copy(update={"watch": watch})
+    return list(run_in_threads(watching, model_loader=MODEL).run())
 
 
 def test_answers_build_on_each_other(video: str) -> None:
@@ -144,8 +145,7 @@ def test_a_continued_run_appends_what_the_whole_run_would(
     assert asked[0] == 25
 
 
-def test_a_standing_query_reads_the_memory(video: str) -> None:
-    until = {"question": "is it there?", "captions": True, "go_on": True}
-    events = alone(video, until=until)
+def test_a_watch_reads_the_memory(video: str) -> None:
+    events = alone(video, (WatchConfig(question="is it there?", name="there"),), captions=True)
     assert [event for event in events if isinstance(event, YesNoResult)]
     assert {answer.group for answer in answers_of(events)} == {1}

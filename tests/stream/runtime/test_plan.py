@@ -22,8 +22,8 @@ from stream.config import (
     MemoryConfig,
     OutputConfig,
     PipelineConfig,
-    StandingQueryConfig,
     TextureConfig,
+    WatchConfig,
 )
 from stream.config_loading import build_config, layer_from_file
 from stream.protocol.messages import ServerHello
@@ -224,15 +224,15 @@ def test_the_least_and_most_tokens_reach_the_allocator_and_the_controller(budget
     assert controller.limits(1024)[1] == 7
 
 
-def follows(**answer: Any) -> bool:
-    return RunPlan.of(Config(answer=AnswerConfig(**answer)), CAMERA).schedule.follows_change
+def follows(*watches: WatchConfig, **answer: Any) -> bool:
+    return RunPlan.of(Config(answer=AnswerConfig(**answer), watch=watches), CAMERA).schedule.follows_change
 
 
 def test_change_is_measured_only_if_an_answer_or_a_check_depends_on_it() -> None:
     assert not follows()
     assert follows(on_change=0.1)
-    assert follows(until=StandingQueryConfig(question="is it?"))
-    assert not follows(until=StandingQueryConfig(question="is it?", on_change=None))
+    assert follows(WatchConfig(question="is it?"))
+    assert not follows(WatchConfig(question="is it?", on_change=None))
 
 
 def interop(monkeypatch: pytest.MonkeyPatch, problem: str | None, backend: str = "gl", **texture: Any) -> Any:

@@ -22,7 +22,7 @@ from stream.config import (
     MemoryConfig,
     OutputConfig,
     PipelineConfig,
-    StandingQueryConfig,
+    WatchConfig,
 )
 from stream.errors import RecordingError
 from stream.events import Answer, Event, FrameReady, QueryChanged, Restarted, Summary, YesNoResult
@@ -82,12 +82,14 @@ def record(
     on_event: Callable[[Run, Event], None] | None = None,
     allocate: AllocateConfig | None = None,
     model_loader: str = MODEL_LOADER,
+    watch: tuple[WatchConfig, ...] = (),
     **answer: Any,
 ) -> list[Event]:
     config = Config(
         source=video,
         allocate=allocate or AllocateConfig(budget=12),
         answer=AnswerConfig(every_s=1.0, **answer),
+        watch=watch,
         output=OutputConfig(record=str(folder) if folder else None),
         pipeline=PipelineConfig(single_process=True),
     )
@@ -174,8 +176,9 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
         if isinstance(event, FrameReady) and event.frame_index == 15:
             pipeline.ask("and now?")
 
-    until = StandingQueryConfig(question="is it bright?", captions=True, go_on=True)
-    recorded_events = record(video, tmp_path / "a", ask, until=until)
+    questions = ["is it bright?", "is it light?"]
+    watches = tuple(WatchConfig(question=question, name=question[6:-1]) for question in questions)
+    recorded_events = record(video, tmp_path / "a", ask, watch=watches, captions=True)
     events, summary = replayed(Recording(tmp_path / "a"))
     assert any(isinstance(event, QueryChanged) for event in events)
     queries = [event.query for event in events if isinstance(event, ReplayedAnswer)]
@@ -184,8 +187,9 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
     looks = [event for event in recorded_events if isinstance(event, YesNoResult)]
     again = [event for event in events if isinstance(event, ReplayedYesNo)]
     assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
-        (look.frame_index, look.yes, "is it bright?") for look in looks
+        (look.frame_index, look.yes, look.question) for look in looks
     ]
+    assert [a.question for a in again[:2]] == questions
     assert (summary.looks, summary.differing) == (len(looks), 0)
     assert all(a.same for a in again)
 
@@ -213,7 +217,7 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
             yes, certain = super().score_yes_no(packet, query)
             return yes, certain - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
 
-    record(video, tmp_path / "a", until=StandingQueryConfig(question="bright?", captions=True, go_on=True))
+    record(video, tmp_path / "a", watch=(WatchConfig(question="bright?", name="bright"),), captions=True)
     events, summary = replayed(Recording(tmp_path / "a"), Changed(Config()))
     again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [a.same for a in again] == [True, False, False, False]
@@ -227,7 +231,7 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
 
 def packet_record(number: int, *, wants_answer: bool = True) -> SentMessage:
     packet = make_token_packet(FrameStamp(number, number * 10**9, 0), TileGrid.of(64, 96), value=number)
-    message, arrays = token_message(number, number, packet, wants_answer=wants_answer)
+    message, arrays = token_message(number, number, packet, wants_answer=wants_answer, checks=("u",))
     return SentMessage(message, compress_arrays(arrays))
 
 
@@ -235,8 +239,8 @@ def answered(number: int, text: str) -> ReceivedMessage:
     return ReceivedMessage(make_answer_reply(number, "q", text, text_tokens=4))
 
 
-def looked(number: int) -> ReceivedMessage:
-    return ReceivedMessage(make_yes_no_reply(number, yes=0.01, certain=1.0))
+def looked(number: int, *scores: tuple[float, float]) -> ReceivedMessage:
+    return ReceivedMessage(make_yes_no_reply(number, *scores or ((0.01, 1.0),)))
 
 
 def take(model: FakeAnswerModel, *records: AnyRecord) -> tuple[list[Event], Replay]:
@@ -244,7 +248,7 @@ def take(model: FakeAnswerModel, *records: AnyRecord) -> tuple[list[Event], Repl
     return [event for record in records for event in replay.take(record)], replay
 
 
-JOIN = SentMessage(Connect(query="q", standing_query="u"))
+JOIN = SentMessage(Connect(query="q", watches=("u",)))
 
 
 def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:

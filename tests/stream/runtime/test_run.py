@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
+from stream.answer.triggers import WatchState, WatchStates
 from stream.config import CaptureConfig, Config
 from stream.events import (
     STORE_LOST,
@@ -29,7 +30,7 @@ from stream.runtime.worker_messages import SourceOpened, WorkerCommand
 from stream.transport.pool import ServerAddress
 from stream.transport.security import new_curves
 from tests.support.clock import FakeClock
-from tests.support.events import answer, frame, look, segment
+from tests.support.events import answer, frame, look, match, segment, turned
 from tests.support.runs import WATCHED_INFO
 
 
@@ -105,12 +106,31 @@ def test_what_was_set_while_a_run_goes_on_is_the_next_workers_first_command() ->
 
 def test_the_answer_that_holds_is_known_from_looks() -> None:
     run = continuity()
-    assert run.verdict is None
+    assert run.watches.states == WatchStates()
     run.rebase(look(1.0, holds="yes"))
     run.rebase(look(1.0, holds=None))
-    assert run.verdict is True
+    run.rebase(look(1.0, holds="no", watch="gone"))
+    states = run.watches.states.by_name
+    assert (states["here"].verdict, states["here"].matched, states["gone"].verdict) == (True, False, False)
+    since_ns = states["here"].yes_since_ns
+    run.rebase(match(1.0, 7))
+    run.rebase(look(2.0, holds="yes"))
+    here = run.watches.states.by_name["here"]
+    assert (here.matched, here.yes_since_ns, here.last_match_ns) == (True, since_ns, since_ns)
+    assert run.watches.states.matches == 7
     run.rebase(look(1.0, holds="no"))
-    assert run.verdict is False
+    here = run.watches.states.by_name["here"]
+    assert here == WatchState(False, None, False, since_ns)
+    line = msgspec.json.encode(run.watches.states)
+    assert msgspec.json.decode(line, type=WatchStates) == run.watches.states
+
+
+def test_a_verdict_that_was_reported_is_not_again_and_each_watch_has_its_own() -> None:
+    run = continuity()
+    assert run.rebase(turned(1.0)) is not None
+    assert run.rebase(turned(2.0, watch="gone")) is not None
+    assert run.rebase(turned(3.0)) is None
+    assert run.rebase(turned(4.0, to="no")) is not None
 
 
 def test_the_store_that_runs_is_known_also_once_it_gave_up() -> None:

@@ -14,7 +14,7 @@ from stream.config import CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.control import ELAPSED, INTERRUPTED
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
-from stream.events import Event, Summary
+from stream.events import Answer, Event, Notice, Summary
 from stream.runtime import frame_process, frame_stages
 from stream.runtime.session import (
     FINISHING,
@@ -27,7 +27,7 @@ from stream.runtime.session import (
     run_session,
     signals_end,
 )
-from stream.sinks.base import Sink
+from stream.sinks.base import ReportingSink, Sink
 from stream.sources import SourceInfo
 from tests.support.events import answer, frame, summary
 from tests.support.runs import INFO, EndlessRun, ScriptedRun
@@ -128,6 +128,35 @@ def test_an_output_that_fails_stops_the_run_and_closes_the_others(tmp_path: Path
         run_session(config_of_session(tmp_path), ProgressDisplay(captions=False), extra=[full], make_run=lambda _: run)
     assert full.run_was_closed
     assert "hello" in (tmp_path / "a.jsonl").read_text(encoding="utf-8")
+
+
+class Reporter(ReportingSink):
+    """Sink that reports each answer as a note, and its end before the summary."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self.made: list[Event] = []
+
+    def write(self, event: Event) -> None:
+        self.seen.append(event)
+        if isinstance(event, Answer):
+            self.made.append(Notice(code="made", message=event.text))
+
+    def take_events(self, upcoming: Event) -> list[Event]:
+        made, self.made = self.made, []
+        return [*made, Notice(code="made", message="the end")] if isinstance(upcoming, Summary) else made
+
+    def close(self) -> None:
+        pass
+
+
+def test_events_of_sinks_reach_all_sinks_before_the_next_event_and_the_summary_is_last() -> None:
+    first, reporter = Mock(), Reporter()
+    deliver(iter([answer(0.0, "a cat"), frame(1, 0.1), summary()]), [first, reporter])
+    for seen in ([call.args[0] for call in first.write.call_args_list], reporter.seen):
+        assert [getattr(event, "message", type(event).__name__) for event in seen] == [
+            *("Answer", "a cat", "FrameReady", "the end", "Summary"),
+        ]
 
 
 def test_a_run_without_a_summary_is_impossible() -> None:

@@ -164,7 +164,7 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
     [
         ("answer.encode", "full", "answer.encode = full gives already"),
         ("answer.memory.frames", 2, "leave answer.memory.frames at 1"),
-        ("answer.until.question", "is it?", "leave --until out"),
+        ("watch", ["is it?"], "leave watches out"),
     ],
 )
 def test_what_does_not_go_with_checks_is_refused(key: str, value: object, message: str) -> None:

@@ -26,8 +26,8 @@ from stream.config import (
     CaptureConfig,
     Config,
     PipelineConfig,
-    StandingQueryConfig,
     TextureConfig,
+    WatchConfig,
 )
 from stream.control import RunControl
 from stream.errors import OpeningCancelled, SourceNotFound, StageDied, TransportError
@@ -35,6 +35,7 @@ from stream.events import (
     Answer,
     Event,
     FrameReady,
+    Match,
     Notice,
     QueryChanged,
     Restarted,
@@ -362,9 +363,8 @@ def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
 
 def watching(*, go_on: bool) -> Config:
     """The scene is bright all the time, for which this model answers yes."""
-    given = config()
-    until = StandingQueryConfig(question="is it there?", go_on=go_on, every_s=0.2)
-    return given.model_copy(update={"answer": given.answer.model_copy(update={"until": until})})
+    watch = WatchConfig(question="is it there?", name="there", ends_run=not go_on, every_s=0.2)
+    return config().model_copy(update={"watch": (watch,)})
 
 
 def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
@@ -377,6 +377,7 @@ def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
     seen = watch(open_supervised(given=watching(go_on=True)), on_event)
     assert len(seen.restarts()) == 1
     assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
+    assert [event.match for event in seen.of(Match)] == [1]
     assert seen.of(YesNoResult)[-1].holds == "yes"
     assert (seen.summary.ended, seen.summary.found) == ("interrupted", True)
 

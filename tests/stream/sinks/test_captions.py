@@ -186,3 +186,27 @@ class TestOverlay:
         with pytest.raises(OutputFailed, match="cannot write"):
             sink.write(answer(0.0, "a cat"))
         assert [path.name for path in tmp_path.iterdir() if path.name != "pipe.txt"] == ["a.txt"]
+
+
+def test_boxes_are_shown_by_their_labels_with_numbers(tmp_path: Path) -> None:
+    box = '{"bbox_2d": [1, 2, 3, 4], "label": "<b>car</b> --> \\u001b[31mred"}'
+    text = f'```json\n[{box}, {box}, {{"point_2d": [1, 2], "label": "dog"}}]\n```'
+    for suffix, words in (
+        (".vtt", "2 × &lt;b&gt;car&lt;/b&gt; --&gt; red, dog"),
+        (".srt", "2 × ‹b>car‹/b> → red, dog"),
+    ):
+        sink = CaptionSink(str(tmp_path / f"a{suffix}"))
+        for event in (frame(0, 0.0), answer(0.0, text), answer(1.0, "[]"), frame(1, 2.0), summary()):
+            sink.write(event)
+        sink.close()
+        cues = (tmp_path / f"a{suffix}").read_text()
+        assert f"\n{words}\n" in cues
+        assert "\nnothing\n" in cues
+        assert "bbox" not in cues
+
+
+def test_an_overlay_shows_labels_in_place_of_boxes(tmp_path: Path) -> None:
+    sink = OverlaySink(str(tmp_path / "a.txt"))
+    sink.write(answer(0.0, '[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]'))
+    assert (tmp_path / "a.txt").read_text() == "cat"
+    sink.close()

@@ -11,31 +11,35 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
 
 from stream.config import OutputConfig
 from stream.errors import OutputError
-from stream.events import FrameMap
-from stream.media import AllocationOverlay, MapLayer
+from stream.events import Cut, Detection, Event, FrameMap
+from stream.media import AllocationOverlay, LabelledBox, MapLayer
 from stream.protocol.inspection import InspectedFrame, TileMap
 from stream.protocol.pictures import PictureEndpoints, ViewedFrame
 from stream.runtime.pictures import PictureThread
 from stream.scenes import load_scene
 from stream.sinks.drawing import (
+    FOUND,
     LEAST_WIDTH_PX,
     MEMORY_KEY,
     NEW,
     OUTLINE_OPACITY,
     OUTLINES,
     SUPERSEDED,
+    TRUTH,
     draw,
     draw_allocation,
+    draw_boxes,
     drawn_size,
     strip_height,
 )
 from stream.sinks.factory import open_sinks
-from stream.sinks.heatmap import CLOCK_HZ, HeatmapSink
+from stream.sinks.heatmap import CLOCK_HZ, DETECTIONS_DRAWN, HeatmapSink
 from stream.transport import Transport
-from tests.support.events import answer, frame, glance
+from tests.support.events import answer, detections, frame, glance
 from tests.support.network import until
 
 GREY = 128
@@ -417,3 +421,58 @@ def viewed(index: int) -> ViewedFrame:
     )  # fmt: skip
     shown = FrameMap(rows=3, cols=4, relevance=bytes(12), regions=b"")
     return ViewedFrame(index, 1, 0, 2, shown, {}, {}, inspected)
+
+
+FOUND_LINE = np.array(FOUND.line)
+
+
+def near(picture: npt.NDArray[np.uint8], colour: npt.NDArray[np.integer], tolerance: int = 60) -> npt.NDArray[np.bool_]:
+    """Pixels of about this colour, bool [H, W]; H.264 halves the resolution of colours."""
+    return (np.abs(picture.astype(int) - colour) < tolerance).all(axis=2)
+
+
+def test_boxes_of_an_answer_are_drawn_from_its_frame_until_the_next_answer(tmp_path: Path) -> None:
+    slots, path = Slots(), tmp_path / "a.mp4"
+    sink = HeatmapSink(str(path), lambda: slots)
+    box, size = Detection(label="<b>a cat</b>\x1b[31m", box=[32.0, 32.0, 96.0, 64.0]), (128, 96)
+    following: dict[int, list[Event]] = {
+        1: [answer(0.1, '[{"bbox_2d": [250, 333, 750, 666], "label": "a cat"}]'), detections(0.1, box, size=size)],
+        3: [answer(0.3, "nothing new")],
+        4: [
+            detections(0.4, Detection(label="", point=[64.0, 48.0]), size=size),
+            Cut(frame_index=5, pts_s=0.5, score=1.0),
+        ],
+    }
+    for index in range(6):
+        sink.write(frame(index, index / 10, slot=slots.put(overlay())))
+        for event in following.get(index, []):
+            sink.write(event)
+    sink.close()
+    with av.open(str(path)) as container:
+        frames = [one.to_ndarray(format="rgb24") for one in container.decode(video=0)]
+    scale = 640 / 128
+    edge = (slice(round(40 * scale), round(56 * scale)), slice(round(32 * scale) - 2, round(32 * scale) + 3))
+    drawn = [bool(near(one[edge], FOUND_LINE).any()) for one in frames]
+    assert drawn == [False, True, True, False, False, False]
+    middle = (slice(round(48 * scale) - 3, round(48 * scale) + 3), slice(round(64 * scale) - 3, round(64 * scale) + 3))
+    assert [bool(near(one[middle], FOUND_LINE).all()) for one in frames] == [False, False, False, False, True, False]
+
+
+def test_labels_stay_inside_the_picture_and_the_truth_has_another_colour_than_an_answer() -> None:
+    boxes = tuple(LabelledBox("a long label " * 3, x, y, x + 0.1, y + 0.1) for x in (0.0, 0.9) for y in (0.2, 0.9))
+    plain = draw_boxes(np.zeros((480, 640, 3), np.uint8), (), TRUTH)
+    found = draw_boxes(plain, boxes, FOUND)
+    assert near(found, np.array(TRUTH.line), 90).sum() == near(plain, np.array(TRUTH.line), 90).sum() > 50
+    assert near(found, FOUND_LINE).sum() > 1000
+
+
+def test_only_some_boxes_are_drawn(tmp_path: Path) -> None:
+    slots = Slots()
+    sink = HeatmapSink(str(tmp_path / "a.png"), lambda: slots)
+    far = [Detection(label="", box=[0.0, 0.0, 8.0, 8.0])] * DETECTIONS_DRAWN
+    sink.write(frame(0, 0.0, slot=slots.put(overlay())))
+    sink.write(detections(0.0, *far, Detection(label="", box=[64.0, 32.0, 96.0, 64.0]), size=(128, 96)))
+    sink.close()
+    picture = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
+    assert near(picture[30:45, :45], FOUND_LINE).any()
+    assert not near(picture[200:260, 300:500], FOUND_LINE).any()

@@ -21,7 +21,7 @@ from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
 from stream.monitor.health import RunMonitor
 from stream.sinks.metrics import TURN_BUCKETS_S, MetricsServer, RunMetrics, ServerMetrics, open_metrics
 from tests.support.clock import FakeClock
-from tests.support.events import answer, frame, look, shadow, summary
+from tests.support.events import answer, frame, look, match, shadow, summary
 from tests.support.network import fetched, free_port
 from tests.support.runs import WatchedRun
 
@@ -125,13 +125,16 @@ def test_metrics_count_what_happened(served: Served) -> None:
 
 
 def test_looks_are_counted_and_what_holds_is_reported(served: Served) -> None:
-    assert "watched_for" not in served.samples()
-    served.take(look(0.5, holds="no"), look(1.0, holds="yes"))
+    assert "watched_for{here}" not in served.samples()
+    served.take(look(0.5, holds="no"), look(1.0, holds="yes"), look(1.0, holds=None, watch="gone"))
+    served.take(match(1.0), match(2.0, 2))
     samples = served.samples()
-    assert (samples["look_seconds_count"], samples["look_seconds_sum"]) == (2, 0.12)
-    assert samples["watched_for"] == 1
+    assert (samples["look_seconds_count"], samples["look_seconds_sum"]) == (3, pytest.approx(0.18))
+    assert samples["watched_for{here}"] == 1
+    assert samples["matches_total{here}"] == 2
+    assert "watched_for{gone}" not in samples
     served.take(look(2.0, holds="no"))
-    assert served.samples()["watched_for"] == 0
+    assert served.samples()["watched_for{here}"] == 0
 
 
 def test_jitter_is_reported_of_a_source_with_a_schedule(served: Served) -> None:
@@ -224,13 +227,13 @@ def test_each_metric_names_its_camera(cameras: RunMetrics) -> None:
         "frames_total{yard}": 0,
         "ttft_seconds_count{door}": 1,
         "ttft_seconds_count{yard}": 0,
-        "watched_for{door}": 1,
+        "watched_for{door}{here}": 1,
         "dropped_total{yard}{capture.replaced}": 2,
         "healthy{door}": 1,
         "healthy{gone}": 0,
     }
     assert subset(samples, expected) == expected
-    assert "watched_for{yard}" not in samples
+    assert not any(name.startswith("watched_for{yard}") for name in samples)
     assert samples["resident_memory_bytes{answers}"] > 0
     cameras.sinks["door"].close()
     assert scraped(cameras)["frames_total{door}"] == 2, "figures stay at the end"

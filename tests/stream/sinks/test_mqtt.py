@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -13,17 +14,18 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from stream.config import AnswerConfig, Config, OutputConfig, StandingQueryConfig
+from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig
 from stream.errors import OutputError
-from stream.events import AskedPicture, Event, QueryChanged, Started
+from stream.events import AnswerInvalid, AskedPicture, ClipWritten, Event, QueryChanged, Started
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import PASSWORD, Broker
 from stream.mqtt.session import BrokerSession
 from stream.mqtt.topics import RunTopics
 from stream.sinks.factory import open_services
-from stream.sinks.mqtt import MqttSink
-from tests.support.events import answer, frame, look, summary
+from stream.sinks.mqtt import MqttSink, page_address
+from tests.support.events import answer, detections, frame, look, match, summary
 from tests.support.mosquitto import Mosquitto, broker, subscribed
 from tests.support.network import until
 from tests.support.runs import WatchedRun
@@ -45,13 +47,17 @@ def mosquitto(folder: Path) -> Iterator[Mosquitto]:
         yield made
 
 
+QUIET = WatchConfig(question="is it quiet?", name="quiet", mqtt=False)
+
+
 class FedSink:
     """A sink and its monitor, as a session feeds them."""
 
-    def __init__(self, url: str, *, query: str | None = None, **output: object) -> None:
+    def __init__(self, url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> None:
         config = Config(
             source="camera",
-            answer=AnswerConfig(query="What?", until=StandingQueryConfig(question=query, captions=True)),
+            answer=AnswerConfig(query="What?", captions=True, json_schema=schema),
+            watch=() if query is None else (WatchConfig(question=query, name="here"), QUIET),
             output=OutputConfig(mqtt=url, mqtt_name="door", **output),
         )
         self.monitor = RunMonitor(config)
@@ -66,8 +72,8 @@ class FedSink:
 
 
 @contextmanager
-def fed_sink(url: str, *, query: str | None = None, **output: object) -> Iterator[FedSink]:
-    fed = FedSink(url, query=query, **output)
+def fed_sink(url: str, *, query: str | None = None, schema: str | None = None, **output: object) -> Iterator[FedSink]:
+    fed = FedSink(url, query=query, schema=schema, **output)
     with closing(fed.sink):
         yield fed
 
@@ -78,7 +84,7 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             described = subscriber.next(CONFIG)
             assert described.payload in [json.dumps(json.loads(described.payload)).encode()]
             assert subscriber.next("arr_coc/door/availability").payload == b"online"
-            assert subscriber.next("arr_coc/door/until").payload == b"None"
+            assert subscriber.next("arr_coc/door/watch/here").payload == b"None"
             assert subscriber.next("arr_coc/door/question").payload == b"What?"
             assert subscriber.next("arr_coc/door/state").payload == b"loading"
             assert json.loads(subscriber.next("arr_coc/door/figures").payload)["answers"] == 0
@@ -90,8 +96,11 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
             assert (fields["type"], fields["text"], fields["query"]) == ("answer", "a cat", "What?")
             fed.feed(look(0.5))
-            assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["yes"] == 0.97
-            assert subscriber.next("arr_coc/door/until").payload == b"ON"
+            assert json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)["yes"] == 0.97
+            assert subscriber.next("arr_coc/door/watch/here").payload == b"ON"
+            fed.feed(look(0.5, watch="quiet"), match(0.5, watch="quiet"), match(0.5, 3))
+            fields = json.loads(subscriber.next("arr_coc/door/watch/here/match").payload)
+            assert (fields["event_type"], fields["match"], fields["watch"]) == ("match", 3, "here")
             fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"
             fed.feed(QueryChanged(query="Refused?", error="no"), summary())
@@ -100,6 +109,53 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
     with subscribed(mosquitto.port) as late:
         kept = {message.topic for message in (late.next(CONFIG), late.next("arr_coc/door/availability"))}
         assert kept == {CONFIG, "arr_coc/door/availability"}
+
+
+def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitto) -> None:
+    invalid = AnswerInvalid(**structs.asdict(answer(0.0, "")), reason="it is empty")
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", schema='{"people": "integer"}') as fed,
+    ):
+        assert "field_people" in json.loads(subscriber.next(CONFIG).payload)["components"]
+        fed.feed(STARTED, invalid, structs.replace(answer(0.0, "people: 2"), fields={"people": 2}))
+        fields = json.loads(subscriber.next("arr_coc/door/answer").payload)
+        assert (fields["text"], fields["fields"]) == ("people: 2", {"people": 2})
+
+
+def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 of the match")
+    url, output = f"mqtt://127.0.0.1:{mosquitto.port}", {"clips": str(tmp_path), "web": "192.0.2.7:8090"}
+    first = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
+    whole = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
+    with subscribed(mosquitto.port) as subscriber, fed_sink(url, query="is it here?", **output) as fed:
+        fed.feed(STARTED, frame(0, 0.0), look(5.0))
+        assert "clip" not in json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        fed.feed(first)
+        assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["video"] is None
+        assert json.loads(subscriber.next("arr_coc/door/until/details").payload)["clip"]["picture"] == "a.jpg"
+        assert subscriber.next("arr_coc/door/match/picture").payload == b"\xff\xd8 of the match"
+        fed.feed(whole)
+        fields = json.loads(subscriber.next("arr_coc/door/match/clip").payload)
+        assert fields["video_url"] == "http://192.0.2.7:8090/clips/a%20b.mp4"
+        assert (fields["picture_url"], fields["start_s"]) == ("http://192.0.2.7:8090/clips/a.jpg", 2.0)
+        details = json.loads(subscriber.next("arr_coc/door/until/details").payload)
+        assert (details["yes"], details["clip"]["video"]) == (0.97, "a b.mp4")
+        fed.feed(structs.replace(first, picture="gone.jpg"))
+        assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["picture"] == "gone.jpg"
+
+
+@pytest.mark.parametrize(
+    ("web", "address"),
+    [
+        ({}, None),
+        ({"web": "8090"}, "http://127.0.0.1:8090"),
+        ({"web": "[::1]:8090", "web_cert": "a.pem"}, "https://[::1]:8090"),
+        ({"web": "0.0.0.0:8090"}, f"http://{os.uname().nodename}:8090"),
+    ],
+)
+def test_links_lead_to_the_page(web: dict[str, str], address: str | None) -> None:
+    assert page_address(OutputConfig(**web)) == address
 
 
 @pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])
@@ -127,7 +183,7 @@ def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Pat
             assert len(fed.sink.link.outbox) <= 8
             mosquitto.start()
             with subscribed(mosquitto.port) as subscriber:
-                for topic, payload in (("availability", b"online"), ("until", b"ON"), ("state", b"running")):
+                for topic, payload in (("availability", b"online"), ("watch/here", b"ON"), ("state", b"running")):
                     message = subscriber.next(f"arr_coc/door/{topic}")
                     assert message.payload == payload
                 fed.feed(answer(2.0, f"after {number}"))
@@ -285,3 +341,17 @@ class TestQuestions:
                 fed.feed(answer(0.0, "a cat"))
                 subscriber.next("arr_coc/door/answer")
             assert fed.run.questions == []
+
+
+def test_boxes_are_one_json_object(mosquitto: Mosquitto) -> None:
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}") as fed,
+    ):
+        fed.feed(STARTED, frame(0, 0.0), detections(0.0))
+        fields = json.loads(subscriber.next("arr_coc/door/detections").payload)
+        assert (fields["type"], fields["width_px"], fields["height_px"]) == ("detections", 190, 120)
+        assert fields["objects"] == [
+            {"label": "cat", "box": [19.0, 12.0, 95.0, 60.0], "score": 0.5},
+            {"label": "dog", "point": [38.0, 90.0]},
+        ]

@@ -28,6 +28,7 @@ from stream.events import (
     SegmentWritten,
     Skipped,
     Started,
+    VideoFragment,
 )
 from stream.monitor.health import RunMonitor
 from stream.monitor.schema import TOPICS, StatsMessage, StatusMessage, event_message
@@ -84,7 +85,7 @@ def output() -> Iterator[Output]:
 def test_every_event_is_published_or_reported_otherwise() -> None:
     assert {type(event) for event in EVENTS} == set(typing.get_args(AnyEvent))
     unpublished = {type(event) for event in EVENTS if event_message(event) is None}
-    assert unpublished == {Started, Skipped, Explanation, AskedPicture, SegmentWritten}
+    assert unpublished == {Started, Skipped, Explanation, AskedPicture, SegmentWritten, VideoFragment}
 
 
 def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> None:
@@ -98,7 +99,8 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
     topics = [one["topic"] for one in received if one["topic"] not in ("stats", "status")]
     assert topics == [
         *("cut", "discontinuity", "notice", "outage", "restarted", "asked", "text", "glance", "answer", "unchanged"),
-        *("cancelled", "look", "turned", "shadow", "frame", "frame", "summary"),
+        *("detections", "invalid", "cancelled", "look", "turned", "match", "shadow"),
+        *("side_text", "side_answer", "side_refused", "clip", "frame", "frame", "summary"),
     ]
     states = [one["state"] for one in received if one["topic"] == "status"]
     assert "outage" in states

@@ -14,12 +14,14 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from stream.config import Config, OutputConfig
 from stream.errors import ConfigError
+from stream.events import ClipWritten
 from stream.sinks.factory import open_services
 from stream.sinks.webhook import SECRET, Webhook, WebhookSink
-from tests.support.events import answer, frame, look, summary, turned
+from tests.support.events import answer, frame, look, match, summary, turned
 from tests.support.http_server import DrippingServer, LoopbackServer, QuietHandler
 from tests.support.network import LIMIT_S, free_port, until
 
@@ -65,7 +67,7 @@ def server() -> Iterator[Server]:
 def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
     _, sinks = open_services(Config(output=OutputConfig(webhook=server.url)))
     kinds = []
-    for event in (frame(0, 0.0), look(0.0), answer(0.5, "a cat"), turned(1.0), summary()):
+    for event in (frame(0, 0.0), look(0.0), answer(0.5, "a cat"), match(1.0), summary()):
         for sink in sinks:
             sink.write(event)
         if not isinstance(event, (type(frame(0, 0.0)), type(look(0.0)))):
@@ -75,7 +77,22 @@ def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
             assert "webhook-signature" not in headers
     for sink in sinks:
         sink.close()
-    assert kinds == ["answer", "turned", "summary"]
+    assert kinds == ["answer", "match", "summary"]
+
+
+def test_matches_and_the_names_of_their_files_are_posted(server: Server) -> None:
+    server.go.clear()
+    first = ClipWritten(match=1, watch="door", picture="a.jpg", video=None, start_s=0, end_s=0)
+    events = [match(1.0, watch="door"), first, match(1.0, watch="yard"), structs.replace(first, video="a.mp4")]
+    with closing(WebhookSink(server.url)) as sink:
+        sink.write(answer(0.5, "a cat"))
+        server.next()
+        for event in events:
+            sink.write(event)
+        server.go.set()
+        posted = [server.next()[1] for _ in range(3)]
+    assert [(one["type"], one["watch"]) for one in posted] == [("match", "door"), ("match", "yard"), ("clip", "door")]
+    assert (posted[-1]["video"], sink.dropped) == ("a.mp4", 1)
 
 
 def test_a_message_is_signed_with_the_secret(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +118,7 @@ def test_a_server_that_fails_is_asked_three_times(server: Server, capsys: pytest
             server.statuses.put(status)
         sink.write(answer(1.0, "lost"))
         until(lambda: server.count == 6 and server.statuses.empty())
-        sink.write(turned(1.0))
+        sink.write(match(1.0))
         until(lambda: server.count == 7)
     lost, back = capsys.readouterr().err.splitlines()
     port = server.port
@@ -117,8 +134,8 @@ def test_a_refusal_is_reported_and_not_tried_again(
     with closing(WebhookSink(server.url, retry_s=0.001)) as sink:
         sink.write(answer(0.5, "a cat"))
         server.next()
-        sink.write(turned(0.5))
-        assert server.next()[1]["type"] == "turned"
+        sink.write(match(0.5))
+        assert server.next()[1]["type"] == "match"
     assert f"takes nothing: status {status}" in capsys.readouterr().err
     assert server.count == 2
 
@@ -130,11 +147,25 @@ def test_while_a_server_stalls_only_the_newest_of_a_kind_waits(server: Server) -
         assert server.next()[1]["text"] == "held"
         for number in range(1000):
             sink.write(answer(1.0, f"answer {number}"))
-        sink.write(turned(1.0))
+        sink.write(match(1.0))
         assert sink.dropped == 999
         server.go.set()
         assert server.next()[1]["text"] == "answer 999"
-        assert server.next()[1]["type"] == "turned"
+        assert server.next()[1]["type"] == "match"
+
+
+def test_of_each_watch_the_newest_match_waits_and_silent_ones_are_not_posted(server: Server) -> None:
+    server.go.clear()
+    with closing(WebhookSink(server.url, silent=["quiet"], reply_limit_s=LIMIT_S)) as sink:
+        sink.write(answer(0.0, "held"))
+        assert server.next()[1]["text"] == "held"
+        for number, watch in enumerate(("door", "gate", "quiet", "door")):
+            sink.write(match(1.0, number, watch=watch))
+        sink.write(turned(1.0))
+        assert sink.dropped == 1
+        server.go.set()
+        posted = [server.next()[1] for _ in range(2)]
+    assert sorted((one["watch"], one["match"]) for one in posted) == [("door", 3), ("gate", 1)]
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +189,7 @@ def test_a_server_that_stalls_too_long_is_given_up(server: Server, capsys: pytes
 def test_a_missing_server_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(WebhookSink(f"http://127.0.0.1:{free_port()}", retry_s=0.001)) as sink:
         sink.write(answer(0.0, "a cat"))
-        sink.write(turned(0.0))
+        sink.write(match(0.0))
         printed: list[str] = []
         until(lambda: printed.append(capsys.readouterr().err) or "".join(printed))
     printed.append(capsys.readouterr().err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 from collections.abc import Iterator
 from fractions import Fraction
@@ -23,6 +24,7 @@ from stream.sources.encoding import QUEUE_FRAMES, FrameEncoder, picture_of
 from stream.sources.factory import open_source
 from stream.sources.fragments import codec_of
 from stream.sources.segments import SegmentRecorder
+from tests.support.fragments import packets_of, segments_of, video_file
 from tests.support.full_disk import room_for
 from tests.support.senders import Reading, opened
 from tests.support.video import make_video, moving_square
@@ -287,3 +289,47 @@ def test_a_full_disk_is_reported_once_and_leaves_no_part(reordered: Path, tmp_pa
         segments = recorded(str(reordered), tmp_path)
     assert [segment.error for segment in segments] == ["File too large"]
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]
+
+
+def test_fragments_in_memory_are_short_and_make_up_the_whole_video(reordered: Path) -> None:
+    segments = list(segments_of(str(reordered)))
+    assert [round(segment.start_ns / NS_PER_S) for segment in segments] == [0, 1, 2, 3]
+    assert all(segment.key for segment in segments)
+    data = segments[0].init + b"".join(segment.data for segment in segments)
+    assert len(packets_of(data)) == 100
+    assert {segment.file for segment in segments} == {""}
+
+
+def test_a_video_with_few_key_frames_has_fragments_between_them(tmp_path: Path) -> None:
+    segments = list(segments_of(str(video_file(tmp_path / "a.mp4", 6))))
+    assert [segment.key for segment in segments] == [True, False] * 3
+    assert max(segment.duration_ns for segment in segments) < 1.1 * NS_PER_S
+    for before, after in itertools.pairwise(segments):
+        assert after.track_ns == before.track_ns + before.duration_ns
+
+
+def test_files_and_fragments_come_from_one_recorder(tmp_path: Path) -> None:
+    video = video_file(tmp_path / "a.mp4", 6)
+    made = list(segments_of(str(video), tmp_path))
+    files, fragments = ([one for one in made if bool(one.file) is wanted] for wanted in (True, False))
+    assert [round(one.start_ns / NS_PER_S) for one in files] == [0, 2, 4]
+    assert len(fragments) == 6
+    data = (tmp_path / files[0].header).read_bytes()
+    data += b"".join((tmp_path / one.file).read_bytes() for one in files)
+    assert packets_of(data) == packets_of(fragments[0].init + b"".join(one.data for one in fragments))
+
+
+def test_fragments_go_on_if_files_cannot_be_written(tmp_path: Path) -> None:
+    video = video_file(tmp_path / "a.mp4", 6)
+    folder = tmp_path / "gone"
+    made = list(segments_of(str(video), folder))
+    assert [one.error for one in made if one.error] == ["No such file or directory"]
+    assert len([one for one in made if one.data]) == 6
+
+
+def test_nothing_is_copied_if_that_is_forbidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    video = video_file(tmp_path / "a.mp4", 4)
+    made = list(segments_of(str(video), copies=False))
+    packets = packets_of(made[0].init + b"".join(one.data for one in made))
+    assert len(packets) == 100
+    assert not set(packets) & set(packets_of(video))

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Page
 
-from stream.events import Cut, Outage
+from stream.config import WatchConfig
+from stream.events import ClipWritten, Cut, Outage
 from tests.stream.web.test_compare import ComparePage
+from tests.stream.web.test_past import some
 from tests.stream.web.test_sources import ChosenPage
-from tests.support.events import answer, look
+from tests.support.events import answer, detections, look, match
+from tests.support.past import written
 from tests.support.web import ServedPage, Visit, served, shown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +47,7 @@ def violations(page: Page, axe: str) -> list[dict[str, Any]]:
 def live(run: ServedPage, page: Page) -> None:
     page.goto(run.url + "?layers=thdm")
     shown(page)
-    for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), Outage(1, 1.0, "unplugged"), look(2.0)):
+    for event in (answer(1.0, "a cat"), Cut(1, 1.0, 0.9), detections(1.0), Outage(1, 1.0, "unplugged"), look(2.0)):
         run.emit(event)
     page.locator("#lines", has_text="unplugged").wait_for()
     page.locator("#stage").focus()
@@ -52,6 +57,16 @@ def live(run: ServedPage, page: Page) -> None:
 def table(run: ServedPage, page: Page) -> None:
     live(run, page)
     page.locator("#as-table").click()
+
+
+def zones(run: ServedPage, page: Page) -> None:
+    live(run, page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("z")
+    for key in ("Enter", "Shift+ArrowRight", "Enter", "Shift+ArrowDown", "Enter", "c"):
+        page.keyboard.press(key)
+    page.get_by_label("Name").fill("porch")
+    page.locator("#zone-toml").wait_for()
 
 
 def microscope(run: ServedPage, page: Page) -> None:
@@ -77,15 +92,63 @@ def compare(run: ServedPage, page: Page) -> None:
     page.locator(".verdict.wrong").nth(1).wait_for()
 
 
-KINDS: dict[Callable[[ServedPage, Page], None], type[ServedPage]] = {sources: ChosenPage, compare: ComparePage}
+class RememberedPage(ServedPage):
+    """The page of a run that remembers, with a few moments of every kind."""
+
+    def __init__(self) -> None:
+        self.folder = TemporaryDirectory()
+        begin_ms = time.time_ns() // 1_000_000 - 600_000
+        super().__init__(remember=written(Path(self.folder.name) / "past.sqlite", some(begin_ms)))
+
+    def close(self) -> None:
+        super().close()
+        self.folder.cleanup()
+
+
+def past(run: ServedPage, page: Page) -> None:
+    page.goto(run.url)
+    shown(page)
+    page.locator("#past").scroll_into_view_if_needed()
+    page.locator(".moments li").first.wait_for()
+
+
+def matches(run: ServedPage, page: Page) -> None:
+    page.goto(run.url)
+    shown(page)
+    run.emit(match(5.0))
+    run.emit(match(6.0, 2))
+    run.emit(ClipWritten(match=1, watch="until", picture=None, video="a.mp4", start_s=2.0, end_s=8.0))
+    page.locator("#clip-list li").nth(1).wait_for()
+
+
+def player(run: ServedPage, page: Page) -> None:
+    matches(run, page)
+    page.evaluate("() => live.clips.show({ match: 3, watch: 'until', video: 'b.mp4', start_s: 1, end_s: 2 })")
+    page.locator("#clip-player[open]").wait_for()
+
+
+def watched() -> ServedPage:
+    """A page of a run with more watches than are shown at once."""
+    questions = ("here", *(f"place {number}" for number in range(9)))
+    return ServedPage(
+        watches=tuple(WatchConfig(question=f"is it {one}?", name=one.replace(" ", "_")) for one in questions)
+    )
+
+
+KINDS: dict[Callable[[ServedPage, Page], None], Callable[[], ServedPage]] = {
+    live: watched,
+    sources: ChosenPage,
+    compare: ComparePage,
+    past: RememberedPage,
+}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("open_page", [live, table, microscope, sources, compare])
+@pytest.mark.parametrize("open_page", [live, table, zones, matches, player, microscope, sources, compare, past])
 def test_axe_finds_nothing_amiss(
     axe: str, visit: Visit, open_page: Callable[[ServedPage, Page], None], width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    visit.allowed = "WebSocket"
+    visit.allowed = "WebSocket|404"
     visit.page.set_viewport_size({"width": width, "height": 800})
     visit.page.emulate_media(color_scheme=scheme)
     with closing(KINDS.get(open_page, ServedPage)()) as run:

@@ -11,9 +11,10 @@ import pytest
 from msgspec import structs
 from playwright.sync_api import Page
 
-from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage, Restarted
+from stream.config import WatchConfig
+from stream.events import AnswerDeltaEvent, Cut, Detection, Explanation, Outage, Restarted
 from stream.web import application
-from tests.support.events import answer, frame, look, summary
+from tests.support.events import answer, detections, frame, look, match, summary, turned
 from tests.support.network import free_port, until
 from tests.support.tls import make_certificate
 from tests.support.web import ServedPage, Visit, has, on_phone, pixel, served, shown, text, viewing
@@ -122,8 +123,27 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     run.emit(Restarted(process="frames", cause="killed by SIGKILL", count=1))
     has(visit.page, "#lines", "killed by SIGKILL")
     assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
-    run.emit(look(63.0))
-    has(visit.page, "#standing", r"is it here. yes[\s\S]*97 % yes")
+
+
+WATCHES = tuple(WatchConfig(question=f"is it {name}?", name=name) for name in ("here", "gone"))
+
+
+def test_watches_are_listed_with_what_holds(visit: Visit) -> None:
+    visit.allowed = "WebSocket"
+    with served(watches=WATCHES) as run:
+        run.emit(look(61.0, holds="no", watch="gone"))
+        visit.see(run.url)
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. not known yet")
+        has(visit.page, "#watches li:nth-child(2)", r"is it gone. no[\s\S]*97 % yes")
+        run.emit(look(63.0))
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes at 1:03\.0")
+        run.emit(turned(63.0))
+        run.emit(match(63.0, 4))
+        has(visit.page, "#lines li:first-child", "match 4: here")
+        has(visit.page, "#lines li:nth-child(2)", "now yes")
+    with served() as run:
+        visit.see(run.url)
+        assert visit.page.locator("#watches").is_hidden()
 
 
 def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:
@@ -458,3 +478,65 @@ def test_on_one_host_a_picture_s_age_is_that_by_the_host_s_clock(run: ServedPage
     shown(visit.page)
     assert visit.page.evaluate("() => live.stage.clock.differenceMs") == 0
     assert visit.page.evaluate("() => live.stage.lastAgeMs") >= -1  # a browser's clock has whole milliseconds
+
+
+def orange(page: Page, x: float, y: float) -> bool:
+    """Whether the layers have the colour of a box within two pixels of a place, in shares of the picture."""
+    found: bool = page.evaluate(
+        """([x, y]) => {
+            const on = document.getElementById("layers");
+            const at = [Math.round(x * on.width) - 2, Math.round(y * on.height) - 2];
+            const data = on.getContext("2d").getImageData(...at, 5, 5).data;
+            const near = (n) => data[4 * n] > 220 && Math.abs(data[4 * n + 1] - 158) < 40 && data[4 * n + 2] < 110;
+            return [...Array(25).keys()].some(near);
+        }""",
+        [x, y],
+    )
+    return found
+
+
+def test_boxes_lie_over_the_picture_until_the_next_answer(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    assert visit.page.locator("#layer-b").is_hidden()
+    label = "<img src=x onerror=alert(1)>"
+    objects = [Detection(label=label, box=[256.0, 64.0, 768.0, 384.0]), Detection(label="", point=[896.0, 448.0])]
+    for again in (False, True):
+        if again:
+            run.emit(answer(1.0, "a cat"))
+            visit.page.wait_for_function("() => !window.live.stage.detections")
+            assert not orange(visit.page, 0.75, 0.5)
+        run.emit(detections(1.0, *objects, size=(1024, 512)))
+        visit.page.wait_for_function("() => window.live.stage.detections")
+        assert orange(visit.page, 0.75, 0.5)
+        assert orange(visit.page, 0.875, 0.875)
+        assert not orange(visit.page, 0.5, 0.5)
+    has(visit.page, "#lines", re.escape(f"located: {label}, object"))
+    visit.page.keyboard.press("b")
+    assert visit.page.locator("#layer-b").get_attribute("aria-pressed") == "false"
+    assert not orange(visit.page, 0.75, 0.5)
+    assert "boxes=0" in visit.page.url
+    visit.page.locator("#layer-b").click()
+    assert orange(visit.page, 0.75, 0.5)
+    run.emit(Cut(frame_index=8, pts_s=2.0, score=0.9))
+    visit.page.wait_for_function("() => !window.live.stage.detections")
+
+
+def test_a_new_viewer_sees_the_boxes_of_the_newest_answer_alone(run: ServedPage, visit: Visit) -> None:
+    run.emit(detections(1.0, size=(1024, 512)))
+    visit.see(run.url)
+    visit.page.wait_for_function("() => window.live.stage.detections?.objects.length === 2")
+    run.emit(answer(2.0, "nothing"))
+    visit.page.wait_for_function("() => !window.live.stage.detections")
+    visit.page.reload()
+    has(visit.page, "#lines", "nothing")
+    assert visit.page.evaluate("() => window.live.stage.detections") is None
+
+
+def test_labels_can_be_read_in_a_mirrored_picture(run: ServedPage, visit: Visit) -> None:
+    """The label of a box at the left stands at the right of a mirrored screen: its ground is there, whole."""
+    visit.see(run.url)
+    visit.page.evaluate("() => live.stage.setMirrored(true)")
+    run.emit(detections(1.0, Detection(label="cat", box=[102.0, 256.0, 512.0, 410.0]), size=(1024, 512)))
+    visit.page.wait_for_function("() => window.live.stage.detections")
+    assert pixel(visit.page, "layers", 0.49, 0.48)[3] > 200
+    assert pixel(visit.page, "layers", 0.11, 0.48)[3] < 200

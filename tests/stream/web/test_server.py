@@ -210,11 +210,11 @@ def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPat
 def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SEND_LIMIT_S", 0.01)
     monkeypatch.setattr(connection, "CLOSE_LIMIT_S", 0.01)
-    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
     monkeypatch.setattr("stream.web.server.SILENT_CHECK_S", 0.01)
     with served() as page, ExitStack() as stack:
         open_deaf(page, stack)
         until(lambda: page.hub.viewers == 1)
+        monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
         while page.hub.viewers:
             page.emit(answer(0.0, "x" * 5000))
         until(lambda: not page.server._server.server_state.connections)

@@ -64,6 +64,25 @@ def detections(event: dict[str, Any], head: Any, types: Any, scale: float = 1.0)
     return types.Detection2DArray(header=head, detections=found)
 
 
+def located(event: dict[str, Any], head: Any, types: Any) -> Any:
+    """Return the vision_msgs/Detection2DArray of a `detections` event: a label is a class, a point has no size."""
+    found = []
+    for thing in event["objects"]:
+        left, top, right, bottom = thing.get("box") or 2 * thing["point"]
+        middle = types.Point2D(x=(left + right) / 2, y=(top + bottom) / 2)
+        guess = types.ObjectHypothesis(class_id=thing["label"], score=thing.get("score", 1.0))
+        found.append(
+            types.Detection2D(
+                header=head,
+                results=[types.ObjectHypothesisWithPose(hypothesis=guess)],
+                bbox=types.BoundingBox2D(
+                    center=types.Pose2D(position=middle, theta=0.0), size_x=right - left, size_y=bottom - top
+                ),
+            )
+        )
+    return types.Detection2DArray(header=head, detections=found)
+
+
 def relevance(event: dict[str, Any], head: Any, types: Any) -> Any:
     """Return the sensor_msgs/Image of a `frame` event: mono8, one pixel a tile, 255 is 1."""
     return types.Image(

@@ -42,23 +42,28 @@ TYPES = SimpleNamespace(
 
 REPLY_MS = 1000
 
+FRAMES_KEPT = 1000
+"""Frames whose capture times are kept: half a minute, in which an answer about one of them comes."""
+
 
 class ArrCocNode(Node):
-    """Publishes /answer, /regions and /relevance, and takes /question."""
+    """Publishes /answer, /detections, /regions and /relevance, and takes /question."""
 
     def __init__(self) -> None:
         super().__init__("arr_coc_stream")
         self.frame_id = self.declare_parameter("frame_id", "camera").value
         self.control = self.declare_parameter("control", "tcp://127.0.0.1:5557").value
         self.answers = self.create_publisher(String, "answer", 5)
+        self.detections = self.create_publisher(Detection2DArray, "detections", 5)
         self.regions = self.create_publisher(Detection2DArray, "regions", 5)
         self.relevance = self.create_publisher(Image, "relevance", 5)
         self.create_subscription(String, "question", self.ask, 5)
         self.status: dict[str, Any] | None = None
+        self.captured: dict[int, dict[str, Any]] = {}
         self.context = zmq.Context()
         self.events = self.context.socket(zmq.SUB)
         self.events.rcvhwm = 8  # newer messages are worth more than old ones
-        for topic in ("answer", "frame", "status"):
+        for topic in ("answer", "detections", "frame", "status"):
             self.events.subscribe(topic)
         self.events.connect(self.declare_parameter("events", "tcp://127.0.0.1:5556").value)
         self.create_timer(0.005, self.receive)
@@ -72,10 +77,21 @@ class ArrCocNode(Node):
                 self.answers.publish(String(data=event["text"]))
             elif topic == b"status":
                 self.status = event
-            elif topic == b"frame" and event["relevance"] is not None:
-                head = messages.header(event, self.frame_id, TYPES)
-                self.regions.publish(messages.detections(event, head, TYPES, messages.scale(self.status)))
-                self.relevance.publish(messages.relevance(event, head, TYPES))
+            elif topic == b"detections" and event["frame_index"] in self.captured:
+                head = messages.header(self.captured[event["frame_index"]], self.frame_id, TYPES)
+                self.detections.publish(messages.located(event, head, TYPES))
+            elif topic == b"frame":
+                self.publish_frame(event)
+
+    def publish_frame(self, event: dict[str, Any]) -> None:
+        """Publish the map of a frame, if it has one, and keep its time for an answer about it."""
+        self.captured[event["frame_index"]] = {"capture_unix_ns": event["capture_unix_ns"]}
+        while len(self.captured) > FRAMES_KEPT:
+            del self.captured[next(iter(self.captured))]
+        if event["relevance"] is not None:
+            head = messages.header(event, self.frame_id, TYPES)
+            self.regions.publish(messages.detections(event, head, TYPES, messages.scale(self.status)))
+            self.relevance.publish(messages.relevance(event, head, TYPES))
 
     def ask(self, question: String) -> None:
         """Let the run answer another question from now on."""

@@ -291,7 +291,11 @@ def test_a_write_outside_the_texture_is_caught(cuda_on_cpu: CpuMachine) -> None:
     store.update(FramePlanes("rgb", (frame,)), stamp(0))
     tile, place = np.zeros((1, 32, 32, 3), np.uint8), np.array([[2, 0]], np.int32)
     launch = cuda_on_cpu.device.kernels.launch
-    with cuda_on_cpu.device.current(), pytest.raises(DeviceLost, match="CUDA_ERROR_LAUNCH_FAILED"):
-        launch("upload_tiles", (1, 1), 0, tile.ctypes.data, place.ctypes.data, *store._texture.surfaces)
+    with (
+        cuda_on_cpu.device.current(),
+        store._texture.mapped() as texture,
+        pytest.raises(DeviceLost, match="LAUNCH_FAILED"),
+    ):
+        launch("upload_tiles", (1, 1), 0, tile.ctypes.data, place.ctypes.data, *texture.surfaces)
     cuda_on_cpu.recover()
     store.close()

@@ -278,7 +278,43 @@ def test_each_client_has_its_own_frames_until_it_leaves(server: FakeApiServer) -
 
 def test_a_model_behind_an_api_has_no_feedback(server: FakeApiServer) -> None:
     model = loaded(server)
-    assert model.model.check_standing_query("is it?") == ()
+    assert model.model.check_watch("is it?") == ()
     assert not model.model.embed_query("what?").tokens.any()
     with pytest.raises(ModelError, match="cannot glance"):
         model.model.glance(b"", None, "what?")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "api", "extent"),
+    [
+        ("Qwen/Qwen3-VL-2B-Instruct", {}, (1000, 1000)),
+        ("a-name-of-my-own", {}, (1000, 1000)),
+        ("qwen2.5vl:7b", {}, (308, 196)),  # 320x192 as its processor resizes it
+        ("a-name-of-my-own", {"coordinates": "pixels"}, (308, 196)),
+        ("qwen2.5vl:7b", {"coordinates": "thousandths"}, (1000, 1000)),
+        ("Qwen/Qwen3-VL-2B-Instruct", {"picture": "composite"}, None),
+        ("Qwen/Qwen3-VL-2B-Instruct", {"picture": "parts"}, None),
+    ],
+)
+def test_places_in_answers_belong_to_the_picture_that_was_sent(
+    server: FakeApiServer, name: str, api: dict[str, Any], extent: tuple[int, int] | None
+) -> None:
+    model = loaded(server, api, model=name)
+    shown = packet()
+    relevance = np.zeros_like(shown.relevance)
+    relevance[2:5, 2:5] = 1
+    model.answer(replace(shown, relevance=relevance))
+    assert model.stats is not None
+    assert model.stats.extent == extent
+
+
+def test_a_picture_that_is_too_narrow_to_resize_has_places_in_its_own_pixels(server: FakeApiServer) -> None:
+    grid = TileGrid.of(1, 6400)
+    image = np.zeros((32, 6400, 3), np.uint8)
+    narrow = FramePacket(
+        FrameStamp(0, 0, 0), grid, np.zeros((999, 3), np.int32), np.ones(grid.shape, np.float32), image
+    )
+    model = loaded(server, model="qwen2.5vl:7b")
+    model.answer(narrow)
+    assert model.stats is not None
+    assert model.stats.extent == (6400, 1)

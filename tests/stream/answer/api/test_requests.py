@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError
 from stream.answer.api.model import ApiAnswerModel
 from stream.answer.model import CONFIGURED, ClientQuestion, load_answer_model
@@ -33,7 +34,7 @@ def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerMod
 
 
 def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: bool = False) -> ClientQuestion:
-    return ClientQuestion(client, packet(index), query, yes_no=yes_no)
+    return ClientQuestion(client, packet(index), query, checks=(query,) if yes_no else ())
 
 
 def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
@@ -89,9 +90,9 @@ def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> Non
     look, describe = question(b"one", "is it red?", yes_no=True), question(b"two")
     texts = asked(loaded(server), look, describe)
     assert texts == {b"one": "", b"two": "a red circle"}
-    assert look.score is not None
-    assert look.score == pytest.approx((0.948, 0.955), abs=0.001)
-    assert describe.score is None
+    (score,) = look.scores
+    assert score == pytest.approx((0.948, 0.955), abs=0.001)
+    assert describe.scores == ()
     assert {body["max_tokens"] for body in server.bodies} == {3, 64}
 
 
@@ -149,6 +150,53 @@ def test_a_packet_that_cannot_be_shown_is_the_error_of_its_client(
     assert isinstance(bad.error, ModelError)
 
 
+STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
+
+
+def structured(schema: AnswerSchema = STREET, **fields: Any) -> ClientQuestion:
+    return ClientQuestion(b"one", packet(0), "what?", schema=schema, **fields)
+
+
+def test_a_schema_is_sent_as_the_response_format_and_in_words(server: FakeApiServer) -> None:
+    model = loaded(server)
+    model.check_schema(STREET)
+    asked(model, structured())
+    asked(model, structured(AnswerSchema.of_choices(["open", "closed"])))
+    first, second = (body["response_format"] for body in server.bodies)
+    assert first == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": STREET.object_schema},
+    }
+    assert second["json_schema"]["schema"]["properties"] == {"answer": {"type": "string", "enum": ["open", "closed"]}}
+    texts = [last_text(body) for body in server.bodies]
+    assert texts[0].endswith('what?\nAnswer as JSON: {"people": integer, "weather": "sun" or "rain"}')
+    assert texts[1].endswith("what?\nAnswer with one of: open, closed.")
+
+
+def test_checks_have_no_schema(server: FakeApiServer) -> None:
+    model = loaded(server)
+    asked(model, question(b"one", yes_no=True))
+    asked(model, structured(previous=PreviousAnswer("what?", '{"people": 1}', 0.5)))
+    assert all("response_format" not in body for body in server.bodies)
+
+
+def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_reported_once(server: FakeApiServer) -> None:
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        (fake.refuse(400, "response_format is unknown") if "response_format" in body else fake.speak)(handler, body)
+
+    server.behaviour = behave
+    model = loaded(server)
+    notices = []
+    for _ in range(2):
+        one = structured()
+        assert asked(model, one) == {b"one": "a red circle"}
+        assert one.stats is not None
+        notices.append(one.stats.notice)
+    assert ["response_format" in body for body in server.bodies] == [True, False, False]
+    assert "the server refuses the schema" in notices[0]
+    assert notices[1] == ""
+
+
 def compared(same_above: float, **fields: Any) -> ClientQuestion:
     previous = PreviousAnswer("what?", "a blue square", same_above)
     return ClientQuestion(b"one", packet(0), "what?", previous=previous, **fields)
@@ -163,7 +211,7 @@ def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServ
     assert asked(loaded(server), one) == {b"one": "a blue square"}
     assert one.stats is not None
     assert one.stats.same == pytest.approx(0.905, abs=0.001)
-    assert (one.stats.text_tokens, one.score) == (0, None)
+    assert (one.stats.text_tokens, one.scores) == (0, ())
     (body,) = server.bodies
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 

@@ -37,7 +37,7 @@ from stream.sinks.output_file import OutputFile
 from stream.sinks.rerun.file import RerunFileSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support import rerun as support
-from tests.support.events import answer, frame, look, summary, turned
+from tests.support.events import answer, detections, frame, look, summary, turned
 from tests.support.network import LIMIT_S
 from tests.support.video import make_video, moving_square
 
@@ -233,3 +233,22 @@ def test_a_run_that_is_killed_leaves_all_of_its_answers(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=LIMIT_S, env=ENVIRONMENT)
     assert done.returncode == -signal.SIGKILL
     assert [row["text"][0] for row in support.rows_of(path)["/text"]] == ["answer 0", "answer 1", "answer 2"]
+
+
+def test_boxes_are_shown_over_the_picture_until_the_next_answer(tmp_path: Path) -> None:
+    events = [
+        STARTED,
+        detections(0.0, size=(180, 128)),
+        picture(5, 0.25, level=1),
+        answer(0.25, "[]", frame_index=5),
+        detections(0.25, frame_index=5, size=(180, 128)),
+        answer(1.0, "no boxes", frame_index=9),
+        answer(2.0, "none", frame_index=10),
+    ]
+    rows = written(tmp_path / "a.rrd", *events)
+    boxes, cleared = rows["/frame/boxes"]
+    assert boxes["labels"] == ["cat 0.50"]
+    assert (boxes["frame"], boxes["centers"][0], boxes["half_sizes"][0]) == (5, [28.5, 18.0], [19.0, 12.0])
+    points, _ = rows["/frame/points"]
+    assert (points["positions"], points["labels"]) == ([[19.0, 45.0]], ["dog"])
+    assert cleared["frame"] == 9

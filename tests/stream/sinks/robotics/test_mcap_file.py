@@ -14,12 +14,22 @@ from mcap.reader import make_reader
 
 from stream.config import OutputConfig
 from stream.errors import OutputError, OutputFailed
-from stream.events import AnswerDeltaEvent, Event, Explanation, Notice, Outage, QueryChanged, Restarted, encode_event
+from stream.events import (
+    AnswerDeltaEvent,
+    Detection,
+    Event,
+    Explanation,
+    Notice,
+    Outage,
+    QueryChanged,
+    Restarted,
+    encode_event,
+)
 from stream.sinks.robotics.event_schemas import LOGGED
 from stream.sinks.robotics.mcap_file import McapSink
 from stream.sinks.robotics.mcap_records import ENDING
 from tests.stream.test_events import EVENTS
-from tests.support.events import answer, frame, summary, turned
+from tests.support.events import answer, detections, frame, summary, turned
 from tests.support.full_disk import room_for
 from tests.support.recordings import Recorded, picture, read_mcap
 
@@ -114,7 +124,7 @@ def test_messages_for_people_are_in_the_log(tmp_path: Path) -> None:
         (3, "restart", "answers: killed"),
         (2, "question", "Where?"),
         (2, "question", "Who? (refused: too long)"),
-        (2, "until", "is it here? yes"),
+        (2, "here", "is it here? yes"),
     ]
 
 
@@ -243,3 +253,27 @@ def test_a_disk_that_is_full_at_the_end_is_reported_too(tmp_path: Path) -> None:
         sink.close()
     sink.close()
     assert [message.value.message for message in read_mcap(path, "/log")] == ["a cat"]
+
+
+def test_boxes_are_annotations_of_the_picture_until_the_next_answer(tmp_path: Path) -> None:
+    label = Detection(label="<b>\x1b[31mcar" + "x" * 100, box=[0.0, 0.0, 190.0, 120.0])
+    events = [
+        detections(0.0),
+        picture(0, 0.0, level=1),
+        answer(0.0, '[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]'),
+        detections(0.0),
+        detections(0.5, label),
+        answer(1.0, "no boxes"),
+        answer(2.0, "none either"),
+    ]
+    messages = recorded(tmp_path / "a.mcap", events)
+    first, second, none = [one.value for one in of(messages, "/boxes")]
+    (loop,) = first.points
+    assert [(point.x, point.y) for point in loop.points] == [(9.5, 6), (47.5, 6), (47.5, 30), (9.5, 30)]
+    (circle,) = first.circles
+    assert (circle.position.x, circle.position.y) == (19, 45)
+    assert [one.text for one in first.texts] == ["cat 0.50", "dog"]
+    assert [one.text for one in second.texts] == ["<b>car" + "x" * 33 + "…"]
+    assert not [*none.points, *none.circles, *none.texts]
+    assert [one.text for one in of(messages, "/caption")[0].value.texts] == ["cat"]
+    assert len(of(messages, "/detections")) == 3

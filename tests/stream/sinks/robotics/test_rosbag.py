@@ -16,7 +16,7 @@ from stream.events import Event
 from stream.sinks.robotics import rosbag
 from stream.sinks.robotics.ros_messages import RosMessages
 from stream.sinks.robotics.rosbag import TOPICS, RosbagSink
-from tests.support.events import answer, frame, summary
+from tests.support.events import answer, detections, frame, summary
 from tests.support.full_disk import room_for
 from tests.support.recordings import picture, read_mcap
 
@@ -155,3 +155,23 @@ def test_a_full_disk_is_reported_once_and_written_messages_stay(tmp_path: Path, 
         assert 2 < written - 2 <= len(times) <= written
     else:
         assert not path.exists()
+
+
+def test_boxes_of_answers_are_detections_in_pixels_of_the_picture(tmp_path: Path) -> None:
+    """The picture has 95x60 pixels, the source twice as many."""
+    before = detections(0.0)
+    events = [before, picture(0, 0.0, level=1), answer(0.0, "[]"), detections(0.0), summary()]
+    path = write(tmp_path / "a.rosbag", events, frame_id="front")
+    (array,) = [one.value for one in read_mcap(path / "a.rosbag.mcap") if one.topic == "/detections"]
+    assert array.header.frame_id == "front"
+    found = [
+        (
+            one.results[0].hypothesis.class_id,
+            one.results[0].hypothesis.score,
+            (one.bbox.center.position.x, one.bbox.center.position.y, one.bbox.size_x, one.bbox.size_y),
+        )
+        for one in array.detections
+    ]
+    assert found == [("cat", 0.5, (28.5, 18.0, 38.0, 24.0)), ("dog", 1.0, (19.0, 45.0, 0.0, 0.0))]
+    with Reader(path) as reader:
+        assert {one.topic for one in reader.connections} == {*TOPICS, "/detections"}

@@ -11,7 +11,7 @@ import pytest
 from arr_coc.errors import ModelError
 from stream.answer.scheduler import WATCHES_ONLY
 from stream.answer.triggers import NO_YES_OR_NO
-from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, StandingQueryConfig
+from stream.config import AllocateConfig, AnswerConfig, Config, OutputConfig, PipelineConfig, WatchConfig
 from stream.display.lines import LinesDisplay
 from stream.events import (
     Answer,
@@ -48,13 +48,14 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_video(tmp_path_factory.mktemp("video") / "lamp.mp4", iter(frames), FPS))
 
 
-def configured(source: str, output: OutputConfig | None = None, **until: Any) -> Config:
+def configured(
+    source: str, output: OutputConfig | None = None, *, captions: bool = False, ends_run: bool = True, **watch: Any
+) -> Config:
     return Config(
         source=source,
         allocate=AllocateConfig(budget=12),
-        answer=AnswerConfig(
-            every_s=1.0, on_cut=False, until=StandingQueryConfig(question=QUESTION, on_cut=False, **until)
-        ),
+        answer=AnswerConfig(every_s=1.0, on_cut=False, captions=captions),
+        watch=(WatchConfig(question=QUESTION, name="light", on_cut=False, ends_run=ends_run, **watch),),
         output=output or OutputConfig(),
         pipeline=PipelineConfig(single_process=True),
     )
@@ -96,24 +97,24 @@ def test_it_ends_with_the_frame_in_which_the_answer_turns_to_yes(video: str) -> 
 
 
 def test_going_on_it_reports_every_turn(video: str) -> None:
-    events = run(configured(video, go_on=True))
+    events = run(configured(video, ends_run=False))
     assert turns(events) == [(20, "yes"), (40, "no")]
     assert looks(events) == [(0, "start", "no"), (20, "change", "yes"), (40, "change", "no"), (59, "end", "no")]
     assert (summary(events).ended, summary(events).found, summary(events).frames) == ("finished", True, FRAMES)
 
 
 def test_a_source_that_ends_without_it_is_reported_and_without_a_question_nothing_is_missed(video: str) -> None:
-    events = run(configured(video, sure=1.0, yes_above=1.0))
+    events = run(configured(video, sure=1.0, threshold=1.0))
     assert turns(events) == []
     assert (summary(events).ended, summary(events).found) == ("finished", False)
-    no_question = {"answer": AnswerConfig(every_s=None, on_cut=False)}
+    no_question = {"answer": AnswerConfig(every_s=None, on_cut=False), "watch": ()}
     events = run(configured(video).model_copy(update=no_question))
     assert summary(events).found is None
     assert looks(events) == []
 
 
 def test_the_beat_goes_on_if_nothing_changes(video: str) -> None:
-    events = run(configured(video, go_on=True, on_change=None, every_s=1.5))
+    events = run(configured(video, ends_run=False, on_change=None, every_s=1.5))
     assert [frame for frame, trigger, _ in looks(events) if trigger == "every"] == [15, 30, 45]
     assert turns(events) == [(30, "yes"), (45, "no")]
 
@@ -134,9 +135,9 @@ def test_neither_yes_nor_no_is_reported_once_and_turns_nothing(video: str) -> No
 
 
 def test_beside_captions_both_are_as_if_alone(video: str) -> None:
-    beside = run(configured(video, captions=True, go_on=True))
+    beside = run(configured(video, captions=True, ends_run=False))
     plain = configured(video)
-    plain = plain.model_copy(update={"answer": AnswerConfig(every_s=1.0, on_cut=False)})
+    plain = plain.model_copy(update={"watch": ()})
     answers = [
         [(event.answer, event.frame_index, event.text, event.trigger) for event in events if isinstance(event, Answer)]
         for events in (beside, run(plain))
@@ -193,6 +194,6 @@ def test_two_runs_write_the_same_bytes(video: str, tmp_path: Path, capsys: pytes
         )
         written.append(path.read_bytes())
     assert written[0] == written[1]
-    assert b'"type":"turned","frame_index":20' in written[0]
+    assert b'"type":"turned","watch":"light","frame_index":20' in written[0]
     assert b"timing" not in written[0].replace(b'"timing":null', b"")
     assert "0:02.0  yes (99 %): is there a light?\n" in capsys.readouterr().out

@@ -1,0 +1,70 @@
+"""Zones of a picture in an allocation: weights of tiles, and the tiles that a question is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from arr_coc.ops.polygons import Polygon, covered_shares
+from arr_coc.types import TileGrid
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneOptions:
+    """Zones of a stream, as polygons with corners (x, y) in shares of the picture.
+
+    `weights`: each polygon with the factor of the relevance of its tiles, 0 or more. A tile counts by the share s that
+    the polygon covers, so its factor is 1 + s·(factor − 1); those of polygons that overlap are multiplied. `only`: the
+    polygons that questions are about; none for the whole picture.
+    """
+
+    weights: tuple[tuple[Polygon, float], ...] = ()
+    only: tuple[Polygon, ...] = ()
+
+
+class ZoneMaps:
+    """Maps of zones on the tile grids of one stream; used by one thread."""
+
+    def __init__(self, options: ZoneOptions) -> None:
+        self.options = options
+        self._weights = lru_cache(maxsize=4)(self._made_weights)
+        self._weighed: dict[str, tuple[torch.Tensor, TileGrid, torch.Tensor]] = {}
+
+    def within(self, grid: TileGrid) -> torch.Tensor | None:
+        """Return the tiles that questions are about, bool [rows, cols] in host memory; None for all."""
+        tiles = [zone_tiles(polygon, grid) for polygon in self.options.only]
+        return torch.stack(tiles).any(dim=0) if tiles else None
+
+    def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
+        """Return a map float32 [rows, cols] times the weights of the tiles; 0 outside of what questions are about.
+
+        The same map of this `name` as before gives the same tensor, so that what follows from it need not be made anew.
+        """
+        known = self._weighed.get(name)
+        if known is None or known[0] is not values or known[1] != grid:
+            known = values, grid, values * self._weights(grid, values.device)
+            self._weighed[name] = known
+        return known[2]
+
+    def _made_weights(self, grid: TileGrid, device: torch.device) -> torch.Tensor:
+        weights = np.ones(grid.shape, np.float32)
+        for polygon, factor in self.options.weights:
+            weights *= 1 + covered_shares(polygon, grid) * np.float32(factor - 1)
+        made = torch.from_numpy(weights)
+        if (within := self.within(grid)) is not None:
+            made *= within
+        return made.to(device)
+
+
+@lru_cache(maxsize=16)
+def zone_tiles(polygon: Polygon, grid: TileGrid) -> torch.Tensor:
+    """Return the tiles of which a polygon covers something, bool [rows, cols]; for a polygon that is too small for
+    that, the tile at its first corner. Not to be written to."""
+    tiles = covered_shares(polygon, grid) > 0
+    if not tiles.any():
+        x, y = polygon[0]
+        tiles[min(int(y * grid.rows), grid.rows - 1), min(int(x * grid.cols), grid.cols - 1)] = True
+    return torch.from_numpy(tiles)

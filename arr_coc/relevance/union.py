@@ -1,0 +1,32 @@
+"""Relevance for several questions about one picture: each gets an equal share of what is shown first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from arr_coc.relevance.balancing import RelevanceMaps
+
+
+def united_relevance(maps: Sequence[RelevanceMaps]) -> RelevanceMaps:
+    """Return the relevance of one picture for any of several questions, whose maps come without a batch axis.
+
+    A tile has the best of its ranks among the questions, and the mean of the relevance that questions give to that
+    rank: of n questions each has its k first tiles among the n · k first of all, whatever the scale of its relevance,
+    and a tile that several ask for counts once. Of one question it is the relevance itself. `scores` are the largest,
+    `weights` the mean.
+    """
+    first, *others = maps
+    if not others:
+        return first
+    relevance = torch.stack([one.relevance.flatten() for one in maps])
+    sorted_relevance, order = relevance.sort(dim=1, descending=True, stable=True)
+    ranks = torch.empty_like(order)
+    ranks.scatter_(1, order, torch.arange(relevance.shape[1], device=relevance.device).expand_as(order))
+    united = sorted_relevance.mean(dim=0)[ranks.amin(dim=0)]
+    return RelevanceMaps(
+        united.view_as(first.relevance),
+        torch.stack([one.scores for one in maps]).amax(dim=0),
+        torch.stack([one.weights for one in maps]).mean(dim=0),
+    )

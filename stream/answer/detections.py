@@ -1,0 +1,67 @@
+"""Detections: the events of an answer that locates things in its frame."""
+
+from __future__ import annotations
+
+from arr_coc.qwen.grounding import THINGS_MAX, LocatedThing, located_things
+from arr_coc.types import TileGrid
+from stream.events import Answer, Detection, Detections, Event, Notice
+
+BOXES_CUT, BOXES_NOWHERE = "boxes-cut", "boxes-nowhere"
+"""Codes of the notices that an answer has too many places, and that places cannot be related to the frame."""
+
+NOWHERE = (
+    "the answer has boxes or points, and the model was not shown the whole frame alone, so they cannot be placed; "
+    "give answer.api.picture = scaled"
+)
+
+
+class DetectionReader:
+    """Reader of the places in answers; each notice comes once.
+
+    `source_px`: width and height of the source's picture if frames are scaled; None: those of the frame.
+    """
+
+    def __init__(self, source_px: tuple[int, int] | None) -> None:
+        self._source_px = source_px
+        self._reported: set[str] = set()
+
+    def read(self, answer: Answer, extent: tuple[float, float] | None, grid: TileGrid) -> list[Event]:
+        """Return the detections of an answer about a frame of this grid, and notices.
+
+        `extent`: width and height of the frame, without padding, in the answer's coordinates; None if unknown.
+        """
+        if extent is None:
+            return self._notice(BOXES_NOWHERE, NOWHERE)
+        found = located_things(answer.text, extent)
+        size = self._source_px or (grid.width_px, grid.height_px)
+        event = Detections(
+            frame_index=answer.frame_index,
+            pts_s=answer.pts_s,
+            answer=answer.answer,
+            width_px=size[0],
+            height_px=size[1],
+            objects=[_detection(thing, size) for thing in found.things],
+        )
+        notices = []
+        if found.cut:
+            text = f"an answer has more than {THINGS_MAX} boxes and points, or is too long; the others are left out"
+            notices = self._notice(BOXES_CUT, text)
+        return [event, *notices]
+
+    def _notice(self, code: str, message: str) -> list[Event]:
+        if code in self._reported:
+            return []
+        self._reported.add(code)
+        return [Notice(code=code, message=message)]
+
+
+def _detection(thing: LocatedThing, size: tuple[int, int]) -> Detection:
+    """Return a thing in pixels of a picture of `size` (width, height)."""
+    box = None if thing.box is None else _in_pixels(thing.box, (*size, *size))
+    point = None if thing.point is None else _in_pixels(thing.point, size)
+    return Detection(label=thing.label, box=box, point=point, score=thing.score)
+
+
+def _in_pixels(shares: tuple[float, ...], sides: tuple[int, ...]) -> list[float]:
+    """Return shares of sides in pixels, to a hundredth: models locate things no more exactly than to a pixel."""
+    return [round(share * side, 2) for share, side in zip(shares, sides, strict=True)]

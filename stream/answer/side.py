@@ -1,0 +1,137 @@
+"""Side questions of a run: each is put in force between two of the run's own answers, answered once, and replaced.
+
+Pure logic; `stream/answer/scheduler.py` sets the queries and sends the packets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from stream.control import SIDE_QUESTIONS_MAX, SideQuestion
+from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAnswer, SideRefused, SideText
+
+SIDE = "side"
+"""Trigger of a side question's answer."""
+
+CROWDED = f"{SIDE_QUESTIONS_MAX} side questions wait already; ask again in a moment"
+
+LOST = "its answer was lost; ask again"
+
+RUN_OVER = "the run has ended"
+
+
+class SideQuestions:
+    """Side questions of one run: those that wait, and the `current` one.
+
+    `next_query` is the query to set, once; `expects` says whether a query that is now in force was set here. While
+    `holds`, no answer of the run's own is asked for: the query in force is not its own, or about to be replaced.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[SideQuestion] = deque()
+        self._own: str | None = None
+        self._own_is_new = self._returning = False
+        self._accepted = self._sent = False
+        self.current: SideQuestion | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True from the moment at which a side question's query is set until the run's own is in force again."""
+        return self._own is not None
+
+    @property
+    def due(self) -> bool:
+        """True if the current question is in force, and was not sent yet."""
+        return self._accepted and not self._sent
+
+    def add(self, question: SideQuestion) -> list[Event]:
+        """Let a question wait; return its refusal if too many do."""
+        if len(self._waiting) >= SIDE_QUESTIONS_MAX:
+            return [SideRefused(question=question.number, error=CROWDED)]
+        self._waiting.append(question)
+        return []
+
+    def next_query(self, own: str) -> str | None:
+        """Return the query to set now: that of the next question or, after the last one, the run's own, which is `own`
+        while none is held; None to leave the query."""
+        if self.current is not None:
+            return None
+        if self._waiting:
+            self.current, self._returning = self._waiting.popleft(), False
+            self._own = own if self._own is None else self._own
+            return self.current.query
+        if self._own is None or self._returning:
+            return None
+        self._returning = True
+        return self._own
+
+    def change_own(self, query: str) -> None:
+        """Note the run's new query, which is set after the side questions."""
+        self._own, self._own_is_new, self._returning = query, True, False
+
+    def accept(self, query: str) -> bool:
+        """Note the query that is in force; return whether the run's own answers are unaffected by it."""
+        if self._own is None:
+            return False
+        if self.current is not None and query == self.current.query:
+            self._accepted = True
+            return True
+        if query != self._own:
+            return True
+        new, self._own_is_new = self._own_is_new, False
+        if self.current is None:
+            self._own, self._returning = None, False
+        return not new
+
+    def send(self) -> None:
+        """Note that the current question was sent."""
+        self._sent = True
+
+    def send_again(self) -> None:
+        """Note that the answer is to be asked for again: a cut has made it stale."""
+        self._sent = False
+
+    def events_of(self, event: Event) -> list[Event] | None:
+        """Return the events in place of one about the current question; None if it is about something else."""
+        question = self.current
+        if question is None:
+            own_is_new = self._own_is_new or self._own is None
+            return [] if isinstance(event, QueryChanged) and not own_is_new else None
+        if isinstance(event, QueryChanged) and event.query == question.query:
+            return [] if event.error is None else self._end(SideRefused(question=question.number, error=event.error))
+        if isinstance(event, AnswerDeltaEvent) and self._sent:
+            return [SideText(question=question.number, text=event.text)]
+        if isinstance(event, Answer) and event.trigger == SIDE:
+            return self._end(
+                SideAnswer(
+                    question=question.number,
+                    query=event.query,
+                    text=event.text,
+                    frame_index=event.frame_index,
+                    start_s=event.start_s,
+                    end_s=event.end_s,
+                    frames=event.frames,
+                    tokens_used=event.tokens_used,
+                    tokens_total=event.tokens_total,
+                    text_tokens=event.text_tokens,
+                    prefilled_tokens=event.prefilled_tokens,
+                )
+            )
+        return None
+
+    def lose(self) -> list[Event]:
+        """End the current question if it was sent: its answer was lost."""
+        return self._end(SideRefused(question=self.current.number, error=LOST)) if self.current and self._sent else []
+
+    def finish(self) -> list[Event]:
+        """Refuse the questions that were not sent: the run ends."""
+        unsent = [self.current] if self.current is not None and not self._sent else []
+        refused = [SideRefused(question=one.number, error=RUN_OVER) for one in (*unsent, *self._waiting)]
+        self._waiting.clear()
+        if unsent:
+            self._end()
+        return list(refused)
+
+    def _end(self, *events: Event) -> list[Event]:
+        self.current, self._accepted, self._sent = None, False, False
+        return list(events)

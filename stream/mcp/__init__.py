@@ -1,0 +1,1 @@
+"""Model Context Protocol server: tools with which an agent sees and asks running cameras."""

@@ -1,0 +1,126 @@
+"""Client of a run's web page: the cameras, their answers and pictures, and questions to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+
+from stream.errors import ConfigError, StreamError
+from stream.protocol.pictures import ReceivedPicture, unpack_picture
+from stream.untrusted import MIB, cut_to, printable
+
+REPLY_BYTES_MAX = 16 * MIB
+
+CONNECT_LIMIT_S = 5.0
+
+ANSWER_LIMIT_S = 330.0
+"""Time that the page may take to answer a question; it gives up earlier."""
+
+REASON_CHARS_MAX = 500
+
+
+class PageError(StreamError):
+    """The page cannot be reached, or refuses a request."""
+
+
+class CameraPage:
+    """Page of running cameras at `address`, such as http://127.0.0.1:8090/?token=SECRET. `token` counts if the address
+    has none. An asynchronous context manager.
+
+    Raises ConfigError for what is no address. Every method raises PageError.
+    """
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        try:
+            parts = urlsplit(address)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(f"{address!r} is not the address of a page; write for example http://127.0.0.1:8090")
+        token = parse_qs(parts.query).get("token", [token])[-1]
+        self.base = f"{parts.scheme}://{parts.netloc}"
+        self._client = httpx2.AsyncClient(
+            base_url=self.base,
+            headers={} if token is None else {"authorization": f"Bearer {token}"},
+            timeout=httpx2.Timeout(ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> CameraPage:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def cameras(self) -> list[dict[str, Any]]:
+        """Return the state of each camera."""
+        return _list(await self._json("GET", "/api/cameras"), "cameras")
+
+    async def answers(self, camera: str, limit: int) -> list[dict[str, Any]]:
+        """Return the newest events of a camera, oldest first."""
+        return _list(await self._json("GET", "/api/answers", params=_of(camera, limit=limit)), "events")
+
+    async def picture(self, camera: str, width: int) -> ReceivedPicture:
+        """Return the newest picture of a camera, at most `width` pixels wide, with its map."""
+        return unpack_picture(await self._send("GET", "/api/picture", params=_of(camera, width=width, map=1)))
+
+    async def ask(self, camera: str, question: str) -> dict[str, Any]:
+        """Return the reply to a question about the newest frame, as /v1/chat/completions gives it."""
+        body = {"model": camera or "camera", "messages": [{"role": "user", "content": question}]}
+        return await self._json("POST", "/v1/chat/completions", json=body)
+
+    async def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        body = await self._send(method, path, **request)
+        try:
+            fields = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise PageError(f"{self.base} sent what is no JSON: {error}; is it the page of a run?") from error
+        if not isinstance(fields, dict):
+            raise PageError(f"{self.base} sent another kind of JSON; is it the page of a run?")
+        return fields
+
+    async def _send(self, method: str, path: str, **request: Any) -> bytes:
+        """Return the body of a reply. Raises PageError for an error, and for a body above REPLY_BYTES_MAX."""
+        try:
+            async with self._client.stream(method, path, **request) as reply:
+                body = bytearray()
+                async for part in reply.aiter_bytes():
+                    body += part
+                    if len(body) > REPLY_BYTES_MAX:
+                        raise PageError(f"{self.base} sent more than {REPLY_BYTES_MAX // MIB} MiB")
+        except httpx2.HTTPError as error:
+            raise PageError(
+                f"the page at {self.base} cannot be reached ({error or type(error).__name__}); start a run with --web"
+            ) from error
+        if reply.status_code == 401:
+            raise PageError(f"the page at {self.base} needs its token; give it in ARR_COC_WEB_TOKEN")
+        if reply.is_error:
+            raise PageError(_reason(bytes(body)) or f"the page at {self.base} replied {reply.status_code}")
+        return bytes(body)
+
+
+def _of(camera: str, **more: int) -> dict[str, Any]:
+    return {"camera": camera, **more} if camera else dict(more)
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = fields.get(name)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise PageError(f"the page sent no {name}; is it the page of a run of the same version?")
+    return found
+
+
+def _reason(body: bytes) -> str | None:
+    """Return the message of an error's body; None without one."""
+    try:
+        return cut_to(printable(str(msgspec.json.decode(body)["error"]["message"])), REASON_CHARS_MAX)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,172 @@
+"""Tools of the MCP server, and its two transports: standard streams, and streamable HTTP behind a token."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import uvicorn
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from arr_coc.errors import ArrCocError
+from stream.errors import OutputError, StreamError
+from stream.mcp.page import CameraPage
+from stream.mcp.pictures import with_tokens
+
+INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \
+`recent_answers` is what it has reported by itself. Leave `camera` out if there is one camera only."""
+
+CALLS_MAX = 8
+"""Calls at a time; further ones are refused."""
+
+SESSIONS_MAX = 64
+
+BODY_BYTES_MAX = 64 * 1024
+
+SESSION_IDLE_S = 600.0
+
+PATH = "/mcp"
+
+Camera = Annotated[str, Field(description="Name of the camera, as list_cameras gives it; empty for the only one.")]
+
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+KEPT = ("name", "state", "reason", "query", "model", "live", "fps", "width_px", "height_px", "known_world")
+"""Fields of a camera that an agent gets."""
+
+ANSWER_FIELDS = ("topic", "pts_s", "unix_ns", "query", "question", "text", "to", "yes", "watch", "message", "reason")
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[Scope], Awaitable[None]]
+Receive = Callable[[], Awaitable[Scope]]
+
+
+class CameraTools:
+    """Tools over one page. Each returns text or a picture, and raises ToolError with one line."""
+
+    def __init__(self, page: CameraPage) -> None:
+        self._page = page
+        self._calls = 0
+
+    async def list_cameras(self) -> str:
+        """List the running cameras: name, state, the question that is answered continuously, and the model."""
+        async with self._call():
+            cameras = await self._page.cameras()
+        return _json([{name: camera[name] for name in KEPT if camera.get(name) is not None} for camera in cameras])
+
+    async def newest_picture(
+        self,
+        camera: Camera = "",
+        tokens: Annotated[bool, Field(description="Draw the visual tokens that the model gets.")] = True,
+        width: Annotated[int, Field(ge=64, le=1920, description="Greatest width in pixels.")] = 1280,
+    ) -> Image:
+        """Show the newest frame of a camera; what the model sees coarsely is drawn coarse and dark."""
+        async with self._call():
+            picture = await self._page.picture(camera, width)
+            jpeg = await asyncio.to_thread(with_tokens, picture) if tokens else picture.jpeg
+        return Image(data=jpeg, format="jpeg")
+
+    async def ask(
+        self,
+        question: Annotated[str, Field(min_length=1, max_length=4000, description="Question about the newest frame.")],
+        camera: Camera = "",
+    ) -> str:
+        """Ask the model about the newest frame of a camera, once. The camera's own question stays as it is."""
+        async with self._call():
+            reply = await self._page.ask(camera, question)
+        try:
+            return _json({"answer": reply["choices"][0]["message"]["content"], **reply["arr_coc"]})
+        except (LookupError, TypeError) as error:
+            raise ToolError("the page sent no answer; is it the page of a run of the same version?") from error
+
+    async def recent_answers(
+        self, camera: Camera = "", limit: Annotated[int, Field(ge=1, le=100, description="Newest events.")] = 20
+    ) -> str:
+        """List what a camera has reported: answers, changes of standing questions, cuts and outages; newest last."""
+        async with self._call():
+            events = await self._page.answers(camera, limit)
+        return _json([{name: event[name] for name in ANSWER_FIELDS if event.get(name) is not None} for event in events])
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """Count a call. Raises ToolError for one too many, and in place of errors of this project."""
+        if self._calls >= CALLS_MAX:
+            raise ToolError(f"{CALLS_MAX} calls are under way; try again in a moment")
+        self._calls += 1
+        try:
+            yield
+        except (StreamError, ArrCocError) as error:
+            raise ToolError(str(error)) from error
+        finally:
+            self._calls -= 1
+
+
+def make_server(page: CameraPage) -> MCPServer:
+    """Return a server with the tools of a page."""
+    server = MCPServer("arr-coc-stream", title="ARR-COC Stream cameras", instructions=INSTRUCTIONS, log_level="WARNING")
+    tools = CameraTools(page)
+    for tool in (tools.list_cameras, tools.newest_picture, tools.ask, tools.recent_answers):
+        server.tool(annotations=READS, structured_output=False)(tool)
+    return server
+
+
+def serve_http(server: MCPServer, host: str, port: int, token: str | None, *, allowed_hosts: tuple[str, ...]) -> None:
+    """Serve at http://HOST:PORT/mcp until a signal ends it; clients send `token` as a bearer token, if there is one.
+
+    Raises OutputError if the address cannot be bound.
+    """
+    application = server.streamable_http_app(
+        streamable_http_path=PATH,
+        max_request_body_size=BODY_BYTES_MAX,
+        max_sessions=SESSIONS_MAX,
+        session_idle_timeout=SESSION_IDLE_S,
+        host=host,
+        transport_security=TransportSecuritySettings(
+            enable_dns_rebinding_protection=bool(allowed_hosts), allowed_hosts=list(allowed_hosts)
+        ),
+    )
+    config = uvicorn.Config(
+        TokenGate(application, token),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=2 * SESSIONS_MAX,
+        timeout_graceful_shutdown=1,
+    )
+    try:
+        uvicorn.Server(config).run()
+    except (SystemExit, OSError) as error:  # uvicorn exits if it cannot bind
+        raise OutputError(f"cannot serve at {host}:{port}: the port is in use or not allowed; name another") from error
+
+
+class TokenGate:
+    """Middleware that refuses requests without the token."""
+
+    def __init__(self, application: Callable[[Scope, Receive, Send], Awaitable[None]], token: str | None) -> None:
+        self._application = application
+        self._expected = None if token is None else f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and self._expected is not None:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": b"send the token as a bearer token\n"})
+                return
+        await self._application(scope, receive, send)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,184 @@
+"""Schema of the file, and connections to it: one that writes, and read-only ones."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+from stream.errors import PastError
+
+VERSION = 1
+"""Version of the schema. It grows if an older program could no longer write or read the file."""
+
+APPLICATION_ID = 0x41524350
+"""Number in the header of the file (`PRAGMA application_id`), "ARCP": it is this program's."""
+
+BUSY_MS = 5000
+"""Longest wait for another writer of the file; a batch takes milliseconds."""
+
+WAL_BYTES_MAX = 4 << 20
+"""Size to which the write-ahead log is cut back once its pages are in the file."""
+
+TABLES = """
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, camera TEXT NOT NULL, source TEXT NOT NULL, model TEXT NOT NULL,
+    began_ms INTEGER NOT NULL, ended_ms INTEGER, outcome TEXT
+);
+CREATE TABLE moment (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES run (id), number INTEGER NOT NULL, kind TEXT NOT NULL,
+    unix_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, frame_index INTEGER NOT NULL, pts_s REAL NOT NULL,
+    start_s REAL NOT NULL, end_s REAL NOT NULL, text TEXT NOT NULL, question TEXT NOT NULL, watch TEXT NOT NULL,
+    yes REAL, fields TEXT, times INTEGER NOT NULL DEFAULT 1, UNIQUE (run, number)
+);
+CREATE INDEX moment_time ON moment (unix_ms);
+CREATE TABLE picture (moment INTEGER PRIMARY KEY REFERENCES moment (id), jpeg BLOB NOT NULL);
+CREATE TABLE total (picture_bytes INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content = 'moment', content_rowid = 'id', tokenize = 'porter unicode61 remove_diacritics 2'
+);
+CREATE TRIGGER moment_added AFTER INSERT ON moment BEGIN
+    INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+END;
+CREATE TRIGGER moment_removed AFTER DELETE ON moment BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.id, old.text);
+    DELETE FROM picture WHERE moment = old.id;
+END;
+CREATE TRIGGER picture_added AFTER INSERT ON picture BEGIN
+    UPDATE total SET picture_bytes = picture_bytes + length(new.jpeg);
+END;
+CREATE TRIGGER picture_removed AFTER DELETE ON picture BEGIN
+    UPDATE total SET picture_bytes = picture_bytes - length(old.jpeg);
+END;
+"""
+"""Tables of version 1. `moment.last_ms` is the time until which an answer held, `times` how often it was given."""
+
+REASONS = {
+    "not a database": "it is no SQLite file",
+    "malformed": "it is damaged",
+    "disk is full": "the disk is full",
+    "readonly": "it is read-only",
+    "unable to open": "it cannot be opened",
+    "no such module: fts5": "the SQLite of this Python has no FTS5",
+    "interrupted": "it takes too long",
+}
+"""Part of an error's text → what it means; the texts of Python 3.10 have no error codes beside them."""
+
+
+def connect_writer(path: str) -> sqlite3.Connection:
+    """Return a connection that writes the file, made if it is not there; in autocommit mode.
+
+    Raises PastError for a file of another program or a newer version, and sqlite3.Error.
+    """
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
+    try:
+        if not _is_ours(connection, path):
+            # the next two are kept in the file, and only as long as it is empty
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
+            with transaction(connection):
+                if not _is_ours(connection, path):  # another run may have been sooner
+                    for statement in _statements(TABLES):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+        # a committed batch survives a power cut, too
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Context manager of a transaction that writes: all of it, or none if anything raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk ends a transaction by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def connect_reader(path: str) -> sqlite3.Connection:
+    """Return a connection that only reads the file; for any thread, one at a time.
+
+    Raises PastError if there is no such file, or it cannot be read.
+    """
+    if not os.path.exists(path):
+        raise PastError(f"there is no file {path!r}; a run with --remember {path} writes it")
+    address = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    try:
+        try:
+            return _reader(address, path)
+        except sqlite3.OperationalError:
+            # in a read-only folder no shared memory can be made; with nothing in a log, none is needed
+            if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+                raise
+            return _reader(f"{address}&immutable=1", path)
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+
+
+def _reader(address: str, path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        address, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
+    )
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if not _is_ours(connection, path):
+            raise PastError(f"{path!r} is empty: no run with --remember has written anything yet")
+    except BaseException:
+        connection.close()
+        raise
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """Return True if the file has the tables of this version, False if it is empty. Raises PastError otherwise."""
+    ((application,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+    if not tables and not application:
+        return False
+    if application != APPLICATION_ID:
+        raise PastError(f"{path!r} is the database of another program; name another file")
+    if version != VERSION:
+        raise PastError(
+            f"{path!r} has version {version} of the tables, and this program knows {VERSION}; update the program, or "
+            "name another file"
+        )
+    return True
+
+
+def _statements(script: str) -> list[str]:
+    """Return the statements of a script: `executescript` would commit the transaction that it runs in."""
+    statements, rest = [], ""
+    for line in script.splitlines(keepends=True):
+        rest += line
+        if sqlite3.complete_statement(rest):
+            statements.append(rest)
+            rest = ""
+    return statements
+
+
+def unusable(path: str, error: Exception) -> PastError:
+    """Return the error that reports why a file cannot be read, from one of SQLite or this module."""
+    if isinstance(error, PastError):
+        return error
+    return PastError(f"cannot read {path!r}: {reason_of(error)}; name another file")
+
+
+def reason_of(error: Exception) -> str:
+    """Return the meaning of an error of SQLite, in a few words."""
+    text = str(error)
+    return next((meaning for part, meaning in REASONS.items() if part in text), text or type(error).__name__)

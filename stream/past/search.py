@@ -1,0 +1,225 @@
+"""Search: the words of a user as a query of FTS5, and what the file holds of a time; read-only and bounded."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stream.errors import PastError
+from stream.past.moments import HELD_MAX_MS
+from stream.past.schema import connect_reader, unusable
+
+LIMIT_S = 5.0
+"""Time limit of one query."""
+
+STEPS_A_CHECK = 10_000
+"""Instructions of SQLite between two looks at the clock: a millisecond or less."""
+
+FOUND_MAX = 1000
+"""Most moments that one search returns."""
+
+TERMS_MAX = 32
+CHARS_MAX = 1000
+"""Limits of a query."""
+
+_TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+)
+"""Letters of scripts without spaces between words, for which FTS5 has no words either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Query: an expression of FTS5, and texts that must stand in the moment's text as they are; both may be empty."""
+
+    match: str = ""
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Query:
+        """Return the query of a user's words: all of them must be there, those in quotes beside each other. A word that
+        ends with * stands for all that begin so.
+
+        Nothing in the text is syntax of FTS5 or SQL. Raises PastError for a text without a word, or a very long one.
+        """
+        if len(text) > CHARS_MAX:
+            raise PastError(f"a search has at most {CHARS_MAX} characters, not {len(text)}")
+        matches, parts = [], []
+        for phrase, word in _TERM.findall(text):
+            term = "".join(char for char in phrase or word if char.isprintable())
+            if not any(char.isalnum() for char in term):
+                continue
+            if _UNSPACED.search(term):
+                parts.append(term.rstrip("*"))
+            else:
+                matches.append(f'"{term}"' + "*" * (word.endswith("*")))
+        if text.strip() and not matches and not parts:
+            raise PastError(f"there is no word in {text!r}; give words, or words in quotes beside each other")
+        if len(matches) + len(parts) > TERMS_MAX:
+            raise PastError(f"a search has at most {TERMS_MAX} words; give fewer")
+        return cls(" ".join(matches), tuple(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Search for moments that held at `since_ms` or later and began before `until_ms` (Unix time; None for no limit).
+
+    `cameras` and `kinds` are those searched; empty for all. `before`: time and id of a moment, of which only earlier
+    ones are wanted. The newest `limit` are returned.
+    """
+
+    query: Query = Query()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    cameras: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    before: tuple[int, int] | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMoment:
+    """Moment of the file; fields as in `Moment`. It held until `last_ms`, and was given `times` times."""
+
+    id: int
+    kind: str
+    camera: str
+    source: str
+    run: str
+    unix_ms: int
+    last_ms: int
+    frame_index: int
+    pts_s: float
+    start_s: float
+    end_s: float
+    text: str
+    question: str
+    watch: str
+    yes: float | None
+    fields: str | None
+    times: int
+    picture: bool
+
+
+_COLUMNS = (
+    "m.id, m.kind, r.camera, r.source, r.key AS run, m.unix_ms, m.last_ms, m.frame_index, m.pts_s, m.start_s, m.end_s, "
+    "m.text, m.question, m.watch, m.yes, m.fields, m.times, "
+    "EXISTS (SELECT 1 FROM picture p WHERE p.moment = m.id) AS picture"
+)
+
+
+class PastReader:
+    """The file at `path`, open for reading, also while runs write it. Thread-safe: one query at a time.
+
+    Each query ends after `limit_s`. Raises PastError, as all methods.
+    """
+
+    def __init__(self, path: str, limit_s: float = LIMIT_S) -> None:
+        self._path = path
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._connection = connect_reader(path)
+
+    def find(self, search: Search) -> list[FoundMoment]:
+        """Return the moments that a search finds, the newest first."""
+        where, values = _conditions(search)
+        with self._query() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM {_tables(search)} WHERE {where} ORDER BY m.unix_ms DESC, m.id DESC LIMIT ?",
+                (*values, max(1, min(search.limit, FOUND_MAX))),
+            ).fetchall()
+        return [FoundMoment(**{**dict(row), "picture": bool(row["picture"])}) for row in rows]
+
+    def count(self, search: Search, spans: int) -> list[int]:
+        """Return the number of moments in each of `spans` equal parts of a search's time, which must have both ends."""
+        assert search.since_ms is not None
+        assert search.until_ms is not None
+        where, values = _conditions(search)
+        width_ms = max(1, -(-(search.until_ms - search.since_ms) // spans))
+        with self._query() as connection:
+            rows = connection.execute(
+                f"SELECT (m.unix_ms - ?) / ? AS span, count(*) FROM {_tables(search)} WHERE {where} GROUP BY span",
+                (search.since_ms, width_ms, *values),
+            ).fetchall()
+        counts = [0] * spans
+        for span, count in rows:
+            counts[max(0, span)] += count  # one that began before may still have held
+        return counts
+
+    def span(self, search: Search) -> tuple[int, int, int] | None:
+        """Return the times of the first and the last moment that a search finds, and their number; None for none."""
+        where, values = _conditions(search)
+        with self._query() as connection:
+            first, last, count = connection.execute(
+                f"SELECT min(m.unix_ms), max(m.unix_ms), count(*) FROM {_tables(search)} WHERE {where}", values
+            ).fetchone()
+        return (first, last, count) if count else None
+
+    def cameras(self) -> list[str]:
+        """Return the names of all cameras of the file."""
+        with self._query() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT camera FROM run ORDER BY camera LIMIT ?", (FOUND_MAX,)
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    def picture(self, moment: int) -> bytes | None:
+        """Return the JPEG of a moment; None if it has none."""
+        with self._query() as connection:
+            row = connection.execute("SELECT jpeg FROM picture WHERE moment = ?", (moment,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _query(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one query within the time limit."""
+        with self._lock:
+            ends_s = time.monotonic() + self._limit_s
+            self._connection.set_progress_handler(lambda: int(time.monotonic() > ends_s), STEPS_A_CHECK)
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                if "interrupted" in str(error):
+                    raise PastError(f"the search takes longer than {self._limit_s:g} s; search less time") from error
+                raise unusable(self._path, error) from error
+
+
+def _tables(search: Search) -> str:
+    tables = "moment m JOIN run r ON r.id = m.run"
+    return f"{tables} JOIN words ON words.rowid = m.id" if search.query.match else tables
+
+
+def _conditions(search: Search) -> tuple[str, list[object]]:
+    """Return the conditions of a search, and the values in them."""
+    conditions: list[str] = ["1"]
+    values: list[object] = []
+
+    def add(condition: str, *given: object) -> None:
+        conditions.append(condition)
+        values.extend(given)
+
+    if search.query.match:
+        add("words MATCH ?", search.query.match)
+    for part in search.query.parts:
+        add("instr(m.text, ?)", part)
+    if search.since_ms is not None:
+        add("m.last_ms >= ? AND m.unix_ms >= ?", search.since_ms, search.since_ms - HELD_MAX_MS)
+    if search.until_ms is not None:
+        add("m.unix_ms < ?", search.until_ms)
+    if search.before is not None:
+        add("(m.unix_ms, m.id) < (?, ?)", *search.before)
+    for column, chosen in (("r.camera", search.cameras), ("m.kind", search.kinds)):
+        if chosen:
+            add(f"{column} IN ({', '.join('?' * len(chosen))})", *chosen)
+    return " AND ".join(conditions), values

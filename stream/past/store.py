@@ -1,0 +1,92 @@
+"""Store of one file: batches of records, each in one transaction, and retention after it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from stream.past.moments import Extension, Moment, PastRun, Record, RunEnded
+from stream.past.retention import Limits, retain
+from stream.past.schema import connect_writer, transaction
+
+
+class PastStore:
+    """The file at `path`, open for writing; made if it is not there. For one thread.
+
+    Other processes may have it open as well: a batch waits until theirs is written. Raises PastError and
+    sqlite3.Error, as all methods.
+    """
+
+    def __init__(self, path: str, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._connection = connect_writer(path)
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write a batch: all of it is in the file when the call returns, or none."""
+        with transaction(self._connection):
+            for record in records:
+                self._put(record)
+
+    def retain(self, now_ms: int, written: int = 0) -> None:
+        """Enforce the limits at Unix time `now_ms`, after a batch of `written` records; see `retain`."""
+        retain(self._connection, self._limits, now_ms, written)
+
+    def close(self) -> None:
+        """Close the file. The last one to close it puts the write-ahead log into the file."""
+        self._connection.close()
+
+    def _put(self, record: Record) -> None:
+        run = self._run(record.run)
+        if isinstance(record, Moment):
+            self._put_moment(run, record)
+        elif isinstance(record, Extension):
+            self._connection.execute(
+                "UPDATE moment SET last_ms = max(last_ms, ?), end_s = max(end_s, ?), times = times + 1 "
+                "WHERE run = ? AND number = ?",
+                (record.unix_ms, record.end_s, run, record.number),
+            )
+        else:
+            assert isinstance(record, RunEnded)
+            self._connection.execute(
+                "UPDATE run SET ended_ms = ?, outcome = ? WHERE id = ?", (record.unix_ms, record.outcome, run)
+            )
+
+    def _put_moment(self, run: int, moment: Moment) -> None:
+        made = self._connection.execute(
+            "INSERT INTO moment (run, number, kind, unix_ms, last_ms, frame_index, pts_s, start_s, end_s, text, "
+            "question, watch, yes, fields) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (
+                *(run, moment.number, moment.kind, moment.unix_ms, moment.unix_ms, moment.frame_index, moment.pts_s),
+                *(moment.start_s, moment.end_s, moment.text, moment.question, moment.watch, moment.yes, moment.fields),
+            ),
+        )
+        if moment.jpeg is not None and made.rowcount > 0:
+            self._connection.execute("INSERT INTO picture VALUES (?, ?)", (made.lastrowid, sqlite3.Binary(moment.jpeg)))
+
+    def _run(self, run: PastRun) -> int:
+        """Return the row of a run, which is added first unless it is there."""
+        found = self._row(run)
+        if found is None:
+            if run.continues:
+                self._remove_interrupted(run)
+            self._connection.execute(
+                "INSERT INTO run (key, camera, source, model, began_ms) VALUES (?, ?, ?, ?, ?)",
+                (run.key, run.camera, run.source, run.model, run.began_ms),
+            )
+            found = self._row(run)
+            assert found is not None
+        return found
+
+    def _row(self, run: PastRun) -> int | None:
+        found = self._connection.execute("SELECT id FROM run WHERE key = ?", (run.key,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _remove_interrupted(self, run: PastRun) -> None:
+        """Delete the newest run of this camera and source if it was interrupted: this one repeats it."""
+        last = self._connection.execute(
+            "SELECT id, outcome FROM run WHERE camera = ? AND source = ? ORDER BY id DESC LIMIT 1",
+            (run.camera, run.source),
+        ).fetchone()
+        if last is not None and last[1] != "finished":
+            self._connection.execute("DELETE FROM moment WHERE run = ?", (last[0],))
+            self._connection.execute("DELETE FROM run WHERE id = ?", (last[0],))

@@ -1,0 +1,38 @@
+"""Picture of a match: its frame with the regions that the check was given, the question and its probability."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from stream.clock import clock_text
+from stream.events import AskedPicture, Match
+from stream.media import AllocationOverlay
+from stream.protocol.picture_files import encode_jpeg
+from stream.sinks.drawing import draw
+
+QUALITY = 85
+
+
+def match_picture(picture: AskedPicture, match: Match) -> bytes:
+    """Return the JPEG of a match; `picture` is that of its frame. Raises ValueError if it is damaged."""
+    note = f"{clock_text(match.pts_s)} · {match.yes:.0%} yes".replace("%", " %")
+    return encode_jpeg(draw(_overlay(picture), match.question, note, dim=False), QUALITY)
+
+
+def _overlay(picture: AskedPicture) -> AllocationOverlay:
+    data = np.frombuffer(picture.jpeg, np.uint8)
+    decoded = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if decoded is None or picture.map is None:
+        raise ValueError("the picture of the frame cannot be decoded")
+    image = np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8)
+    if picture.level:  # regions are drawn at level 0
+        image = np.asarray(cv2.resize(image, None, fx=1 << picture.level, fy=1 << picture.level), np.uint8)
+    shown = picture.map
+    relevance = np.frombuffer(shown.relevance, np.uint8).reshape(shown.rows, shown.cols)
+    return AllocationOverlay(
+        image=image,
+        regions=np.frombuffer(shown.regions, "<i2").reshape(-1, 3).astype(np.int64),
+        relevance=relevance.astype(np.float32) / 255,
+        overview=shown.overview,
+    )

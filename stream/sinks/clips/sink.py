@@ -1,0 +1,211 @@
+"""Sink that writes a picture and a video of each match into a folder."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from stream import logs
+from stream.config import OutputConfig
+from stream.events import (
+    AskedPicture,
+    ClipWritten,
+    Event,
+    FrameReady,
+    Match,
+    Outage,
+    Restarted,
+    Summary,
+    VideoFragment,
+)
+from stream.recording.clip_folder import PICTURE, VIDEO, ClipFolder
+from stream.sinks.base import ReportingSink
+from stream.sinks.clips.picture import match_picture
+from stream.sinks.clips.ring import FragmentRing
+from stream.sinks.clips.video import ClipVideo
+from stream.sources.address import is_live_address, name_of
+from stream.untrusted import MIB
+
+LATE_S = 30.0
+"""Time after a frame at which its match may still come, in seconds of video that the ring holds for it."""
+
+RING_BYTES_MAX = 64 * MIB
+
+PICTURES_MAX = 16
+"""Pictures of frames whose match may still come."""
+
+OVERDUE_S = 10.0
+"""Media time after which a clip ends although the video that it waits for has not come."""
+
+STEM_CHARS_MAX = 40
+
+AGE_EVERY_S = 600.0
+"""Time between two searches for files that are too old."""
+
+DAY_S = 86_400.0
+
+
+class ClipSink(ReportingSink):
+    """Writer of a JPEG of each match at once, and of an MP4 of the time around it once that has passed.
+
+    The video is that of the source, copied from a ring of the newest fragments; nothing is encoded here. A match within
+    a clip that is being written extends that clip, up to `ClipVideo.longest_s`. A new track (after an outage, or with
+    another size or format) ends a clip.
+
+    A file that cannot be written is reported once, and in the event; the run goes on. Raises OutputError if the folder
+    cannot be claimed.
+    """
+
+    def __init__(self, output: OutputConfig, source: str, now_s: Callable[[], float] = time.time) -> None:
+        assert output.clips is not None
+        self._before_s, self._after_s = output.clip_before_s, output.clip_after_s
+        self._now_s = now_s
+        self._live = is_live_address(source)
+        self._source = re.sub(r"\W+", "_", name_of(source).rpartition(".")[0] or name_of(source)).strip("_")
+        self._folder = ClipFolder(
+            output.clips,
+            None if output.clips_max_mib is None else output.clips_max_mib * MIB,
+            None if output.clips_max_days is None else output.clips_max_days * DAY_S,
+            now_s,
+        )
+        self._aged_s = now_s()
+        self._ring = FragmentRing(self._before_s + LATE_S, RING_BYTES_MAX)
+        self._pictures: OrderedDict[int, AskedPicture] = OrderedDict()
+        self._videos: list[ClipVideo] = []
+        self._events: list[Event] = []
+        self._failing = False
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, VideoFragment):
+            self._ring.add(event)
+            for video in list(self._videos):
+                self._advance(video, [event])
+        elif isinstance(event, FrameReady):
+            self._pass_time(event.pts_s)
+        elif isinstance(event, AskedPicture):
+            self._pictures[event.frame_index] = event
+            if len(self._pictures) > PICTURES_MAX:
+                self._pictures.popitem(last=False)
+        elif isinstance(event, (Outage, Restarted)):
+            self._finish_all()
+        elif isinstance(event, Match):
+            self._begin(event)
+
+    def take_events(self, upcoming: Event) -> Sequence[Event]:
+        if isinstance(upcoming, Summary):
+            self._finish_all()
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        self._finish_all()
+        self._folder.close()
+
+    def _begin(self, match: Match) -> None:
+        """Write the picture of a match, and begin or extend its video."""
+        written = ClipWritten(
+            match=match.match, watch=match.watch, picture=None, video=None, start_s=match.pts_s, end_s=match.pts_s
+        )
+        try:
+            stem = self._folder.free_stem(self._stem(match))
+            written = replace(written, picture=self._write_picture(match, stem))
+        except OSError as error:
+            self._events.append(replace(written, error=self._failed(error)))
+            return
+        except ValueError as error:
+            written = replace(written, error=str(error))
+        self._events.append(written)
+        if any(video.extend(match, written.picture, self._after_s) for video in self._videos):
+            return
+        try:
+            video = ClipVideo(self._folder.create(f"{stem}{VIDEO}"), match.pts_s + self._after_s)
+        except OSError as error:
+            self._events.append(replace(written, error=self._failed(error)))
+            return
+        video.matches.append((match, written.picture))
+        self._videos.append(video)
+        self._advance(video, self._ring.around(match.pts_s, self._before_s, self._after_s))
+
+    def _advance(self, video: ClipVideo, fragments: Sequence[VideoFragment]) -> None:
+        """Write fragments of a video, which may end it."""
+        try:
+            for fragment in fragments:
+                if not video.add(fragment):
+                    self._finish(video)
+                    return
+        except OSError as error:
+            self._finish(video, self._failed(error))
+
+    def _finish(self, video: ClipVideo, error: str | None = None) -> None:
+        """Complete a video and report it with each of its matches."""
+        self._videos.remove(video)
+        name = None
+        try:
+            name = video.file.finish()
+            if name is None and error is None:
+                error = "no video of that time arrived"
+            elif error is None:
+                self._failing = False
+        except OSError as problem:
+            error = error or self._failed(problem)
+        for match, picture in video.matches:
+            self._events.append(
+                ClipWritten(
+                    match=match.match,
+                    watch=match.watch,
+                    picture=picture,
+                    video=name,
+                    start_s=match.pts_s if name is None else video.start_s,
+                    end_s=match.pts_s if name is None else video.end_s,
+                    error=error,
+                )
+            )
+
+    def _finish_all(self) -> None:
+        for video in list(self._videos):
+            self._finish(video)
+
+    def _write_picture(self, match: Match, stem: str) -> str | None:
+        """Write the picture of the newest frame up to the match that was looked at. Raises OSError."""
+        index = max((index for index in self._pictures if index <= match.frame_index), default=None)
+        if index is None:
+            return None
+        data = match_picture(self._pictures[index], match)
+        file = self._folder.create(f"{stem}{PICTURE}")
+        try:
+            file.append(data)
+        except OSError:
+            file.discard()
+            raise
+        return file.finish()
+
+    def _pass_time(self, now_s: float) -> None:
+        """End videos whose fragments do not come, and delete old files from time to time."""
+        for video in list(self._videos):
+            if now_s > video.until_s + OVERDUE_S:
+                self._finish(video)
+        if self._now_s() - self._aged_s > AGE_EVERY_S:
+            self._aged_s = self._now_s()
+            with suppress(OSError):
+                self._folder.delete_old()
+
+    def _stem(self, match: Match) -> str:
+        """Return a name for the files of a match: by the time of day of a live source, by media time of others."""
+        watch = re.sub(r"\W+", "_", match.watch)[:STEM_CHARS_MAX]
+        if self._live:
+            return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(self._now_s()))}-{watch}-{match.match:04}"
+        return f"{self._source[:STEM_CHARS_MAX]}-{match.pts_s:08.2f}s-{watch}-{match.match:04}"
+
+    def _failed(self, error: OSError) -> str:
+        """Report that a file cannot be written, once until one can be; return the reason."""
+        reason = error.strerror or str(error)
+        if not self._failing:
+            self._failing = True
+            text = f"note: a clip cannot be written into {str(self._folder.path)!r}: {reason}; the run goes on"
+            logs.say(text, "warning", event="clips", reason=reason)
+        return reason

@@ -1,0 +1,191 @@
+"""Commands that matches of watches start: without a shell, a few at once, each with a time limit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from arr_coc.errors import counted
+from stream import logs
+from stream.config import Config
+from stream.errors import ConfigError
+from stream.events import Event, Match
+from stream.sinks.base import Sink
+
+AT_ONCE_MAX = 4
+"""Commands of one run at once; a match that comes meanwhile starts none."""
+
+CLOSE_LIMIT_S = 10.0
+"""Longest wait for commands at the end of a run; then they are killed."""
+
+PREFIX = "ARR_COC_"
+"""Prefix of environment variables with the fields of a match. Others with it, which may hold secrets, are not
+passed."""
+
+FIELDS = ("match", "watch", "question", "time", "camera", "frame_index", "pts_s", "yes", "certain")
+"""Fields of a match for a command."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCommand:
+    """Command of one watch, as words with fields in braces."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str, option: str = "--on-match") -> MatchCommand:
+        """Split a command as a shell would. Raises ConfigError, which names the option, if it cannot be run."""
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError as error:
+            raise ConfigError(f"{option}: {text!r} is no command: {error}; check its quotation marks") from None
+        if not words:
+            raise ConfigError(f"{option} needs a command, such as 'notify-send {{watch}}'")
+        for word in words:
+            for name in _FIELD.findall(word):
+                if name not in FIELDS:
+                    raise ConfigError(f"{option}: unknown field {{{name}}}; there are {', '.join(FIELDS)}")
+        if shutil.which(os.path.expanduser(words[0])) is None:
+            raise ConfigError(f"{option}: there is no program {words[0]!r}; give its path, or install it")
+        return cls((os.path.expanduser(words[0]), *words[1:]))
+
+    def filled(self, fields: Mapping[str, str]) -> list[str]:
+        """Return the words with the fields of a match in their places."""
+        return [_FIELD.sub(lambda found: fields[found[1]], word) for word in self.words]
+
+
+def commands_of(config: Config) -> dict[str, MatchCommand]:
+    """Return the command of each watch that has one, by the watch's name. Raises ConfigError for an unusable one."""
+    commands = {}
+    for watch in config.watch:
+        text = watch.on_match or config.output.on_match
+        if text is not None:
+            option = "--on-match" if watch.on_match is None else f"watch {watch.name!r}: on_match"
+            commands[watch.name] = MatchCommand.of(text, option)
+    return commands
+
+
+def fields_of(event: Match, camera: str, unix_s: float) -> dict[str, str]:
+    """Return the fields of a match as text; `time` is local time in ISO 8601."""
+    return {
+        "match": str(event.match),
+        "watch": event.watch,
+        "question": event.question,
+        "time": datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="seconds"),
+        "camera": camera,
+        "frame_index": str(event.frame_index),
+        "pts_s": f"{event.pts_s:.3f}",
+        "yes": f"{event.yes:.3f}",
+        "certain": f"{event.certain:.3f}",
+    }
+
+
+class MatchCommandSink(Sink):
+    """Sink that starts the commands of `commands_of` and waits for none of them.
+
+    A command has `limit_s` seconds, no input, and its output is dropped. Its failure is one note, and the next one is
+    noted after a success only. `camera`: name for `{camera}`. `dropped`: matches that started no command.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, MatchCommand],
+        *,
+        limit_s: float,
+        camera: str = "",
+        close_limit_s: float = CLOSE_LIMIT_S,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._commands = commands
+        self._limit_s, self._close_limit_s = limit_s, close_limit_s
+        self._camera = camera
+        self._wall_s = wall_s
+        self._lock = threading.Lock()
+        self._running: dict[subprocess.Popen[bytes], threading.Thread] = {}
+        self._failing: set[str] = set()
+        self.dropped = 0
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Match) or event.watch not in self._commands:
+            return
+        with self._lock:
+            busy = len(self._running) >= AT_ONCE_MAX
+        if busy:
+            self.dropped += 1
+            self._note(event.watch, f"{counted(AT_ONCE_MAX, 'command')} still run, so this match started none")
+            return
+        fields = fields_of(event, self._camera, self._wall_s())
+        words = self._commands[event.watch].filled(fields)
+        try:
+            process = _start(words, {f"{PREFIX}{name.upper()}": value for name, value in fields.items()})
+        except (OSError, ValueError) as error:
+            self._note(event.watch, f"{words[0]!r} cannot be started: {getattr(error, 'strerror', None) or error}")
+            return
+        waiter = threading.Thread(target=self._wait, args=(process, event.watch), name="on-match", daemon=True)
+        with self._lock:
+            self._running[process] = waiter
+        waiter.start()
+
+    def close(self) -> None:
+        with self._lock:
+            running = dict(self._running)
+        until_s = time.monotonic() + self._close_limit_s
+        for process, waiter in running.items():
+            waiter.join(max(0.0, until_s - time.monotonic()))
+            if waiter.is_alive():
+                _kill(process)
+                waiter.join()
+
+    def _wait(self, process: subprocess.Popen[bytes], watch: str) -> None:
+        try:
+            status = process.wait(self._limit_s)
+            problem = "" if status == 0 else f"ended with status {status}"
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.wait()
+            problem = f"took more than {self._limit_s:g} s and was killed"
+        with self._lock:
+            del self._running[process]
+        if problem:
+            self._note(watch, f"{process.args[0]!r} {problem}")  # type: ignore[index]
+        else:
+            self._failing.discard(watch)
+
+    def _note(self, watch: str, problem: str) -> None:
+        """Report a failure, once until a command of this watch succeeds."""
+        if watch not in self._failing:
+            self._failing.add(watch)
+            logs.say(f"note: the command of watch {watch} failed: {problem}", "warning", event="on_match", watch=watch)
+
+
+def _start(words: Sequence[str], fields: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(
+        list(words),
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+        env={**environment, **fields},
+        start_new_session=True,  # Ctrl-C is for the run, and a kill for all processes of the command
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,185 @@
+"""Sink that remembers a run in an SQLite file: answers, matches, outages and small pictures (docs/past.md)."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from stream.config import Config, OutputConfig
+from stream.events import (
+    Answer,
+    AnswerPoint,
+    AnswerUnchanged,
+    AskedPicture,
+    Cut,
+    Event,
+    Match,
+    Outage,
+    Started,
+    Summary,
+    rounded,
+)
+from stream.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE, Extension, Moment, PastRun, RunEnded
+from stream.past.retention import Limits
+from stream.past.writer import WRITERS, PastWriter
+from stream.protocol.picture_files import smaller_jpeg
+from stream.sinks.base import Sink
+from stream.sources.address import camera_of, name_of, redacted
+
+PICTURE_WIDTH_PX = 320
+"""Greatest width of a picture in the file: about 10 kB."""
+
+PICTURES_KEPT = 16
+"""Pictures of frames whose answers have not come yet."""
+
+log = logging.getLogger(__name__)
+
+
+class PastSink(Sink):
+    """Sink that writes a run's moments to `output.remember`, which runs of this process and of others may share.
+
+    No method waits for the disk, but for `close`; a file that cannot be written ends no run. An answer with the words
+    of the one before it extends that, for up to HELD_MAX_MS. `resume`: the run repeats an interrupted one. `unix_ms`
+    returns the Unix time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        resume: bool = False,
+        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        assert config.output.remember is not None
+        self._path = config.output.remember
+        self._unix_ms = unix_ms
+        self._run = PastRun(uuid.uuid4().hex, camera_name(config), redacted(config.source), unix_ms(), continues=resume)
+        self._pictures: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
+        self._number = 0
+        self._last: Moment | None = None
+        self._writer: PastWriter | None = WRITERS.acquire(self._path, lambda: open_writer(config.output))
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            Started: self._start,
+            AskedPicture: self._keep_picture,
+            Answer: self._answer,
+            AnswerUnchanged: self._answer,
+            Cut: self._cut,
+            Match: self._match,
+            Outage: self._outage,
+            Summary: self._end,
+        }
+
+    def write(self, event: Event) -> None:
+        handler = self._handlers.get(type(event))
+        if handler is not None and self._writer is not None:
+            handler(event)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer = None
+            WRITERS.release(self._path)
+
+    def _start(self, event: Started) -> None:
+        self._run = replace(self._run, model=event.model)
+
+    def _keep_picture(self, event: AskedPicture) -> None:
+        if event.asked:
+            self._pictures.setdefault(event.frame_index, (self._unix_ms(), event.jpeg))
+            while len(self._pictures) > PICTURES_KEPT:
+                self._pictures.popitem(last=False)
+
+    def _cut(self, _: Cut) -> None:
+        self._last = None
+
+    def _answer(self, event: AnswerPoint) -> None:
+        last, unix_ms = self._last, self._time_of(event)
+        repeated = last is not None and (last.text, last.question) == (event.text, event.query)
+        if last is not None and repeated and unix_ms - last.unix_ms < HELD_MAX_MS:
+            self._put(Extension(self._run, last.number, unix_ms, event.end_s))
+            return
+        fields = getattr(event, "fields", None)
+        self._last = self._moment(
+            event,
+            ANSWER,
+            event.text,
+            unix_ms=unix_ms,
+            start_s=event.start_s,
+            end_s=event.end_s,
+            question=event.query,
+            fields=None if fields is None else msgspec.json.encode(rounded(fields)).decode(),
+        )
+
+    def _match(self, event: Match) -> None:
+        self._moment(
+            event,
+            MATCH,
+            f"{event.watch}: {event.question}" if event.watch else event.question,
+            unix_ms=self._time_of(event),
+            question=event.question,
+            watch=event.watch,
+            yes=event.yes,
+        )
+
+    def _outage(self, event: Outage) -> None:
+        text = f"source lost: {event.reason}" if event.lasted_s is None else f"source back after {event.lasted_s:.0f} s"
+        self._last = None
+        self._moment(event, OUTAGE, text, unix_ms=self._unix_ms())
+
+    def _end(self, event: Summary) -> None:
+        self._put(RunEnded(self._run, self._unix_ms(), event.ended))
+
+    def _moment(self, event: Any, kind: str, text: str, *, unix_ms: int, **fields: Any) -> Moment:
+        """Write a moment of the frame of an event, with its picture, and return it."""
+        self._number += 1
+        _, jpeg = (None, None) if kind == OUTAGE else self._pictures.get(event.frame_index, (None, None))
+        moment = Moment(
+            run=self._run,
+            number=self._number,
+            kind=kind,
+            unix_ms=unix_ms,
+            frame_index=event.frame_index,
+            pts_s=event.pts_s,
+            text=text,
+            jpeg=jpeg,
+            **{"start_s": event.pts_s, "end_s": event.pts_s, **fields},
+        )
+        self._put(moment)
+        return replace(moment, jpeg=None)
+
+    def _time_of(self, event: AnswerPoint | Match) -> int:
+        """Return the Unix time of an event's frame: that of its picture, which comes as it is asked about, or the
+        present less the latency."""
+        if event.frame_index in self._pictures:
+            return self._pictures[event.frame_index][0]
+        timing = getattr(event, "timing", None)
+        return self._unix_ms() - (0 if timing is None else round(timing.total_ms))
+
+    def _put(self, record: Moment | Extension | RunEnded) -> None:
+        assert self._writer is not None
+        self._writer.put(record)
+
+
+def camera_name(config: Config) -> str:
+    """Return the name of a run's camera in the file: the configured one, or one made from the source without its
+    secrets."""
+    return config.output.remember_camera or name_of(camera_of(config.source) or config.source)
+
+
+def open_writer(output: OutputConfig) -> PastWriter:
+    """Return the writer of `output.remember`, with its limits, that makes pictures small."""
+    assert output.remember is not None
+    return PastWriter(output.remember, Limits(output.remember_max_days, output.remember_max_mib), prepare=_with_small)
+
+
+def _with_small(moment: Moment) -> Moment:
+    """Return a moment with its picture made small, or without one if that is no JPEG."""
+    if moment.jpeg is None:
+        return moment
+    return replace(moment, jpeg=smaller_jpeg(moment.jpeg, PICTURE_WIDTH_PX))

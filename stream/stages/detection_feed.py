@@ -1,0 +1,230 @@
+"""Feed of detections from another program: the least relevance of the tiles under its boxes, and what is new.
+
+A cheap detector knows where things are, and what has come into view. Its boxes draw tokens before a question is asked,
+and a new thing counts as change, for answers and checks that are due on change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.types import NS_PER_S, TILE_PX, TileGrid
+from stream.clock import Clock
+from stream.errors import TransportError
+from stream.events import Event, Notice
+from stream.protocol.detections import DetectedBoxes, read_detections
+from stream.transport.links import FrameSubscriber
+from stream.transport.security import ClientCurve
+from stream.untrusted import MIB
+
+OVERLAP = 0.1
+"""Least intersection over union of two boxes of one thing: between two messages it may move by half of its size."""
+
+TRACKS_MAX = 512
+"""Things that are kept in mind; of more, those that were not seen for longest count as new when they return."""
+
+PART_BYTES_MAX = 1 * MIB
+"""Size above which a message is not received, and ends the connection; one of more than 64 KiB is not read."""
+
+RECONNECT_NS = 1 * NS_PER_S
+"""Shortest time between two connections."""
+
+DETECTIONS_UNREADABLE, DETECTIONS_CUT, DETECTIONS_REFUSED, DETECTIONS_LOST = (
+    "detections-unreadable",
+    "detections-cut",
+    "detections-refused",
+    "detections-lost",
+)
+"""Codes of notices about the feed; each comes once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionAddress:
+    """Address of a program that publishes detections, its ZeroMQ endpoint, and how long a box counts, in seconds."""
+
+    name: str
+    endpoint: str
+    curve: ClientCurve | None
+    hold_s: float
+
+
+class DetectionReceiver(Protocol):
+    """Interface of the socket that the feed reads."""
+
+    @property
+    def lost(self) -> bool: ...
+
+    @property
+    def refused(self) -> bool: ...
+
+    def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]: ...
+
+    def close(self) -> None: ...
+
+
+class ThingTracker:
+    """Tracker of things in view, by label and place: at most TRACKS_MAX, those that were seen last. `answered` and
+    `looked`, bool [N]: an answer, and a check, was about a frame since the thing came."""
+
+    def __init__(self) -> None:
+        self._boxes = np.zeros((0, 4))
+        self._labels = np.zeros(0, np.int64)
+        self._seen_ns = np.zeros(0, np.int64)
+        self._numbers: dict[str, int] = {}
+        self.answered = np.zeros(0, bool)
+        self.looked = np.zeros(0, bool)
+
+    def keep_since(self, first_ns: int) -> None:
+        """Forget things that were last seen before this time."""
+        kept = (self._seen_ns >= first_ns).nonzero()[0]
+        if len(kept) < len(self._seen_ns):
+            self._choose(kept)
+
+    def update(self, found: DetectedBoxes, captured_ns: int) -> None:
+        """Move each known thing to its newest box, the one that overlaps most, and add the others as new."""
+        labels = self._numbered(found.labels)
+        overlaps = _overlaps(found.boxes, self._boxes) * (labels[:, None] == self._labels)
+        new = []
+        for at, row in enumerate(overlaps):
+            track = int(row.argmax()) if len(row) else 0
+            if not len(row) or row[track] < OVERLAP:
+                new.append(at)
+                continue
+            overlaps[:, track] = 0.0
+            self._boxes[track], self._seen_ns[track] = found.boxes[at], captured_ns
+        self._boxes = np.concatenate([self._boxes, found.boxes[new]])
+        self._labels = np.concatenate([self._labels, labels[new]])
+        self._seen_ns = np.concatenate([self._seen_ns, np.full(len(new), captured_ns)])
+        self.answered = np.concatenate([self.answered, np.zeros(len(new), bool)])
+        self.looked = np.concatenate([self.looked, np.zeros(len(new), bool)])
+        if len(self._seen_ns) > TRACKS_MAX:
+            self._choose(np.sort(np.argsort(self._seen_ns, kind="stable")[-TRACKS_MAX:]))
+
+    def _numbered(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
+        """Return a number for each label; labels that are gone lose theirs once there are many."""
+        if len(self._numbers) > 2 * TRACKS_MAX:
+            used = set(self._labels.tolist())
+            self._numbers = {label: number for label, number in self._numbers.items() if number in used}
+        first = max(self._numbers.values(), default=-1) + 1
+        for label in labels:
+            first += self._numbers.setdefault(label, first) == first
+        return np.array([self._numbers[label] for label in labels], np.int64)
+
+    def _choose(self, kept: npt.NDArray[np.intp]) -> None:
+        self._boxes, self._labels, self._seen_ns = self._boxes[kept], self._labels[kept], self._seen_ns[kept]
+        self.answered, self.looked = self.answered[kept], self.looked[kept]
+
+
+class DetectionFeed:
+    """Newest detections of another program. Belongs to the thread that calls `open`.
+
+    The newest message counts, for `hold_s` from its capture: none queues, and the run never waits for one. `unix_ns`
+    returns the time of this machine, to compare with that of a message.
+    """
+
+    def __init__(self, address: DetectionAddress, clock: Clock, unix_ns: Callable[[], int] = time.time_ns) -> None:
+        self._address = address
+        self._hold_ns = round(address.hold_s * NS_PER_S)
+        self._clock = clock
+        self._unix_ns = unix_ns
+        self._newest: DetectedBoxes | None = None
+        self._newest_ns = self._connected_ns = 0
+        self._tracker = ThingTracker()
+        self._reported: set[str] = set()
+
+    def open(self, connect: Callable[[], DetectionReceiver] | None = None) -> DetectionFeed:
+        """Connect to the program, by `connect` if that is given. Raises TransportError if that is impossible."""
+        self._connect = connect or self._subscriber
+        self._receiver = self._connect()
+        return self
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._receiver.close()
+
+    def receive(self) -> list[Event]:
+        """Take the newest message, if one has come; return notices."""
+        name, now_ns = self._address.name, self._clock.now_ns()
+        notices: list[Event] = []
+        if self._receiver.lost and now_ns - self._connected_ns >= RECONNECT_NS:
+            text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
+            notices += self._notice(DETECTIONS_LOST, text)
+            self._receiver.close()
+            self._receiver, self._connected_ns = self._connect(), now_ns
+        parts, _ = self._receiver.receive(0)
+        self._tracker.keep_since(now_ns - self._hold_ns)
+        if parts is not None:
+            try:
+                found = read_detections(parts[-1])  # a topic may stand before it
+            except TransportError as error:
+                text = f"{name}: {error}; docs/boxes.md has the format; such messages are left out"
+                notices += self._notice(DETECTIONS_UNREADABLE, text)
+            else:
+                self._take(found, now_ns)
+                text = (
+                    f"{name}: a message has {len(found.labels)} boxes and more; those of the lowest scores are left out"
+                )
+                notices += self._notice(DETECTIONS_CUT, text) if found.cut else []
+        elif self._receiver.refused:
+            text = f"no detections: {name} rejects the connection; its keys and those of --keys do not match"
+            notices += self._notice(DETECTIONS_REFUSED, text)
+        if self._newest is not None and now_ns - self._newest_ns > self._hold_ns:
+            self._newest = None
+        return notices
+
+    def floor(self, grid: TileGrid) -> npt.NDArray[np.float32] | None:
+        """Return the least relevance of a frame's tiles, float32 [rows, cols]: the score of a box on the tiles that it
+        touches; None if no box counts."""
+        if self._newest is None or not len(self._newest.boxes):
+            return None
+        floor = np.zeros(grid.shape, np.float32)
+        tiles = self._newest.boxes * (np.array([grid.width_px, grid.height_px] * 2) / TILE_PX)
+        first, end = np.floor(tiles[:, :2]).astype(int), np.ceil(tiles[:, 2:]).astype(int)
+        for (left, top), (right, bottom), score in zip(first.tolist(), end.tolist(), self._newest.scores, strict=True):
+            np.maximum(part := floor[top:bottom, left:right], score, out=part)
+        return floor
+
+    def changes(self, since_answer: float, since_look: float) -> tuple[float, float]:
+        """Return shares of change since the last answer and the last check; 1 if a new thing has come since."""
+        tracker = self._tracker
+        return (since_answer if tracker.answered.all() else 1.0), (since_look if tracker.looked.all() else 1.0)
+
+    def mark_answered(self) -> None:
+        """The newest frame is being answered about: the things in it are no longer new to answers."""
+        self._tracker.answered[:] = True
+
+    def mark_looked(self) -> None:
+        """The newest frame is being checked: the things in it are no longer new to checks."""
+        self._tracker.looked[:] = True
+
+    def _take(self, found: DetectedBoxes, now_ns: int) -> None:
+        """Take a message, unless it is stale, or older than the newest."""
+        age_ns = 0 if found.unix_ns is None else max(0, self._unix_ns() - found.unix_ns)
+        captured_ns = now_ns - age_ns
+        if age_ns > self._hold_ns or captured_ns < self._newest_ns:
+            return
+        self._newest, self._newest_ns = found, captured_ns
+        self._tracker.update(found, captured_ns)
+
+    def _subscriber(self) -> FrameSubscriber:
+        return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)
+
+    def _notice(self, code: str, message: str) -> list[Event]:
+        if code in self._reported:
+            return []
+        self._reported.add(code)
+        return [Notice(code=code, message=message)]
+
+
+def _overlaps(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return intersection over union of boxes [N, 4] with others [M, 4], each with an area: [N, M]."""
+    ends = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    shared = np.maximum(ends - np.maximum(one[:, None, :2], other[None, :, :2]), 0).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (one, other)]
+    return np.asarray(shared / (areas[0][:, None] + areas[1] - shared), np.float64)

@@ -1,0 +1,53 @@
+"""Text models: a Qwen model on this machine asked without pictures, and the choice between it and a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arr_coc.errors import ContextLengthError, ModelNotFound
+from stream.answer.qwen_text import TEMPLATE_TOKENS, QwenTextModel
+from stream.answer.text import load_text_model
+from stream.config import AnswerConfig, ApiConfig, Config
+from stream.past.recap import STATEMENT_TOKENS
+from tests.support.api_server import api_server
+from tests.support.models import tiny_folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> QwenTextModel:
+    folder = tiny_folder(tmp_path_factory.mktemp("model"))
+    made = load_text_model(Config(answer=AnswerConfig(model=str(folder), device="cpu")))
+    assert isinstance(made, QwenTextModel)
+    return made
+
+
+def test_a_prompt_of_text_is_answered(model: QwenTextModel) -> None:
+    answer = model.complete("A red circle moves. Say it again.")
+    assert answer == model.complete("A red circle moves. Say it again."), "the likeliest tokens"
+    assert model.count_tokens(answer) <= STATEMENT_TOKENS
+    assert model.known_world is None
+
+
+def test_a_prompt_has_the_room_that_an_answer_leaves(model: QwenTextModel) -> None:
+    assert model.prompt_tokens == model.model.qwen.max_context_tokens - STATEMENT_TOKENS - TEMPLATE_TOKENS
+    words = "a " * 2 * model.prompt_tokens
+    while model.count_tokens(words) > model.prompt_tokens:
+        words, longer = words[: len(words) * 9 // 10], words
+    model.complete(words)
+    with pytest.raises(ContextLengthError):
+        model.complete(longer + words)
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        load_text_model(Config(answer=AnswerConfig(model=str(tmp_path / "none"))))
+
+
+def test_a_server_is_asked_if_one_is_named() -> None:
+    with api_server() as server:
+        made = load_text_model(Config(answer=AnswerConfig(encode="picture", api=ApiConfig(url=server.url))))
+        assert made.complete("What?") == "a red circle"
+        assert made.count_tokens("ü" * 3) == 2
+    assert (made.name, made.known_world, made.prompt_tokens) == ("tiny", None, 4096)

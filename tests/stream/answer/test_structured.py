@@ -1,0 +1,114 @@
+"""Answers with a schema at the client: events with fields, or that an answer does not fit; history and repetition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from arr_coc.answer_schema import AnswerSchema
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    AnswerInvalid,
+    AnswerUnchanged,
+    Event,
+    ShadowCheck,
+    encode_event,
+    pack_event,
+    unpack_event,
+)
+from stream.protocol.messages import AnswerDelta, Connect, FramePacketMessage, PastAnswer, TurnGrant
+from stream.recording.journal import JournalEntry
+from tests.stream.answer.test_client import clock, opened
+from tests.stream.answer.test_history import asked, texts
+from tests.support.answer_client import STAMP, ClientFixture, FakeJournal, Opener, whole_frame
+from tests.support.answer_client import answer as answered_at
+from tests.support.events import make_answer_reply
+
+__all__ = ["clock", "opened"]
+
+SCHEMA = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
+TEXT = '{"people": 2, "weather": "sun"}'
+READABLE = "people: 2, weather: sun"
+
+
+def heard(server: ClientFixture, text: str, turn: int = 1, **options: Any) -> list[Event]:
+    """Events of an answer that comes in two pieces."""
+    number, half = asked(server, turn, **options).answer, len(text) // 2
+    pieces = [AnswerDelta(answer=number, text=piece) for piece in (text[:half], text[half:]) if piece]
+    return server.events(Event, *pieces, make_answer_reply(number, "what?", text))  # type: ignore[type-var]
+
+
+def test_the_schema_is_sent_with_the_question(opened: Opener) -> None:
+    server = opened(schema=SCHEMA)
+    server.start()
+    assert server.expect(Connect).schema == SCHEMA.text
+
+
+def test_an_answer_has_fields_and_comes_whole(opened: Opener) -> None:
+    delta, answer = heard(opened(schema=SCHEMA), TEXT)
+    assert isinstance(delta, AnswerDeltaEvent)
+    assert isinstance(answer, Answer)
+    assert delta.text == answer.text == READABLE
+    assert answer.fields == {"people": 2, "weather": "sun"}
+    assert unpack_event(pack_event(answer)) == answer
+    assert '"fields":{"people":2,"weather":"sun"}' in encode_event(answer)
+
+
+@pytest.mark.parametrize(
+    "text", [TEXT[:20], "", "two people in the sun", '{"people": NaN, "weather": "sun"}', "[" * 5_000]
+)
+def test_an_answer_that_does_not_fit_is_an_event_without_its_text(opened: Opener, text: str) -> None:
+    journal = FakeJournal()
+    (invalid,) = heard(opened(schema=SCHEMA, journal=journal), text)
+    assert isinstance(invalid, AnswerInvalid)
+    assert (invalid.text, invalid.fields) == ("", None)
+    assert 0 < len(invalid.reason) < 200
+    assert [point for point, _ in journal.appended] == [invalid]
+    assert unpack_event(pack_event(invalid)) == invalid
+    assert '"fields"' not in encode_event(invalid)
+
+
+def test_earlier_answers_are_shown_as_the_model_writes_them(opened: Opener) -> None:
+    server = opened(schema=SCHEMA, history=2, same_above=0.5)
+    heard(server, TEXT.replace(" ", ""))
+    heard(server, "nothing", 2)
+    message = asked(server, 3)
+    assert message.history == (PastAnswer(STAMP.media_ns, TEXT),)
+    assert message.previous is not None
+    assert message.previous.text == TEXT
+
+
+def test_the_same_fields_again_are_unchanged(opened: Opener) -> None:
+    server = opened(schema=SCHEMA, same_above=0.5)
+    heard(server, TEXT)
+    (unchanged,) = heard(server, TEXT.replace(": ", ":"), 2)
+    assert isinstance(unchanged, AnswerUnchanged)
+    assert (unchanged.text, unchanged.fields) == (READABLE, {"people": 2, "weather": "sun"})
+    _, other = heard(server, TEXT.replace("2", "3"), 3)
+    assert isinstance(other, Answer)
+
+
+def test_an_answer_of_the_journal_keeps_its_fields(opened: Opener) -> None:
+    kept = structs.replace(answered_at(0), text=READABLE, fields={"people": 2, "weather": "sun"})
+    broken = AnswerInvalid(**structs.asdict(structs.replace(answered_at(1), text="")), reason="it is empty")
+    server = opened(schema=SCHEMA, history=1, journal=FakeJournal(JournalEntry(kept, None), JournalEntry(broken, None)))
+    requests = server.client.requests
+    assert requests.recall(STAMP)[1] == kept
+    assert requests.recall(STAMP) == [broken]
+    assert texts(requests.history.newest) == [TEXT]
+
+
+@pytest.mark.parametrize(("full", "same"), [(TEXT, True), (TEXT.replace("2", "3"), False), ("half", None)])
+def test_a_check_with_all_tokens_compares_what_people_read(opened: Opener, full: str, same: bool | None) -> None:
+    server = opened(schema=SCHEMA)
+    server.grant(1)
+    server.send(whole_frame(), "every", shadow=whole_frame())
+    number = server.expect(FramePacketMessage).answer
+    _, answer = server.hear(make_answer_reply(number, "what?", TEXT))
+    assert isinstance(answer, Answer)
+    server.hear(TurnGrant(turn=2))
+    checks = server.hear(make_answer_reply(number, "what?", full))
+    assert [check.same for check in checks if isinstance(check, ShadowCheck)] == ([] if same is None else [same])

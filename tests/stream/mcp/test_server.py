@@ -1,0 +1,158 @@
+"""Tools for agents, called by the client of the official library over a served page."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from mcp import Client
+from PIL import Image
+
+from stream.mcp.page import CameraPage
+from stream.mcp.server import CALLS_MAX, TokenGate, make_server
+from tests.support.events import answer, side_answer
+from tests.support.network import until
+from tests.support.web import WIDTH, ServedPage, served
+
+
+@pytest.fixture
+def run() -> Iterator[ServedPage]:
+    with served() as page:
+        yield page
+
+
+def calls(run: ServedPage, use: Callable[[Client], Awaitable[Any]]) -> Any:
+    """Return what `use` returns with a client of the tools over the page of `run`."""
+
+    async def connected() -> Any:
+        async with CameraPage(run.url) as page, Client(make_server(page)) as client:
+            return await use(client)
+
+    return asyncio.run(connected())
+
+
+def call(run: ServedPage, tool: str, **arguments: Any) -> Any:
+    return calls(run, lambda client: client.call_tool(tool, arguments))
+
+
+def fields(result: Any) -> Any:
+    assert not result.is_error, result
+    return json.loads(result.content[0].text)
+
+
+def test_an_agent_finds_the_tools_with_their_descriptions(run: ServedPage) -> None:
+    tools = calls(run, lambda client: client.list_tools()).tools
+    assert {tool.name for tool in tools} == {"list_cameras", "newest_picture", "ask", "recent_answers"}
+    for tool in tools:
+        assert tool.description
+        assert all("description" in field for field in tool.input_schema["properties"].values()), tool.name
+
+
+def test_it_lists_the_cameras_without_their_addresses(run: ServedPage) -> None:
+    (camera,) = fields(call(run, "list_cameras"))
+    assert (camera["name"], camera["state"], camera["query"]) == ("camera", "running", "What?")
+    assert "source" not in camera
+
+
+def test_it_asks_about_the_newest_frame(run: ServedPage) -> None:
+    reply = fields(call(run, "ask", question="What is it?"))
+    assert (reply["answer"], reply["frame_index"], reply["tokens_used"]) == ("a red car", 7, 64)
+    assert run.run.side_questions[0].query == "What is it?"
+
+
+def test_it_sees_the_newest_picture_with_and_without_tokens(run: ServedPage) -> None:
+    drawn, plain = (call(run, "newest_picture", tokens=tokens, width=640).content[0] for tokens in (True, False))
+    images = [Image.open(io.BytesIO(base64.b64decode(one.data))).convert("RGB") for one in (drawn, plain)]
+    assert images[1].size[0] == WIDTH
+    assert images[1].getextrema() == ((128, 128),) * 3, "the frame is grey"
+    low, high = images[0].convert("L").getextrema()
+    assert low < 60 < 100 < high, "what is not seen is dark, tokens are outlined"
+
+
+def test_it_reads_recent_answers(run: ServedPage) -> None:
+    run.emit(answer(1.0, "a cat"))
+    until(lambda: bool(run.hub.history))
+    (event,) = fields(call(run, "recent_answers", limit=5))
+    assert (event["topic"], event["text"], event["pts_s"]) == ("answer", "a cat", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("ask", {"question": "x", "camera": "nix"}, "no camera is called 'nix'; the cameras are: camera"),
+        ("ask", {"question": ""}, "at least 1 character"),
+        ("ask", {"question": "x" * 4001}, "at most 4000 characters"),
+        ("recent_answers", {"limit": 101}, "less than or equal to 100"),
+        ("newest_picture", {"width": 1}, "greater than or equal to 64"),
+        ("recent_answers", {"camera": "nix"}, "no camera is called 'nix'"),
+    ],
+)
+def test_a_call_that_cannot_be_followed_is_an_error(
+    run: ServedPage, tool: str, arguments: dict[str, Any], words: str
+) -> None:
+    result = call(run, tool, **arguments)
+    assert result.is_error
+    assert words in result.content[0].text
+    assert run.run.side_questions == []
+
+
+def test_an_agent_that_floods_is_refused_and_the_next_call_works(run: ServedPage) -> None:
+    run.run.replies = ()
+
+    async def flood(client: Client) -> list[Any]:
+        asked = [asyncio.ensure_future(client.call_tool("ask", {"question": "x"})) for _ in range(3 * CALLS_MAX)]
+        done: list[Any] = []
+        while len(done) < 2 * CALLS_MAX:
+            done = [one for one in asked if one.done()]
+            await asyncio.sleep(0.01)
+        for question in run.run.side_questions:
+            run.emit(side_answer(question, "late"))
+        results = await asyncio.gather(*asked)
+        run.run.replies = ("fine",)
+        return results
+
+    results = calls(run, flood)
+    refused = [one.content[0].text for one in results if one.is_error]
+    assert len(refused) >= 2 * CALLS_MAX
+    assert any("calls are under way" in text for text in refused)
+    assert not call(run, "list_cameras").is_error
+
+
+def test_without_a_page_a_call_names_what_to_start() -> None:
+    async def asked() -> Any:
+        async with CameraPage("http://127.0.0.1:9") as page, Client(make_server(page)) as client:
+            return await client.call_tool("list_cameras", {})
+
+    result = asyncio.run(asked())
+    assert result.is_error
+    assert "start a run with --web" in result.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("token", "header", "passes"),
+    [
+        (None, None, True),
+        ("a-secret", "Bearer a-secret", True),
+        ("a-secret", "Bearer another", False),
+        ("a-secret", None, False),
+    ],
+)
+def test_requests_without_the_token_do_not_pass(token: str | None, header: str | None, passes: bool) -> None:
+    passed: list[Any] = []
+    sent: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [] if header is None else [(b"authorization", header.encode())]
+    asyncio.run(TokenGate(application, token)({"type": "http", "headers": headers}, None, send))  # type: ignore[arg-type]
+    assert bool(passed) is passes
+    assert [message["status"] for message in sent if "status" in message] == ([] if passes else [401])

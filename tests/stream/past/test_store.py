@@ -1,0 +1,201 @@
+"""The store: batches that are whole, several writers, and files that are none of this program's."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stream.errors import PastError
+from stream.past import schema
+from stream.past.moments import MATCH, Extension, RunEnded
+from stream.past.schema import APPLICATION_ID, connect_reader, connect_writer, reason_of, unusable
+from stream.past.search import PastReader, Search
+from stream.past.store import PastStore
+from tests.support.past import BEGIN_MS, DOOR, YARD, moment, written
+
+
+def rows(path: str, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    given = {"kind": MATCH, "question": "is it open?", "watch": "gate", "yes": 0.9, "fields": '{"n":1}'}
+    match = moment(2, "gate: is it open?", jpeg=b"jpeg", **given)
+    path = written(tmp_path / "past.sqlite", [moment(1, "a red car"), match, moment(1, "a person", DOOR)])
+    with closing(PastReader(path)) as reader:
+        newest, *others = reader.find(Search())
+        assert reader.picture(newest.id) == b"jpeg"
+        assert [reader.picture(one.id) for one in others] == [None, None]
+    assert {one.text: one.camera for one in others} == {"a red car": "yard", "a person": "door"}
+    assert {name: getattr(newest, name) for name in given} == given
+    assert (newest.unix_ms, newest.last_ms, newest.times) == (match.unix_ms, match.unix_ms, 1)
+    assert (newest.frame_index, newest.pts_s, newest.run, newest.source) == (60, 2.0, YARD.key, YARD.source)
+
+
+def test_an_answer_that_still_holds_is_extended(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1)])
+    with closing(PastStore(path)) as store:
+        store.write([Extension(YARD, 1, BEGIN_MS + 5000, 5.0), Extension(YARD, 1, BEGIN_MS + 3000, 3.0)])
+        store.write([Extension(YARD, 7, BEGIN_MS + 5000, 5.0)])  # of a moment that was dropped
+    with closing(PastReader(path)) as reader:
+        (found,) = reader.find(Search())
+    assert (found.last_ms, found.end_s, found.times) == (BEGIN_MS + 5000, 5.0, 3)
+
+
+def test_the_end_of_a_run_is_noted(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1)])
+    with closing(PastStore(path)) as store:
+        store.write([RunEnded(YARD, BEGIN_MS + 9, "finished")])
+    assert rows(path, "SELECT ended_ms, outcome FROM run") == [(BEGIN_MS + 9, "finished")]
+
+
+def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [])
+    with closing(PastStore(path)) as store:
+        with pytest.raises(sqlite3.Error):
+            store.write([moment(1), moment(2, frame_index=object())])
+        store.write([moment(3)])
+    assert rows(path, "SELECT number FROM moment") == [(3,)]
+
+
+def test_a_moment_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1, jpeg=b"a")])
+    with closing(PastStore(path)) as store:
+        store.write([moment(2, jpeg=b"b"), moment(1, jpeg=b"c")])
+    assert rows(path, "SELECT number, jpeg FROM moment JOIN picture ON moment = moment.id") == [(1, b"a"), (2, b"b")]
+
+
+@pytest.mark.parametrize(("outcome", "kept"), [(None, False), ("interrupted", False), ("finished", True)])
+def test_a_continued_run_takes_the_place_of_the_interrupted_one(
+    tmp_path: Path, outcome: str | None, *, kept: bool
+) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1, "before"), moment(1, "another camera", DOOR)])
+    again = replace(YARD, key="again", continues=True)
+    with closing(PastStore(path)) as store:
+        if outcome is not None:
+            store.write([RunEnded(YARD, BEGIN_MS, outcome)])
+        store.write([moment(1, "again", again)])
+        store.write([moment(2, "more", again)])
+    texts = {text for (text,) in rows(path, "SELECT text FROM moment")}
+    assert texts == {"another camera", "again", "more", *(["before"] if kept else [])}
+    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'before'") == ([(1,)] if kept else [])
+
+
+def test_two_writers_of_one_file_take_turns(tmp_path: Path) -> None:
+    path = str(tmp_path / "past.sqlite")
+    with closing(PastStore(path)) as one, closing(PastStore(path)) as other:
+        for number in range(1, 21):
+            one.write([moment(number)])
+            other.write([moment(number, run=DOOR)])
+    assert rows(path, "SELECT camera, count(*) FROM moment JOIN run ON run.id = run GROUP BY camera") == [
+        ("door", 20),
+        ("yard", 20),
+    ]
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_the_file_is_made_by_one_of_two_that_find_it_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = str(tmp_path / "past.sqlite"), schema._is_ours
+    calls = []
+
+    def first_says_empty(connection: sqlite3.Connection, name: str) -> bool:
+        calls.append(name)
+        if len(calls) == 1:
+            written(Path(path), [moment(1)])
+            return False
+        return real(connection, name)
+
+    monkeypatch.setattr(schema, "_is_ours", first_says_empty)
+    with closing(PastStore(path)) as store:
+        store.write([moment(2)])
+    assert rows(path, "SELECT count(*) FROM moment") == [(2,)]
+
+
+def test_a_file_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    path = str(tmp_path / "other.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE songs (name)")
+    before = Path(path).read_bytes()
+    for connect in (connect_writer, connect_reader):
+        with pytest.raises(PastError, match="is the database of another program; name another file"):
+            connect(path)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_newer_version_of_the_file_is_left_as_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    for connect in (connect_writer, connect_reader):
+        with pytest.raises(PastError, match=r"has version 99 of the tables, and this program knows 1; update"):
+            connect(path)
+    assert rows(path, "SELECT count(*) FROM moment") == [(1,)]
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("notes " * 1000)
+    with pytest.raises(sqlite3.DatabaseError) as caught:
+        connect_writer(str(path))
+    assert reason_of(caught.value) == "it is no SQLite file"
+    with pytest.raises(PastError, match=r"cannot read .*notes.txt': it is no SQLite file; name another file"):
+        connect_reader(str(path))
+    assert path.read_text() == "notes " * 1000
+
+
+def test_a_damaged_file_is_reported_in_one_line(tmp_path: Path) -> None:
+    path = Path(written(tmp_path / "past.sqlite", [moment(number) for number in range(1, 2000)]))
+    data = bytearray(path.read_bytes())
+    data[4096:] = bytes(len(data) - 4096)
+    path.write_bytes(data)
+    with closing(PastReader(str(path))) as reader, pytest.raises(PastError, match="it is damaged; name another file"):
+        reader.find(Search())
+
+
+def test_no_file_and_an_empty_one_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(PastError, match=r"there is no file .*; a run with --remember .* writes it"):
+        connect_reader(str(tmp_path / "none.sqlite"))
+    (tmp_path / "empty.sqlite").touch()
+    with pytest.raises(PastError, match="is empty: no run with --remember has written anything yet"):
+        connect_reader(str(tmp_path / "empty.sqlite"))
+
+
+def test_a_file_without_a_log_is_read_in_a_folder_that_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1)])
+    opened, real = [], schema._reader
+
+    def cannot_make_files(address: str, name: str) -> sqlite3.Connection:
+        opened.append(address)
+        if "immutable" not in address:
+            raise sqlite3.OperationalError("unable to open database file")
+        return real(address, name)
+
+    monkeypatch.setattr(schema, "_reader", cannot_make_files)
+    with closing(connect_reader(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM moment").fetchone()[0] == 1
+    Path(f"{path}-wal").write_bytes(b"pages")
+    with pytest.raises(PastError, match="it cannot be opened"):
+        connect_reader(path)
+
+
+def test_the_file_is_of_this_program_and_gives_space_back(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [])
+    assert rows(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert rows(path, "PRAGMA auto_vacuum") == [(2,)]
+    assert rows(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_reasons_are_words_or_the_text_itself() -> None:
+    assert reason_of(sqlite3.OperationalError("database or disk is full")) == "the disk is full"
+    assert reason_of(sqlite3.OperationalError("no such module: fts5")) == "the SQLite of this Python has no FTS5"
+    assert reason_of(sqlite3.OperationalError("something else")) == "something else"
+    assert reason_of(sqlite3.OperationalError()) == "OperationalError"
+    known = PastError("known")
+    assert unusable("a", known) is known
