@@ -22,6 +22,7 @@ from arr_coc.schema_reader import (
     SchemaReader,
     is_choices,
     is_json_schema,
+    is_whole,
     name_in,
     nullable,
     object_of,
@@ -71,7 +72,10 @@ class AnswerSchema:
                 "a schema describes an object with properties, or a text by its enum",
                 f'put it into an object: {{"{ANSWER}": …}}',
             )
-        return cls(json.dumps(node, ensure_ascii=False))
+        text = json.dumps(node, ensure_ascii=False)
+        if not is_whole(text):
+            raise OptionError("the schema has half of a character, such as \\ud800", "write the whole character")
+        return cls(text)
 
     @classmethod
     def given(cls, value: str | Mapping[str, Any] | Sequence[str]) -> AnswerSchema:
@@ -227,6 +231,8 @@ def _checked(node: Node, value: Any, where: str) -> Any:
         return [_checked(inner["items"], item, name_in(where, "[]")) for item in value]
     if kind == "string" and isinstance(value, str):
         _check_size(where, len(value), limits.get("minLength", 0), limits["maxLength"], "character")
+        if not is_whole(value):
+            raise ValueError(f"{where} has half of a character, which no output can carry")
         return value
     if kind == "boolean" and isinstance(value, bool):
         return value

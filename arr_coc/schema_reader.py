@@ -37,6 +37,7 @@ DESCRIPTION_CHARS_MAX = 200
 TYPES = ("string", "integer", "number", "boolean")
 
 _NAME = re.compile(rf"\w[\w .-]{{0,{NAME_CHARS_MAX - 1}}}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _IGNORED = {"$schema", "$id", "$comment", "title", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _KEYWORDS = {
     "object": {"properties", "required", "additionalProperties"},
@@ -230,6 +231,11 @@ def _limits(
     if given.get(low, least) > given.get(high, most):
         raise _refusal(where, f"{low} is more than {high}", "raise the one or lower the other")
     return given
+
+
+def is_whole(text: str) -> bool:
+    """Return False for text with a lone surrogate, which JSON can spell and UTF-8 cannot carry."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def type_of(value: object) -> str:

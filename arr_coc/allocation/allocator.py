@@ -42,7 +42,7 @@ from arr_coc.relevance.channels import (
     texture_array,
 )
 from arr_coc.relevance.union import united_relevance
-from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileMotion
+from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TileMotion
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +192,10 @@ class StreamAllocator:
             self._memory.prior.reset()
             if self._memory.history is not None:
                 self._memory.history.forget_question()
+
+    def within(self, grid: TileGrid) -> torch.Tensor | None:
+        """Return the tiles that the question is about, bool [gh, gw] in host memory; None for all."""
+        return None if self._zones is None else self._zones.within(grid)
 
     def set_floor(self, floor: npt.NDArray[np.float32] | None) -> None:
         """Set the least relevance of tiles, float32 [gh, gw] from 0 to 1, for the frames from the next one on.

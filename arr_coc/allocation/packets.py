@@ -93,11 +93,13 @@ def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
     )
 
 
-def all_tokens(view: TextureView) -> FrameAllocation:
-    """Every tile of the frame at level 0, all equally relevant; for a frame whose allocation fails."""
+def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAllocation:
+    """Every tile of the frame at level 0, or of those `within`, bool [gh, gw], all equally relevant; for a frame whose
+    allocation fails."""
     (rows, cols), none = view.grid.shape, np.zeros((0, 3), np.int64)
-    relevance, plan = torch.ones(rows, cols), TokenPlan(rows * cols, none, none, rows * cols)
-    inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance)
+    tokens = rows * cols if within is None else int(within.sum())
+    relevance, plan = torch.ones(rows, cols), TokenPlan(tokens, none, none, tokens)
+    inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance, within=within)
     return FrameAllocation(view.stamp, relevance, torch.zeros(3, rows, cols), torch.zeros(3), inputs)
 
 

@@ -78,6 +78,16 @@ def inside_polygon(
     return np.bitwise_xor.accumulate(turns, axis=1)[:, :-1].astype(bool)
 
 
+def points_inside(polygon: Polygon, points: npt.NDArray[np.float64]) -> Flags:
+    """Return which points [N, 2], (x, y) in shares of the picture, lie inside a polygon, as `inside_polygon`: bool
+    [N]."""
+    begins = np.array(polygon, np.float64)
+    (x0, y0), (x1, y1), (x, y) = begins.T, np.roll(begins, -1, axis=0).T, points.T[..., None]
+    crosses = (y0 <= y) != (y1 <= y)
+    crossing = x0 + (y - y0) * ((x1 - x0) / np.where(y0 == y1, 1, y1 - y0))
+    return np.asarray((crosses & (crossing <= x)).sum(axis=1) % 2 == 1)
+
+
 def _crossed(x: Floats, y: Floats, shape: tuple[int, int]) -> Flags:
     """Return the unit cells [rows, cols] that a polygon's border runs through: bool."""
     rows, cols = shape

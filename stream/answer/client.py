@@ -180,6 +180,11 @@ class AnswerClient:
         return self.phase is not ClientPhase.CONNECTING
 
     @property
+    def changes_query(self) -> bool:
+        """True while a change of the query has no reply yet."""
+        return self._next_query is not None
+
+    @property
     def may_send(self) -> bool:
         """True if a turn was granted for the next request."""
         return self.phase is ClientPhase.TURN_GRANTED

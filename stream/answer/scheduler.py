@@ -41,6 +41,9 @@ NO_MEMORY = (
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
+BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
+"""Stands for the newest frame until there is one."""
+
 NO_SIDE_QUESTIONS = "this run keeps its answers to be continued, and takes no side questions; leave --resume out"
 
 WATCHES_ONLY = "this run has only watches; give -q beside them to ask other questions"
@@ -177,6 +180,7 @@ class AnswerScheduler:
         self._model_known = self._finishing = False
         self._query = policy.query
         self._clock = clock
+        self._stamp = BEFORE_FRAMES
         self.client = AnswerClient(policy.query, options)
 
     @property
@@ -333,15 +337,17 @@ class AnswerScheduler:
             self._observer.on_event(event)
 
     def _ask_aside(self) -> None:
-        """Take new side questions, and set the query of the next one, or the run's own again, if nothing is in
-        flight."""
+        """Take new side questions, and set the query of the next one, or the run's own again, if there is a frame and
+        nothing is in flight."""
         for question in self._control.take_side_questions():
             if self._finishing or self._options.journal is not None:
                 reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
                 self._emit([SideRefused(question=question.number, error=reason)])
             else:
                 self._emit(self._sides.add(question))
-        if self.client.ready and not self.client.busy and (query := self._sides.next_query(self._query)) is not None:
+        if not self.client.ready or self.client.busy or self.client.changes_query or self._stamp is BEFORE_FRAMES:
+            return
+        if (query := self._sides.next_query(self._query)) is not None:
             self.client.set_query(query)
 
     def _emit_results(self, events: Sequence[Event]) -> None:

@@ -30,8 +30,10 @@ class SideQuestions:
     def __init__(self) -> None:
         self._waiting: deque[SideQuestion] = deque()
         self._own: str | None = None
+        self._own_before: str | None = None
         self._own_is_new = self._returning = False
         self._accepted = self._sent = False
+        self._in_pieces = self._again = False
         self.current: SideQuestion | None = None
 
     @property
@@ -66,7 +68,8 @@ class SideQuestions:
         return self._own
 
     def change_own(self, query: str) -> None:
-        """Note the run's new query, which is set after the side questions."""
+        """Note the run's new query, which is set after the side questions; if it is refused then, the one before is."""
+        self._own_before = self._own if self._own_before is None else self._own_before
         self._own, self._own_is_new, self._returning = query, True, False
 
     def accept(self, query: str) -> bool:
@@ -78,7 +81,7 @@ class SideQuestions:
             return True
         if query != self._own:
             return True
-        new, self._own_is_new = self._own_is_new, False
+        new, self._own_is_new, self._own_before = self._own_is_new, False, None
         if self.current is None:
             self._own, self._returning = None, False
         return not new
@@ -88,19 +91,24 @@ class SideQuestions:
         self._sent = True
 
     def send_again(self) -> None:
-        """Note that the answer is to be asked for again: a cut has made it stale."""
-        self._sent = False
+        """Note that the answer is to be asked for again: a cut has made it stale. If pieces of it were passed on, the
+        next one comes whole."""
+        self._sent, self._again = False, self._in_pieces
 
     def events_of(self, event: Event) -> list[Event] | None:
         """Return the events in place of one about the current question; None if it is about something else."""
         question = self.current
+        if question is None and isinstance(event, QueryChanged) and event.error is not None:
+            self._refuse_own(event.query)
+            return None
         if question is None:
             own_is_new = self._own_is_new or self._own is None
             return [] if isinstance(event, QueryChanged) and not own_is_new else None
         if isinstance(event, QueryChanged) and event.query == question.query:
             return [] if event.error is None else self._end(SideRefused(question=question.number, error=event.error))
         if isinstance(event, AnswerDeltaEvent) and self._sent:
-            return [SideText(question=question.number, text=event.text)]
+            self._in_pieces = True
+            return [] if self._again else [SideText(question=question.number, text=event.text)]
         if isinstance(event, Answer) and event.trigger == SIDE:
             return self._end(
                 SideAnswer(
@@ -132,6 +140,13 @@ class SideQuestions:
             self._end()
         return list(refused)
 
+    def _refuse_own(self, query: str) -> None:
+        """Return to the run's query before this one, which was refused."""
+        if query == self._own and self._own_before is not None:
+            self._own, self._own_before = self._own_before, None
+            self._own_is_new = self._returning = False
+
     def _end(self, *events: Event) -> list[Event]:
         self.current, self._accepted, self._sent = None, False, False
+        self._in_pieces = self._again = False
         return list(events)

@@ -131,7 +131,8 @@ class EventText:
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
         if isinstance(event, ClipWritten) and event.video is not None:
-            return f"clip from {self._clock(event.start_s)} to {self._clock(event.end_s)}: {event.video}"
+            times = f"{self._clock(event.start_s)} to {self._clock(event.end_s)}"
+            return f"clip of match {event.match}, {times}: {event.video}"
         return None
 
     def _skipped(self, event: Skipped) -> str | None:

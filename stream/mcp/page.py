@@ -74,7 +74,7 @@ class CameraPage:
 
     async def ask(self, camera: str, question: str) -> dict[str, Any]:
         """Return the reply to a question about the newest frame, as /v1/chat/completions gives it."""
-        body = {"model": camera or "camera", "messages": [{"role": "user", "content": question}]}
+        body = {"model": camera, "messages": [{"role": "user", "content": question}]}
         return await self._json("POST", "/v1/chat/completions", json=body)
 
     async def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -53,6 +53,12 @@ class DetectedBoxes:
     scores: tuple[float, ...]
     unix_ns: int | None
     cut: bool
+
+    def those(self, flags: npt.NDArray[np.bool_]) -> DetectedBoxes:
+        """Return the boxes of these flags, bool [N]."""
+        at = flags.nonzero()[0].tolist()
+        labels, scores = tuple(self.labels[one] for one in at), tuple(self.scores[one] for one in at)
+        return replace(self, boxes=self.boxes[at], labels=labels, scores=scores)
 
 
 _json = msgspec.json.Decoder(OutsideDetections)

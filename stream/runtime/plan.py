@@ -139,7 +139,7 @@ class RunPlan:
             return None
         from stream.stages.detection_feed import DetectionFeed
 
-        return DetectionFeed(self.detections, clock)
+        return DetectionFeed(self.detections, clock, zones=self.allocator.zones)
 
     def make_latency_controller(self) -> LatencyController | None:
         """Returns the controller that holds `target_ms`, None without a target."""

@@ -136,9 +136,13 @@ class PastSink(Sink):
         self._put(RunEnded(self._run, self._unix_ms(), event.ended))
 
     def _moment(self, event: Any, kind: str, text: str, *, unix_ms: int, **fields: Any) -> Moment:
-        """Write a moment of the frame of an event, with its picture, and return it."""
+        """Write a moment of the frame of an event, with its picture, and return it. A match that had to hold has that
+        of the newest frame that was checked."""
         self._number += 1
-        _, jpeg = (None, None) if kind == OUTAGE else self._pictures.get(event.frame_index, (None, None))
+        at = event.frame_index
+        if kind == MATCH:
+            at = max((index for index in self._pictures if index <= at), default=at)
+        _, jpeg = (None, None) if kind == OUTAGE else self._pictures.get(at, (None, None))
         moment = Moment(
             run=self._run,
             number=self._number,

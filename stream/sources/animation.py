@@ -20,7 +20,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import TimeRange, check_file, refuse_stream
-from stream.sources.fit import FrameFitter
+from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.folder import DAMAGED, over_white, reason_of_damage
 
 SHORT_MS, INSTEAD_MS = 10, 100
@@ -104,7 +104,7 @@ class AnimationSource(Source):
             media_ns = self._bounds_ns[place]
             try:
                 self._image.seek(place)
-                drawn = FramePlanes("rgb", (np.asarray(over_white(self._image), np.uint8),))
+                drawn = FramePlanes("rgb", (np.asarray(over_white(self._image), np.uint8),), reach_px=CHROMA_PX)
             except DAMAGED as error:
                 rest = self._places[number:]
                 what = f"frames {place + 1}-{rest[-1] + 1}"

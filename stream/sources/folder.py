@@ -23,7 +23,7 @@ from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import TimeRange, pictures_of, root_of
-from stream.sources.fit import FrameFitter, FrameFormat
+from stream.sources.fit import CHROMA_PX, FrameFitter, FrameFormat
 from stream.sources.timing import DEFAULT_RATE
 
 DAMAGED = (
@@ -37,8 +37,12 @@ class PictureError(Exception):
     """File without a readable picture; the message is the reason only."""
 
 
-def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
-    """Read a picture, or the first one of an animation: uint8 RGB [H, W, 3].
+UNMIXED = {"PNG", "BMP", "GIF"}
+"""Formats, by Pillow's names, whose pixels hold nothing of others. The rest may have chroma for several pixels each."""
+
+
+def read_picture(path: Path, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
+    """Read a picture, or the first one of an animation: uint8 RGB [H, W, 3], and `FramePlanes.reach_px`.
 
     Raises PictureError; for a picture of more than `max_pixels`, before it is decoded.
     """
@@ -51,7 +55,8 @@ def read_picture(path: Path, max_pixels: int) -> npt.NDArray[np.uint8]:
                         f"it has {image.width}x{image.height} pixels, more than capture.max_pixels = {max_pixels}"
                     )
                 image.load()
-                return np.asarray(over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
+                rgb = np.asarray(over_white(ImageOps.exif_transpose(_eight_bits(image))), np.uint8)
+                return rgb, 0 if image.format in UNMIXED else CHROMA_PX
     except UnidentifiedImageError as error:
         raise PictureError("it is not a picture of a known kind") from error
     except DAMAGED as error:
@@ -128,7 +133,7 @@ class FolderSource(Source):
         rest = self._read(self._first.place + 1, should_stop)
         previous: FrameFormat | None = None
         for index, picture in enumerate(chain([self._first], rest)):
-            drawn = FramePlanes("rgb", (picture.rgb,))
+            drawn = FramePlanes("rgb", (picture.rgb,), reach_px=picture.reach_px)
             capture_ns = self._clock.now_ns()
             planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
             frame_format = FrameFormat.of((drawn.height_px, drawn.width_px), planes)
@@ -154,11 +159,11 @@ class FolderSource(Source):
                 # a folder's name grants access to the files in it, not to targets of links
                 if not path.resolve().is_relative_to(self._root):
                     raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
-                rgb = read_picture(path, self._max_pixels)
+                rgb, reach_px = read_picture(path, self._max_pixels)
             except PictureError as error:
                 skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
-            yield _FolderPicture(place, path, rgb, self._media_ns(place), _in_few_words(skipped))
+            yield _FolderPicture(place, path, rgb, reach_px, self._media_ns(place), _in_few_words(skipped))
             skipped = []
         self._trailing = _in_few_words(skipped)
 
@@ -175,6 +180,7 @@ class _FolderPicture:
     place: int
     path: Path
     rgb: npt.NDArray[np.uint8]
+    reach_px: int
     media_ns: int
     skipped: tuple[SkippedItem, ...]
 

@@ -229,7 +229,7 @@ class AllocateStage:
 
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
-        return self._read(_full_packet)
+        return self._read(lambda view: _full_packet(view, self._allocator))
 
     def _process_frames(self) -> End:
         """Process frames and replies until the last frame; returns what came after it."""
@@ -345,7 +345,7 @@ class AllocateStage:
             raise
         except Exception as error:
             self._report_failure(view, error)
-            return packets.all_tokens(view)
+            return packets.all_tokens(view, self._allocator.within(view.grid))
 
     def _reallocate_view(self, view: TextureView) -> FrameAllocation | None:
         """Return the newest frame's allocation after a glance; None if the frame is gone or keeps its allocation."""
@@ -428,6 +428,6 @@ class AllocateStage:
             self._emit(store_lost(reason))
 
 
-def _full_packet(view: TextureView) -> FramePacket:
-    packet = packets.frame_packet_from(view, packets.all_tokens(view))
+def _full_packet(view: TextureView, allocator: StreamAllocator) -> FramePacket:
+    packet = packets.frame_packet_from(view, packets.all_tokens(view, allocator.within(view.grid)))
     return replace(packet, image=packet.image.copy())

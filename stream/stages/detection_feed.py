@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.allocation.zones import ZoneOptions
+from arr_coc.ops.polygons import points_inside
 from arr_coc.types import NS_PER_S, TILE_PX, TileGrid
 from stream.clock import Clock
 from stream.errors import TransportError
@@ -125,11 +127,19 @@ class DetectionFeed:
     """Newest detections of another program. Belongs to the thread that calls `open`.
 
     The newest message counts, for `hold_s` from its capture: none queues, and the run never waits for one. `unix_ns`
-    returns the time of this machine, to compare with that of a message.
+    returns the time of this machine, to compare with that of a message. With `zones` a thing is new only if the middle
+    of its box is in no zone of weight 0, and in that of the question.
     """
 
-    def __init__(self, address: DetectionAddress, clock: Clock, unix_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        address: DetectionAddress,
+        clock: Clock,
+        unix_ns: Callable[[], int] = time.time_ns,
+        zones: ZoneOptions | None = None,
+    ) -> None:
         self._address = address
+        self._zones = zones or ZoneOptions()
         self._hold_ns = round(address.hold_s * NS_PER_S)
         self._clock = clock
         self._unix_ns = unix_ns
@@ -210,7 +220,16 @@ class DetectionFeed:
         if age_ns > self._hold_ns or captured_ns < self._newest_ns:
             return
         self._newest, self._newest_ns = found, captured_ns
-        self._tracker.update(found, captured_ns)
+        self._tracker.update(found.those(self._in_zones(found.boxes)), captured_ns)
+
+    def _in_zones(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return which boxes [N, 4] are of things that may be new: bool [N]."""
+        middles, counts = (boxes[:, :2] + boxes[:, 2:]) / 2, np.ones(len(boxes), bool)
+        for polygon, weight in self._zones.weights:
+            if weight == 0:
+                counts &= ~points_inside(polygon, middles)
+        inside = [points_inside(polygon, middles) for polygon in self._zones.only]
+        return counts & np.any(inside, axis=0) if inside else counts
 
     def _subscriber(self) -> FrameSubscriber:
         return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)

@@ -54,6 +54,8 @@ def built(tmp_path: Path, text: str, *assignments: str) -> Config:
         ("[answer]\nzone = 'b'\n", "answer.zone = b is no zone; the configuration has no zones"),
         (A + "mask = true\n[answer]\nzone = 'a'\n", "answer.zone = a is masked"),
         (A + "[answer]\nzone = 'a'\nencode = 'full'\n", "answer.zone limits the tokens, and answer.encode = full"),
+        (A + "[[watch]]\nquestion = '?'\nname = 'w'\nzone = 'b'\n", "watch 'w': zone = b is no zone; zones has a"),
+        (A + "mask = true\n[[watch]]\nquestion = '?'\nname = 'w'\nzone = 'a'\n", "watch 'w': zone = a is masked"),
     ],
 )
 def test_what_is_no_zone_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -83,7 +85,7 @@ def test_only_zones_that_change_something_reach_the_allocator(tmp_path: Path) ->
     weighed = built(tmp_path, A + "weight = 2\n[zones.m]\nbox = [0, 0, 0.5, 1]\nmask = true\nweight = 3\n")
     assert RunPlan.of(weighed, FILE).allocator.zones == ZoneOptions(((BOX, 2.0), (BOX, 0.0)))
     only = built(tmp_path, A, "answer.zone=a")
-    assert RunPlan.of(only, FILE).allocator.zones == ZoneOptions((), BOX)
+    assert RunPlan.of(only, FILE).allocator.zones == ZoneOptions((), (BOX,))
 
 
 def test_the_example_of_the_documents_is_valid() -> None:

@@ -7,20 +7,24 @@ without. A run without the mask proves that the reader of an output would find t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from arr_coc.ops.polygons import box_polygon, touched_samples
 from arr_coc.video.picture_mask import PictureMask
+from stream.clock import MonotonicClock
 from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig
 from stream.events import AskedPicture, Summary
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.factory import open_sinks
 from stream.sinks.types import CAPTION_SUFFIXES, CLIPS, FILE_SINKS, SERVICES
 from stream.sources import planes as planes_module
+from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
 from stream.sources.planes import to_planes
 from tests.support import masked
@@ -208,6 +212,35 @@ def test_a_server_with_an_api_gets_nothing_of_it(picture: str, source: str) -> N
             shown = [image[..., ::-1] for request in range(len(server.bodies)) for image in server.pictures(request)]
         assert shown
         assert bool(sum(map(secret_pixels, shown))) == seen
+
+
+def still(path: Path, secret: tuple[int, int, int]) -> np.ndarray:
+    """The first frame of a folder of pictures, or of an animation, with a secret in the middle, masked."""
+    picture = np.full((128, 128, 3), 110, np.uint8)
+    picture[32:96, 32:96] = secret
+    image = Image.fromarray(picture)
+    if path.suffix == ".webp":
+        image.save(path, quality=90, save_all=True, append_images=[Image.fromarray(picture // 2)])
+    else:
+        image.save(path)
+    address = path if path.suffix == ".webp" else path.parent
+    with closing(open_source(str(address), CaptureConfig(), MonotonicClock())) as source:
+        frame = next(iter(source.frames()))
+    planes = PictureMask([box_polygon((0.25, 0.25, 0.75, 0.75))]).apply(frame.planes)
+    return np.asarray(planes.planes[0])
+
+
+@pytest.mark.parametrize(("name", "noise", "black"), [("a.png", 0, 65), ("a.jpg", 12, 81), ("a.webp", 12, 81)])
+def test_pictures_whose_chroma_is_coarse_show_no_colour_of_it(
+    name: str, noise: int, black: int, tmp_path: Path
+) -> None:
+    """What a lossy codec mixes within its blocks is left, which is little."""
+    frames = []
+    for number, secret in enumerate((SECRET, (30, 220, 30))):
+        (tmp_path / str(number)).mkdir()
+        frames.append(still(tmp_path / str(number) / name, secret).astype(int))
+    assert np.abs(frames[0] - frames[1]).max() <= noise
+    assert np.count_nonzero(frames[0][64, :, 0] < 30) == black
 
 
 BOX = (0.26, 0.24, 0.77, 0.51)

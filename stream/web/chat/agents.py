@@ -66,6 +66,6 @@ def _described(name: str, hub: Hub) -> dict[str, object]:
 def _number(request: Request, name: str, default: int, most: int) -> int:
     """Return a whole number of the query, from 1 to `most`. Raises QuestionRefused."""
     text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
         raise QuestionRefused(f"{name} is a whole number from 1 to {most}", 400)
     return int(text)

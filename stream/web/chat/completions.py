@@ -95,7 +95,8 @@ class Asked:
 
 
 def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, Asked]:
-    """Return a request, and its question to one of `cameras`. Raises QuestionRefused."""
+    """Return a request, and its question to one of `cameras`, or to the only one without a name. Raises
+    QuestionRefused."""
     try:
         request = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -110,7 +111,7 @@ def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, 
         raise QuestionRefused(f"a conversation has at most {TURNS_MAX} messages; leave the oldest out", 400)
     named, last_s = _camera_of(request)
     if named is None:
-        named = request.model
+        named = request.model or (next(iter(cameras)) if len(cameras) == 1 else "")
     if named not in cameras:
         raise QuestionRefused(f"no camera is called {named!r}; the cameras are: {', '.join(cameras)}", 404)
     return request, Asked(named, question_of(request.messages), last_s)
@@ -233,8 +234,10 @@ async def _streamed(
     except QuestionRefused as refusal:
         yield _event(_error(refusal))
         return
-    if len(piece.text) > len(sent):
+    if piece.text.startswith(sent) and len(piece.text) > len(sent):
         yield chunk({"content": piece.text[len(sent) :]})
+    elif sent.strip() != piece.text.strip():  # a cut has made the pieces stale
+        yield chunk({"content": f"\n\n{piece.text}"})
     yield chunk({}, "stop", arr_coc=_details(asked, piece))
     if wants_usage:
         yield _event({**head, "choices": [], "usage": _usage(piece)})

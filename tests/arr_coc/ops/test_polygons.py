@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arr_coc.ops.polygons import Polygon, covered_shares, touched_samples
+from arr_coc.ops.polygons import Polygon, covered_shares, points_inside, touched_samples
 from arr_coc.types import TileGrid
 
 BOX: Polygon = ((0.25, 0.25), (0.5, 0.25), (0.5, 0.75), (0.25, 0.75))
@@ -68,6 +68,13 @@ def test_what_a_polygon_encloses_twice_lies_outside() -> None:
     assert not touched[50, 50]
     assert touched[15, 50]
     assert not touched_samples(BOW, (100, 100), (0.01, 0.01))[20, 50]
+
+
+@pytest.mark.parametrize("polygon", [BOX, TRIANGLE, BOW, STAR])
+def test_points_lie_inside_by_the_same_rule(polygon: Polygon) -> None:
+    points = np.random.default_rng(0).random((500, 2))
+    assert points_inside(polygon, points).tolist() == [is_inside(polygon, x, y) for x, y in points.tolist()]
+    assert points_inside(polygon, points[:0]).tolist() == []
 
 
 @pytest.mark.parametrize("polygon", [TRIANGLE, BOW, STAR])

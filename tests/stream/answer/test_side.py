@@ -25,6 +25,14 @@ def ask(run: ScheduledRun, number: int = 1, query: str = "and now?") -> None:
     run.control.ask_aside(SideQuestion(number, query))
 
 
+def refuse(run: ScheduledRun, refused: str) -> None:
+    """Have the server refuse this question from here on."""
+    real = run.peer.hold
+    run.peer.hold = lambda query: (  # type: ignore[method-assign]
+        run.peer.send(QueryAccepted(query=query, model_id="m", error="too long")) if query == refused else real(query)
+    )
+
+
 def sides(run: ScheduledRun) -> list[Event]:
     return [event for event in run.events if isinstance(event, (SideAnswer, SideText, SideRefused))]
 
@@ -120,10 +128,7 @@ def test_a_question_that_the_server_refuses_is_refused_and_the_own_one_stays(run
     run = run_of()
     run.show(0)
     run.go_on(4)
-    real = run.peer.hold
-    run.peer.hold = lambda query: (  # type: ignore[method-assign]
-        real(query) if query == "what?" else run.peer.send(QueryAccepted(query=query, model_id="m", error="too long"))
-    )
+    refuse(run, "and now?")
     ask(run)
     run.go_on(6)
     assert sides(run) == [SideRefused(question=1, error="too long")]
@@ -178,6 +183,69 @@ def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf)
     assert [event.query for event in run.events if isinstance(event, QueryChanged)] == ["who?"]
     own = [event.query for event in run.events if isinstance(event, Answer)]
     assert own == ["what?", "who?"]
+
+
+def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_force_again(run_of: RunOf) -> None:
+    run = run_of()
+    run.show(0)
+    run.go_on(4)
+    refuse(run, "who?")
+    run.peer.answers = False
+    ask(run)
+    run.go_on(4)
+    run.control.ask("who?")
+    run.peer.answers = True
+    run.peer.answer(run.scheduler.client.requests.next_number - 1)
+    run.go_on(8)
+    assert [event for event in run.events if isinstance(event, QueryChanged)] == [
+        QueryChanged(query="who?", error="too long")
+    ]
+    run.show(2)
+    run.go_on(4)
+    own = [event.query for event in run.events if isinstance(event, Answer)]
+    assert own == ["what?", "what?"]
+
+
+def test_a_new_question_of_the_run_just_before_it_stays_in_force(run_of: RunOf) -> None:
+    run = run_of()
+    run.show(0)
+    run.go_on(4)
+    run.control.ask("who?")
+    ask(run)
+    run.go_on(16)
+    assert [event.query for event in run.events if isinstance(event, QueryChanged)] == ["who?"]
+    assert [type(event) for event in sides(run)] == [SideAnswer]
+    own = [event.query for event in run.events if isinstance(event, Answer)]
+    assert own == ["what?", "who?"]
+
+
+def test_before_the_first_frame_it_waits(run_of: RunOf) -> None:
+    run = run_of()
+    ask(run)
+    run.go_on(6)
+    assert run.kept == [], "no packet is made"
+    assert queries(run) == []
+    run.show(0)
+    run.go_on(8)
+    assert [type(event) for event in sides(run)] == [SideAnswer]
+
+
+def test_after_pieces_that_a_cut_made_stale_the_answer_comes_whole(run_of: RunOf) -> None:
+    run = run_of(cancel_on_cut=True)
+    run.show(0)
+    run.go_on(4)
+    run.peer.answers = False
+    ask(run)
+    run.go_on(4)
+    run.peer.send(AnswerDelta(answer=run.scheduler.client.requests.next_number - 1, text="a c"))
+    run.go_on()
+    run.show(1, cut=True)
+    run.go_on(4)
+    run.peer.send(AnswerDelta(answer=run.scheduler.client.requests.next_number - 1, text="t"))
+    run.peer.answer(run.scheduler.client.requests.next_number - 1)
+    run.go_on()
+    assert [event.text for event in sides(run) if not isinstance(event, SideRefused)] == ["a c", "t"]
+    assert isinstance(sides(run)[-1], SideAnswer)
 
 
 def test_a_side_question_equal_to_the_own_one_is_answered_too(run_of: RunOf) -> None:

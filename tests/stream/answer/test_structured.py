@@ -58,7 +58,15 @@ def test_an_answer_has_fields_and_comes_whole(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [TEXT[:20], "", "two people in the sun", '{"people": NaN, "weather": "sun"}', "[" * 5_000]
+    "text",
+    [
+        TEXT[:20],
+        "",
+        "two people in the sun",
+        '{"people": NaN, "weather": "sun"}',
+        '{"people": 2, "weather": "\\ud800"}',
+        "[" * 5_000,
+    ],
 )
 def test_an_answer_that_does_not_fit_is_an_event_without_its_text(opened: Opener, text: str) -> None:
     journal = FakeJournal()

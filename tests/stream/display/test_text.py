@@ -93,7 +93,7 @@ CLIP = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=2.04, attempts=1), "source back after 2.0 s"),
         (Outage(frame_index=1, pts_s=1, reason="", lasted_s=9.0, attempts=3), "source back after 9.0 s and 3 attempts"),
         (CLIP, None),
-        (structs.replace(CLIP, video="a.mp4"), "clip from 0:02.0 to 0:08.5: a.mp4"),
+        (structs.replace(CLIP, video="a.mp4"), "clip of match 1, 0:02.0 to 0:08.5: a.mp4"),
         (Restarted(process="answers", cause="it hung", count=1), "restarting answers: it hung"),
         (Restarted(process="frames", cause="killed", count=3), "restarting frames (3 restarts so far): killed"),
         (QueryChanged(query="Who\n\x1b[2J?"), "asked: Who ?"),

@@ -7,6 +7,7 @@ import base64
 import io
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from stream.mcp.page import CameraPage
 from stream.mcp.server import CALLS_MAX, TokenGate, make_server
 from tests.support.events import answer, side_answer
 from tests.support.network import until
-from tests.support.web import WIDTH, ServedPage, served
+from tests.support.web import WIDTH, ServedPage, SharedPage, served
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def run() -> Iterator[ServedPage]:
         yield page
 
 
-def calls(run: ServedPage, use: Callable[[Client], Awaitable[Any]]) -> Any:
+def calls(run: ServedPage | SharedPage, use: Callable[[Client], Awaitable[Any]]) -> Any:
     """Return what `use` returns with a client of the tools over the page of `run`."""
 
     async def connected() -> Any:
@@ -36,7 +37,7 @@ def calls(run: ServedPage, use: Callable[[Client], Awaitable[Any]]) -> Any:
     return asyncio.run(connected())
 
 
-def call(run: ServedPage, tool: str, **arguments: Any) -> Any:
+def call(run: ServedPage | SharedPage, tool: str, **arguments: Any) -> Any:
     return calls(run, lambda client: client.call_tool(tool, arguments))
 
 
@@ -63,6 +64,12 @@ def test_it_asks_about_the_newest_frame(run: ServedPage) -> None:
     reply = fields(call(run, "ask", question="What is it?"))
     assert (reply["answer"], reply["frame_index"], reply["tokens_used"]) == ("a red car", 7, 64)
     assert run.run.side_questions[0].query == "What is it?"
+
+
+def test_the_only_camera_needs_no_name_though_it_has_one() -> None:
+    with closing(SharedPage(("yard",))) as page:
+        assert fields(call(page, "ask", question="What is it?"))["answer"] == "a red car"
+        assert call(page, "newest_picture", tokens=False).is_error is False
 
 
 def test_it_sees_the_newest_picture_with_and_without_tokens(run: ServedPage) -> None:

@@ -24,6 +24,7 @@ from stream.config import (
     PipelineConfig,
     TextureConfig,
     WatchConfig,
+    ZoneConfig,
 )
 from stream.config_loading import build_config, layer_from_file
 from stream.protocol.messages import ServerHello
@@ -32,6 +33,7 @@ from stream.runtime.plan import INTEROP_OFF, RunPlan, model_cuda_device, texture
 from stream.sources import SourceInfo
 
 FILE = SourceInfo("a.mp4", 64, 48, 25.0, None, None, live=False, codec="h264", pixel_format="yuv420p")
+HELLO = ServerHello(model_id="m", knows_levels=True, known_world=None)
 CAMERA = replace(FILE, name="camera", live=True)
 
 
@@ -164,6 +166,28 @@ def test_wide_tokens_are_for_models_that_know_them_unless_the_user_sets_them(
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, knows_wide=knows_wide)
     options = RunPlan.of(Config(allocate=AllocateConfig(wide=wide)), FILE).make_allocator(hello).options
     assert options.wide is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "watches", "captions", "shown"),
+    [
+        ("a", [], True, ["a"]),
+        (None, ["a", "b", "a"], False, ["a", "b"]),
+        (None, ["a", "b"], True, []),
+        ("a", ["b"], True, ["a", "b"]),
+        ("a", ["b", None], True, []),
+        (None, [], True, []),
+    ],
+)
+def test_tokens_show_the_zones_of_all_questions_or_the_whole_picture(
+    own: str | None, watches: list[str | None], captions: bool, shown: list[str]
+) -> None:
+    zones = {name: ZoneConfig(box=(0.0, 0.0, 0.5, size)) for name, size in (("a", 0.5), ("b", 1.0))}
+    asked = tuple(WatchConfig(question="?", name=f"w{at}", zone=zone) for at, zone in enumerate(watches))
+    config = Config(zones=zones, watch=asked, answer=AnswerConfig(zone=own, captions=captions))
+    options = RunPlan.of(config, FILE).make_allocator(HELLO).options
+    only = () if options.zones is None else options.zones.only
+    assert only == tuple(zones[name].polygon for name in shown)
 
 
 @pytest.mark.parametrize(

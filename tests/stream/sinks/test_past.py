@@ -185,6 +185,13 @@ def test_matches_and_outages_are_moments(open_run: Callable[..., RememberedRun])
     ]
 
 
+def test_a_match_that_had_to_hold_has_the_picture_of_the_last_check(open_run: Callable[..., RememberedRun]) -> None:
+    run = open_run()
+    run.write(picture(5, 64), picture(6, 96), replace(MATCHED, frame_index=9))
+    (moment,) = run.found()
+    assert moment.picture
+
+
 def test_a_continued_run_replaces_the_interrupted_one(open_run: Callable[..., RememberedRun]) -> None:
     first = open_run()
     first.write(answer(0.0, "a"), answer(2.0, "b"))

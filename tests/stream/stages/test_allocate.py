@@ -19,6 +19,7 @@ from arr_coc.allocation import frame as selection
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import Selection, SelectionInputs
 from arr_coc.allocation.group import GroupOptions
+from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.types import (
@@ -120,8 +121,9 @@ class Fixture:
         pixels: LocalPixels | None = None,
         on_device: bool = False,
         memory: GroupOptions | None = None,
+        zones: ZoneOptions | None = None,
     ) -> None:
-        self.updater, self.memory = TextureUpdater(), memory
+        self.updater, self.memory, self.zones = TextureUpdater(), memory, zones
         self.motions: SlotTable[TileMotion] = SlotTable(2)
         self.on_device, self.pixels = on_device, pixels
         client = replace(client, pixels=pixels)
@@ -150,7 +152,9 @@ class Fixture:
 
     def _make_allocator(self, hello: ServerHello) -> StreamAllocator:
         self.hello = hello
-        options = AllocatorOptions(budget=4, levels=hello.knows_levels, on_device=self.on_device, memory=self.memory)
+        options = AllocatorOptions(
+            budget=4, levels=hello.knows_levels, on_device=self.on_device, memory=self.memory, zones=self.zones
+        )
         allocator = StreamAllocator(options)
         set_query = allocator.set_query
 
@@ -773,6 +777,31 @@ def test_a_choice_that_fails_shows_all_tokens(runner: StageRunner, monkeypatch: 
     fixture.reply(0)
     fixture.credit()
     assert fixture.stage.drops["allocate.failed"] == 1
+
+
+LEFT = ZoneOptions(only=((0.0, 0.0), (0.25, 0.0), (0.25, 1.0), (0.0, 1.0)))
+
+
+def test_an_allocation_that_fails_shows_the_zone_of_the_question_alone(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StreamAllocator, "observe", Mock(side_effect=ArithmeticError("the spoon is bent")))
+    fixture = Fixture(runner, zones=LEFT).begin()
+    fixture.show(0)
+    assert fixture.tokens()[0].regions.tolist() == [[0, 0, 0], [0, 1, 0], [0, 2, 0]]
+    fixture.reply(0)
+
+
+def test_a_check_with_all_tokens_shows_the_zone_of_the_question_alone(runner: StageRunner) -> None:
+    fixture = Fixture(runner, schedule=replace(SCHEDULE, shadow_every=1), zones=LEFT).begin()
+    fixture.show(0)
+    assert {col for _, _, col in fixture.tokens()[0].regions.tolist()} == {0}
+    fixture.reply(0)
+    message, received = fixture.packet(FramePacketMessage)
+    image = frame_packet(message, received.parts).image
+    assert image[:, :32].any()
+    assert not image[:, 32:].any()
+    fixture.reply(0)
 
 
 def test_a_texture_that_fails_ends_the_run(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import zmq
 
+from arr_coc.allocation.zones import ZoneOptions
+from arr_coc.ops.polygons import box_polygon
 from arr_coc.types import NS_PER_S, TileGrid
-from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, OutputConfig
+from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, ZoneConfig
 from stream.control import FOUND
 from stream.errors import ConfigError, TransportError
 from stream.events import Event, FrameReady, Notice
 from stream.protocol.detections import OBJECTS_MAX, DetectedBoxes
 from stream.runtime.frame_stages import run_in_threads
+from stream.runtime.plan import RunPlan
 from stream.stages.detection_feed import (
     DETECTIONS_CUT,
     DETECTIONS_LOST,
@@ -32,6 +35,7 @@ from stream.stages.detection_feed import (
 from stream.transport.security import client_curve, server_curve
 from tests.support.clock import FakeClock
 from tests.support.network import free_port, keyed, until
+from tests.support.runs import WATCHED_INFO
 
 GRID = TileGrid.of(96, 120)
 HOLD_NS = 2 * NS_PER_S
@@ -56,12 +60,11 @@ class Receiver:
 class Fed:
     """A feed with a detector in the test's hands."""
 
-    def __init__(self) -> None:
+    def __init__(self, zones: ZoneOptions | None = None) -> None:
         self.clock, self.receiver = FakeClock(100 * NS_PER_S), Receiver()
         address = DetectionAddress("zmq+tcp://detector:1", "tcp://detector:1", None, 2.0)
-        self.feed = DetectionFeed(address, self.clock, lambda: UNIX_NS + self.clock.now_ns()).open(
-            lambda: self.receiver
-        )
+        feed = DetectionFeed(address, self.clock, lambda: UNIX_NS + self.clock.now_ns(), zones)
+        self.feed = feed.open(lambda: self.receiver)
 
     def say(
         self, *boxes: tuple[float, ...], label: str = "cat", score: float | None = None, **fields: Any
@@ -145,6 +148,39 @@ def test_a_new_thing_is_a_change_until_it_is_answered_about_and_checked() -> Non
     assert fed.new == (False, False)
     fed.say((0.6, 0.1, 0.8, 0.3), (0.6, 0.1, 0.8, 0.3))  # a second one at the same place
     assert fed.new == (True, True)
+
+
+LEFT = box_polygon((0.0, 0.0, 0.5, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("zones", "left", "right"),
+    [
+        (ZoneOptions(((LEFT, 0.0),)), False, True),
+        (ZoneOptions(((LEFT, 0.5),)), True, True),
+        (ZoneOptions(only=(LEFT,)), True, False),
+    ],
+    ids=["masked", "light", "question"],
+)
+def test_a_thing_in_a_zone_that_counts_for_nothing_is_no_change(zones: ZoneOptions, left: bool, right: bool) -> None:
+    for counts, box in ((left, (0.1, 0.1, 0.6, 0.3)), (right, (0.4, 0.1, 0.9, 0.3))):
+        fed = Fed(zones)
+        fed.say(box)
+        assert fed.new == (counts, counts)
+        assert fed.feed.floor(GRID) is not None, "the weights of tiles decide what it draws"
+
+
+def test_a_run_s_feed_knows_its_zones() -> None:
+    zones = {"left": ZoneConfig(box=(0.0, 0.0, 0.5, 1.0), mask=True)}
+    config = configured("tcp://127.0.0.1:5559", zones=zones)
+    receiver = Receiver()
+    feed = RunPlan.of(config, WATCHED_INFO).make_detection_feed(FakeClock(NS_PER_S))
+    assert feed is not None
+    feed.open(lambda: receiver)
+    for left, share in ((0.1, 0.25), (0.7, 1.0)):
+        receiver.waiting.append([memoryview(json.dumps({"objects": [{"box": (left, 0, left + 0.2, 1)}]}).encode())])
+        feed.receive()
+        assert feed.changes(0.25, 0.25) == (share, share)
 
 
 @pytest.mark.parametrize("other", [{"label": "dog"}, {}], ids=["another label", "another place"])

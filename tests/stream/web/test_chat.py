@@ -19,7 +19,7 @@ from stream.protocol.pictures import unpack_picture
 from stream.untrusted import QUERY_LIMIT_CHARS
 from stream.web.chat import questions
 from stream.web.chat.completions import BODY_BYTES_MAX, TURNS_MAX
-from tests.support.events import answer, summary
+from tests.support.events import answer, side_answer, summary
 from tests.support.network import until
 from tests.support.web import COLS, HEIGHT, REGIONS, ROWS, WIDTH, ServedPage, SharedPage, ask, served
 
@@ -80,6 +80,15 @@ def test_text_that_came_in_no_piece_comes_last(run: ServedPage) -> None:
     run.run.replies, run.run.missed = ("a red ",), "car"
     texts = [chunk.choices[0].delta.content for chunk in question(run, user("What?"), stream=True)]
     assert texts == ["", "a red ", "car", None]
+
+
+def test_text_in_place_of_pieces_that_are_stale_comes_whole(run: ServedPage) -> None:
+    run.run.replies, run.run.ends = ("a red ",), False
+    with question(run, user("What?"), stream=True) as chunks:
+        texts = [next(chunks).choices[0].delta.content for _ in range(2)]
+        run.emit(side_answer(run.run.side_questions[0], "two dogs"))
+        texts += [chunk.choices[0].delta.content for chunk in chunks]
+    assert texts == ["", "a red ", "\n\ntwo dogs", None]
 
 
 def _request(**more: Any) -> bytes:
@@ -231,7 +240,7 @@ def test_an_agent_reads_the_cameras_and_their_answers(run: ServedPage, yard: Sha
     assert newest["text"] == "two"
     assert ask(yard, "/api/answers").status == 404
     assert ask(yard, "/api/answers?camera=yard").status == 200
-    for wrong in ("0", "101", "-1", "x", "%C2%B2"):
+    for wrong in ("0", "101", "-1", "x", "%C2%B2", "00000000199", "000000001" + "9" * 5_000):
         assert ask(run, f"/api/answers?limit={wrong}").status == 400
 
 
