@@ -35,4 +35,15 @@ MOTION = Extension(
     py_limited_api=True,
 )
 
-setup(ext_modules=[TILES, SCORES, MOTION], options={"bdist_wheel": {"py_limited_api": "cp310"}})
+LINEAR = Extension(
+    "arr_coc.qwen.linear",
+    sources=["kernels/linear.cpp"],
+    depends=["kernels/linear.h"],
+    # Calls of OpenMP are left open: the library that torch has loaded serves them.
+    extra_compile_args=[*OPTIONS, "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fopenmp"],
+    language="c++",
+    optional=True,
+    py_limited_api=True,
+)
+
+setup(ext_modules=[TILES, SCORES, MOTION, LINEAR], options={"bdist_wheel": {"py_limited_api": "cp310"}})

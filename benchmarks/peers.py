@@ -1,13 +1,17 @@
-"""One picture and question at Qwen3-VL-2B's dimensions: this project, stock transformers, and llama.cpp.
+"""One picture and question at Qwen3-VL-2B's dimensions: this project, stock transformers, llama.cpp, OpenVINO GenAI.
 
     python -m benchmarks.peers [--rounds N] [--answers N] [--tokens N] [--threads N] [--ways WAY …] [--clips FOLDER]
-        [--model FOLDER] [--out FILE]
+        [--model FOLDER] [--openvino PYTHON] [--out FILE]
 
 Weights are random, in bfloat16 in a temporary folder (4.3 GB), and for llama.cpp in files that are made of it (3.4 GB),
-for which the packages `gguf` and `xllamacpp` have to be installed. The picture is a frame of 1280×720. A way is a
-program with its precision and share of the picture's 920 tokens; llama.cpp scales the picture to as many. Ways take
-turns, each in new processes; the first answer of a process is not counted. Times are of the processor, since other
-programs on the machine change them less, by default with one thread, because waiting threads of llama.cpp compute on.
+for which the packages `gguf` and `xllamacpp` have to be installed. The export of OpenVINO needs older packages
+(`support/openvino_files.py`), which lie in another environment, whose PYTHON is given.
+
+The picture is a frame of 1280×720. A way is a program with its precision and share of the picture's 920 tokens;
+llama.cpp scales the picture to as many, and for OpenVINO it is scaled before. `pruned`: OpenVINO prunes the tokens of
+the whole picture. `memory`: later answers about a quiet scene. Ways take turns, each in new processes; the first answer
+of a process is not counted. Times are of the processor, since other programs on the machine change them less, by
+default with one thread, because waiting threads of llama.cpp compute on.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from typing import Any
 
 import av
 
+from arr_coc.resources import CHECKOUT
 from benchmarks.support.clips import CLIPS
 from benchmarks.support.gguf_files import write_text, write_vision
 from benchmarks.support.harness import write_report
+from benchmarks.support.openvino_files import export
 from benchmarks.whole_model import material
 from stream.bench.report import machine
 from stream.runtime.child import python_command, python_environment
@@ -34,13 +40,23 @@ RESULTS = Path(__file__).parent / "results" / "peers.json"
 FRAME = 59
 """Number of the clip's frame that is asked about."""
 
+PICTURE, EXPORTED = "picture.png", "openvino"
+"""Names of the picture and of OpenVINO's model in the temporary folder."""
+
 SHARES = {"27%": 248, "10%": 92}
 """Tokens to which llama.cpp scales the picture for a share of 920."""
+
+SIZES = {"27%": "640x384", "10%": "416x224", "100%": "1280x736"}
+"""Sizes to which the picture is scaled for OpenVINO: 240, 91 and 920 tokens."""
 
 WAYS = (
     *(f"ours {dtype} {budget}" for budget in ("27%", "10%", "100%") for dtype in ("int8", "int4", "bfloat16")),
     *(f"llama.cpp {kind} {share}" for share in SHARES for kind in ("Q8_0", "Q4_0")),
+    *(f"ours {dtype} 27% memory" for dtype in ("int8", "int4")),
     "transformers bfloat16",
+    "transformers float32",
+    *(f"openvino int8 {share}" for share in SIZES),
+    *(f"openvino int8 {share} pruned" for share in SHARES),
 )
 
 
@@ -56,10 +72,25 @@ def save_frame(clip: Path, picture: Path) -> None:
 def arguments_of(way: str, files: Path) -> list[str]:
     """Return the arguments of a way's process. Files of llama.cpp are made when they are first needed."""
     program, *options = way.split()
-    if program != "llama.cpp":
+    if program not in ("llama.cpp", "openvino"):
         return [program, *options]
-    kind, share = options
+    kind, share, *pruned = options
+    if program == "openvino":
+        return [program, SIZES["100%" if pruned else share], str(100 - int(share[:-1]) if pruned else 0)]
     return [program, str(files / f"{kind}.gguf"), str(files / "vision.gguf"), str(SHARES[share])]
+
+
+def measured(way: str, model: Path, files: Path, numbers: Sequence[str], openvino: str | None) -> dict[str, Any]:
+    """Return what the process of a way reports; `openvino` is the Python that runs OpenVINO."""
+    module, options = "benchmarks.support.peer_runs", [str(files / PICTURE), *numbers, *arguments_of(way, files)]
+    command, environment = python_command(module, str(model), *options), python_environment()
+    if way.startswith("openvino"):
+        command = [str(openvino), "-m", module, str(files / EXPORTED), *options]
+        environment = python_environment({"PYTHONPATH": str(CHECKOUT)})
+        environment.pop("PYTHONSAFEPATH")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def row(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -79,7 +110,7 @@ def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]
         }
         for way in own
         for other in others
-        if other.startswith("transformers") or other.split()[-1] == way.split()[-1]
+        if other.startswith("transformers") or other.split()[2] in ("100%", way.split()[2])
     }
 
 
@@ -92,28 +123,27 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS))
     parser.add_argument("--clips", type=Path, default=CLIPS, help="folder with real clips")
     parser.add_argument("--model", type=Path, help="folder of a model to measure in place of random weights")
+    parser.add_argument("--openvino", metavar="PYTHON", help="of an environment with OpenVINO; else it is left out")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    ways = [way for way in arguments.ways if arguments.openvino or not way.startswith("openvino")]
     numbers = [str(number) for number in (arguments.tokens, arguments.answers, arguments.threads)]
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     report: dict[str, Any] = {"benchmark": "peers", "machine": machine(), "threads": arguments.threads}
     with material(arguments.clips, arguments.model) as (model, clip), tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary)
-        picture = files / "picture.png"
-        save_frame(clip, picture)
-        kinds = {way.split()[1] for way in arguments.ways if way.startswith("llama.cpp")}
+        save_frame(clip, files / PICTURE)
+        kinds = {way.split()[1] for way in ways if way.startswith("llama.cpp")}
         for kind in sorted(kinds):
             write_text(model, files / f"{kind}.gguf", kind)
         if kinds:
             write_vision(model, files / "vision.gguf")
+        if any(way.startswith("openvino") for way in ways):
+            export(arguments.openvino, model, files / EXPORTED)
         for _ in range(arguments.rounds):
-            for way in arguments.ways:
-                command = python_command(
-                    "benchmarks.support.peer_runs", str(model), str(picture), *numbers, *arguments_of(way, files)
-                )
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=python_environment())
-                runs[way].append(json.loads(done.stdout.splitlines()[-1]))
+            for way in ways:
+                runs[way].append(measured(way, model, files, numbers, arguments.openvino))
                 rows = {name: row(taken) for name, taken in runs.items() if taken}
                 report |= {"ways": rows, "ratios": ratios(rows)}
                 write_report(arguments.out, report)

@@ -1,36 +1,23 @@
 """Linear layers with weights of 8 or 4 bits, made from a checkpoint's own as the model is loaded to a CPU.
 
 Decoding one token reads every weight once, so it takes as long as the weights are large. A prompt and a picture are
-many rows: their products take as long as the processor multiplies. What computes in which case, measured in processor
-time of one thread on an AMD EPYC with AVX2 and no VNNI, weights [6144, 2048], in ms:
+many rows: their products take as long as the processor multiplies. The compiled kernel (`linear_kernel.py`) multiplies
+both; without it, torch. Processor time of one thread on a busy AMD EPYC 9005 (Zen 5: VNNI, bfloat16), by turns, weights
+[6144, 2048] of which the processor's caches hold a part, in ms:
 
-========================================  =====  ======  =======  ========
-product                                   1 row  8 rows  64 rows  256 rows
-========================================  =====  ======  =======  ========
-float32                                     2.9    17.9     38.4      92.2
-bfloat16, which this processor emulates     3.0    20.7       –         –
-8 bits, rows in 8 bits (`FbgemmWeights`)    0.5     1.5     11.8      47.1
-`_weight_int8pack_mm`                       2.1     7.0     52.3        –
-4 bits, packed (`Int4Linear`)               2.1     5.8     41.3        –
-4 bits, expanded to float32                  –       –      42.2       106
-========================================  =====  ======  =======  ========
+========================================  =====  ======  ========
+product                                   1 row  8 rows  256 rows
+========================================  =====  ======  ========
+4 bits, by the kernel                      0.33    0.55      10.4
+8 bits, by the kernel                      0.35    0.52       8.8
+8 bits, by FBGEMM (`FbgemmWeights`)        0.40    0.61      10.5
+8 bits, by oneDNN (`VnniWeights`)             –       –       7.6
+4 bits, by torch (`TorchInt4Weights`)      0.32    1.1       37
+bfloat16                                   1.5     1.6       14
+float32                                    2.3     3.2       27
+========================================  =====  ======  ========
 
-The same on an AMD EPYC 9005 (Zen 5), which has VNNI and multiplies bfloat16:
-
-========================================  =====  ======  =======  ========
-product                                   1 row  8 rows  64 rows  256 rows
-========================================  =====  ======  =======  ========
-float32, by MKL and by oneDNN               2.3     3.2      8.8      27.3
-bfloat16                                    1.5     1.6      4.4      14.0
-8 bits, by FBGEMM (`FbgemmWeights`)         0.4     0.5      2.3       8.7
-8 bits, by oneDNN (`VnniWeights`)           0.4     0.5      2.2       7.3
-`_weight_int8pack_mm`                       0.8     1.7      9.7        –
-4 bits, packed (`Int4Linear`)               0.4     1.2      9.4      37.6
-4 bits, expanded to bfloat16                 –       –     11.4      23.1
-========================================  =====  ======  =======  ========
-
-oneDNN takes 1.1 to 1.3 times as long as FBGEMM for a single row, and 0.65 to 0.85 of it for 992. The vision tower,
-which always has many rows, is packed for oneDNN; the decoder for FBGEMM.
+oneDNN is the faster one for many rows on processors with VNNI: the vision tower, which has no others, is packed for it.
 
 Everything else computes in float32. A linear layer in 8 bits is off by 1 to 2 % of its output's size (random weights),
 one in 4 bits by 9 %. Therefore 4 bits are for the decoder's layers, which are most of a model; the vision tower and the
@@ -39,27 +26,20 @@ output head have 8. Embeddings stay as stored: only the rows of a prompt are rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
-from arr_coc.qwen.cpu_precision import multiplies_bfloat16, multiplies_int8
+from arr_coc.qwen.cpu_precision import multiplies_int8
+from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none, quantised
 from arr_coc.qwen.quantisation import SmallDtype
 
 GROUP = 64
-"""Inputs that share a scale and a zero in 4 bits, which add half a bit to each weight."""
-
-EXPANDED_ROWS = 64
-"""From so many rows on, weights of 4 bits are expanded for a product in floating point."""
-
-EXPANDED_OUTPUTS = 512
-"""Outputs whose weights are expanded at once, so that they stay in the processor's cache."""
+"""Inputs that share a scale and a least weight in 4 bits, which add half a bit to each weight."""
 
 CACHED_VALUES = 1 << 17
 """Values of rows that are quantised at once, so that what comes in between stays in a core's second cache."""
@@ -70,41 +50,46 @@ PART_OUTPUTS = 8192
 StoredWeights = Mapping[str, torch.Tensor]
 """Tensors of a `SmallLinear` by name, of which it can be made again."""
 
-STORED_NAMES = ("codes", "scales", "packed", "scales_zeros")
-"""Names of these tensors: the first two of 8 bits, the others of 4."""
+STORED_NAMES = ("bias", "packed", "codes", "scales", "scales_zeros")
+"""Names of these tensors."""
 
 
 class SmallLinear(nn.Module):
     """Linear layer whose weights are integers, for rows [..., in_features] in floating point, without gradients."""
 
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None) -> None:
+        """`stored`: what `stored` returned, used in place if possible; None: from the layer's weights."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+        self.bias: torch.Tensor | None = None
+        if linear.bias is not None:
+            self.bias = linear.bias.detach().float() if stored is None else stored["bias"]
+        self._weights = self._empty()
+        if stored is not None:
+            self._weights.restore(stored)
+            return
+        for first in range(0, self.out_features, PART_OUTPUTS):
+            self._weights.put(first, *self._quantised(linear.weight.detach()[first : first + PART_OUTPUTS].float()))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's output [..., out_features], float32."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise OptionError("a model in int8 or int4 cannot be trained; load it in float32 or bfloat16")
         rows = input.float().reshape(-1, self.in_features)
-        output = self.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
-        if self.bias is not None:
-            output += self.bias
+        output = self._weights.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
         return output.view(*input.shape[:-1], self.out_features)
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows [N, in_features] times the weights [N, out_features], float32."""
-        raise NotImplementedError
-
-    def expanded(self) -> torch.Tensor:
-        """Return the weights [out_features, in_features] that its integers stand for, float32."""
-        raise NotImplementedError
-
     def stored(self) -> dict[str, torch.Tensor]:
-        """Return its weights as the constructor takes them, without the bias."""
+        """Return its tensors as the constructor takes them."""
+        return self._weights.stored() | ({} if self.bias is None else {"bias": self.bias})
+
+    def _empty(self) -> SmallWeights:
+        """Return the packed weights before they are set."""
+        raise NotImplementedError
+
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return codes uint8 [N, in_features] of weights float32, and scales and least weights [N, groups]."""
         raise NotImplementedError
 
 
@@ -113,39 +98,81 @@ class Int8Linear(SmallLinear):
     arXiv:2208.07339, without its outliers)."""
 
     def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None, *, many_rows: bool = False) -> None:
-        """`stored`: `codes` int8 [outputs, inputs] and `scales` float32 [outputs]; None: from the layer's weights.
-        `many_rows`: never are there few, as in a vision tower."""
-        super().__init__(linear)
-        pack = VnniWeights if many_rows and multiplies_int8() else FbgemmWeights
-        if stored is None:
-            parts = _quantised(linear.weight.detach())
-        else:
-            parts = zip(*(stored[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
-        self._parts: list[VnniWeights | FbgemmWeights] = [pack(codes, scales) for codes, scales in parts]
+        """`many_rows`: never are there few, as in a vision tower."""
+        self._many_rows = many_rows
+        super().__init__(linear, stored)
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        scales = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
-        scales = scales.clamp_(min=torch.finfo(torch.float32).tiny)
-        values = self._parts[0].values(rows, scales)
-        made = [part.product(values) for part in self._parts]
-        return (made[0] if len(made) == 1 else torch.cat(made, dim=1)).mul_(scales)
+    def _empty(self) -> SmallWeights:
+        kernel = kernel_or_none()
+        if self._many_rows and multiplies_int8():
+            return TorchInt8Weights(VnniWeights, self.bias)
+        if kernel is None or not kernel.linear_takes_8_bits():
+            return TorchInt8Weights(FbgemmWeights, self.bias)
+        return PackedWeights(kernel, (self.out_features, self.in_features), 8, None, self.bias)
 
-    def expanded(self) -> torch.Tensor:
-        return torch.cat([codes * scales[:, None] for codes, scales in self._unpacked()])
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scales = (weight.abs().amax(dim=1, keepdim=True) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
+        return (weight / scales).round_().add_(128).to(torch.uint8), scales, -128 * scales
+
+
+class Int4Linear(SmallLinear):
+    """Weights in 4 bits, with a scale and a least weight in bfloat16 for GROUP inputs of an output. The compiled kernel
+    multiplies rows in 8 bits, with a scale for GROUP inputs of each."""
+
+    @staticmethod
+    def suits(linear: nn.Linear) -> bool:
+        """Return True if the kernels take a layer of this shape."""
+        return linear.in_features % GROUP == 0 and linear.out_features % 64 == 0
+
+    def _empty(self) -> SmallWeights:
+        kernel = kernel_or_none()
+        if kernel is None:
+            return TorchInt4Weights((self.out_features, self.in_features), self.bias)
+        return PackedWeights(kernel, (self.out_features, self.in_features), 4, GROUP, self.bias)
+
+    def _quantised(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        groups = weight.unflatten(1, (-1, GROUP))
+        least, most = groups.aminmax(dim=2)
+        scales = ((most - least) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
+        least = least.bfloat16().float()
+        codes = (groups - least[..., None]).div_(scales[..., None]).round_().clamp_(0, 15)
+        return codes.flatten(1).to(torch.uint8), scales, least
+
+
+class TorchInt8Weights:
+    """Weights in 8 bits that torch multiplies, packed by oneDNN or by FBGEMM."""
+
+    def __init__(self, kind: type[VnniWeights | FbgemmWeights], bias: torch.Tensor | None) -> None:
+        self._kind = kind
+        self._bias = bias
+        self._parts: list[VnniWeights | FbgemmWeights] = []
+
+    def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
+        """As `PackedWeights`, of outputs in order; `leasts` are -128 times the scales."""
+        self._parts.append(self._kind((codes ^ 128).view(torch.int8), scales[:, 0]))
 
     def stored(self) -> dict[str, torch.Tensor]:
-        codes, scales = zip(*self._unpacked(), strict=True)
+        """Return `codes` int8 [outputs, inputs] and `scales` float32 [outputs], which no processor packed."""
+        codes, scales = zip(*(part.unpacked() for part in self._parts), strict=True)
         return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
 
-    def _unpacked(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return (part.unpacked() for part in self._parts)
+    def restore(self, stored: StoredWeights) -> None:
+        """Pack what `stored` returned."""
+        parts = zip(*(stored[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
+        self._parts = [self._kind(codes, scales) for codes, scales in parts]
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """As `PackedWeights`."""
+        values, scales = self._kind.values(rows)
+        made = [part.product(values) for part in self._parts]
+        output = made[0] if len(made) == 1 else torch.cat(made, dim=1)
+        return output.mul_(scales) if self._bias is None else torch.addcmul(self._bias, output, scales, out=output)
 
 
-def _quantised(weights: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield codes and scales of parts of the outputs."""
-    for weight in weights.split(PART_OUTPUTS):
-        scales = (weight.float().abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
-        yield (weight.float() / scales[:, None]).round_().to(torch.int8), scales
+def row_sizes(rows: torch.Tensor) -> torch.Tensor:
+    """Return the largest size [N, 1] of a number in each row [N, inputs], above 0."""
+    sizes = torch.maximum(rows.amax(dim=1, keepdim=True), -rows.amin(dim=1, keepdim=True))
+    return sizes.clamp_(min=128 * torch.finfo(torch.float32).tiny)
 
 
 class VnniWeights:
@@ -157,19 +184,22 @@ class VnniWeights:
         self._zeros = torch.zeros(len(codes), dtype=torch.long)
 
     @staticmethod
-    def values(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Return rows in 8 bits, uint8, of which 128 is 0 and 255 a row's scale."""
-        factors, values = 127 / scales, torch.empty(rows.shape, dtype=torch.uint8)
+    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales."""
+        if (kernel := kernel_or_none()) is not None:
+            return quantised(kernel, rows)
+        scales = row_sizes(rows) / 127
+        factors, values = 1 / scales, torch.empty(rows.shape, dtype=torch.uint8)
         count = max(1, CACHED_VALUES // rows.shape[1])
         for begin in range(0, len(rows), count):
             part = slice(begin, begin + count)
             values[part] = (rows[part] * factors[part]).add_(128).round_()
-        return values
+        return values, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
         """Return rows that were made `values` times the weights, float32 [rows, outputs], but for the rows' scales."""
         product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-            *(values, 1 / 127, 128, self._packed, self._scales, self._zeros, None),
+            *(values, 1.0, 128, self._packed, self._scales, self._zeros, None),
             *(1.0, 0, torch.float32, "none", [], ""),
         )
         return product
@@ -190,9 +220,11 @@ class FbgemmWeights:
         self._packed = torch.ops.quantized.linear_prepack(quantised, None)
 
     @staticmethod
-    def values(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Return rows that all reach to 1 or -1: the kernel, which has one scale for all rows, quantises them."""
-        return rows / scales
+    def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return rows that all reach to 1 or -1, as the kernel, which has one scale for all rows, quantises them, and
+        the rows' scales."""
+        scales = row_sizes(rows)
+        return rows / scales, scales
 
     def product(self, values: torch.Tensor) -> torch.Tensor:
         """As `VnniWeights`."""
@@ -205,83 +237,46 @@ class FbgemmWeights:
         return weights.int_repr(), weights.q_per_channel_scales().float()
 
 
-class Int4Linear(SmallLinear):
-    """Weights in 4 bits, with a scale and a zero for GROUP inputs of an output. Few rows are multiplied by the packed
-    weights, in bfloat16; for many these are expanded, block by block, to what the processor multiplies fast."""
+class TorchInt4Weights:
+    """Weights in 4 bits that torch multiplies, by rows in bfloat16."""
 
-    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None) -> None:
-        """`stored`: `packed` uint8 [outputs, inputs / 2] and `scales_zeros` bfloat16 [groups, outputs, 2], used as they
-        are; None: from the layer's weights."""
-        super().__init__(linear)
-        if stored is not None:
-            self._packed, self._scales_zeros = stored["packed"], stored["scales_zeros"]
-            return
-        self._packed = torch.empty(self.out_features, self.in_features // 2, dtype=torch.uint8)
-        self._scales_zeros = torch.empty(self.in_features // GROUP, self.out_features, 2, dtype=torch.bfloat16)
-        for first in range(0, self.out_features, PART_OUTPUTS):
-            part = slice(first, first + PART_OUTPUTS)
-            groups = linear.weight.detach()[part].float().unflatten(1, (-1, GROUP))
-            least, most = groups.aminmax(dim=2)
-            scales = ((most - least) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
-            zeros = (least + 8 * scales.float()).bfloat16()
-            codes = (groups - zeros.float()[..., None]).div_(scales.float()[..., None]).round_().add_(8).clamp_(0, 15)
-            self._packed[part] = torch._convert_weight_to_int4pack_for_cpu(codes.flatten(1).int(), 1)
-            self._scales_zeros[:, part] = torch.stack([scales.t(), zeros.t()], dim=-1)
+    def __init__(self, shape: tuple[int, int], bias: torch.Tensor | None) -> None:
+        outputs, inputs = shape
+        self._packed = torch.empty(outputs, inputs // 2, dtype=torch.uint8)
+        self._scales_zeros = torch.empty(inputs // GROUP, outputs, 2, dtype=torch.bfloat16)
+        self._bias = bias
 
-    @staticmethod
-    def suits(linear: nn.Linear) -> bool:
-        """Return True if the kernel takes a layer of this shape."""
-        return linear.in_features % GROUP == 0 and linear.out_features % 64 == 0
-
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        if len(rows) < EXPANDED_ROWS or packed_outputs() is None:
-            few: torch.Tensor = torch._weight_int4pack_mm_for_cpu(
-                rows.bfloat16(), self._packed, GROUP, self._scales_zeros
-            )
-            return few.float()
-        # Zeros are the same for a group of inputs, so they are multiplied by the group's sum.
-        sums = rows.unflatten(1, (-1, GROUP)).sum(dim=2)
-        output = sums @ self._scales_zeros[..., 1].float()
-        values = rows.to(torch.bfloat16 if multiplies_bfloat16() else torch.float32)
-        for first in range(0, self.out_features, EXPANDED_OUTPUTS):
-            block = self._scaled_codes(first, min(EXPANDED_OUTPUTS, self.out_features - first), values.dtype)
-            output[:, first : first + len(block)] += F.linear(values, block)
-        return output
-
-    def _scaled_codes(self, first: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Weights of `count` outputs [count, in_features] without their zeros. A byte holds two outputs of one input:
-        number j of a block of B outputs, and j + B / 2."""
-        half = (packed_outputs() or 2) // 2
-        packed = self._packed.flatten()[first * self.in_features // 2 : (first + count) * self.in_features // 2]
-        pairs = packed.view(-1, self.in_features, half).transpose(1, 2).contiguous()
-        block = torch.empty(len(pairs), 2, half, self.in_features, dtype=dtype)
-        block[:, 0] = (pairs & 15).sub_(8).view(torch.int8)
-        block[:, 1] = (pairs >> 4).sub_(8).view(torch.int8)
-        scales = self._scales_zeros[:, first : first + count, 0].t().to(dtype)
-        block.view(count, -1, GROUP).mul_(scales[..., None])
-        return block.view(count, self.in_features)
-
-    def expanded(self) -> torch.Tensor:
-        zeros = self._scales_zeros[..., 1].t().float()
-        codes = self._scaled_codes(0, self.out_features, torch.float32)
-        return (codes.unflatten(1, (-1, GROUP)) + zeros[..., None]).flatten(1)
+    def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
+        """As `PackedWeights`."""
+        part = slice(first, first + len(codes))
+        self._packed[part] = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+        self._scales_zeros[:, part] = torch.stack([scales.t(), (leasts + 8 * scales).t()], dim=-1)
 
     def stored(self) -> dict[str, torch.Tensor]:
+        """As `PackedWeights`."""
         return {"packed": self._packed, "scales_zeros": self._scales_zeros}
 
+    def restore(self, stored: StoredWeights) -> None:
+        """As `PackedWeights`."""
+        self._packed, self._scales_zeros = stored["packed"], stored["scales_zeros"]
 
-@cache
-def packed_outputs() -> int | None:
-    """Return how many outputs torch packs into a block of 4-bit weights: that depends on the processor's vectors and is
-    documented nowhere. None for an order that `Int4Linear` does not know; then the packed kernel multiplies all rows.
-    """
-    codes = (torch.arange(64 * 64) * 7 // 3 % 16).view(64, 64)
-    packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1).flatten()
-    for outputs in (64, 32):
-        pairs = codes.view(-1, 2, outputs // 2, 64)
-        if torch.equal(packed, (pairs[:, 0] + 16 * pairs[:, 1]).transpose(1, 2).flatten().to(torch.uint8)):
-            return outputs
-    return None
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """As `PackedWeights`."""
+        product = torch._weight_int4pack_mm_for_cpu(rows.bfloat16(), self._packed, GROUP, self._scales_zeros)
+        output: torch.Tensor = product.float()
+        return output if self._bias is None else output.add_(self._bias)
+
+
+SmallWeights: TypeAlias = PackedWeights | TorchInt8Weights | TorchInt4Weights
+"""Packed weights [outputs, inputs], set part by part by `put` or whole by `restore`, that multiply rows."""
+
+
+def packing() -> list[Any]:
+    """Return what the form of stored weights depends on: the compiled kernel, or torch's, and the processor."""
+    kernel = kernel_or_none()
+    if kernel is None:
+        return [torch.__version__, torch.backends.cpu.get_cpu_capability()]
+    return [kernel.linear_version(), kernel.linear_outputs(), kernel.linear_takes_8_bits(), multiplies_int8()]
 
 
 class FloatEmbedding(nn.Embedding):

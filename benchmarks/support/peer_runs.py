@@ -1,11 +1,17 @@
 """One process of the benchmark `peers`: a program that answers a question about one picture, some times.
 
     python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS ours DTYPE BUDGET
+    python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS ours DTYPE BUDGET memory
     python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS transformers DTYPE
     python -m benchmarks.support.peer_runs MODEL PICTURE TOKENS ANSWERS THREADS llama.cpp TEXT VISION VISUAL_TOKENS
+    PYTHON -m benchmarks.support.peer_runs EXPORTED PICTURE TOKENS ANSWERS THREADS openvino WIDTHxHEIGHT PRUNED
 
 The last line of the output is JSON: the visual tokens, the peak memory, and of each answer but the first the processor
 and wall seconds to its first token and of all others.
+
+`memory`: answers about a quiet scene, of which QUIET_PX square pixels change from one to the next. `openvino`: a
+folder that `optimum-cli` exported, by a PYTHON that has OpenVINO; PRUNED percent of the visual tokens are dropped after
+it encoded them.
 """
 
 from __future__ import annotations
@@ -26,11 +32,14 @@ from benchmarks.support.harness import resident_mib
 
 QUERY = "What do you see?"
 
+QUIET_PX = 64
+"""Side of the square that changes between two answers about a quiet scene: 4 of a picture's 920 tiles."""
+
 Answer = Callable[[Callable[[], None]], int]
 """Gives one answer, calls its argument at each piece of text, and returns the visual tokens."""
 
 
-def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str) -> Answer:
+def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str, *memory: str) -> Answer:
     """This project's library."""
     import torch
 
@@ -39,11 +48,66 @@ def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budg
     torch.set_num_threads(threads)
     qwen = ARRCOCQwen.from_pretrained(model, dtype=dtype, device="cpu")
     pixels, noise = np.asarray(Image.open(picture).convert("RGB")), np.random.default_rng(0)
+    if memory:
+        return with_memory(qwen.qwen, pixels, tokens, budget)
 
     def answer(note: Callable[[], None]) -> int:
         fresh = pixels ^ noise.integers(0, 2, pixels.shape, dtype=np.uint8)  # nothing is kept of the one before
         made = qwen.generate(fresh, QUERY, max_tokens=tokens, budget=budget, on_text=lambda _: note())
         return made.tokens_used
+
+    return answer
+
+
+def with_memory(qwen: Any, pixels: Any, tokens: int, budget: str) -> Answer:
+    """The visual memory of a fixed camera."""
+    from arr_coc.allocation.allocator import AllocatorOptions
+    from arr_coc.allocation.group import GroupOptions
+    from arr_coc.qwen.options import AnswerOptions, Decoding
+    from arr_coc.qwen.session import AnswerSession
+    from arr_coc.types import NS_PER_S, FrameStamp
+    from arr_coc.video.picture_allocator import PictureAllocator
+
+    memory = GroupOptions(2048, 600.0, refine=False)
+    allocator = PictureAllocator(qwen, QUERY, AllocatorOptions(budget=budget, explore=0.0, memory=memory), "sparse")
+    session, count = AnswerSession(qwen, AnswerOptions("sparse", Decoding(tokens))), 0
+
+    def answer(note: Callable[[], None]) -> int:
+        nonlocal count
+        fresh, place = pixels.copy(), QUIET_PX * count
+        fresh[QUIET_PX : 2 * QUIET_PX, place : place + QUIET_PX] ^= 255
+        packet = allocator.allocate(fresh, FrameStamp(count, count * NS_PER_S, 0))
+        count += 1
+        for _ in session.answer(allocator.group if packet.place else packet, QUERY):
+            note()
+        allocator.on_answer(session.last.feedback)
+        return int(session.last.memory_tokens)
+
+    return answer
+
+
+def openvino(exported: Path, picture: Path, tokens: int, threads: int, size: str, pruned: str) -> Answer:
+    """OpenVINO GenAI, with the picture scaled to a size, and with its pruning of visual tokens."""
+    import openvino_genai
+    from openvino import Tensor
+
+    pipeline = openvino_genai.VLMPipeline(str(exported), "CPU", INFERENCE_NUM_THREADS=threads, NUM_STREAMS=1)
+    config = pipeline.get_generation_config()
+    config.max_new_tokens, config.ignore_eos, config.do_sample = tokens, True, False
+    if int(pruned):
+        config.pruning_ratio = int(pruned)
+    image = Image.open(picture).convert("RGB")
+    width, height = map(int, size.split("x"))
+
+    def answer(note: Callable[[], None]) -> int:
+        scaled = Tensor(np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))[None])
+
+        def on_text(_: str) -> Any:
+            note()
+            return openvino_genai.StreamingStatus.RUNNING
+
+        pipeline.generate(QUERY, images=[scaled], generation_config=config, streamer=on_text)
+        return width * height // 1024 * (100 - int(pruned)) // 100
 
     return answer
 
@@ -133,6 +197,8 @@ def main() -> None:
         answer = ours(model, picture, tokens, threads, *options)
     elif program == "transformers":
         answer = transformers(model, picture, tokens, threads, *options)
+    elif program == "openvino":
+        answer = openvino(model, picture, tokens, threads, *options)
     else:
         answer = llama_cpp(picture, tokens, threads, *options)
     visual, rows = 0, []

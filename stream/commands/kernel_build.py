@@ -19,7 +19,7 @@ from arr_coc.ops.kernels import SETTING, is_checkout
 from arr_coc.resources import CHECKOUT
 from stream.commands.outcome import report_note
 
-KERNELS = ("ops/store/tiles", "relevance/scores", "video/motion_kernel")
+KERNELS = ("ops/store/tiles", "relevance/scores", "video/motion_kernel", "qwen/linear")
 """Kernels below the folder of `arr_coc`, without their suffix, as setup.py names them."""
 
 LIMIT_S = 600.0

@@ -18,6 +18,7 @@ from arr_coc.ops.kernels import ALIKE_MAX, REMEDY, SETTING, ArrayPool
 from arr_coc.ops.store import native
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import ReferenceTexture
+from arr_coc.qwen import linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.types import TileGrid
 from arr_coc.video import compiled_motion
@@ -27,7 +28,7 @@ from tests.support.video import flat_planes
 
 SHAPE = (3, 4)
 
-KERNELS = {"tiles": native, "scores": scores, "motion": compiled_motion}
+KERNELS = {"tiles": native, "scores": scores, "motion": compiled_motion, "linear": linear_kernel}
 """Modules by the prefix of their kernel's functions."""
 
 each_kernel = pytest.mark.parametrize(("prefix", "module"), KERNELS.items(), ids=KERNELS)
@@ -41,7 +42,7 @@ def test_the_reference_serves_for_kernels_that_were_not_built_and_one_line_says_
     for module in KERNELS.values():
         monkeypatch.setattr(module, "kernel_path", lambda: tmp_path / "none.so")
     with caplog.at_level(logging.WARNING):
-        assert [module.kernel_or_none() for module in KERNELS.values()] == [None, None, None]
+        assert [module.kernel_or_none() for module in KERNELS.values()] == [None] * len(KERNELS)
         fmt = PlaneFormat.of(flat_planes(32, 32))
         assert isinstance(native.host_texture(fmt, Thresholds()), ReferenceTexture)
         assert isinstance(compiled_motion.motion_estimator(TileGrid.of(64, 64), "gray"), ReferenceMotion)

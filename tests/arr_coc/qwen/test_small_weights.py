@@ -24,7 +24,7 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.memory_estimate import MemoryEstimate, ModelSpec, Workload
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype, check_small_dtype
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.small_weights import EXPANDED_ROWS, GROUP, Int4Linear, Int8Linear, SmallLinear, packed_outputs
+from arr_coc.qwen.small_weights import GROUP, Int4Linear, Int8Linear, SmallLinear
 from arr_coc.types import FrameStamp
 from evaluation.strategies.base import TiledFrame
 from evaluation.strategies.session import EvalPrompt
@@ -35,7 +35,7 @@ from tests.support.models import FAMILIES, tiny_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 
-ROWS = (1, 3, EXPANDED_ROWS, 2 * EXPANDED_ROWS + 1)
+ROWS = (1, 3, 130)
 DENSE = [family for family in FAMILIES if not family.endswith("moe")]
 
 
@@ -46,52 +46,57 @@ def linear_of(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     return linear
 
 
+def expanded(small: SmallLinear) -> torch.Tensor:
+    """Weights [out_features, in_features] that the integers stand for: products with rows of a one and zeros."""
+    products = small(torch.eye(small.in_features))
+    return (products if small.bias is None else products - small.bias).t()
+
+
 def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
+KINDS = [(Int8Linear, 96), (partial(Int8Linear, many_rows=True), 96), (Int4Linear, 192)]
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(
-    ("kind", "outputs"), [(Int8Linear, 96), (partial(Int8Linear, many_rows=True), 96), (Int4Linear, 192)]
-)
+@pytest.mark.parametrize(("kind", "outputs"), KINDS)
+@pytest.mark.usefixtures("multiplier")
 def test_a_product_is_that_of_the_expanded_weights(
     kind: Callable[[nn.Linear], SmallLinear], outputs: int, rows: int, bias: bool
 ) -> None:
     linear = linear_of(3 * GROUP, outputs, bias=bias)
     before = linear.weight.clone()
     small, values = kind(linear), torch.randn(1, rows, 3 * GROUP)
-    expected = nn.functional.linear(values, small.expanded(), linear.bias)
-    expands = kind is Int4Linear and rows >= EXPANDED_ROWS and packed_outputs() is not None
-    exact = 1e-5 if expands and not small_weights.multiplies_bfloat16() else 0.03
     found = small(values)
     assert (found.shape, found.dtype) == ((1, rows, outputs), torch.float32)
-    assert error(found, expected) < exact
+    assert error(found, nn.functional.linear(values, expanded(small), linear.bias)) < 0.03
     assert torch.equal(linear.weight, before)
 
 
 @pytest.mark.parametrize(("kind", "most"), [(Int8Linear, 0.01), (Int4Linear, 0.11)])
-def test_expanded_weights_are_close_to_the_original(kind: type[SmallLinear], most: float) -> None:
+@pytest.mark.usefixtures("multiplier")
+def test_weights_are_close_to_the_original(kind: type[SmallLinear], most: float) -> None:
     linear = linear_of(2 * GROUP, 128)
-    assert error(kind(linear).expanded(), linear.weight) < most
+    assert error(expanded(kind(linear)), linear.weight) < most
 
 
 @pytest.mark.parametrize(
     ("kind", "outputs"), [(Int8Linear, 100), (partial(Int8Linear, many_rows=True), 100), (Int4Linear, 128)]
 )
+@pytest.mark.usefixtures("multiplier")
 def test_outputs_are_quantised_in_parts(
     kind: Callable[[nn.Linear], SmallLinear], outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    linear, values = linear_of(GROUP, outputs), torch.randn(EXPANDED_ROWS, GROUP)
+    linear, values = linear_of(GROUP, outputs), torch.randn(64, GROUP)
     whole = kind(linear)
     monkeypatch.setattr(small_weights, "PART_OUTPUTS", 64)
-    monkeypatch.setattr(small_weights, "EXPANDED_OUTPUTS", 64)
-    parts = kind(linear)
-    assert torch.equal(parts.expanded(), whole.expanded())
-    torch.testing.assert_close(parts(values), whole(values), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kind(linear)(values), whole(values), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.usefixtures("multiplier")
 def test_every_row_has_its_own_scale(many_rows: bool) -> None:
     small = Int8Linear(linear_of(64, 32, bias=False), many_rows=many_rows)
     faint = torch.randn(1, 64)
@@ -100,31 +105,13 @@ def test_every_row_has_its_own_scale(many_rows: bool) -> None:
     assert together[2].abs().max() < 1e-30
 
 
+@pytest.mark.usefixtures("multiplier")
 def test_no_rows_and_weights_of_zero() -> None:
     linear = linear_of(64, 64, bias=False)
     linear.weight.zero_()
     for kind in (Int8Linear, Int4Linear):
         assert kind(linear)(torch.empty(2, 0, 64)).shape == (2, 0, 64)
         assert not kind(linear)(torch.randn(1, 64)).any()
-
-
-@pytest.mark.skipif(packed_outputs() is None, reason="the order of packed weights is not known here")
-@pytest.mark.parametrize("change", ["unknown order", "bfloat16"])
-def test_many_rows_in_4_bits_by_other_means(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_weights, "multiplies_bfloat16", lambda: False)
-    small, rows = Int4Linear(linear_of(GROUP, 128)), torch.randn(EXPANDED_ROWS, GROUP)
-    expected = small(rows)
-    if change == "bfloat16":
-        monkeypatch.setattr(small_weights, "multiplies_bfloat16", lambda: True)
-    else:
-        monkeypatch.setattr(small_weights, "packed_outputs", lambda: None)
-    assert 1e-6 < error(small(rows), expected) < 0.02
-
-
-def test_an_unknown_order_of_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert packed_outputs() in (32, 64, None)
-    monkeypatch.setattr(torch, "_convert_weight_to_int4pack_for_cpu", lambda codes, _: codes.to(torch.uint8)[:, :32])
-    assert packed_outputs.__wrapped__() is None
 
 
 def test_training_is_refused() -> None:
@@ -149,7 +136,7 @@ def expand(model: nn.Module) -> None:
         if isinstance(module, SmallLinear):
             linear = nn.Linear(module.in_features, module.out_features, bias=module.bias is not None)
             linear.load_state_dict(
-                {"weight": module.expanded()} | ({} if module.bias is None else {"bias": module.bias})
+                {"weight": expanded(module)} | ({} if module.bias is None else {"bias": module.bias})
             )
             model.set_submodule(name, linear.requires_grad_(False))
 

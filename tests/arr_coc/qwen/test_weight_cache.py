@@ -13,16 +13,18 @@ import torch
 
 from arr_coc.errors import OptionError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen import loading, weight_cache
+from arr_coc.qwen import loading, small_weights, weight_cache
 from arr_coc.qwen.convert_dtype import MappedWeights
+from arr_coc.qwen.linear_kernel import kernel_path, load_kernel
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.quantisation import SMALL_DTYPES, SmallDtype
-from arr_coc.qwen.small_weights import Int4Linear
-from arr_coc.qwen.weight_cache import DESCRIPTION, FOLDER
+from arr_coc.qwen.small_weights import SmallLinear
+from arr_coc.qwen.weight_cache import ALIGNED_BYTES, DESCRIPTION, FOLDER
 from stream.answer.qwen import load_qwen_model
 from stream.config import Config
 from tests.arr_coc.qwen.test_small_weights import DENSE, logits
 from tests.support.models import tiny_folder
+from tests.support.stores import require
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 
@@ -38,6 +40,7 @@ def refuse(*_: Any) -> None:
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("dtype", SMALL_DTYPES)
 @pytest.mark.parametrize("family", DENSE)
+@pytest.mark.usefixtures("multiplier")
 def test_cached_weights_are_those_that_were_made(
     tmp_path: Path, family: str, dtype: SmallDtype, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,14 +65,18 @@ def test_cached_weights_are_those_that_were_made(
     assert parameters[0] == parameters[1]
 
 
-def test_4_bits_stay_in_the_mapped_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", SMALL_DTYPES)
+def test_packed_weights_stay_in_the_mapped_file(tmp_path: Path, dtype: SmallDtype, multiplier: str) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    cached(folder, "int4")
-    model, mapped = cached(folder, "int4").model, MappedWeights()
-    layers = [module for module in model.modules() if isinstance(module, Int4Linear)]
-    places = [layer.stored()["packed"].data_ptr() for layer in layers]
-    assert layers
+    cached(folder, dtype)
+    model, mapped = cached(folder, dtype).model, MappedWeights()
+    layers = [module.stored() for module in model.modules() if isinstance(module, SmallLinear)]
+    in_place = [layer["packed"] for layer in layers if "packed" in layer]
+    kernel_takes_8_bits = multiplier == "kernel" and load_kernel(kernel_path()).linear_takes_8_bits()
+    assert bool(in_place) == (dtype == "int4" or kernel_takes_8_bits)
+    places = [packed.data_ptr() for packed in in_place]
     assert all(any(first <= place < last for first, last in mapped._ranges) for place in places)
+    assert all(place % ALIGNED_BYTES == 0 for place in places)
 
 
 def change_weights(folder: Path) -> None:
@@ -125,13 +132,18 @@ def test_what_does_not_fit_is_made_again(tmp_path: Path, change: Callable[[Path]
     assert cached(folder).notices == ()
 
 
-def test_4_bits_are_packed_for_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", SMALL_DTYPES)
+def test_weights_are_packed_for_a_multiplier(
+    tmp_path: Path, dtype: SmallDtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("compiled")
     folder = tiny_folder(tmp_path / "tiny")
-    for dtype in SMALL_DTYPES:
-        cached(folder, dtype)
+    cached(folder, dtype)
+    monkeypatch.setattr(small_weights, "kernel_or_none", lambda: None)
+    assert "another version, and are made again" in "".join(cached(folder, dtype).notices)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
-    assert cached(folder, "int8").notices == ()
-    assert "another version, and are made again" in "".join(cached(folder, "int4").notices)
+    assert "another version, and are made again" in "".join(cached(folder, dtype).notices)
+    assert cached(folder, dtype).notices == ()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from arr_coc.ops import kernels
 from arr_coc.ops.kernels import SETTING
 from arr_coc.ops.store import native
+from arr_coc.qwen import linear_kernel
 from arr_coc.relevance import kernel as scores
 from arr_coc.resources import CHECKOUT
 from arr_coc.video import compiled_motion
@@ -62,6 +63,7 @@ def builds(root: Path) -> int:
 
 def test_the_kernels_are_those_that_are_loaded() -> None:
     loaded = [native.kernel_path(), scores.kernel_path(), compiled_motion.kernel_path()]
+    loaded.append(linear_kernel.kernel_path())
     assert [CHECKOUT / "arr_coc" / f"{kernel}.abi3.so" for kernel in KERNELS] == loaded
 
 

@@ -20,7 +20,7 @@ from tests.support.video import random_planes, with_tiles_of
 
 ROOT = Path(__file__).resolve().parents[4]
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-STRICT = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread"]
+STRICT = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread", "-fopenmp"]
 
 
 def build(source: Path, *options: str) -> None:

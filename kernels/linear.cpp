@@ -1,0 +1,172 @@
+// Linear layers whose weights have 8 or 4 bits. A plain C interface, called with ctypes (arr_coc/qwen/linear_kernel.py),
+// which has checked sizes. Rows are quantised to 8 bits, so that products are the processor's of 8 bits, summed exactly;
+// results are those of the reference there within rounding.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// Weights [outputs, inputs] as codes of 8 or 4 bits; inputs are `padded` to whole groups, which share a scale and a least
+// weight, and outputs to 64. For a set of instructions with L lanes, L outputs are a block for each group. Of each
+// output it holds 4 bytes at a time: the codes of 4 inputs; or those of 8 inputs, the first 4 in the lower halves. Scales
+// and least weights follow, bfloat16 in 4 bits and float32 in 8. `bias` float32 [outputs] may be null.
+struct Weights {
+    int64_t inputs, padded, outputs, group, bits;
+    const uint8_t *packed;
+    const float *bias;
+};
+
+// Rows in 8 bits: values [rows, padded], scales and shifts [rows, groups].
+struct Values {
+    int8_t *values;
+    float *scales, *shifts;
+};
+
+#define INLINE TARGET __attribute__((always_inline)) static inline
+
+#if defined(__x86_64__)
+#define LANES 16
+#define TILE4 6
+#define TILE8 12
+#define WIDE 2
+#define TARGET __attribute__((target("arch=x86-64-v4,avx512vnni,prefer-vector-width=512")))
+#define DOT(sums, codes, values) ((ints)_mm512_dpbusd_epi32((__m512i)(sums), (__m512i)(codes), (__m512i)(values)))
+namespace v4 {
+#include "linear.h"
+}
+#undef LANES
+#undef TILE4
+#undef TILE8
+#undef WIDE
+#undef TARGET
+#undef DOT
+#define LANES 8
+#define TILE4 2
+#define TILE8 4
+#define WIDE 2
+#define TARGET __attribute__((target("arch=x86-64-v3,avxvnni")))
+#define DOT(sums, codes, values) ((ints)_mm256_dpbusd_avx_epi32((__m256i)(sums), (__m256i)(codes), (__m256i)(values)))
+namespace v3_vnni {
+#include "linear.h"
+}
+#undef TARGET
+#undef DOT
+#define TARGET __attribute__((target("arch=x86-64-v3")))
+// Sums of two products fit into 16 bits if codes have 4.
+#define DOT(sums, codes, values) \
+    ((sums) + (ints)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)(codes), (__m256i)(values)), _mm256_set1_epi16(1)))
+namespace v3 {
+#include "linear.h"
+}
+#undef LANES
+#undef TILE4
+#undef TILE8
+#undef WIDE
+#undef TARGET
+#undef DOT
+#endif
+#define LANES 4
+#define TILE4 2
+#define TILE8 2
+#define WIDE 2
+#define TARGET
+namespace plain {
+static inline int32_t __attribute__((vector_size(16))) dot(int32_t __attribute__((vector_size(16))) sums,
+                                                           uint8_t __attribute__((vector_size(16))) codes,
+                                                           int8_t __attribute__((vector_size(16))) values) {
+    for (int i = 0; i < 16; i++) sums[i / 4] += codes[i] * values[i];
+    return sums;
+}
+#define DOT(sums, codes, values) \
+    dot(sums, (uint8_t __attribute__((vector_size(16))))(codes), (int8_t __attribute__((vector_size(16))))(values))
+#include "linear.h"
+}
+
+// The functions of one instruction set; that for 8 bits is null if its products of them are not exact. `outputs` of a block.
+struct Variant {
+    const char *name;
+    int64_t outputs;
+    decltype(&plain::quantise) quantise;
+    decltype(&plain::panel<4>) panel4, panel8;
+};
+
+#define VARIANT(name, set, panel8) {name, set::OUTPUTS, set::quantise, set::panel<4>, panel8}
+static const Variant variants[] = {
+#if defined(__x86_64__)
+    VARIANT("x86-64-v4 with VNNI", v4, v4::panel<8>),
+    VARIANT("x86-64-v3 with VNNI", v3_vnni, v3_vnni::panel<8>),
+    VARIANT("x86-64-v3", v3, nullptr),
+#endif
+    VARIANT("baseline", plain, plain::panel<8>),
+};
+
+static const Variant &choose() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni")) return variants[0];
+    if (!__builtin_cpu_supports("x86-64-v3")) return variants[3];
+    return variants[__builtin_cpu_supports("avxvnni") ? 1 : 2];
+#else
+    return variants[0];
+#endif
+}
+
+static const Variant &chosen = choose();
+
+// Rows that are multiplied before the next ones are quantised, so that they stay in a core's second cache.
+constexpr int64_t ROWS = 240;
+
+extern "C" {
+
+// Number of this interface; the caller refuses another one.
+int32_t linear_version() { return 2; }
+
+// The instruction set that is used.
+const char *linear_set() { return chosen.name; }
+
+// The number of outputs of a block of packed weights.
+int32_t linear_outputs() { return int32_t(chosen.outputs); }
+
+// Whether weights of 8 bits can be multiplied.
+int32_t linear_takes_8_bits() { return chosen.panel8 != nullptr; }
+
+// Multiplies rows float32 [count, inputs] by weights, and adds the bias: out float32 [count, outputs].
+void linear_product(const Weights *weights, const float *rows, int64_t count, float *out) {
+    const Weights &w = *weights;
+    static thread_local std::vector<int8_t> held;
+    static thread_local std::vector<float> scales;
+    const auto panel = w.bits == 4 ? chosen.panel4 : chosen.panel8;
+    const int64_t most = std::min(count, ROWS), groups = w.padded / w.group;
+    held.resize(std::max(held.size(), size_t(most * w.padded)));
+    scales.resize(std::max(scales.size(), size_t(2 * most * groups)));
+    const Values values = {held.data(), scales.data(), scales.data() + most * groups};
+    for (int64_t first = 0; first < count; first += ROWS) {
+        const int64_t part = std::min(ROWS, count - first);
+#pragma omp parallel
+        {
+#pragma omp for
+            for (int64_t row = 0; row < part; row++)
+                chosen.quantise(rows + (first + row) * w.inputs, w.inputs, w.padded, w.group,
+                                {values.values + row * w.padded, values.scales + row * groups, values.shifts + row * groups});
+#pragma omp for
+            for (int64_t output = 0; output < w.outputs; output += chosen.outputs)
+                panel(w, values, part, output, out + first * w.outputs);
+        }
+    }
+}
+
+// Quantises rows float32 [count, inputs]: values uint8, of which 128 is 0, times scales [count].
+void linear_quantise(const float *rows, int64_t count, int64_t inputs, uint8_t *values, float *scales) {
+#pragma omp parallel for
+    for (int64_t row = 0; row < count; row++) {
+        uint8_t *to = values + row * inputs;
+        float shift;
+        chosen.quantise(rows + row * inputs, inputs, inputs, inputs, {(int8_t *)to, scales + row, &shift});
+        for (int64_t k = 0; k < inputs; k++) to[k] ^= 128;
+    }
+}
+}
