@@ -321,6 +321,7 @@ class AnswerScheduler:
             self._emit(self._changes.add(change))
         if self._changes.waiting and client.ready and not client.busy:
             self._on_changes(self._changes.begin())
+            self.connection.flush()
         self._ask_aside()
 
     def check_timeout(self) -> None:
