@@ -41,6 +41,22 @@ class SideQuestion:
     query: str
 
 
+WATCH_CHANGES_MAX = 8
+"""Limit of changes of watches that wait; further ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchChange:
+    """Change of a run's watches while it goes on: a new watch `name` with these settings, or, without a `question`, the
+    end of the one of that name."""
+
+    name: str
+    question: str | None = None
+    threshold: float = 0.6
+    hold_s: float = 0.0
+    cooldown_s: float = 0.0
+
+
 class CancelledError(Exception):
     """Cancellation of the run, raised inside a stage that waits; never leaves the stage."""
 
@@ -54,6 +70,7 @@ class RunControl:
         self.failure: Exception | None = None
         self._queries: deque[str] = deque(maxlen=1)
         self._side_questions: deque[SideQuestion] = deque()
+        self._watch_changes: deque[WatchChange] = deque()
         self._servers: deque[tuple[Any, ...]] = deque(maxlen=1)
         self._seen_s: dict[str, float] = {}
 
@@ -73,6 +90,15 @@ class RunControl:
         """Returns the side questions that were asked since the last call."""
         questions = self._side_questions
         return tuple(questions.popleft() for _ in range(len(questions)))
+
+    def change_watch(self, change: WatchChange) -> None:
+        """Adds or removes a watch."""
+        self._watch_changes.append(change)
+
+    def take_watch_changes(self) -> tuple[WatchChange, ...]:
+        """Returns the changes of watches since the last call."""
+        changes = self._watch_changes
+        return tuple(changes.popleft() for _ in range(len(changes))) if changes else ()
 
     def set_servers(self, servers: tuple[Any, ...]) -> None:
         """Sets the answer servers of a run with `ASSIGNED_SERVERS`, as `ServerAddress` of the transport."""

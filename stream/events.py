@@ -377,6 +377,22 @@ class Match(Event, frozen=True, tag="match"):
     certain: float
 
 
+class StandingQuestion(msgspec.Struct, frozen=True):
+    """Name and question of a watch."""
+
+    name: str
+    question: str
+
+
+class WatchesChanged(Event, frozen=True, tag="watches"):
+    """A watch was added to the run, or removed from it, which was asked for while it went on. `watches` are all from
+    now on, and `watch` is the name of that one; `error` is why it was not done."""
+
+    watch: str
+    watches: tuple[StandingQuestion, ...]
+    error: str | None = None
+
+
 class ShadowCheck(Event, frozen=True, tag="shadow"):
     """An answer beside the one that the same frame gets with all of its tokens.
 
@@ -590,6 +606,7 @@ AnyEvent: TypeAlias = (
     | YesNoResult
     | VerdictChanged
     | Match
+    | WatchesChanged
     | ShadowCheck
     | Explanation
     | AskedPicture

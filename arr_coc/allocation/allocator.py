@@ -180,6 +180,7 @@ class StreamAllocator:
         if len(queries) == len(self._queries) and all(map(_is_same, self._queries, queries)):
             return
         self._queries = queries
+        self._measures_change = self._measures_change or bool(others)  # one that is checked on change
         self._glances.reset()
         self._relevance.set_query(query)
         self._others, self._united = [], None

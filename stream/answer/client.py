@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal, TypeAlias
@@ -17,13 +17,21 @@ from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
-from stream.answer.request import AcceptedWatch, AnswerRequest, ClientOptions, Outcome, RequestTracker
+from stream.answer.request import (
+    AcceptedWatch,
+    AnswerRequest,
+    ClientOptions,
+    Outcome,
+    RefusedWatch,
+    RequestTracker,
+)
 from stream.answer.side import SIDE
 from stream.answer.triggers import Check
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice, QueryChanged
 from stream.protocol.codec import embedding_of, frame_message, glance_message, token_message
+from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import (
     AnswerDelta,
     AnswerReply,
@@ -40,6 +48,7 @@ from stream.protocol.messages import (
     RequestLost,
     ServerHello,
     SetQuery,
+    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
@@ -118,7 +127,7 @@ class AnswerClient:
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
     READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
-    failure. WatchAccepted counts between ServerHello and READY. A refused message is dropped, counted in
+    failure. WatchAccepted counts from ServerHello on. A refused message is dropped, counted in
     `refused_messages`, and reported once. If the reply to the first query is refused, the server has failed.
     """
 
@@ -149,7 +158,6 @@ class AnswerClient:
             self.moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
-        self.watches.clear()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
@@ -163,7 +171,7 @@ class AnswerClient:
             Connect(
                 query=self._query,
                 encode=self._options.encode,
-                watches=self._options.watches,
+                watches=self.requests.watches.connect(),
                 pixels_at=pixels_at,
                 schema=None if self._options.schema is None else self._options.schema.text,
             )
@@ -172,7 +180,7 @@ class AnswerClient:
     @property
     def watches(self) -> dict[str, AcceptedWatch]:
         """Questions of watches that the server has accepted."""
-        return self.requests.watches
+        return self.requests.watches.accepted
 
     @property
     def ready(self) -> bool:
@@ -253,6 +261,12 @@ class AnswerClient:
         if self.ready:
             self._query_replies_due += 1
             self._send(SetQuery(query=query))
+
+    def set_watches(self, questions: Iterable[str]) -> None:
+        """Change the questions of watches from the next packet on; an AcceptedWatch or RefusedWatch follows for each
+        new one. For a client that is ready; a question may be left out if it is in no open request."""
+        self.requests.watches.want(questions)
+        self._send(SetWatches(watches=self.requests.watches.wanted))
 
     def leave(self, *, cancel: bool = False) -> None:
         """Announce the end of requests; with `cancel`, cancel the open answer first."""
@@ -377,10 +391,29 @@ class AnswerClient:
             self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
     def _on_watch_accepted(self, message: WatchAccepted, received: Envelope) -> None:
-        """Note that a watch's question can be evaluated. The client is not ready without any of them."""
-        if message.query not in self._options.watches or self.hello is None or self.ready:
+        """Note that a watch's question can be evaluated, or was refused. The client is not ready without those of its
+        Connect."""
+        watches = self.requests.watches
+        if message.query not in watches.known or message.query in watches.accepted or self.hello is None:
             raise TransportError("it refers to a watch that was not asked for")
-        self.watches[message.query] = AcceptedWatch(embedding_of(message, received.parts), message.unseen_words)
+        error = message.error
+        try:
+            if error is None:
+                accepted = AcceptedWatch(embedding_of(message, received.parts), message.unseen_words)
+        except TransportError as unreadable:
+            if not self.ready:
+                raise
+            self._refuse(unreadable)
+            error = f"the answer server's reply to it cannot be used: {unreadable}"
+        if message.query not in watches.wanted:
+            return  # it was removed meanwhile
+        if error is not None:
+            watches.wanted = tuple(one for one in watches.wanted if one != message.query)
+            self._actions.append(RefusedWatch(message.query, error))
+            return
+        self.watches[message.query] = accepted
+        if self.ready:
+            self._actions.append(accepted)
 
     def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> None:
         """Process the query that is now in force: the first one, or a later one."""
@@ -396,7 +429,7 @@ class AnswerClient:
         try:
             if self.hello is None:
                 raise TransportError("the answer server accepted a question before it named its model")
-            if not self.ready and len(self.watches) < len(set(self._options.watches)):
+            if not self.ready and len(self.watches) < len(self.requests.watches.connected):
                 raise TransportError("the answer server accepted a question before the watches")
             embedding = embedding_of(message, received.parts)
         except TransportError as error:
@@ -413,6 +446,8 @@ class AnswerClient:
             self.phase = ClientPhase.READY
             if self._next_query is not None:
                 self.set_query(self._next_query)
+            if len(self.watches) < len(self.requests.watches.wanted):
+                self.set_watches(self.requests.watches.wanted)
         if changed:
             self._actions.append(QueryChanged(query=message.query))
         self._actions.append(embedding)
@@ -429,7 +464,8 @@ class AnswerClient:
         packet, earlier, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
             earlier = self.requests.group.add(packet)
-            place = self._place_of(packet, earlier)
+            offered = self.hello is not None and self.hello.takes_device_pixels
+            place = _place_of((*earlier, packet), self._options.pixels) if offered else None
         if glance is not None:
             self.phase = ClientPhase.GLANCING
             self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
@@ -453,20 +489,6 @@ class AnswerClient:
         self._send(
             structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays
         )
-
-    def _place_of(self, packet: TokenPacket, earlier: Sequence[TokenPacket]) -> PixelPlace | None:
-        """Copy pixels from their device into device memory that the server reads; return the place, None if they go
-        into the message."""
-        pixels, offered = self._options.pixels, self.hello is not None and self.hello.takes_device_pixels
-        shown = [one.pixels for one in (*earlier, packet) if len(one.pixels)]
-        on_device = [one for one in shown if not isinstance(one, np.ndarray)]
-        if pixels is None or not offered or not shown or len(on_device) < len(shown):
-            return None
-        if len(on_device) == 1:
-            return pixels.put(on_device[0])
-        import torch
-
-        return pixels.put(torch.cat(on_device))
 
     def _drop_request(self) -> None:
         """Drop the request or glance of a packet without a result, or keep it open to be sent again."""
@@ -505,3 +527,17 @@ class AnswerClient:
                 self._actions.append(Failure(str(error)))
             else:
                 self._drop_request()
+
+
+def _place_of(packets: Sequence[TokenPacket], pixels: PixelSender | None) -> PixelPlace | None:
+    """Copy pixels from their device into device memory that the server reads; return the place, None if they go into
+    the message."""
+    shown = [packet.pixels for packet in packets if len(packet.pixels)]
+    on_device = [one for one in shown if not isinstance(one, np.ndarray)]
+    if pixels is None or not shown or len(on_device) < len(shown):
+        return None
+    if len(on_device) == 1:
+        return pixels.put(on_device[0])
+    import torch
+
+    return pixels.put(torch.cat(on_device))

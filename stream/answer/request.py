@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
@@ -58,6 +59,9 @@ from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, RE
 
 _WORDS = re.compile(r"\w+(?:['’.,]\w+)*")
 
+
+WATCHES_KNOWN = 256
+"""Number of recent questions of watches whose replies are recognised."""
 
 REPEATS_MAX = 2
 """Times that a lost request is sent again with `resend_after_loss`."""
@@ -129,8 +133,25 @@ class GlanceCosts:
     flops: int = 0
 
 
-Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome
-"""Result of a server's message for the run: an event, the query in force, feedback, or a glance."""
+@dataclass(frozen=True, slots=True)
+class AcceptedWatch:
+    """Question of a watch as the server knows it; `unseen_words` as in `WatchAccepted`."""
+
+    embedding: QueryEmbedding
+    unseen_words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedWatch:
+    """Question of a watch that the server refused while the run went on, and why."""
+
+    question: str
+    error: str
+
+
+Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome | AcceptedWatch | RefusedWatch
+"""Result of a server's message for the run: an event, the query in force, feedback, a glance, or the question of a new
+watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,12 +401,27 @@ class AnswerHistory:
         return self._schema.text_of(answer.fields)
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedWatch:
-    """Question of a watch as the server knows it; `unseen_words` as in `WatchAccepted`."""
+class WatchNegotiation:
+    """Questions of a client's watches. `wanted`: all that may be evaluated; `connected`: those of the present Connect,
+    without which the server does not begin; `accepted` by the present server, and `known`: those asked for lately, so
+    that late replies are recognised."""
 
-    embedding: QueryEmbedding
-    unseen_words: tuple[str, ...]
+    def __init__(self, questions: tuple[str, ...]) -> None:
+        self.wanted = self.connected = tuple(dict.fromkeys(questions))
+        self.accepted: dict[str, AcceptedWatch] = {}
+        self.known: deque[str] = deque(self.wanted, maxlen=WATCHES_KNOWN)
+
+    def connect(self) -> tuple[str, ...]:
+        """Begin anew with another server; return the questions of its Connect: those that a server has accepted."""
+        self.connected = tuple(one for one in self.wanted if one in self.connected or one in self.accepted)
+        self.accepted.clear()
+        return self.connected
+
+    def want(self, questions: Iterable[str]) -> None:
+        """Change the questions; those left out count as not accepted."""
+        self.wanted = tuple(dict.fromkeys(questions))
+        self.known.extend(one for one in self.wanted if one not in self.accepted)
+        self.accepted = {one: accepted for one, accepted in self.accepted.items() if one in self.wanted}
 
 
 class RequestTracker:
@@ -406,7 +442,7 @@ class RequestTracker:
         self.group = SentGroup(resends=options.resend_after_loss)
         self.history = AnswerHistory(options.history, options.same_above, options.schema)
         self._detections = DetectionReader(options.source_px)
-        self.watches: dict[str, AcceptedWatch] = {}
+        self.watches = WatchNegotiation(options.watches)
         self.request: AnswerRequest | None = None
         self.glance: GlanceRequest | None = None
         self.next_number = 0

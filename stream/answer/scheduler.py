@@ -9,14 +9,14 @@ from typing import Protocol
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
-from stream.answer.model import doubt_about
-from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
+from stream.answer.request import AcceptedWatch, ClientOptions, GlanceOutcome, Outcome, RefusedWatch
 from stream.answer.side import RUN_OVER, SIDE, SideQuestions
+from stream.answer.standing import WatchChanges
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, WatchList, WatchRules
 from stream.clock import Clock
 from stream.control import FOUND, WAIT_MS, RunControl
-from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Event, Notice, QueryChanged, SideRefused, YesNoResult
+from stream.errors import ConnectionRefused, StageDied
+from stream.events import Event, Notice, QueryChanged, SideRefused, WatchesChanged, YesNoResult
 from stream.protocol.messages import ServerHello
 from stream.transport import Link, Transport
 from stream.untrusted import GLANCES_A_TURN_MAX
@@ -151,6 +151,20 @@ def cancel_off() -> Notice:
     return Notice(code=CANCEL_OFF, message=message)
 
 
+def model_notices(hello: ServerHello, policy: SchedulePolicy) -> list[Notice]:
+    """Return the notices about a model that is new to a run, and what it cannot do."""
+    notices = []
+    if hello.notice:
+        notices.append(Notice(code="model-files", message=f"{hello.model_id}: {hello.notice}"))
+    if hello.known_world is not None and not policy.source_is_drawn:
+        notices.append(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
+    if policy.glances and not hello.allocator and not hello.attention_readable:
+        notices.append(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
+    if policy.memory_required and not hello.memory_tokens:
+        notices.append(Notice(code="memory-off", message=NO_MEMORY))
+    return notices
+
+
 class AnswerScheduler:
     """Scheduler of one run's answers; belongs to the allocate stage's thread.
 
@@ -174,14 +188,21 @@ class AnswerScheduler:
         self._triggers = AnswerTriggers(policy.triggers)
         self._watches = WatchList(policy.watches, policy.wall_s, policy.matches)
         self._sides = SideQuestions()
-        self._answers_queries = not policy.watches_only
         self._lost_answers = self._answers = 0
         self._glances = self._stale_glances = 0
-        self._model_known = self._finishing = False
+        self._embedding: QueryEmbedding | None = None
+        self._finishing = False
         self._query = policy.query
         self._clock = clock
         self._stamp = BEFORE_FRAMES
         self.client = AnswerClient(policy.query, options)
+        self._changes = WatchChanges(
+            self._watches,
+            self.client,
+            watches_only=policy.watches_only,
+            knows_source=policy.source_is_drawn,
+            fixed=options.journal is not None,
+        )
 
     @property
     def drops(self) -> dict[str, int]:
@@ -250,7 +271,7 @@ class AnswerScheduler:
             self.client.on_cut()
         if (cut or discontinuity) and self._policy.cancel_on_cut:
             self._cancel_stale_answer(stamp, "cut" if cut else "discontinuity")
-        if self._answers_queries:
+        if not self._policy.watches_only:
             self._triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
         if self._watches:
             at = stamp.frame_index, stamp.media_ns / NS_PER_S
@@ -288,12 +309,10 @@ class AnswerScheduler:
         self._control.check()
         client = self.client
         query = self._control.take_query()
-        if query is not None and self._answers_queries and self._sides.holds:
-            self._sides.change_own(query)
-        elif query is not None and self._answers_queries:
-            client.set_query(query)
-        elif query is not None:
+        if query is not None and self._policy.watches_only:
             self._observer.on_event(QueryChanged(query=query, error=WATCHES_ONLY))
+        elif query is not None:
+            self._change_query(query)
         if (servers := self._control.take_servers()) is not None:
             self.connection.set_servers(servers)
         for outcome in self.connection.exchange(timeout_ms):
@@ -302,6 +321,11 @@ class AnswerScheduler:
             self._watches.retry()
             self._emit(self._sides.lose())
         self._lost_answers = client.requests.lost_answers
+        for change in self._control.take_watch_changes():
+            self._emit(self._changes.add(change))
+        if self._changes.waiting and client.ready and not client.busy:
+            self._on_changes(self._changes.begin())
+            self.connection.flush()
         self._ask_aside()
 
     def check_timeout(self) -> None:
@@ -328,6 +352,8 @@ class AnswerScheduler:
             self._on_glance(outcome)
         elif isinstance(outcome, YesNoResult):
             self._emit_results(self._watches.update(outcome))
+        elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):
+            self._on_changes(self._changes.take(outcome))
         else:
             aside = self._sides.events_of(outcome)
             self._emit([outcome] if aside is None else aside)
@@ -372,29 +398,34 @@ class AnswerScheduler:
         """
         hello = self.client.hello
         assert hello is not None
-        self._check_watches(hello)
-        others = (watch.embedding for watch in self.client.watches.values())
-        self._observer.on_model(hello, embedding, *(one for one in others if one.text != embedding.text))
+        self._emit(self._changes.check_model(hello))
+        known, self._embedding = self._embedding is not None, embedding
+        self._observer.on_model(hello, embedding, *self._changes.others(embedding))
         aside = self._sides.accept(embedding.text)
-        if self._model_known:
+        if known:
             if aside:
                 pass
             elif embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
                 self._triggers.ask()
         else:
-            self._report_model(hello)
-        self._model_known, self._query = True, embedding.text
+            self._emit(model_notices(hello, self._policy))
+        self._query = embedding.text
 
-    def _report_model(self, hello: ServerHello) -> None:
-        """Report the notices about a model that is new to this run, and what it cannot do."""
-        if hello.notice:
-            self._observer.on_event(Notice(code="model-files", message=f"{hello.model_id}: {hello.notice}"))
-        if hello.known_world is not None and not self._policy.source_is_drawn:
-            self._observer.on_event(Notice(code="model-world", message=MODEL_WORLD.format(world=hello.known_world)))
-        if self._policy.glances and not hello.allocator and not hello.attention_readable:
-            self._observer.on_event(Notice(code="glances-off", message=NO_GLANCE.format(model=hello.model_id)))
-        if self._policy.memory_required and not hello.memory_tokens:
-            self._observer.on_event(Notice(code="memory-off", message=NO_MEMORY))
+    def _on_changes(self, changes: Sequence[WatchesChanged]) -> None:
+        """Let the watches share the tokens as they are after these changes, and report them."""
+        hello, embedding = self.client.hello, self._embedding
+        if any(change.error is None for change in changes) and hello is not None and embedding is not None:
+            self._observer.on_model(hello, embedding, *self._changes.others(embedding))
+            if (query := self._changes.missing_query(self._query)) is not None:
+                self._change_query(query)
+        self._emit(changes)
+
+    def _change_query(self, query: str) -> None:
+        """Change the run's own query."""
+        if self._sides.holds:
+            self._sides.change_own(query)
+        else:
+            self.client.set_query(query)
 
     def _on_glance(self, glance: GlanceOutcome) -> None:
         """Pass on a glance, unless it was at another shot, or for another query."""
@@ -414,15 +445,6 @@ class AnswerScheduler:
         else:
             self._observer.on_event(event)
         self._watches.retry()
-
-    def _check_watches(self, hello: ServerHello) -> None:
-        """Raise ConfigError if the model cannot evaluate a watch; if forced, all of its results get a warning."""
-        for watch in self._watches:
-            unseen = self.client.watches[watch.options.question].unseen_words
-            doubt = doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._policy.source_is_drawn)
-            if doubt is not None and not watch.options.force:
-                raise ConfigError(doubt.refusal)
-            watch.warning = None if doubt is None else doubt.warning
 
     def _has_turn(self) -> bool:
         self.client.request_turn(self._clock.now_ns())
@@ -498,7 +520,9 @@ class AnswerScheduler:
         if checks:
             self._observer.on_yes_no()
         answers_own = wants_answer and not aside
-        shadow = self._observer.make_full_packet() if answers_own and self._shadow_due() else None
+        self._answers += answers_own
+        verified = answers_own and self._policy.shadow_every and self._answers % self._policy.shadow_every == 0
+        shadow = self._observer.make_full_packet() if verified else None
         self.client.send_request(
             packet,
             trigger,
@@ -510,14 +534,8 @@ class AnswerScheduler:
         self.connection.flush()  # before the observer's work, which may take milliseconds
         if aside:
             self._sides.send()
-        elif wants_answer or not self._answers_queries:
+        elif wants_answer or self._policy.watches_only:
             self._observer.on_asked()
-
-    def _shadow_due(self) -> bool:
-        """Count answers; return whether this one is to be verified."""
-        self._answers += 1
-        every = self._policy.shadow_every
-        return every is not None and self._answers % every == 0
 
     def _wait_for(self, done: Callable[[], bool]) -> None:
         """Process replies until `done`.

@@ -42,6 +42,7 @@ from stream.protocol.messages import (
     QueryAccepted,
     RequestLost,
     SetQuery,
+    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
@@ -73,6 +74,9 @@ LOAD_FAILURE_NS = 5 * NS_PER_S
 """Time that a server whose model failed to load waits for a client to report it to."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]
+
+Questions: TypeAlias = Connect | SetQuery | SetWatches
+"""Message with questions, which the model embeds."""
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +143,7 @@ class AnswerServer:
         self._keep_alive_ns = 0
         self._drain_announced = False
         self._queries_taken: Counter[Client] = Counter()
-        self._deferred_queries: dict[Client, Connect | SetQuery] = {}
+        self._deferred_queries: dict[Client, list[Questions]] = {}
 
     @property
     def drops(self) -> dict[str, int]:
@@ -287,12 +291,12 @@ class AnswerServer:
     def _dispatch(self, client: Client, received: Envelope) -> None:
         message = received.message
         state = self._clients.get(client)
-        if isinstance(message, Connect) or (isinstance(message, SetQuery) and state is not None):
+        if isinstance(message, Connect) or (isinstance(message, (SetQuery, SetWatches)) and state is not None):
             self._queries_taken[client] += 1
             if self._queries_taken[client] <= QUESTIONS_AT_ONCE:
                 self._take_query(client, message)
             elif client in self._deferred_queries or len(self._deferred_queries) < CLIENTS_MAX:
-                self._deferred_queries[client] = message
+                self._defer(client, message)
         elif isinstance(message, Probe):
             self._link.send(client, self._load(len(self._clients)))
         elif state is None or isinstance(message, Disconnect):
@@ -329,20 +333,29 @@ class AnswerServer:
         if turn is None or turn.packet is not None:
             self._scheduler.release(client)
 
+    def _defer(self, client: Client, message: Questions) -> None:
+        """Keep a message for later, in place of those of the client that it makes obsolete."""
+        before = [] if isinstance(message, Connect) else self._deferred_queries.get(client, [])
+        self._deferred_queries[client] = [*(one for one in before if type(one) is not type(message)), message]
+
     def _take_deferred_queries(self) -> None:
-        """Process the deferred queries: the last one of each client."""
+        """Process the deferred queries: the last one of each client, and its last watches."""
         self._queries_taken.clear()
         deferred, self._deferred_queries = self._deferred_queries, {}
-        for client, message in deferred.items():
-            self._take_query(client, message)
+        for client, messages in deferred.items():
+            for message in messages:
+                self._take_query(client, message)
 
-    def _take_query(self, client: Client, message: Connect | SetQuery) -> None:
-        """Process a message with a query, which the model then embeds."""
-        self._deferred_queries.pop(client, None)
+    def _take_query(self, client: Client, message: Questions) -> None:
+        """Process a message with questions, which the model then embeds."""
         if isinstance(message, Connect):
             self._connect_client(client, message)
-        elif (state := self._clients.get(client)) is not None:
+        elif (state := self._clients.get(client)) is None:
+            return
+        elif isinstance(message, SetQuery):
             self._change_query(client, state, message.query)
+        else:
+            self._change_watches(client, state, message.watches)
 
     def _connect_client(self, client: Client, message: Connect) -> None:
         """Admit a client, or report why not."""
@@ -350,8 +363,8 @@ class AnswerServer:
             return  # it looks for another server once this one is gone
         try:
             check_admission(message, self._options, self._clients)
-            accepted = self._accept_query(message.query)
-            watches = [self._accept_watch(watch) for watch in dict.fromkeys(message.watches)]
+            accepted = _accepted_query(self._model, message.query)
+            watches = [_accepted_watch(self._model, watch) for watch in dict.fromkeys(message.watches)]
             schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             if schema is not None:
                 self._model.check_schema(schema)
@@ -369,7 +382,7 @@ class AnswerServer:
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
-            accepted = self._accept_query(query)
+            accepted = _accepted_query(self._model, query)
         except Exception as error:
             self._note_unexpected(error)
             reason = cut_to(describe(error), REASON_CHARS_MAX)
@@ -377,6 +390,21 @@ class AnswerServer:
             return
         state.query = query
         self._send(client, *accepted)
+
+    def _change_watches(self, client: Client, state: ClientState, watches: tuple[str, ...]) -> None:
+        """Forget watches that are left out, and accept or refuse each new one."""
+        before, state.watches = state.watches, ()
+        for watch in dict.fromkeys(watches):
+            try:
+                accepted = None if watch in before else _accepted_watch(self._model, watch)
+            except Exception as error:
+                self._note_unexpected(error)
+                reason = cut_to(describe(error), REASON_CHARS_MAX)
+                self._send(client, WatchAccepted(query=watch, model_id=self._model.model_id, error=reason))
+                continue
+            state.watches += (watch,)
+            if accepted is not None:
+                self._send(client, *accepted)
 
     def _note_unexpected(self, error: Exception) -> None:
         """Log an error that a model raises for a query. Raises `error` if the server is not shared."""
@@ -386,23 +414,6 @@ class AnswerServer:
             raise error
         log.warning("a question failed: %s", describe(error))
         log.debug("the answer server continues", exc_info=True)
-
-    def _accept_query(self, query: str) -> tuple[QueryAccepted, Arrays]:
-        """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-        embedding = _embedded(self._model, query)
-        message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
-        return message, [embedding.tokens]
-
-    def _accept_watch(self, query: str) -> tuple[WatchAccepted, Arrays]:
-        """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
-        embedding, unseen = _embedded(self._model, query), self._model.check_watch(query)
-        message = WatchAccepted(
-            query=query,
-            model_id=embedding.model_id,
-            unseen_words=named_words(unseen),
-            arrays=specs_of(embedding.tokens),
-        )
-        return message, [embedding.tokens]
 
     def _drop_client(self, client: Client) -> None:
         self._clients.remove(client)
@@ -478,6 +489,25 @@ def _embedded(model: AnswerModel, query: str) -> QueryEmbedding:
             "shorter one"
         )
     return embedding
+
+
+def _accepted_query(model: AnswerModel, query: str) -> tuple[QueryAccepted, Arrays]:
+    """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
+    embedding = _embedded(model, query)
+    message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
+    return message, [embedding.tokens]
+
+
+def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arrays]:
+    """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
+    embedding, unseen = _embedded(model, query), model.check_watch(query)
+    message = WatchAccepted(
+        query=query,
+        model_id=embedding.model_id,
+        unseen_words=named_words(unseen),
+        arrays=specs_of(embedding.tokens),
+    )
+    return message, [embedding.tokens]
 
 
 def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:

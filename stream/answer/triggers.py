@@ -428,6 +428,15 @@ class WatchList:
     def __len__(self) -> int:
         return len(self._watches)
 
+    def add(self, options: WatchRules) -> Watch:
+        """Add a watch, which is evaluated with the next frame."""
+        self._watches[options.name] = watch = Watch(options)
+        return watch
+
+    def remove(self, name: str) -> None:
+        """Remove a watch of which no result is awaited."""
+        del self._watches[name]
+
     @property
     def due(self) -> bool:
         """True if an evaluation is due."""

@@ -27,6 +27,7 @@ from stream.events import (
     Skipped,
     Summary,
     VerdictChanged,
+    WatchesChanged,
 )
 from stream.logs import print_line
 from stream.untrusted import printable
@@ -130,6 +131,11 @@ class EventText:
             return f"restarting {event.process}{so_far}: {event.cause}"
         if isinstance(event, QueryChanged):
             return f"asked: {event.query}" if event.error is None else f"not asked: {event.error}"
+        if isinstance(event, WatchesChanged):
+            if event.error is not None:
+                return f"the watch {event.watch} is not changed: {event.error}"
+            question = next((watch.question for watch in event.watches if watch.name == event.watch), None)
+            return f"watch removed: {event.watch}" if question is None else f"watch added: {event.watch}: {question}"
         if isinstance(event, ClipWritten) and event.video is not None:
             times = f"{self._clock(event.start_s)} to {self._clock(event.end_s)}"
             return f"clip of match {event.match}, {times}: {event.video}"

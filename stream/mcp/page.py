@@ -23,6 +23,8 @@ ANSWER_LIMIT_S = 330.0
 
 REASON_CHARS_MAX = 500
 
+NOT_REMEMBERED = "this page remembers nothing; start its run with --remember FILE.sqlite"
+
 
 class PageError(StreamError):
     """The page cannot be reached, or refuses a request."""
@@ -77,6 +79,23 @@ class CameraPage:
         body = {"model": camera, "messages": [{"role": "user", "content": question}]}
         return await self._json("POST", "/v1/chat/completions", json=body)
 
+    async def watches(self, camera: str) -> list[dict[str, Any]]:
+        """Return the standing questions of a camera."""
+        return _list(await self._json("GET", "/api/watches", params=_of(camera)), "watches")
+
+    async def add_watch(self, camera: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a standing question with these fields; return its name and all of them."""
+        return await self._json("POST", "/api/watches", json={"camera": camera, **fields})
+
+    async def remove_watch(self, camera: str, name: str) -> dict[str, Any]:
+        """Remove a standing question; return its name and the others."""
+        return await self._json("DELETE", "/api/watches", params={**_of(camera), "name": name})
+
+    async def past(self, words: str, since_ms: int, camera: str) -> dict[str, Any]:
+        """Return the newest moments with these words, after this Unix time in milliseconds."""
+        given = {"words": words, "since": since_ms, **_of(camera)}
+        return await self._json("GET", "/past", missing=NOT_REMEMBERED, params=given)
+
     async def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         body = await self._send(method, path, **request)
         try:
@@ -87,8 +106,9 @@ class CameraPage:
             raise PageError(f"{self.base} sent another kind of JSON; is it the page of a run?")
         return fields
 
-    async def _send(self, method: str, path: str, **request: Any) -> bytes:
-        """Return the body of a reply. Raises PageError for an error, and for a body above REPLY_BYTES_MAX."""
+    async def _send(self, method: str, path: str, *, missing: str | None = None, **request: Any) -> bytes:
+        """Return the body of a reply. Raises PageError for an error, with `missing` if the page has no such path, and
+        for a body above REPLY_BYTES_MAX."""
         try:
             async with self._client.stream(method, path, **request) as reply:
                 body = bytearray()
@@ -102,6 +122,8 @@ class CameraPage:
             ) from error
         if reply.status_code == 401:
             raise PageError(f"the page at {self.base} needs its token; give it in ARR_COC_WEB_TOKEN")
+        if reply.status_code == 404 and missing is not None:
+            raise PageError(missing)
         if reply.is_error:
             raise PageError(_reason(bytes(body)) or f"the page at {self.base} replied {reply.status_code}")
         return bytes(body)
@@ -121,6 +143,7 @@ def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _reason(body: bytes) -> str | None:
     """Return the message of an error's body; None without one."""
     try:
-        return cut_to(printable(str(msgspec.json.decode(body)["error"]["message"])), REASON_CHARS_MAX)
+        error = msgspec.json.decode(body)["error"]
+        return cut_to(printable(error if isinstance(error, str) else str(error["message"])), REASON_CHARS_MAX)
     except (msgspec.DecodeError, UnicodeError, RecursionError, KeyError, TypeError, ValueError):
         return None

@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Annotated, Any
 
 import uvicorn
@@ -20,9 +21,12 @@ from arr_coc.errors import ArrCocError
 from stream.errors import OutputError, StreamError
 from stream.mcp.page import CameraPage
 from stream.mcp.pictures import with_tokens
+from stream.past.times import iso_time, parse_past_time
+from stream.untrusted import WATCH_CHARS_MAX
 
 INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \
-`recent_answers` is what it has reported by itself. Leave `camera` out if there is one camera only."""
+`recent_answers` is what it has reported by itself, `search` what it saw before. A watch is a yes/no question that is \
+checked again and again; its matches are reported. Leave `camera` out if there is one camera only."""
 
 CALLS_MAX = 8
 """Calls at a time; further ones are refused."""
@@ -37,12 +41,21 @@ PATH = "/mcp"
 
 Camera = Annotated[str, Field(description="Name of the camera, as list_cameras gives it; empty for the only one.")]
 
+WatchName = Annotated[str, Field(max_length=40, description="Name of the watch, as list_watches gives it.")]
+
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+CHANGES = ToolAnnotations(read_only_hint=False, open_world_hint=False)
 
 KEPT = ("name", "state", "reason", "query", "model", "live", "fps", "width_px", "height_px", "known_world")
 """Fields of a camera that an agent gets."""
 
 ANSWER_FIELDS = ("topic", "pts_s", "unix_ns", "query", "question", "text", "to", "yes", "watch", "message", "reason")
+
+MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times")
+
+UNIX_MS_MAX = 253_402_300_799_000
+"""End of the year 9999."""
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Scope], Awaitable[None]]
@@ -95,6 +108,52 @@ class CameraTools:
             events = await self._page.answers(camera, limit)
         return _json([{name: event[name] for name in ANSWER_FIELDS if event.get(name) is not None} for event in events])
 
+    async def list_watches(self, camera: Camera = "") -> str:
+        """List the standing questions of a camera, with their names."""
+        async with self._call():
+            return _json(await self._page.watches(camera))
+
+    async def add_watch(
+        self,
+        question: Annotated[
+            str, Field(min_length=1, max_length=WATCH_CHARS_MAX, description="Yes/no question, checked on change.")
+        ],
+        camera: Camera = "",
+        name: Annotated[str, Field(max_length=40, description="Name of it; made from the question if empty.")] = "",
+        threshold: Annotated[float, Field(gt=0, le=1, description="Lowest probability of a yes.")] = 0.6,
+        hold_s: Annotated[float, Field(ge=0, description="Seconds for which it must stay yes to be a match.")] = 0.0,
+        cooldown_s: Annotated[float, Field(ge=0, description="Seconds after a match without another one.")] = 0.0,
+    ) -> str:
+        """Add a standing question to a camera until its run ends; recent_answers then lists its changes and matches."""
+        fields = {
+            "question": question,
+            "name": name,
+            "threshold": threshold,
+            "hold_s": hold_s,
+            "cooldown_s": cooldown_s,
+        }
+        async with self._call():
+            return _json(await self._page.add_watch(camera, fields))
+
+    async def remove_watch(self, name: WatchName, camera: Camera = "") -> str:
+        """Remove a standing question of a camera."""
+        async with self._call():
+            return _json(await self._page.remove_watch(camera, name))
+
+    async def search(
+        self,
+        words: Annotated[str, Field(max_length=400, description="Words to find; empty for everything.")] = "",
+        since: Annotated[str, Field(max_length=40, description="How long ago, or a date: 2h, 3d, 2026-11-27.")] = "24h",
+        camera: Camera = "",
+    ) -> str:
+        """Search what cameras have seen: answers, matches and outages with these words, the newest first."""
+        async with self._call():
+            since_ms = parse_past_time("since", since, datetime.now().astimezone())
+            moments = (await self._page.past(words, since_ms, camera)).get("moments")
+        if not isinstance(moments, list):
+            raise ToolError("the page sent no moments; is it the page of a run of the same version?")
+        return _json([_moment(moment) for moment in moments])
+
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
         """Count a call. Raises ToolError for one too many, and in place of errors of this project."""
@@ -113,8 +172,11 @@ def make_server(page: CameraPage) -> MCPServer:
     """Return a server with the tools of a page."""
     server = MCPServer("arr-coc-stream", title="ARR-COC Stream cameras", instructions=INSTRUCTIONS, log_level="WARNING")
     tools = CameraTools(page)
-    for tool in (tools.list_cameras, tools.newest_picture, tools.ask, tools.recent_answers):
+    reads = tools.list_cameras, tools.newest_picture, tools.ask, tools.recent_answers, tools.list_watches, tools.search
+    for tool in reads:
         server.tool(annotations=READS, structured_output=False)(tool)
+    for change in (tools.add_watch, tools.remove_watch):
+        server.tool(annotations=CHANGES, structured_output=False)(change)
     return server
 
 
@@ -166,6 +228,13 @@ class TokenGate:
                 await send({"type": "http.response.body", "body": b"send the token as a bearer token\n"})
                 return
         await self._application(scope, receive, send)
+
+
+def _moment(moment: dict[str, Any]) -> dict[str, Any]:
+    """Return what an agent gets of a moment, with its time in ISO 8601."""
+    at = moment.get("unix_ms")
+    time = {"time": iso_time(at)} if isinstance(at, int) and 0 <= at <= UNIX_MS_MAX else {}
+    return {**time, **{name: moment[name] for name in MOMENT_FIELDS if moment.get(name) not in (None, "")}}
 
 
 def _json(value: object) -> str:

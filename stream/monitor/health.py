@@ -14,7 +14,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.model import model_world
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, Config
-from stream.control import INTERRUPTED, SideQuestion
+from stream.control import INTERRUPTED, SideQuestion, WatchChange
 from stream.events import (
     ANSWERS_LOST,
     STORE_LOST,
@@ -65,6 +65,8 @@ class RunHandle(Protocol):
     def ask(self, query: str) -> None: ...
 
     def ask_aside(self, question: SideQuestion) -> None: ...
+
+    def change_watch(self, change: WatchChange) -> None: ...
 
     def processes(self) -> dict[str, int]: ...
 
@@ -213,6 +215,13 @@ class RunMonitor:
         problem = self._problem_of(question.query)
         if problem is None and self._run is not None:
             self._run.ask_aside(question)
+        return problem
+
+    def change_watch(self, change: WatchChange) -> str | None:
+        """Add or remove a watch of the run; return why that cannot be done, None if it is passed on."""
+        problem = self._problem_of(change.question or change.name)
+        if problem is None and self._run is not None:
+            self._run.change_watch(change)
         return problem
 
     def _problem_of(self, query: str) -> str | None:

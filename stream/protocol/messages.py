@@ -45,7 +45,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 14
+PROTOCOL = 15
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -295,6 +295,13 @@ class SetQuery(Message, frozen=True, tag="set_query"):
     query: Query
 
 
+class SetWatches(Message, frozen=True, tag="set_watches"):
+    """Client to answer server: the questions of its watches from the next packet on. The server replies to each new
+    one with a WatchAccepted, and forgets those that are left out."""
+
+    watches: WatchQuestions
+
+
 class QueryAccepted(Message, frozen=True, tag="query_accepted"):
     """Answer server to client: the query in force, or why `query` was refused.
 
@@ -307,15 +314,17 @@ class QueryAccepted(Message, frozen=True, tag="query_accepted"):
 
 
 class WatchAccepted(Message, frozen=True, tag="watch_accepted"):
-    """Answer server to client, after its hello and before it accepts the query: a question of a watch can be evaluated.
+    """Answer server to client, after its hello and before it accepts the query, or after a SetWatches: a question of a
+    watch can be evaluated, or why one of a SetWatches was refused.
 
-    `unseen_words`: first words of it that a model of a small world has never seen. Part: its token embeddings, float32
-    [Lq, D].
+    `unseen_words`: first words of it that a model of a small world has never seen. Part, unless refused: its token
+    embeddings, float32 [Lq, D].
     """
 
     query: WatchQuestion
     model_id: Name
     unseen_words: Annotated[tuple[Name, ...], Meta(max_length=UNSEEN_MAX)] = ()
+    error: Reason | None = None
 
 
 class TurnRequest(Message, frozen=True, tag="turn_request"):
@@ -464,6 +473,7 @@ AnyMessage: TypeAlias = (
     | Connect
     | ServerHello
     | SetQuery
+    | SetWatches
     | QueryAccepted
     | WatchAccepted
     | TurnRequest

@@ -88,6 +88,7 @@ class ParentCommands:
         self._waiting = WorkerCommand(
             query=command.query or before.query,
             side_questions=before.side_questions + command.side_questions,
+            watch_changes=before.watch_changes + command.watch_changes,
             servers=before.servers if command.servers is None else command.servers,
         )
         if command.end is not None or command.cancel:

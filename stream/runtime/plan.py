@@ -21,20 +21,13 @@ from stream.answer.latency import LatencyController, target_off
 from stream.answer.model import shows_scenes
 from stream.answer.request import ClientOptions
 from stream.answer.scheduler import SchedulePolicy, cancel_off
-from stream.answer.triggers import (
-    AnswerTriggerOptions,
-    VerdictThresholds,
-    WatchRules,
-    WatchState,
-    WatchStates,
-    YesNoTriggerOptions,
-)
+from stream.answer.standing import watch_rules
+from stream.answer.triggers import AnswerTriggerOptions, WatchStates
 from stream.clock import Clock
-from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, WatchConfig
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
 from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
-from stream.options.schedule import Schedule
 from stream.protocol.messages import ServerHello
 from stream.recording.journal import Journal
 from stream.sinks.types import takes_pictures
@@ -308,30 +301,10 @@ def _schedule_policy(
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
         memory_required=answer.requires_groups,
-        watches=tuple(_watch_options(watch, watches.by_name.get(watch.name)) for watch in config.watch),
+        watches=tuple(watch_rules(watch, watches.by_name.get(watch.name)) for watch in config.watch),
         watches_only=config.watches_only,
         matches=watches.matches,
         wall_s=wall_s if info.live else None,
-    )
-
-
-def _watch_options(watch: WatchConfig, state: WatchState | None) -> WatchRules:
-    return WatchRules(
-        name=watch.name,
-        question=watch.question,
-        triggers=YesNoTriggerOptions(
-            every_ns=_ns(watch.every_s),
-            on_change=watch.on_change,
-            on_cut=watch.on_cut,
-            least_ns=round(watch.least_s * NS_PER_S),
-        ),
-        thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
-        hold_ns=round(watch.hold_s * NS_PER_S),
-        cooldown_ns=round(watch.cooldown_s * NS_PER_S),
-        schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
-        ends_run=watch.ends_run,
-        force=watch.force,
-        state=state or WatchState(),
     )
 
 

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from arr_coc.errors import ArrCocError
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, check_watched, model_name
+from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
 from stream.config import CaptureConfig, Config, OutputConfig
-from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, describe, remote_error
+from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, WatchChange, describe, remote_error
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
     STORE_LOST,
@@ -29,6 +30,7 @@ from stream.events import (
     QueryChanged,
     Started,
     VerdictChanged,
+    WatchesChanged,
     YesNoResult,
 )
 from stream.media import AllocationOverlay, SourceInfo
@@ -182,6 +184,10 @@ class Run:
         """Asks a side question; a `SideAnswer` or `SideRefused` event ends it."""
         self.control.ask_aside(question)
 
+    def change_watch(self, change: WatchChange) -> None:
+        """Adds or removes a watch; a `WatchesChanged` event reports whether that was done."""
+        self.control.change_watch(change)
+
     def processes(self) -> dict[str, int]:
         """The processes of the run by what they do ("main", "frames", "answers"), and their ids."""
         return self._worker.processes()
@@ -276,6 +282,8 @@ class Run:
                         continue
                     if isinstance(event, Match) and event.watch in self._ending:
                         self.control.end(FOUND)
+                    elif isinstance(event, WatchesChanged):
+                        self._ending &= {watch.name for watch in event.watches}
                     yield event
                 elif isinstance(report, DropReport):
                     self.continuity.note_drops(report.drops)
@@ -298,6 +306,9 @@ class Run:
             self._worker.send(WorkerCommand(query=query))
         if questions := control.take_side_questions():
             self._worker.send(WorkerCommand(side_questions=questions))
+        if changes := control.take_watch_changes():
+            self.continuity.watch_set.pending += changes
+            self._worker.send(WorkerCommand(watch_changes=changes))
         if (servers := control.take_servers()) is not None:
             self.continuity.servers = servers
             self._worker.send(WorkerCommand(servers=servers))
@@ -338,6 +349,37 @@ class WatchProgress:
             state = self._by_name.get(event.watch, WatchState())
             self._matches = event.match
             self._by_name[event.watch] = dataclasses.replace(state, matched=True, last_match_ns=self._clock.now_ns())
+        elif isinstance(event, WatchesChanged):
+            names = {watch.name for watch in event.watches}
+            self._by_name = {name: state for name, state in self._by_name.items() if name in names}
+
+
+class RunWatches:
+    """The watches of a run whose changes outlive a frame worker. `pending`: changes that are neither done nor refused
+    yet."""
+
+    def __init__(self, config: Config) -> None:
+        self._captions = not config.watches_only
+        self._watches = {watch.name: watch for watch in config.watch}
+        self._changed = False
+        self.pending: tuple[WatchChange, ...] = ()
+
+    def note(self, event: WatchesChanged) -> None:
+        """Note that a change was done or refused."""
+        done = next((change for change in self.pending if change.name == event.watch), None)
+        self.pending = tuple(change for change in self.pending if change is not done)
+        if event.error is None and done is not None and done.question is not None:
+            self._watches[done.name] = watch_of(done)
+        names = {watch.name for watch in event.watches}
+        self._watches = {name: watch for name, watch in self._watches.items() if name in names}
+        self._changed = self._changed or event.error is None
+
+    def of(self, config: Config) -> Config:
+        """Return the configuration with the present watches."""
+        if not self._changed:
+            return config
+        answer = config.answer.model_copy(update={"captions": self._captions})
+        return config.model_copy(update={"watch": tuple(self._watches.values()), "answer": answer})
 
 
 class RunContinuity:
@@ -345,7 +387,7 @@ class RunContinuity:
 
     `config` is the whole run's. `backend`, `kernel`: as the event `started` has them; `pending_query`: a query that no
     answer server has accepted or refused yet; `servers`: the answer servers that were assigned; `watches`: the state
-    of its watches.
+    of its watches, `watch_set` what they are.
     """
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -361,6 +403,7 @@ class RunContinuity:
         self.pending_query: str | None = None
         self.servers: tuple[ServerAddress, ...] | None = None
         self.watches = WatchProgress(clock)
+        self.watch_set = RunWatches(config)
 
     @property
     def frames_before(self) -> int:
@@ -370,7 +413,7 @@ class RunContinuity:
     @property
     def first_command(self) -> WorkerCommand:
         """Command to another frame worker: the changes made while the run went on."""
-        return WorkerCommand(query=self.pending_query, servers=self.servers)
+        return WorkerCommand(query=self.pending_query, watch_changes=self.watch_set.pending, servers=self.servers)
 
     def note_source(self, report: SourceOpened) -> None:
         """Notes that the present frame worker has opened its source."""
@@ -402,6 +445,10 @@ class RunContinuity:
             if event.to == self._verdicts_reported.get(event.watch):
                 return None
             self._verdicts_reported[event.watch] = event.to
+        elif isinstance(event, WatchesChanged):
+            self.watch_set.note(event)
+            names = {watch.name for watch in event.watches}
+            self._verdicts_reported = {name: to for name, to in self._verdicts_reported.items() if name in names}
         self.watches.note(event)
         return self._rebaser.apply(event)
 
@@ -410,7 +457,8 @@ class RunContinuity:
         self._drops_before = self._drops_before + self._drops  # another object: any thread reads the one there was
         self._drops = Counter()
         answer = self._config.answer.model_copy(update={"query": self._query})
-        return self._config.model_copy(update={"answer": answer, "capture": self._rest_of_source()})
+        rest = {"answer": answer, "capture": self._rest_of_source()}
+        return self.watch_set.of(self._config.model_copy(update=rest))
 
     def _rest_of_source(self) -> CaptureConfig:
         capture = self._config.capture

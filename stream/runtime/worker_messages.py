@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from stream.answer.triggers import WatchStates
-from stream.control import SideQuestion
+from stream.control import SideQuestion, WatchChange
 from stream.events import AnyEvent
 from stream.protocol.pictures import PictureEndpoints
 from stream.sources import SourceInfo
@@ -54,13 +54,14 @@ class AnswerWorkerConfig(msgspec.Struct, frozen=True):
 
 class WorkerCommand(msgspec.Struct, frozen=True):
     """Command to a frame worker; to a frame process, a line on stdin. `end`: the outcome of a run that takes no new
-    frames; `query`: the query from the next answer on; `side_questions`: more of them; `servers`: the answer servers
-    from now on."""
+    frames; `query`: the query from the next answer on; `side_questions`, `watch_changes`: more of them; `servers`: the
+    answer servers from now on."""
 
     end: str | None = None
     cancel: bool = False
     query: str | None = None
     side_questions: tuple[SideQuestion, ...] = ()
+    watch_changes: tuple[WatchChange, ...] = ()
     servers: tuple[ServerAddress, ...] | None = None
 
 

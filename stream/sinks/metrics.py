@@ -20,7 +20,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.server_statistics import SERVING, ServerFigures, ServerStatistics
 from stream.config import Config
 from stream.control import RunControl
-from stream.events import AnswerPoint, Event, FrameReady, Glance, Match, YesNoResult
+from stream.events import AnswerPoint, Event, FrameReady, Glance, Match, WatchesChanged, YesNoResult
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import StatsMessage
 from stream.monitor.statistics import resident_bytes
@@ -172,9 +172,12 @@ class MetricsSink(Sink):
         elif isinstance(event, YesNoResult) and event.timing is not None:
             self.holds[event.watch] = event.holds
             self._yes_no.observe(event.timing.total_ms / 1e3)
-
         elif isinstance(event, Match):
             self.matches[event.watch] += 1
+        elif isinstance(event, WatchesChanged):
+            present = {watch.name for watch in event.watches}
+            self.holds = {name: holds for name, holds in self.holds.items() if name in present}
+            self.matches = Counter({name: count for name, count in self.matches.items() if name in present})
 
     def close(self) -> None:
         if UNNAMED in self.metrics.monitors:  # the pages of several cameras outlive each of them

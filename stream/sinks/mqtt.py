@@ -24,6 +24,7 @@ from stream.events import (
     Match,
     QueryChanged,
     Started,
+    WatchesChanged,
     YesNoResult,
     encode_event,
     event_fields,
@@ -122,6 +123,10 @@ class MqttSink(Sink):
             self.link.put(MqttMessage(self.topics.match(event.watch), body))
         elif isinstance(event, ClipWritten):
             self._send_clip(event)
+        elif isinstance(event, WatchesChanged):
+            for name in set(self._holds) - {watch.name for watch in event.watches}:
+                self.link.put(self.topics.set_verdict(name, None))
+                del self._holds[name]
         elif isinstance(event, Started) or (isinstance(event, QueryChanged) and event.error is None):
             self.link.put(self.topics.set_question(event.query))
 

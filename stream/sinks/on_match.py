@@ -20,7 +20,7 @@ from arr_coc.errors import counted
 from stream import logs
 from stream.config import Config
 from stream.errors import ConfigError
-from stream.events import Event, Match
+from stream.events import Event, Match, WatchesChanged
 from stream.sinks.base import Sink
 
 AT_ONCE_MAX = 4
@@ -111,7 +111,7 @@ class MatchCommandSink(Sink):
         close_limit_s: float = CLOSE_LIMIT_S,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self._commands = commands
+        self._commands = dict(commands)
         self._limit_s, self._close_limit_s = limit_s, close_limit_s
         self._camera = camera
         self._wall_s = wall_s
@@ -121,6 +121,9 @@ class MatchCommandSink(Sink):
         self.dropped = 0
 
     def write(self, event: Event) -> None:
+        if isinstance(event, WatchesChanged):  # another watch of the same name has no command
+            present = {watch.name for watch in event.watches}
+            self._commands = {name: command for name, command in self._commands.items() if name in present}
         if not isinstance(event, Match) or event.watch not in self._commands:
             return
         with self._lock:

@@ -209,8 +209,8 @@ def _check_mqtt(config: Config) -> None:
 def _check_clips(config: Config) -> None:
     from stream.recording.clip_folder import check_clip_folder
 
-    if not config.watch:
-        raise ConfigError("--clips writes the moments of watches; give one, with --watch QUESTION")
+    if not config.watch and config.output.web is None:  # the page's programs may add one
+        raise ConfigError("--clips writes the moments of watches; give one, with --watch QUESTION, or give --web")
     check_clip_folder(config.output.clips or "")
 
 

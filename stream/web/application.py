@@ -283,7 +283,7 @@ def make_application(
         Route("/microscope", microscope_page),
         *microscope_routes(microscope_of, access, uploads),
         *chat_routes(hubs, access),
-        *agent_routes(hubs),
+        *agent_routes(hubs, access),
     ]
     if remembered:
         from stream.web.past import PastFiles, past_routes

@@ -14,11 +14,22 @@ import msgspec
 
 from arr_coc.types import REGION_SHAPES, TILE_PX
 from stream.config import WatchConfig, ZoneConfig
-from stream.events import AnswerDeltaEvent, Event, Explanation, FrameReady, Notice, Summary, rounded
+from stream.events import (
+    AnswerDeltaEvent,
+    Event,
+    Explanation,
+    FrameReady,
+    Notice,
+    StandingQuestion,
+    Summary,
+    WatchesChanged,
+    YesNoResult,
+    rounded,
+)
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
 from stream.sources.address import name_of
-from stream.web.chat.questions import SideReplies
+from stream.web.chat.questions import SideReplies, WatchReplies
 from stream.web.picture_requests import LivePictures, call_in
 from stream.web.viewer import RateLimit, Viewer, ViewerMessage
 
@@ -39,7 +50,7 @@ MATCHES = 100
 
 LOGGED = (
     *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
-    *("shadow", "turned", "match"),
+    *("shadow", "turned", "match", "watches"),
 )
 """Topics of the history."""
 
@@ -64,7 +75,7 @@ class HubOptions:
     rate: float
     greatest_px: int
     control: bool
-    watches: tuple[WatchConfig, ...] = ()
+    watches: tuple[StandingQuestion, ...] = ()
     zones: Mapping[str, ZoneConfig] = field(default_factory=dict)
     browser_camera: bool = False
     compare: bool = False
@@ -92,6 +103,7 @@ class Hub:
         self._options = options
         self._monitor = monitor
         self.sides = SideReplies()
+        self.changes = WatchReplies()
         self._chooser = chooser
         self._runs = 0
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
@@ -118,6 +130,11 @@ class Hub:
     def history(self) -> tuple[bytes, ...]:
         """Messages of past events, oldest first."""
         return tuple(self._history)
+
+    @property
+    def watches(self) -> tuple[StandingQuestion, ...]:
+        """Watches of the run."""
+        return self._options.watches
 
     @property
     def takes_camera(self) -> bool:
@@ -156,7 +173,11 @@ class Hub:
         """
         self._monitor = monitor
         self._options = replace(
-            self._options, watches=watches, browser_camera=browser_camera, clips=clips, zones=zones or {}
+            self._options,
+            watches=tuple(StandingQuestion(watch.name, watch.question) for watch in watches),
+            browser_camera=browser_camera,
+            clips=clips,
+            zones=zones or {},
         )
         call_in(self._loop, self._begin)
 
@@ -284,6 +305,7 @@ class Hub:
     def _publish(self, event: Event, topic: str, fields: dict[str, Any]) -> None:
         if self.sides.take(event):
             return
+        self.changes.take(event)
         self._note_speech(event, topic)
         if topic in ENDS_DETECTIONS:
             self._kept.pop("detections", None)
@@ -292,9 +314,13 @@ class Hub:
             self._history.append(body)
         if topic in MATCHED:
             self._matches.append(body)
+        if isinstance(event, WatchesChanged):
+            self._options = replace(self._options, watches=event.watches)
+            looks, names = self._kept.get("look", {}), {watch.name for watch in event.watches}
+            self._kept["look"] = {name: look for name, look in looks.items() if name in names}
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
-        self._keep(topic, body, getattr(event, "watch", ""))
+        self._keep(topic, body, event.watch if isinstance(event, YesNoResult) else "")
 
     def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
         if topic in KEPT:
@@ -332,7 +358,7 @@ class Hub:
                 "control": options.control,
                 "rate": options.rate,
                 "width": options.greatest_px,
-                "watches": [{"watch": watch.name, "question": watch.question} for watch in options.watches],
+                "watches": options.watches,
                 "zones": [
                     {"name": name, "points": zone.polygon, "weight": zone.weight, "mask": zone.mask}
                     for name, zone in options.zones.items()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stream.clock import Clock, MonotonicClock
 from stream.config import AnswerConfig, CaptureConfig, Config, PipelineConfig
-from stream.control import INTERRUPTED, RunControl, SideQuestion
+from stream.control import INTERRUPTED, RunControl, SideQuestion, WatchChange
 from stream.events import Event, FrameReady, Restarted, Summary
 from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
@@ -101,12 +101,16 @@ class WatchedRun:
         self.statistics = RunStatistics(clock or MonotonicClock(), WATCHED_INFO.fps)
         self.questions: list[str] = []
         self.side_questions: list[SideQuestion] = []
+        self.watch_changes: list[WatchChange] = []
 
     def ask(self, query: str) -> None:
         self.questions.append(query)
 
     def ask_aside(self, question: SideQuestion) -> None:
         self.side_questions.append(question)
+
+    def change_watch(self, change: WatchChange) -> None:
+        self.watch_changes.append(change)
 
     def processes(self) -> dict[str, int]:
         return {"frames": os.getpid(), "answers": 2**22 + 1}

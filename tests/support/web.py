@@ -21,8 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from stream.config import Config, OutputConfig, WatchConfig, ZoneConfig
-from stream.control import SideQuestion
-from stream.events import Event, FrameMap, QueryChanged, SideText, Started
+from stream.control import SideQuestion, WatchChange
+from stream.events import Event, FrameMap, QueryChanged, SideText, StandingQuestion, Started, WatchesChanged
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
 from stream.protocol.picture_files import encode_jpeg
@@ -140,7 +140,7 @@ class DrawnPictures:
 
 class PagedRun(WatchedRun):
     """Accepts each question, and reports it; answers side questions in the pieces `replies` and the rest `missed`, with
-    `ends`; not at all without pieces."""
+    `ends`; not at all without pieces. Adds and removes watches, unless it `refuses` them."""
 
     picture_endpoints = PictureEndpoints()
 
@@ -150,6 +150,7 @@ class PagedRun(WatchedRun):
         self.replies: tuple[str, ...] = ("a red ", "car")
         self.missed = ""
         self.ends = True
+        self.refuses: str | None = None
 
     def ask(self, query: str) -> None:
         super().ask(query)
@@ -163,6 +164,17 @@ class PagedRun(WatchedRun):
             self.page.emit(SideText(question=question.number, text=text))
         if self.replies and self.ends:
             self.page.emit(side_answer(question, "".join(self.replies) + self.missed))
+
+    def change_watch(self, change: WatchChange) -> None:
+        super().change_watch(change)
+        assert self.page is not None
+        if not self.ends:
+            return
+        present = self.page.hub.watches
+        if self.refuses is None:
+            present = tuple(one for one in present if one.name != change.name)
+            present += () if change.question is None else (StandingQuestion(change.name, change.question),)
+        self.page.emit(WatchesChanged(watch=change.name, watches=present, error=self.refuses))
 
 
 class ShownRun:

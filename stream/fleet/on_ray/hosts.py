@@ -108,6 +108,8 @@ class CameraHost:
             self._control.ask(command.query)
         for question in command.side_questions:
             self._control.ask_aside(question)
+        for change in command.watch_changes:
+            self._control.change_watch(change)
         if command.servers is not None:
             self._control.set_servers(command.servers)
         if command.cancel:

@@ -1,17 +1,25 @@
-"""State of the cameras for programs: their list, what each has answered, and its newest picture."""
+"""State of the cameras for programs: their list, what each has answered, its newest picture, and its watches, which can
+be added and removed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from stream.config import WatchConfig, named
+from stream.control import WatchChange
 from stream.protocol.pictures import unpack_picture
 from stream.sources.address import name_of
-from stream.web.chat.completions import ALONE
+from stream.untrusted import WATCH_CHARS_MAX, cut_to
+from stream.web.access import WebAccess
+from stream.web.chat.completions import ALONE, body_of
 from stream.web.chat.questions import QuestionRefused
 from stream.web.hub import Hub
 
@@ -23,16 +31,57 @@ ANSWERS_MAX = 100
 NO_PICTURE = "no frame has come; the source may be lost, or the model is still loading"
 
 
-def agent_routes(hubs: Mapping[str, Hub]) -> list[BaseRoute]:
+WATCH_BODY_BYTES_MAX = 16 * 1024
+
+WATCH_S_MAX = 31 * 86_400.0
+"""Longest hold and cooldown of a watch that a program adds."""
+
+SHOWS_ONLY = "this page only shows; its watches stay as they are. Give --web-control"
+
+Seconds = Annotated[float, Meta(ge=0, le=WATCH_S_MAX)]
+
+
+class NewWatch(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request that adds a watch; fields as in `[[watch]]`. Nothing in it starts a command or ends the run."""
+
+    question: Annotated[str, Meta(max_length=WATCH_CHARS_MAX, pattern=r"\S")]
+    camera: str = ""
+    name: Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$")] = ""
+    threshold: Annotated[float, Meta(gt=0, le=1)] = 0.6
+    hold_s: Seconds = 0.0
+    cooldown_s: Seconds = 0.0
+
+
+_new_watches = msgspec.json.Decoder(NewWatch)
+
+
+def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
     """Return the routes of the state of the cameras of `hubs`, by name; a run without a name is called `camera`."""
     cameras = {name or ALONE: hub for name, hub in hubs.items()}
 
-    def hub_of(request: Request) -> Hub:
-        """Return the camera that a request names, or the only one. Raises QuestionRefused."""
-        name = request.query_params.get("camera") or (next(iter(cameras)) if len(cameras) == 1 else "")
+    def hub_named(name: str) -> Hub:
+        """Return the camera of a name, or the only one. Raises QuestionRefused."""
+        name = name or (next(iter(cameras)) if len(cameras) == 1 else "")
         if name not in cameras:
             raise QuestionRefused(f"no camera is called {name[:80]!r}; the cameras are: {', '.join(cameras)}", 404)
         return cameras[name]
+
+    def hub_of(request: Request) -> Hub:
+        return hub_named(request.query_params.get("camera", ""))
+
+    async def watches(request: Request) -> Response:
+        if request.method == "GET" or request.method == "HEAD":
+            return _watches_reply(hub_of(request))
+        if not access.control:
+            raise QuestionRefused(SHOWS_ONLY, 403)
+        if request.method == "DELETE":
+            hub, change = hub_of(request), WatchChange(request.query_params.get("name", "")[:80])
+        else:
+            new = _new_watch(await body_of(request, WATCH_BODY_BYTES_MAX))
+            hub = hub_named(new.camera)
+            change = WatchChange(_name_of(new, hub), new.question, new.threshold, new.hold_s, new.cooldown_s)
+        await hub.changes.change(hub.monitor, change)
+        return _watches_reply(hub, change)
 
     async def listed(_request: Request) -> Response:
         return JSONResponse({"cameras": [_described(name, hub) for name, hub in cameras.items()]})
@@ -52,7 +101,33 @@ def agent_routes(hubs: Mapping[str, Hub]) -> list[BaseRoute]:
             return Response(message, media_type="application/octet-stream")
         return Response(unpack_picture(message).jpeg, media_type="image/jpeg")
 
-    return [Route("/api/cameras", listed), Route("/api/answers", answers), Route("/api/picture", picture)]
+    return [
+        Route("/api/cameras", listed),
+        Route("/api/answers", answers),
+        Route("/api/picture", picture),
+        Route("/api/watches", watches, methods=["GET", "POST", "DELETE"]),
+    ]
+
+
+def _new_watch(body: bytes) -> NewWatch:
+    """Return the watch of a request's body. Raises QuestionRefused."""
+    try:
+        return _new_watches.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise QuestionRefused(f"not a watch: {cut_to(str(error), 200)}", 400) from error
+
+
+def _name_of(new: NewWatch, hub: Hub) -> str:
+    """Return the name of a new watch; one made from its question if it has none."""
+    present = [WatchConfig(name=watch.name, question=watch.question) for watch in hub.watches]
+    return named((*present, WatchConfig(name=new.name, question=new.question)))[-1].name
+
+
+def _watches_reply(hub: Hub, change: WatchChange | None = None) -> Response:
+    """Return the watches of a run, and the name of the one that was changed."""
+    changed = {} if change is None else {"watch": change.name}
+    listed = [{"name": watch.name, "question": watch.question} for watch in hub.watches]
+    return JSONResponse({**changed, "watches": listed})
 
 
 def _described(name: str, hub: Hub) -> dict[str, object]:

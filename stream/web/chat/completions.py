@@ -180,7 +180,7 @@ def chat_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
     async def complete(request: Request) -> Response:
         if not access.control:
             raise QuestionRefused("this page only shows; it takes no questions. Give --web-control", 403)
-        chat, asked = read_request(await _body_of(request), cameras)
+        chat, asked = read_request(await body_of(request, BODY_BYTES_MAX, f"; {ONLY_CAMERAS}"), cameras)
         hub = cameras[asked.camera]
         if not chat.stream:
             return JSONResponse(_completion(asked, await hub.sides.answer(hub.monitor, asked.query)))
@@ -201,14 +201,14 @@ async def refusal_reply(_request: Request, refusal: Exception) -> Response:
     return JSONResponse(_error(refusal), refusal.status)
 
 
-async def _body_of(request: Request) -> bytes:
-    """Return the body of a request. Raises QuestionRefused for one above BODY_BYTES_MAX, of which no more is read."""
+async def body_of(request: Request, limit: int, hint: str = "") -> bytes:
+    """Return the body of a request. Raises QuestionRefused for one above the limit, of which no more is read."""
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
-            if len(body) > BODY_BYTES_MAX:
-                raise QuestionRefused(f"a request has at most {BODY_BYTES_MAX // 1024} KiB; {ONLY_CAMERAS}", 413)
+            if len(body) > limit:
+                raise QuestionRefused(f"a request has at most {limit // 1024} KiB{hint}", 413)
     except ClientDisconnect as error:
         raise QuestionRefused("the request did not arrive whole", 400) from error
     return bytes(body)

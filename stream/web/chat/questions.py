@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from stream.control import SIDE_QUESTIONS_MAX, SideQuestion
-from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, Summary
+from stream.control import SIDE_QUESTIONS_MAX, WATCH_CHANGES_MAX, SideQuestion, WatchChange
+from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, Summary, WatchesChanged
 from stream.monitor.health import ANSWERS, RunMonitor
 from stream.web.viewer import RateLimit
 
@@ -83,6 +83,43 @@ class SideReplies:
                     SideRefused(question=number, error=ENDED if isinstance(event, Summary) else RESTARTED)
                 )
         return False
+
+
+class WatchReplies:
+    """Replies to changes of one camera's watches, each for the client that asked. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, asyncio.Future[str | None]] = {}
+        self._rate = RateLimit(QUESTIONS_A_SECOND, QUESTIONS_AT_ONCE)
+
+    async def change(self, monitor: RunMonitor | None, change: WatchChange) -> None:
+        """Add or remove a watch of the run that `monitor` follows; return once that is done. Raises QuestionRefused."""
+        if len(self._open) >= WATCH_CHANGES_MAX or change.name in self._open or not self._rate.take(time.monotonic()):
+            raise QuestionRefused("too many changes at once; try again in a moment", 429)
+        reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._open[change.name] = reply
+        try:
+            problem = "nothing runs; choose a source first" if monitor is None else monitor.change_watch(change)
+            if problem is None:
+                problem = await asyncio.wait_for(reply, REPLY_LIMIT_S)
+        except asyncio.TimeoutError:
+            raise QuestionRefused(f"no reply came for {REPLY_LIMIT_S:.0f} s; list the watches", 504) from None
+        finally:
+            del self._open[change.name]
+        if problem is not None:
+            raise QuestionRefused(problem, 409)
+
+    def take(self, event: Event) -> None:
+        """Take an event of the run."""
+        if isinstance(event, WatchesChanged):
+            self._settle(event.watch, event.error)
+        elif isinstance(event, Summary):
+            for name in self._open:
+                self._settle(name, ENDED)
+
+    def _settle(self, name: str, error: str | None) -> None:
+        if (reply := self._open.get(name)) is not None and not reply.done():
+            reply.set_result(error)
 
 
 async def _next_of(

@@ -48,6 +48,11 @@ export function wordsOf(event) {
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
     case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
     case "match": return { at, text: `match ${event.match}: ${event.watch}`, asked: true };
+    case "watches": {
+      if (event.error) return { at: "", text: `the watch ${event.watch} is not changed: ${event.error}`, bad: true };
+      const added = event.watches.find((watch) => watch.name === event.watch);
+      return { at: "", text: added ? `watch added: ${added.question}` : `watch removed: ${event.watch}`, asked: true };
+    }
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };

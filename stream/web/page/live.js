@@ -84,6 +84,7 @@ const handlers = {
   clip: (message) => clips.take(message),
   matches: ({ events }) => clips.history(events),
   look: (message) => showLook(message),
+  watches: (message) => showWatches(message.watches),
   why: (message) => (stage.why = message),
   answer: () => stage.locate(null),
   cut: () => stage.locate(null),
@@ -178,11 +179,16 @@ const showAsked = (words, bad) => writeNote("asked", words, bad);
 const watches = new Map();
 
 function showWatches(list) {
+  const shown = new Map(watches);
   watches.clear();
-  for (const { watch, question } of list) {
-    const parts = { holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }) };
+  for (const { name, question } of list) {
+    if (shown.get(name)?.question === question) {
+      watches.set(name, shown.get(name));
+      continue;
+    }
+    const parts = { question, holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }) };
     parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), make("div", { className: "track" }, parts.fill), parts.note);
-    watches.set(watch, parts);
+    watches.set(name, parts);
   }
   byId("watches").replaceChildren(...[...watches.values()].map((parts) => parts.root));
   byId("watches").hidden = !watches.size;

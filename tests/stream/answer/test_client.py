@@ -174,7 +174,7 @@ def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know
     server = opened(watches=("is it there?",))
     watch = server.client.watches["is it there?"]
     assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
-    assert misdeeds(server.accept_watch("is it there?")) == 1, "only before the question is accepted"
+    assert misdeeds(server.accept_watch("is it there?")) == 1, "only once"
 
 
 def test_a_turn_is_requested_once_and_only_of_a_server_that_is_ready(opened: Opener) -> None:

@@ -15,10 +15,11 @@ from msgspec import structs
 from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
+from stream.answer.standing import CROWDED, LAST_WATCH, MOST_WATCHES, NO_WATCH_CHANGES
 from stream.answer.triggers import AnswerTriggerOptions, WatchRules, YesNoTriggerOptions
-from stream.control import CancelledError, RunControl
+from stream.control import WATCH_CHANGES_MAX, CancelledError, RunControl, WatchChange
 from stream.errors import ConfigError, ConnectionRefused, StageDied
-from stream.events import Answer, AnswerCancelled, Event, Match, Notice, QueryChanged, YesNoResult
+from stream.events import Answer, AnswerCancelled, Event, Match, Notice, QueryChanged, WatchesChanged, YesNoResult
 from stream.options.schedule import Schedule
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
@@ -30,6 +31,7 @@ from stream.protocol.messages import (
     QueryAccepted,
     ServerHello,
     SetQuery,
+    SetWatches,
     TokenPacketMessage,
     TurnGrant,
     TurnRequest,
@@ -37,6 +39,7 @@ from stream.protocol.messages import (
 )
 from stream.recording.journal import JournalEntry
 from stream.transport import Transport
+from stream.untrusted import WATCHES_MAX
 from tests.support.answer_client import FakeEndpoint, FakeJournal, received
 from tests.support.clock import FakeClock
 from tests.support.events import (
@@ -89,6 +92,8 @@ class Peer:
     turn: int = 0
     yes: float = 0.01
     query: str = ""
+    accepted: tuple[str, ...] = ()
+    refusal: str | None = None
 
     def step(self) -> None:
         for link in self.endpoint.links:
@@ -113,13 +118,11 @@ class Peer:
                     memory_tokens=self.memory_tokens,
                 )
             )
-            for watch in message.watches:
-                embedding, unseen = np.zeros((1, 8), np.float32), self.unseen
-                specs = specs_of(embedding)
-                self.send(
-                    WatchAccepted(query=watch, model_id=self.model_id, unseen_words=unseen, arrays=specs), [embedding]
-                )
+            self.accepted = ()
+            self.accept(message.watches)
             self.hold(message.query)
+        elif isinstance(message, SetWatches):
+            self.accept(message.watches)
         elif isinstance(message, SetQuery):
             self.hold(message.query)
         elif isinstance(message, TurnRequest) and self.grants:
@@ -128,10 +131,25 @@ class Peer:
         elif isinstance(message, GlancePacketMessage) and self.glances:
             self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
+            assert set(message.checks) <= set(self.accepted)
             if message.checks:
                 self.send(make_yes_no_reply(message.answer, *((self.yes, 1.0) for _ in message.checks)))
             if message.wants_answer:
                 self.answer(message.answer)
+
+    def accept(self, watches: tuple[str, ...]) -> None:
+        """Forget the watches that are left out, and accept or refuse each new one."""
+        before, self.accepted = self.accepted, ()
+        for watch in watches:
+            if watch in before:
+                self.accepted += (watch,)
+            elif self.refusal is not None:
+                self.send(WatchAccepted(query=watch, model_id=self.model_id, error=self.refusal))
+            else:
+                self.accepted += (watch,)
+                embedding = np.zeros((1, 8), np.float32)
+                words = {"unseen_words": self.unseen, "arrays": specs_of(embedding)}
+                self.send(WatchAccepted(query=watch, model_id=self.model_id, **words), [embedding])
 
     def answer(self, number: int) -> None:
         self.send(make_answer_reply(number, self.query, "t"))
@@ -627,6 +645,163 @@ def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:
     alone = opened(watches=(never,), watches_only=True, wall_s=lambda: 0.0).greet()
     alone.show(0, since_look=1.0)
     assert spoken(alone) == []
+
+
+def changes(run: ScheduledRun) -> list[tuple[str, list[str], str | None]]:
+    return [
+        (event.watch, [watch.name for watch in event.watches], event.error)
+        for event in run.events
+        if isinstance(event, WatchesChanged)
+    ]
+
+
+def looked(run: ScheduledRun) -> list[str]:
+    return [event.watch for event in run.events if isinstance(event, YesNoResult)]
+
+
+DOOR = WatchChange("door", "is the door open?")
+
+
+def test_an_added_watch_is_checked_once_its_question_is_accepted_and_shares_the_allocation(opened: Opener) -> None:
+    run = opened(lockstep=False).greet()
+    run.show(0)
+    run.go_on()
+    assert run.others == [[]]
+    run.control.change_watch(DOOR)
+    run.peer.yes = 0.99
+    run.go_on()
+    assert changes(run) == [("door", ["door"], None)]
+    assert run.others == [[], ["is the door open?"]]
+    run.show(1)
+    run.go_on()
+    assert looked(run) == ["door"]
+    assert [event.watch for event in run.events if isinstance(event, Match)] == ["door"]
+    assert run.met[-1][1].text == "what?", "the query of the run stays"
+
+
+def test_a_removed_watch_is_no_longer_checked_and_its_name_may_be_used_again(opened: Opener) -> None:
+    run = opened(watches=(watched(), watched("is it gone?", "gone"))).greet()
+    run.show(0)
+    run.control.change_watch(WatchChange("there"))
+    run.go_on()
+    assert changes(run) == [("there", ["gone"], None)]
+    assert (run.others[-1], run.peer.accepted) == (["is it gone?"], ("is it gone?",))
+    run.show(1, cut=True)
+    assert looked(run) == ["there", "gone", "gone"]
+    run.control.change_watch(WatchChange("there", "is it back?"))
+    run.go_on()
+    run.show(2, cut=True)
+    assert looked(run)[-2:] == ["gone", "there"]
+
+
+def test_a_watch_waits_for_the_request_in_flight(opened: Opener) -> None:
+    run = opened(lockstep=False).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    run.control.change_watch(DOOR)
+    run.go_on()
+    assert changes(run) == []
+    run.peer.answer(0)
+    run.go_on()
+    assert changes(run) == [("door", ["door"], None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (WatchChange("nix"), "no watch is named 'nix'; there are: there"),
+        (WatchChange("there", "is it?"), "a watch is named 'there' already; give another name"),
+        (WatchChange("door", "is it?", threshold=2.0), "its settings are not valid"),
+        (WatchChange("door", "is it?", hold_s=1e308), "its settings are not valid"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_in_one_line(opened: Opener, change: WatchChange, words: str) -> None:
+    run = opened(watches=(watched(),)).greet()
+    run.control.change_watch(change)
+    run.go_on()
+    ((name, names, error),) = changes(run)
+    assert (name, names) == (change.name, ["there"])
+    assert error is not None
+    assert error.startswith(words)
+    assert "\n" not in error
+
+
+def test_the_limits_of_watches_and_of_changes_that_wait(opened: Opener) -> None:
+    run = opened(watches=tuple(watched(f"is it {place}?", f"w{place}") for place in range(WATCHES_MAX))).greet()
+    run.control.change_watch(DOOR)
+    run.go_on()
+    assert changes(run)[0][2] == MOST_WATCHES
+    run = opened(lockstep=False).greet()
+    run.peer.answers = False
+    run.show(0)
+    run.go_on()
+    for place in range(WATCH_CHANGES_MAX + 1):
+        run.control.change_watch(WatchChange(f"w{place}", "is it?"))
+    run.go_on()
+    assert changes(run) == [(f"w{WATCH_CHANGES_MAX}", [], CROWDED)]
+
+
+def test_a_question_that_the_server_or_the_model_refuses_leaves_the_run_as_it_was(opened: Opener) -> None:
+    run = opened(source_is_drawn=True)
+    run.peer.known_world = "drawn scenes"
+    run.greet()
+    run.peer.refusal = "the question is too long"
+    run.control.change_watch(DOOR)
+    run.go_on()
+    run.peer.refusal, run.peer.unseen = None, ("door",)
+    run.control.change_watch(DOOR)
+    run.go_on()
+    assert [(names, error is None) for _, names, error in changes(run)] == [([], False)] * 2
+    assert changes(run)[0][2] == "the question is too long"
+    assert "door" in str(changes(run)[1][2])
+    assert run.peer.accepted == ()
+    run.show(0)
+    assert run.triggers() == ["start"]
+
+
+def test_only_watches_keep_one_and_the_question_of_the_run_follows(opened: Opener) -> None:
+    run = opened(watches=(watched(),), watches_only=True, query="is it there?").greet()
+    run.control.change_watch(WatchChange("there"))
+    run.go_on()
+    assert changes(run) == [("there", ["there"], LAST_WATCH)]
+    run.control.change_watch(WatchChange("gone", "is it gone?"))
+    run.control.change_watch(WatchChange("there"))
+    run.go_on(4)
+    assert changes(run)[1:] == [("gone", ["there", "gone"], None), ("there", ["gone"], None)]
+    assert run.peer.query == "is it gone?"
+    assert (run.met[-1][1].text, run.others[-1]) == ("is it gone?", [])
+
+
+def test_a_run_that_is_continued_keeps_its_watches(opened: Opener) -> None:
+    run = opened(journal=FakeJournal()).greet()
+    run.control.change_watch(DOOR)
+    run.go_on()
+    assert changes(run) == [("door", [], NO_WATCH_CHANGES)]
+
+
+def test_another_server_is_given_the_present_watches(opened: Opener) -> None:
+    run = opened(reconnect=True, lockstep=False, watches=(watched(), watched("is it gone?", "gone"))).greet()
+    run.control.change_watch(DOOR)
+    run.control.change_watch(WatchChange("gone"))
+    run.go_on(4)
+    run.scheduler.connection.give_up("test")
+    run.go_on(4)
+    connects = [message.watches for message in run.peer.received if isinstance(message, Connect)]
+    assert connects == [("is it there?", "is it gone?"), ("is it there?", "is the door open?")]
+    run.show(0)
+    run.go_on()
+    assert looked(run) == ["there", "door"]
+
+
+def test_an_added_watch_leaves_with_a_server_whose_model_cannot_evaluate_it(opened: Opener) -> None:
+    run = opened(reconnect=True, lockstep=False).greet()
+    run.control.change_watch(DOOR)
+    run.go_on()
+    run.peer.known_world = "drawn scenes"
+    run.scheduler.connection.give_up("test")
+    run.go_on(4)
+    assert [(names, error is None) for _, names, error in changes(run)] == [(["door"], True), ([], False)]
 
 
 def test_a_lost_check_is_repeated(opened: Opener) -> None:

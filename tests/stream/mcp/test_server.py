@@ -48,7 +48,9 @@ def fields(result: Any) -> Any:
 
 def test_an_agent_finds_the_tools_with_their_descriptions(run: ServedPage) -> None:
     tools = calls(run, lambda client: client.list_tools()).tools
-    assert {tool.name for tool in tools} == {"list_cameras", "newest_picture", "ask", "recent_answers"}
+    reads = {"list_cameras", "newest_picture", "ask", "recent_answers", "list_watches", "search"}
+    assert {tool.name for tool in tools if tool.annotations.read_only_hint} == reads
+    assert {tool.name for tool in tools} - reads == {"add_watch", "remove_watch"}
     for tool in tools:
         assert tool.description
         assert all("description" in field for field in tool.input_schema["properties"].values()), tool.name

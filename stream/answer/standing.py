@@ -1,0 +1,199 @@
+"""Changes of a run's watches while it goes on: one at a time, and a new watch is checked once the answer server has
+accepted its question.
+
+Pure logic; `stream/answer/scheduler.py` calls it between two requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from arr_coc.types import NS_PER_S, QueryEmbedding
+from stream.answer.client import AnswerClient
+from stream.answer.model import doubt_about
+from stream.answer.request import AcceptedWatch, RefusedWatch
+from stream.answer.triggers import (
+    VerdictThresholds,
+    WatchList,
+    WatchRules,
+    WatchState,
+    YesNoTriggerOptions,
+)
+from stream.config import WatchConfig
+from stream.control import WATCH_CHANGES_MAX, WatchChange
+from stream.errors import ConfigError
+from stream.events import StandingQuestion, WatchesChanged
+from stream.options.schedule import Schedule
+from stream.protocol.messages import ServerHello
+from stream.untrusted import WATCHES_MAX
+
+INVALID = "its settings are not valid: a name of letters, digits, _ and -, a threshold up to 1, and times in seconds"
+
+CROWDED = f"{WATCH_CHANGES_MAX} changes of watches wait already; try again in a moment"
+
+LAST_WATCH = "this run has only watches, and this is the last; add another one first"
+
+MOST_WATCHES = f"this run has {WATCHES_MAX} watches, the most of a camera; remove one first"
+
+NO_WATCH_CHANGES = "this run keeps its answers to be continued, so its watches stay as they are; leave --resume out"
+
+
+def watch_of(change: WatchChange) -> WatchConfig:
+    """Return the configuration of a new watch. Raises ValueError for a value out of range."""
+    return WatchConfig(
+        name=change.name,
+        question=change.question or "",
+        threshold=change.threshold,
+        hold_s=change.hold_s,
+        cooldown_s=change.cooldown_s,
+    )
+
+
+def watch_rules(watch: WatchConfig, state: WatchState | None = None) -> WatchRules:
+    """Return the options of a watch, which continues from `state`."""
+    return WatchRules(
+        name=watch.name,
+        question=watch.question,
+        triggers=YesNoTriggerOptions(
+            every_ns=None if watch.every_s is None else round(watch.every_s * NS_PER_S),
+            on_change=watch.on_change,
+            on_cut=watch.on_cut,
+            least_ns=round(watch.least_s * NS_PER_S),
+        ),
+        thresholds=VerdictThresholds(watch.threshold, watch.most_of_no, watch.sure, watch.certain),
+        hold_ns=round(watch.hold_s * NS_PER_S),
+        cooldown_ns=round(watch.cooldown_s * NS_PER_S),
+        schedule=None if watch.schedule is None else Schedule.of(watch.schedule),
+        ends_run=watch.ends_run,
+        force=watch.force,
+        state=state or WatchState(),
+    )
+
+
+class WatchChanges:
+    """Changes of the watches of one run: those in `waiting`, and the new one whose question was sent to the server.
+
+    `watches_only`: nothing else is asked, so that one watch stays; `knows_source`: the source shows the world of a
+    model of drawn scenes; `fixed`: changes are refused.
+    """
+
+    def __init__(
+        self, watches: WatchList, client: AnswerClient, *, watches_only: bool, knows_source: bool, fixed: bool
+    ) -> None:
+        self._watches = watches
+        self._client = client
+        self._watches_only = watches_only
+        self._knows_source = knows_source
+        self._fixed = fixed
+        self._new: WatchRules | None = None
+        self._added: set[str] = set()
+        self.waiting: deque[WatchChange] = deque()
+
+    def add(self, change: WatchChange) -> list[WatchesChanged]:
+        """Let a change wait; return its refusal if there can be none, or too many wait."""
+        if self._fixed or len(self.waiting) >= WATCH_CHANGES_MAX:
+            return [self._event(change.name, NO_WATCH_CHANGES if self._fixed else CROWDED)]
+        self.waiting.append(change)
+        return []
+
+    def begin(self) -> list[WatchesChanged]:
+        """Begin the changes that wait, up to the next new question; return those that are done or refused."""
+        events: list[WatchesChanged] = []
+        while self.waiting and self._new is None:
+            change = self.waiting.popleft()
+            events += self._remove(change.name) if change.question is None else self._ask(change)
+        return events
+
+    def take(self, outcome: AcceptedWatch | RefusedWatch) -> list[WatchesChanged]:
+        """Take the server's reply to the new question; return the change, if it is done or refused by that."""
+        new = self._new
+        if isinstance(outcome, RefusedWatch):
+            if new is None or new.question != outcome.question:
+                return []
+            self._new = None
+            return [self._event(new.name, outcome.error)]
+        if new is None or new.question != outcome.embedding.text:
+            return []
+        self._new = None
+        return self._join(new)
+
+    def check_model(self, hello: ServerHello) -> list[WatchesChanged]:
+        """Remove the watches that were added and that this model cannot evaluate; forced ones have a warning. Raises
+        ConfigError for another one."""
+        events = []
+        for watch in tuple(self._watches):
+            refusal, watch.warning = self._doubt(hello, watch.options)
+            if refusal is not None and watch.options.name not in self._added:
+                raise ConfigError(refusal)
+            if refusal is not None:
+                self._forget(watch.options.name)
+                events.append(self._event(watch.options.name, refusal))
+        return events
+
+    def others(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
+        """Return the embeddings that share the tokens with that of the query in force."""
+        accepted = [self._client.watches[question].embedding for question in dict.fromkeys(self._questions)]
+        return [one for one in accepted if one.text != embedding.text]
+
+    def missing_query(self, query: str) -> str | None:
+        """Return the question to ask in place of `query`, if that is of a watch that was removed and nothing else is
+        asked."""
+        questions = self._questions
+        return questions[0] if self._watches_only and questions and query not in questions else None
+
+    def _ask(self, change: WatchChange) -> list[WatchesChanged]:
+        try:
+            new = watch_rules(watch_of(change))
+        except (ValueError, OverflowError):  # of another program; the page's are checked before
+            return [self._event(change.name, INVALID)]
+        if any(watch.options.name == new.name for watch in self._watches):
+            return [self._event(new.name, f"a watch is named {new.name!r} already; give another name")]
+        if len(self._watches) >= WATCHES_MAX:
+            return [self._event(new.name, MOST_WATCHES)]
+        if new.question in self._client.watches:
+            return self._join(new)
+        self._new = new
+        self._client.set_watches((*self._questions, new.question))
+        return []
+
+    def _join(self, new: WatchRules) -> list[WatchesChanged]:
+        """Add a watch whose question was accepted, unless the model cannot evaluate it."""
+        assert self._client.hello is not None
+        refusal, warning = self._doubt(self._client.hello, new)
+        if refusal is not None:
+            self._client.set_watches(self._questions)
+            return [self._event(new.name, refusal)]
+        self._watches.add(new).warning = warning
+        self._added.add(new.name)
+        return [self._event(new.name)]
+
+    def _remove(self, name: str) -> list[WatchesChanged]:
+        names = [watch.options.name for watch in self._watches]
+        if name not in names:
+            there = f"; there are: {', '.join(names)}" if names else "; there is none"
+            return [self._event(name, f"no watch is named {name!r}{there}")]
+        if self._watches_only and len(names) == 1:
+            return [self._event(name, LAST_WATCH)]
+        self._forget(name)
+        return [self._event(name)]
+
+    def _forget(self, name: str) -> None:
+        self._watches.remove(name)
+        self._added.discard(name)
+        self._client.set_watches(self._questions)
+
+    def _doubt(self, hello: ServerHello, rules: WatchRules) -> tuple[str | None, str | None]:
+        """Return why a model cannot evaluate a watch, and the warning that its results have."""
+        unseen = self._client.watches[rules.question].unseen_words
+        doubt = doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._knows_source)
+        if doubt is None:
+            return None, None
+        return (None, doubt.warning) if rules.force else (doubt.refusal, None)
+
+    @property
+    def _questions(self) -> list[str]:
+        return [watch.options.question for watch in self._watches]
+
+    def _event(self, name: str, error: str | None = None) -> WatchesChanged:
+        present = tuple(StandingQuestion(watch.options.name, watch.options.question) for watch in self._watches)
+        return WatchesChanged(watch=name, watches=present, error=error)
