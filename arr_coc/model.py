@@ -489,7 +489,7 @@ class ARRCOCQwen(nn.Module):
                     asking.on_text(piece)
         most = self._session.options.decoding.max_tokens
         if self._session.last.is_lost_in_thoughts(most):
-            log.warning("hidden thoughts took all %d tokens, and no answer is left; raise max_new_tokens", most)
+            log.warning("hidden thoughts took max_new_tokens = %d, and no answer is left; raise it", most)
 
 
 @dataclass(frozen=True, slots=True)

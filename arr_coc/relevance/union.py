@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from arr_coc.relevance.balancing import RelevanceMaps
+from arr_coc.relevance.cached_relevance import CachedRelevance
+from arr_coc.relevance.channels import TextureArray
 
 
 def united_relevance(maps: Sequence[RelevanceMaps]) -> RelevanceMaps:
@@ -30,3 +32,20 @@ def united_relevance(maps: Sequence[RelevanceMaps]) -> RelevanceMaps:
         torch.stack([one.scores for one in maps]).amax(dim=0),
         torch.stack([one.weights for one in maps]).mean(dim=0),
     )
+
+
+class UnitedQuestions:
+    """Relevance for the first of several questions and for the `others`; the same maps give the same object."""
+
+    def __init__(self) -> None:
+        self.others: list[CachedRelevance] = []
+        self._done: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
+
+    def unite(self, first: RelevanceMaps, scored: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
+        """Return the relevance of a picture for all questions; `scored` and `prior` as CachedRelevance takes them."""
+        if not self.others:
+            return first
+        maps = [first, *(other.compute(scored, prior) for other in self.others)]
+        if self._done is None or any(one is not before for one, before in zip(maps, self._done[0], strict=True)):
+            self._done = maps, united_relevance(maps)
+        return self._done[1]

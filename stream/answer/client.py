@@ -178,11 +178,6 @@ class AnswerClient:
         )
 
     @property
-    def watches(self) -> dict[str, AcceptedWatch]:
-        """Questions of watches that the server has accepted."""
-        return self.requests.watches.accepted
-
-    @property
     def ready(self) -> bool:
         """True once the server has loaded its model and accepted the query."""
         return self.phase is not ClientPhase.CONNECTING
@@ -411,7 +406,7 @@ class AnswerClient:
             watches.wanted = tuple(one for one in watches.wanted if one != message.query)
             self._actions.append(RefusedWatch(message.query, error))
             return
-        self.watches[message.query] = accepted
+        watches.accepted[message.query] = accepted
         if self.ready:
             self._actions.append(accepted)
 
@@ -429,7 +424,7 @@ class AnswerClient:
         try:
             if self.hello is None:
                 raise TransportError("the answer server accepted a question before it named its model")
-            if not self.ready and len(self.watches) < len(self.requests.watches.connected):
+            if not self.ready and len(self.requests.watches.accepted) < len(self.requests.watches.connected):
                 raise TransportError("the answer server accepted a question before the watches")
             embedding = embedding_of(message, received.parts)
         except TransportError as error:
@@ -446,7 +441,7 @@ class AnswerClient:
             self.phase = ClientPhase.READY
             if self._next_query is not None:
                 self.set_query(self._next_query)
-            if len(self.watches) < len(self.requests.watches.wanted):
+            if len(self.requests.watches.accepted) < len(self.requests.watches.wanted):
                 self.set_watches(self.requests.watches.wanted)
         if changed:
             self._actions.append(QueryChanged(query=message.query))

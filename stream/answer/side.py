@@ -13,7 +13,7 @@ from stream.events import Answer, AnswerDeltaEvent, Event, QueryChanged, SideAns
 SIDE = "side"
 """Trigger of a side question's answer."""
 
-CROWDED = f"{SIDE_QUESTIONS_MAX} side questions wait already; ask again in a moment"
+CROWDED = f"as many side questions wait as may ({SIDE_QUESTIONS_MAX}); ask again in a moment"
 
 LOST = "its answer was lost; ask again"
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from arr_coc.errors import counted, of_counted
 from stream.bench.report import Report, Timeline
 from stream.bench.series import ENOUGH_RUNS, MetricRow, Series, Spread, differences
-from stream.config_loading import known_keys
+from stream.config_loading import leaves
 from stream.display.progress import PlainConsole
 from stream.errors import OutputError
 from stream.sources.address import shown_config
@@ -59,14 +59,8 @@ def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> N
 
 def changed_keys(a: Series, b: Series) -> dict[str, tuple[object, object]]:
     """The keys in which two configurations differ, with both values."""
-    return {key: (_value(a, key), _value(b, key)) for key in known_keys() if _value(a, key) != _value(b, key)}
-
-
-def _value(series: Series, key: str) -> object:
-    value: object = shown_config(series.config)
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+    one, other = (dict(leaves(shown_config(series.config).model_dump())) for series in (a, b))
+    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}
 
 
 def _print_run(console: PlainConsole, source: str, run: Report) -> None:

@@ -39,7 +39,7 @@ NEVER_ONE = {
 }
 """Tokens of a whole prompt, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name", "base", "path"}
+NAMES = {"name", "self.name", "self._dtype", "base", "path"}
 """No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
 
 SOURCES = [

@@ -38,6 +38,18 @@ WALL_CLOCK_FOR_PEOPLE = {
     "stream/sinks/otlp/sink.py": "places spans among those of other programs",
     "stream/web/hub.py": "stamps messages for browsers",
     "stream/display/state.py": "dates answers for users",
+    "stream/commands/search.py": "counts times of a search from the present",
+    "stream/mcp/server.py": "counts times of a search from the present",
+    "stream/past/writer.py": "ages what is remembered",
+    "stream/recording/clip_folder.py": "ages files of clips, and names them",
+    "stream/runtime/frame_stages.py": "gives schedules of watches the time of day",
+    "stream/runtime/plan.py": "gives schedules of watches the time of day",
+    "stream/sinks/clips/sink.py": "names files of clips by the time of day",
+    "stream/sinks/on_match.py": "gives commands the time of a match",
+    "stream/sinks/past.py": "dates what is remembered",
+    "stream/stages/detection_feed.py": "relates the times of a detector on another machine",
+    "stream/web/chat/completions.py": "stamps replies for clients",
+    "stream/web/past.py": "counts times of a search from the present",
 }
 """Modules that may read the time of day, with the reason."""
 

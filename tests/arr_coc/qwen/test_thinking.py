@@ -229,7 +229,7 @@ def test_inputs_that_end_in_thoughts(caplog: pytest.LogCaptureFixture) -> None:
     assert hidden.token_ids == shown.token_ids
     assert hidden.text == "" != shown.text
     (warned,) = [record.getMessage() for record in caplog.records if record.name == "arr_coc.model"]
-    assert warned == "hidden thoughts took all 5 tokens, and no answer is left; raise max_new_tokens"
+    assert warned == "hidden thoughts took max_new_tokens = 5, and no answer is left; raise it"
 
 
 @pytest.mark.parametrize(("thinking", "noticed"), [("hide", True), ("show", False), ("off", False)])

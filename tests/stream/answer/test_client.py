@@ -172,7 +172,7 @@ def test_it_is_not_ready_before_all_watches_are_accepted(opened: Opener) -> None
 
 def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know(opened: Opener) -> None:
     server = opened(watches=("is it there?",))
-    watch = server.client.watches["is it there?"]
+    watch = server.client.requests.watches.accepted["is it there?"]
     assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
     assert misdeeds(server.accept_watch("is it there?")) == 1, "only once"
 

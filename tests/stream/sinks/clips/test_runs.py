@@ -204,7 +204,7 @@ def test_clips_need_a_question(tmp_path: Path) -> None:
     assert CLIPS.check is not None
     CLIPS.check(config)
     with pytest.raises(ConfigError, match="give one, with --watch QUESTION"):
-        CLIPS.check(config.model_copy(update={"answer": AnswerConfig()}))
+        CLIPS.check(config.model_copy(update={"watch": ()}))
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])

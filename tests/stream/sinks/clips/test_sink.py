@@ -14,7 +14,7 @@ from PIL import Image
 
 from stream.config import OutputConfig
 from stream.errors import OutputError
-from stream.events import AskedPicture, ClipWritten, Event, FrameMap, Match, Outage, Restarted, VideoFragment
+from stream.events import AskedPicture, ClipWritten, Event, FrameMap, Outage, Restarted, VideoFragment
 from stream.protocol.picture_files import encode_jpeg
 from stream.recording.clip_folder import MANIFEST, ClipFile
 from stream.sinks.clips import sink as module
@@ -37,11 +37,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fragments(video: Path) -> list[VideoFragment]:
     return fragments_of(str(video))
-
-
-@pytest.fixture(autouse=True)
-def made_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "match_of", lambda event, _number: event if isinstance(event, Match) else None)
 
 
 class FedSink:
