@@ -48,6 +48,7 @@ from stream.protocol.messages import (
     RequestLost,
     ServerHello,
     SetQuery,
+    SetWatches,
     TurnExpired,
     TurnGrant,
     TurnRequest,
@@ -56,6 +57,7 @@ from stream.protocol.messages import (
 )
 from stream.stages.base import ALLOCATE_ANSWER
 from stream.transport import Envelope, Link
+from stream.untrusted import QUESTIONS_AT_ONCE
 from tests.support import answer_models
 from tests.support.answer_models import (
     BrokenAnswerModel,
@@ -298,6 +300,59 @@ def test_a_watch_is_accepted_with_its_embedding_and_the_words_that_the_model_doe
     embedding = embedding_of(accepted, received.parts)
     assert (embedding.text, embedding.tokens.shape) == ("is it " + "x" * 99, (3, 8))
     assert client.expect(WatchAccepted).unseen_words == ("there",)
+
+
+def test_watches_are_added_and_removed_while_a_client_stays(runner: StageRunner) -> None:
+    serve(runner, shared=True)
+    client = Client(runner, watches=("is it there",)).greeted()
+    client.link.send(SetWatches(watches=("is it there", "is it gone")))
+    accepted, received = client.expect_whole(WatchAccepted)
+    assert (accepted.query, accepted.error) == ("is it gone", None)
+    assert embedding_of(accepted, received.parts).tokens.shape == (3, 8)
+    checks = ("is it there", "is it gone")
+    client.link.send(*token_message(3, client.turn(), tokens(), wants_answer=False, checks=checks))
+    assert len(client.expect(YesNoReply).scores) == 2
+    client.link.send(SetWatches(watches=("is it gone",)))
+    client.link.send(*token_message(4, client.turn(), tokens(), wants_answer=False, checks=checks[1:]))
+    assert len(client.expect(YesNoReply).scores) == 1
+    client.link.send(*token_message(5, client.turn(), tokens(), checks=checks))
+    assert "a watch that its client does not have" in client.expect(ErrorReply).message
+
+
+@pytest.mark.parametrize(
+    ("model", "question", "words"),
+    [
+        (answer_models.WordlessAnswerModel, "is it there", "no single token for yes"),
+        (answer_models.PickyAnswerModel, "refused", "too long"),
+    ],
+)
+def test_a_watch_that_is_refused_leaves_its_client_connected(
+    runner: StageRunner, model: type[answer_models.FakeAnswerModel], question: str, words: str
+) -> None:
+    serve(runner, model, shared=True)
+    client = Client(runner).greeted()
+    client.link.send(SetWatches(watches=(question,)))
+    refused = client.expect(WatchAccepted)
+    assert refused.query == question
+    assert words in str(refused.error)
+    client.ask(3)
+    assert client.hear_answer().answer == 3
+
+
+def test_of_many_changes_during_an_answer_the_last_watches_and_the_last_question_count(runner: StageRunner) -> None:
+    serve(runner, shared=True)
+    client = Client(runner).greeted()
+    for place in range(3 * QUESTIONS_AT_ONCE):
+        client.link.send(SetWatches(watches=(f"is it {place}",)))
+        client.link.send(SetQuery(query=f"what {place}"))
+    last = 3 * QUESTIONS_AT_ONCE - 1
+    heard: set[str] = set()
+    while not {f"is it {last}", f"what {last}"} <= heard:
+        received = client.link.receive(LIMIT_MS)
+        assert received is not None
+        heard.add(getattr(received.message, "query", ""))
+    client.link.send(*token_message(3, client.turn(), tokens(), wants_answer=False, checks=(f"is it {last}",)))
+    assert client.expect(YesNoReply).answer == 3
 
 
 def test_checks_are_evaluated_before_the_answer(runner: StageRunner) -> None:

@@ -6,18 +6,23 @@ import asyncio
 import base64
 import io
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
 from PIL import Image
 
-from stream.mcp.page import CameraPage
+from stream.control import WatchChange
+from stream.mcp.page import NOT_REMEMBERED, CameraPage
 from stream.mcp.server import CALLS_MAX, TokenGate, make_server
+from stream.past.moments import PastRun
 from tests.support.events import answer, side_answer
 from tests.support.network import until
+from tests.support.past import moment, written
 from tests.support.web import WIDTH, ServedPage, SharedPage, served
 
 
@@ -88,6 +93,39 @@ def test_it_reads_recent_answers(run: ServedPage) -> None:
     until(lambda: bool(run.hub.history))
     (event,) = fields(call(run, "recent_answers", limit=5))
     assert (event["topic"], event["text"], event["pts_s"]) == ("answer", "a cat", 1.0)
+
+
+def test_it_adds_lists_and_removes_watches(run: ServedPage) -> None:
+    added = fields(call(run, "add_watch", question="Is the door open?", name="door", hold_s=2))
+    assert added == {"watch": "door", "watches": [{"name": "door", "question": "Is the door open?"}]}
+    assert fields(call(run, "list_watches")) == added["watches"]
+    assert run.run.watch_changes == [WatchChange("door", "Is the door open?", hold_s=2.0)]
+    assert fields(call(run, "remove_watch", name="door"))["watches"] == []
+    run.run.refuses = "no watch is named 'door'; there is none"
+    assert call(run, "remove_watch", name="door").content[0].text.endswith(run.run.refuses)
+
+
+def test_it_searches_what_cameras_have_seen(tmp_path: Path) -> None:
+    now_ms, run = time.time_ns() // 1_000_000, PastRun("camera", "camera", "scene:demo", 0)
+    moments = [
+        moment(1, "a red bus", run, unix_ms=now_ms - 7_200_000),
+        moment(2, "a red car", run, unix_ms=now_ms - 1_000),
+    ]
+    path = written(tmp_path / "past.sqlite", moments)
+    with served(remember=path) as page:
+        (found,) = fields(call(page, "search", words="red", since="1h"))
+        assert (found["text"], found["kind"]) == ("a red car", "answer")
+        assert found["time"].endswith("Z")
+        assert len(fields(call(page, "search"))) == 2
+        refused = call(page, "search", since="soon")
+        assert refused.is_error
+        assert "since needs a time such as 2h" in refused.content[0].text
+
+
+def test_a_page_that_remembers_nothing_says_so(run: ServedPage) -> None:
+    result = call(run, "search", words="car")
+    assert result.is_error
+    assert result.content[0].text.endswith(NOT_REMEMBERED)
 
 
 @pytest.mark.parametrize(

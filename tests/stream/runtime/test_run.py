@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from arr_coc.types import NS_PER_S
 from stream.answer.triggers import WatchState, WatchStates
-from stream.config import CaptureConfig, Config
+from stream.config import CaptureConfig, Config, WatchConfig
+from stream.control import WatchChange
 from stream.events import (
     STORE_LOST,
     Answer,
@@ -24,6 +25,8 @@ from stream.events import (
     Outage,
     QueryChanged,
     SegmentWritten,
+    StandingQuestion,
+    WatchesChanged,
 )
 from stream.runtime.run import EventRebaser, RunContinuity
 from stream.runtime.worker_messages import SourceOpened, WorkerCommand
@@ -131,6 +134,48 @@ def test_a_verdict_that_was_reported_is_not_again_and_each_watch_has_its_own() -
     assert run.rebase(turned(2.0, watch="gone")) is not None
     assert run.rebase(turned(3.0)) is None
     assert run.rebase(turned(4.0, to="no")) is not None
+
+
+def changed(name: str, *names: str, error: str | None = None) -> WatchesChanged:
+    present = tuple(StandingQuestion(one, f"is it {one}?") for one in names)
+    return WatchesChanged(watch=name, watches=present, error=error)
+
+
+def test_the_next_one_has_the_watches_of_now_and_the_changes_that_wait() -> None:
+    config = Config(source="a.mp4", watch=(WatchConfig(name="here", question="is it here?"),))
+    run = RunContinuity(config, FakeClock())
+    assert run.next_config() == config
+    new = WatchChange("door", "is it door?", threshold=0.8, hold_s=2.0)
+    run.watch_set.pending = (new, WatchChange("car", "is it car?"), WatchChange("here"))
+    line = msgspec.json.encode(run.first_command)
+    assert msgspec.json.decode(line, type=WorkerCommand).watch_changes == run.watch_set.pending
+    run.rebase(changed("door", "here", "door"))
+    run.rebase(changed("car", "here", "door", error="too long"))
+    assert run.watch_set.pending == (WatchChange("here"),)
+    assert [(watch.name, watch.threshold, watch.hold_s) for watch in run.next_config().watch] == [
+        ("here", 0.6, 0.0),
+        ("door", 0.8, 2.0),
+    ]
+    run.rebase(changed("here", "door"))
+    following = run.next_config()
+    assert ([watch.name for watch in following.watch], following.watches_only) == (["door"], True)
+    assert run.first_command == WorkerCommand()
+
+
+def test_a_run_with_a_question_keeps_it_beside_its_first_watch() -> None:
+    run = continuity()
+    run.watch_set.pending = (WatchChange("door", "is it door?"),)
+    run.rebase(changed("door", "door"))
+    assert not run.next_config().watches_only
+
+
+def test_what_was_known_of_a_watch_goes_with_it() -> None:
+    run = continuity()
+    run.rebase(look(1.0, holds="yes"))
+    assert run.rebase(turned(1.0)) is not None
+    run.rebase(changed("here"))
+    assert run.watches.states.by_name == {}
+    assert run.rebase(turned(2.0)) is not None, "another watch of that name"
 
 
 def test_the_store_that_runs_is_known_also_once_it_gave_up() -> None:
