@@ -136,7 +136,9 @@ class WatchChanges:
 
     def others(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
         """Return the embeddings that share the tokens with that of the query in force."""
-        accepted = [self._client.watches[question].embedding for question in dict.fromkeys(self._questions)]
+        accepted = [
+            self._client.requests.watches.accepted[question].embedding for question in dict.fromkeys(self._questions)
+        ]
         return [one for one in accepted if one.text != embedding.text]
 
     def missing_query(self, query: str) -> str | None:
@@ -154,7 +156,7 @@ class WatchChanges:
             return [self._event(new.name, f"a watch is named {new.name!r} already; give another name")]
         if len(self._watches) >= WATCHES_MAX:
             return [self._event(new.name, MOST_WATCHES)]
-        if new.question in self._client.watches:
+        if new.question in self._client.requests.watches.accepted:
             return self._join(new)
         self._new = new
         self._client.set_watches((*self._questions, new.question))
@@ -188,7 +190,7 @@ class WatchChanges:
 
     def _doubt(self, hello: ServerHello, rules: WatchRules) -> Doubt | None:
         """Return the objection to a watch with this model."""
-        unseen = self._client.watches[rules.question].unseen_words
+        unseen = self._client.requests.watches.accepted[rules.question].unseen_words
         return doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._knows_source)
 
     @property

@@ -174,7 +174,7 @@ def test_it_is_not_ready_before_all_watches_are_accepted(opened: Opener) -> None
 
 def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know(opened: Opener) -> None:
     server = opened(watches=("is it there?",))
-    watch = server.client.watches["is it there?"]
+    watch = server.client.requests.watches.accepted["is it there?"]
     assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
     assert misdeeds(server.accept_watch("is it there?")) == 1, "only once"
 
@@ -186,12 +186,12 @@ def test_a_new_watch_is_asked_for_and_accepted_or_refused(opened: Opener) -> Non
     server.accept_watch("is it gone?")
     (accepted,) = server.of(AcceptedWatch)
     assert accepted.embedding.text == "is it gone?"
-    assert set(server.client.watches) == {"is it there?", "is it gone?"}
+    assert set(server.client.requests.watches.accepted) == {"is it there?", "is it gone?"}
     server.client.set_watches(("is it there?", "is it long?"))
     assert server.expect(SetWatches).watches == ("is it there?", "is it long?")
     server.hear(WatchAccepted(query="is it long?", model_id="m", error="too long"))
     assert server.of(RefusedWatch) == [RefusedWatch("is it long?", "too long")]
-    assert set(server.client.watches) == {"is it there?"}
+    assert set(server.client.requests.watches.accepted) == {"is it there?"}
 
 
 def test_a_reply_about_a_new_watch_that_cannot_be_used_refuses_it(opened: Opener) -> None:
@@ -209,7 +209,7 @@ def test_a_reply_about_a_watch_that_was_removed_meanwhile_is_ignored(opened: Ope
     server.client.set_watches(("is it there?",))
     server.client.set_watches(())
     assert misdeeds(server.accept_watch("is it there?")) == 0
-    assert not server.client.watches
+    assert not server.client.requests.watches.accepted
 
 
 def test_another_server_is_asked_for_a_new_watch_once_it_is_ready(opened: Opener) -> None:
