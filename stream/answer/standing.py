@@ -10,7 +10,7 @@ from collections import deque
 
 from arr_coc.types import NS_PER_S, QueryEmbedding
 from stream.answer.client import AnswerClient
-from stream.answer.model import doubt_about
+from stream.answer.model import Doubt, doubt_about
 from stream.answer.request import AcceptedWatch, RefusedWatch
 from stream.answer.triggers import (
     VerdictThresholds,
@@ -34,6 +34,8 @@ CROWDED = f"{WATCH_CHANGES_MAX} changes of watches wait already; try again in a 
 LAST_WATCH = "this run has only watches, and this is the last; add another one first"
 
 MOST_WATCHES = f"this run has {WATCHES_MAX} watches, the most of a camera; remove one first"
+
+MEANS_NOTHING = "its yes {warning}; ask for what the model knows"
 
 NO_WATCH_CHANGES = "this run keeps its answers to be continued, so its watches stay as they are; leave --resume out"
 
@@ -122,12 +124,14 @@ class WatchChanges:
         ConfigError for another one."""
         events = []
         for watch in tuple(self._watches):
-            refusal, watch.warning = self._doubt(hello, watch.options)
-            if refusal is not None and watch.options.name not in self._added:
-                raise ConfigError(refusal)
-            if refusal is not None:
-                self._forget(watch.options.name)
-                events.append(self._event(watch.options.name, refusal))
+            doubt = self._doubt(hello, watch.options)
+            watch.warning = None if doubt is None else doubt.warning
+            if doubt is None or watch.options.force:
+                continue
+            if watch.options.name not in self._added:
+                raise ConfigError(doubt.refusal)
+            self._forget(watch.options.name)
+            events.append(self._event(watch.options.name, MEANS_NOTHING.format(warning=doubt.warning)))
         return events
 
     def others(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
@@ -161,11 +165,11 @@ class WatchChanges:
     def _join(self, new: WatchRules) -> list[WatchesChanged]:
         """Add a watch whose question was accepted, unless the model cannot evaluate it."""
         assert self._client.hello is not None
-        refusal, warning = self._doubt(self._client.hello, new)
-        if refusal is not None:
+        doubt = self._doubt(self._client.hello, new)
+        if doubt is not None:
             self._client.set_watches(self._questions)
-            return [self._event(new.name, refusal)]
-        self._watches.add(new).warning = warning
+            return [self._event(new.name, MEANS_NOTHING.format(warning=doubt.warning))]
+        self._watches.add(new)
         self._added.add(new.name)
         return [self._event(new.name)]
 
@@ -184,13 +188,10 @@ class WatchChanges:
         self._added.discard(name)
         self._client.set_watches(self._questions)
 
-    def _doubt(self, hello: ServerHello, rules: WatchRules) -> tuple[str | None, str | None]:
-        """Return why a model cannot evaluate a watch, and the warning that its results have."""
+    def _doubt(self, hello: ServerHello, rules: WatchRules) -> Doubt | None:
+        """Return the objection to a watch with this model."""
         unseen = self._client.requests.watches.accepted[rules.question].unseen_words
-        doubt = doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._knows_source)
-        if doubt is None:
-            return None, None
-        return (None, doubt.warning) if rules.force else (doubt.refusal, None)
+        return doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._knows_source)
 
     @property
     def _questions(self) -> list[str]:

@@ -428,10 +428,9 @@ class WatchList:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def add(self, options: WatchRules) -> Watch:
+    def add(self, options: WatchRules) -> None:
         """Add a watch, which is evaluated with the next frame."""
-        self._watches[options.name] = watch = Watch(options)
-        return watch
+        self._watches[options.name] = Watch(options)
 
     def remove(self, name: str) -> None:
         """Remove a watch of which no result is awaited."""

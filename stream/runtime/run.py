@@ -362,6 +362,8 @@ class RunWatches:
         self._captions = not config.watches_only
         self._watches = {watch.name: watch for watch in config.watch}
         self._changed = False
+        zones = {watch.zone for watch in config.watch} | ({config.answer.zone} if self._captions else set())
+        self._zone = None if None in zones else min(map(str, zones))
         self.pending: tuple[WatchChange, ...] = ()
 
     def note(self, event: WatchesChanged) -> None:
@@ -369,7 +371,8 @@ class RunWatches:
         done = next((change for change in self.pending if change.name == event.watch), None)
         self.pending = tuple(change for change in self.pending if change is not done)
         if event.error is None and done is not None and done.question is not None:
-            self._watches[done.name] = watch_of(done)
+            # of a run that shows only zones: those of its first questions go on
+            self._watches[done.name] = watch_of(done).model_copy(update={"zone": self._zone})
         names = {watch.name for watch in event.watches}
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
         self._changed = self._changed or event.error is None

@@ -15,7 +15,7 @@ import torch
 from arr_coc.errors import DeviceLost
 from arr_coc.types import Feedback, FrameStamp, QueryEmbedding
 from stream.answer.client import MODEL_NOTICE, PIXELS_COPIED, UNREADABLE_MAX, Failure, Progress
-from stream.answer.request import REPEATS_MAX, ClientOptions
+from stream.answer.request import REPEATS_MAX, AcceptedWatch, ClientOptions, RefusedWatch
 from stream.events import (
     ANSWERS_LOST,
     PEER_MISBEHAVES,
@@ -45,10 +45,12 @@ from stream.protocol.messages import (
     RequestLost,
     ServerHello,
     SetQuery,
+    SetWatches,
     TokenPacketMessage,
     TurnExpired,
     TurnGrant,
     TurnRequest,
+    WatchAccepted,
 )
 from stream.recording.journal import JournalEntry
 from stream.untrusted import ANSWER_CHARS_MAX
@@ -175,6 +177,51 @@ def test_accepted_watches_have_embeddings_and_words_that_the_model_does_not_know
     watch = server.client.requests.watches.accepted["is it there?"]
     assert (watch.embedding.text, watch.embedding.tokens[0, 0], watch.unseen_words) == ("is it there?", 0.25, ())
     assert misdeeds(server.accept_watch("is it there?")) == 1, "only once"
+
+
+def test_a_new_watch_is_asked_for_and_accepted_or_refused(opened: Opener) -> None:
+    server = opened(watches=("is it there?",))
+    server.client.set_watches(("is it there?", "is it gone?"))
+    assert server.expect(SetWatches).watches == ("is it there?", "is it gone?")
+    server.accept_watch("is it gone?")
+    (accepted,) = server.of(AcceptedWatch)
+    assert accepted.embedding.text == "is it gone?"
+    assert set(server.client.requests.watches.accepted) == {"is it there?", "is it gone?"}
+    server.client.set_watches(("is it there?", "is it long?"))
+    assert server.expect(SetWatches).watches == ("is it there?", "is it long?")
+    server.hear(WatchAccepted(query="is it long?", model_id="m", error="too long"))
+    assert server.of(RefusedWatch) == [RefusedWatch("is it long?", "too long")]
+    assert set(server.client.requests.watches.accepted) == {"is it there?"}
+
+
+def test_a_reply_about_a_new_watch_that_cannot_be_used_refuses_it(opened: Opener) -> None:
+    server = opened()
+    server.client.set_watches(("is it there?",))
+    server.expect(SetWatches)
+    assert misdeeds(server.hear(WatchAccepted(query="is it there?", model_id="m"))) == 1
+    (refused,) = server.of(RefusedWatch)
+    assert "cannot be used" in refused.error
+    assert server.client.ready
+
+
+def test_a_reply_about_a_watch_that_was_removed_meanwhile_is_ignored(opened: Opener) -> None:
+    server = opened()
+    server.client.set_watches(("is it there?",))
+    server.client.set_watches(())
+    assert misdeeds(server.accept_watch("is it there?")) == 0
+    assert not server.client.requests.watches.accepted
+
+
+def test_another_server_is_asked_for_a_new_watch_once_it_is_ready(opened: Opener) -> None:
+    server = opened(watches=("is it there?",))
+    server.client.set_watches(("is it there?", "is it gone?"))
+    server.expect(SetWatches)
+    server.lose()
+    server.greet()
+    assert server.expect(SetWatches).watches == ("is it there?", "is it gone?")
+    server.accept_watch("is it gone?")
+    server.lose()
+    assert server.expect(Connect).watches == ("is it there?", "is it gone?")
 
 
 def test_a_turn_is_requested_once_and_only_of_a_server_that_is_ready(opened: Opener) -> None:

@@ -22,6 +22,8 @@ from stream.events import (
     QueryChanged,
     Restarted,
     Skipped,
+    StandingQuestion,
+    WatchesChanged,
 )
 from stream.untrusted import printable
 from tests.support.events import frame
@@ -153,3 +155,11 @@ def test_the_summary_names_groups_and_what_they_saved() -> None:
     assert memory_text(memory) == "4 groups (first, 3 epoch), 210 tokens appended, 190 kept"
     superseded = replace(memory, groups={"first": 1}, superseded_tokens=7)
     assert memory_text(superseded) == "1 group (first), 210 tokens appended, 190 kept, 7 superseded"
+
+
+def test_changes_of_watches_are_named() -> None:
+    text, here = EventText(), StandingQuestion("here", "is it here?")
+    assert text.line(WatchesChanged(watch="here", watches=(here,))) == "watch added: here: is it here?"
+    assert text.line(WatchesChanged(watch="gone", watches=(here,))) == "watch removed: gone"
+    refused = WatchesChanged(watch="nix", watches=(here,), error="no watch is named 'nix'")
+    assert text.line(refused) == "the watch nix is not changed: no watch is named 'nix'"

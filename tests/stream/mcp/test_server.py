@@ -117,6 +117,7 @@ def test_it_searches_what_cameras_have_seen(tmp_path: Path) -> None:
         assert (found["text"], found["kind"]) == ("a red car", "answer")
         assert found["time"].endswith("Z")
         assert len(fields(call(page, "search"))) == 2
+        assert "there is no word in" in call(page, "search", words="?!").content[0].text
         refused = call(page, "search", since="soon")
         assert refused.is_error
         assert "since needs a time such as 2h" in refused.content[0].text

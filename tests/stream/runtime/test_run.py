@@ -169,6 +169,14 @@ def test_a_run_with_a_question_keeps_it_beside_its_first_watch() -> None:
     assert not run.next_config().watches_only
 
 
+def test_a_run_that_shows_only_zones_goes_on_to_show_only_these() -> None:
+    watch = WatchConfig(name="here", question="is it here?", zone="porch")
+    run = RunContinuity(Config(source="a.mp4", watch=(watch,)), FakeClock())
+    run.watch_set.pending = (WatchChange("door", "is it door?"),)
+    run.rebase(changed("door", "here", "door"))
+    assert [watch.zone for watch in run.next_config().watch] == ["porch", "porch"]
+
+
 def test_what_was_known_of_a_watch_goes_with_it() -> None:
     run = continuity()
     run.rebase(look(1.0, holds="yes"))

@@ -17,7 +17,7 @@ from arr_coc.types import NS_PER_S
 from stream.answer.server_statistics import ServerStatistics
 from stream.config import Config, OutputConfig, PipelineConfig
 from stream.control import RunControl
-from stream.events import Cut, Event, Outage, Restarted, Skipped, Started
+from stream.events import Cut, Event, Outage, Restarted, Skipped, Started, WatchesChanged
 from stream.monitor.health import RunMonitor
 from stream.sinks.metrics import TURN_BUCKETS_S, MetricsServer, RunMetrics, ServerMetrics, open_metrics
 from tests.support.clock import FakeClock
@@ -135,6 +135,8 @@ def test_looks_are_counted_and_what_holds_is_reported(served: Served) -> None:
     assert "watched_for{gone}" not in samples
     served.take(look(2.0, holds="no"))
     assert served.samples()["watched_for{here}"] == 0
+    served.take(WatchesChanged(watch="here", watches=()))
+    assert not {"watched_for{here}", "matches_total{here}"} & served.samples().keys()
 
 
 def test_jitter_is_reported_of_a_source_with_a_schedule(served: Served) -> None:

@@ -18,7 +18,16 @@ from msgspec import structs
 
 from stream.config import AnswerConfig, Config, OutputConfig, WatchConfig
 from stream.errors import OutputError
-from stream.events import AnswerInvalid, AskedPicture, ClipWritten, Event, QueryChanged, Started
+from stream.events import (
+    AnswerInvalid,
+    AskedPicture,
+    ClipWritten,
+    Event,
+    QueryChanged,
+    StandingQuestion,
+    Started,
+    WatchesChanged,
+)
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import PASSWORD, Broker
 from stream.mqtt.session import BrokerSession
@@ -101,6 +110,9 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             fed.feed(look(0.5, watch="quiet"), match(0.5, watch="quiet"), match(0.5, 3))
             fields = json.loads(subscriber.next("arr_coc/door/watch/here/match").payload)
             assert (fields["event_type"], fields["match"], fields["watch"]) == ("match", 3, "here")
+            added = StandingQuestion("door", "Is the door open?")
+            fed.feed(WatchesChanged(watch="door", watches=(added,)), look(0.6, watch="door"), look(0.6))
+            assert subscriber.next("arr_coc/door/watch/here").payload == b"None"
             fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"
             fed.feed(QueryChanged(query="Refused?", error="no"), summary())

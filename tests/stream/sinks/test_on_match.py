@@ -14,6 +14,7 @@ import pytest
 
 from stream.config import Config, OutputConfig, WatchConfig
 from stream.errors import ConfigError
+from stream.events import StandingQuestion, WatchesChanged
 from stream.sinks.factory import open_services
 from stream.sinks.on_match import AT_ONCE_MAX, MatchCommand, MatchCommandSink, commands_of, fields_of
 from tests.support.events import look, match
@@ -57,6 +58,19 @@ def test_a_command_gets_the_fields_as_words_and_in_its_environment(
     assert environment["ARR_COC_QUESTION"] == question
     assert (environment["ARR_COC_PTS_S"], environment["ARR_COC_YES"]) == ("2.500", "0.970")
     assert "ARR_COC_WEBHOOK_SECRET" not in environment
+
+
+def test_another_watch_of_the_same_name_starts_no_command(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with sink_of(python(WRITE, str(path))) as sink:
+        sink.write(WatchesChanged(watch="door", watches=(StandingQuestion("here", "?"),)))
+        sink.write(match(1.0, 1))
+        wait_until(path.exists)
+        sink.write(WatchesChanged(watch="here", watches=()))
+        sink.write(WatchesChanged(watch="here", watches=(StandingQuestion("here", "is it another?"),)))
+        path.unlink()
+        sink.write(match(2.0, 2))
+    assert not path.exists()
 
 
 def test_time_is_local_time_with_its_offset() -> None:

@@ -12,7 +12,16 @@ from msgspec import structs
 from playwright.sync_api import Page
 
 from stream.config import WatchConfig
-from stream.events import AnswerDeltaEvent, Cut, Detection, Explanation, Outage, Restarted
+from stream.events import (
+    AnswerDeltaEvent,
+    Cut,
+    Detection,
+    Explanation,
+    Outage,
+    Restarted,
+    StandingQuestion,
+    WatchesChanged,
+)
 from stream.web import application
 from tests.support.events import answer, detections, frame, look, match, summary, turned
 from tests.support.network import free_port, until
@@ -380,6 +389,24 @@ def test_everything_has_a_label_and_text_has_contrast(
     has(visit.page, "#lines", "unplugged")
     assert visit.page.evaluate(LABELS) == []
     assert visit.page.evaluate(CONTRAST) == []
+
+
+def test_a_watch_that_is_added_or_removed_leaves_the_others_as_they_were(visit: Visit) -> None:
+    with served(watches=WATCHES) as run:
+        visit.see(run.url)
+        run.emit(look(63.0, holds="yes"))
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. yes")
+        here = StandingQuestion("here", WATCHES[0].question)
+        door = StandingQuestion("door", "Is the <b>door</b> open?")
+        run.emit(WatchesChanged(watch="door", watches=(here, door)))
+        has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes")
+        has(visit.page, "#watches li:nth-child(2)", r"Is the <b>door</b> open. not known yet")
+        has(visit.page, "#lines", "watch added: Is the <b>door</b> open")
+        run.emit(WatchesChanged(watch="nix", watches=(here, door), error="no watch is named 'nix'"))
+        has(visit.page, "#lines", "the watch nix is not changed: no watch is named")
+        run.emit(WatchesChanged(watch="door", watches=(here,)))
+        has(visit.page, "#lines", "watch removed: door")
+        assert visit.page.locator("#watches li").count() == 1
 
 
 def test_the_program_ends_while_a_viewer_watches(visit: Visit) -> None:

@@ -203,8 +203,10 @@ def test_clips_need_a_question(tmp_path: Path) -> None:
     config = configured("scene:demo", tmp_path / "clips")
     assert CLIPS.check is not None
     CLIPS.check(config)
-    with pytest.raises(ConfigError, match="give one, with --watch QUESTION"):
-        CLIPS.check(config.model_copy(update={"watch": ()}))
+    without = config.model_copy(update={"watch": ()})
+    with pytest.raises(ConfigError, match="give one, with --watch QUESTION, or give --web"):
+        CLIPS.check(without)
+    CLIPS.check(without.model_copy(update={"output": config.output.model_copy(update={"web": "127.0.0.1:0"})}))
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
