@@ -389,7 +389,7 @@ class WatchesChanged(Event, frozen=True, tag="watches"):
     now on, and `watch` is the name of that one; `error` is why it was not done."""
 
     watch: str
-    watches: tuple[StandingQuestion, ...]
+    watches: list[StandingQuestion]
     error: str | None = None
 
 

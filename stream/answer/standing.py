@@ -199,4 +199,4 @@ class WatchChanges:
 
     def _event(self, name: str, error: str | None = None) -> WatchesChanged:
         present = tuple(StandingQuestion(watch.options.name, watch.options.question) for watch in self._watches)
-        return WatchesChanged(watch=name, watches=present, error=error)
+        return WatchesChanged(watch=name, watches=list(present), error=error)

@@ -315,7 +315,7 @@ class Hub:
         if topic in MATCHED:
             self._matches.append(body)
         if isinstance(event, WatchesChanged):
-            self._options = replace(self._options, watches=event.watches)
+            self._options = replace(self._options, watches=tuple(event.watches))
             looks, names = self._kept.get("look", {}), {watch.name for watch in event.watches}
             self._kept["look"] = {name: look for name, look in looks.items() if name in names}
         if isinstance(event, Summary) and self._monitor is not None:

@@ -159,7 +159,7 @@ EVENTS: list[Event] = [
         prefilled_tokens=12,
     ),
     SideRefused(question=2, error="too long"),
-    WatchesChanged(watch="door", watches=(StandingQuestion("door", "Is the door open?"),)),
+    WatchesChanged(watch="door", watches=[StandingQuestion("door", "Is the door open?")]),
     ClipWritten(match=1, watch="until", picture="a.jpg", video="a.mp4", start_s=0.0, end_s=1.5),
     VideoFragment(data=b"moof", init=b"ftyp", start_s=0.5, duration_s=1.0, track_s=0.25, key=True),
     FrameReady(

@@ -174,7 +174,7 @@ class PagedRun(WatchedRun):
         if self.refuses is None:
             present = tuple(one for one in present if one.name != change.name)
             present += () if change.question is None else (StandingQuestion(change.name, change.question),)
-        self.page.emit(WatchesChanged(watch=change.name, watches=present, error=self.refuses))
+        self.page.emit(WatchesChanged(watch=change.name, watches=list(present), error=self.refuses))
 
 
 class ShownRun:

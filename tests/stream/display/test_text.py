@@ -159,7 +159,7 @@ def test_the_summary_names_groups_and_what_they_saved() -> None:
 
 def test_changes_of_watches_are_named() -> None:
     text, here = EventText(), StandingQuestion("here", "is it here?")
-    assert text.line(WatchesChanged(watch="here", watches=(here,))) == "watch added: here: is it here?"
-    assert text.line(WatchesChanged(watch="gone", watches=(here,))) == "watch removed: gone"
-    refused = WatchesChanged(watch="nix", watches=(here,), error="no watch is named 'nix'")
+    assert text.line(WatchesChanged(watch="here", watches=[here])) == "watch added: here: is it here?"
+    assert text.line(WatchesChanged(watch="gone", watches=[here])) == "watch removed: gone"
+    refused = WatchesChanged(watch="nix", watches=[here], error="no watch is named 'nix'")
     assert text.line(refused) == "the watch nix is not changed: no watch is named 'nix'"

@@ -138,7 +138,7 @@ def test_a_verdict_that_was_reported_is_not_again_and_each_watch_has_its_own() -
 
 def changed(name: str, *names: str, error: str | None = None) -> WatchesChanged:
     present = tuple(StandingQuestion(one, f"is it {one}?") for one in names)
-    return WatchesChanged(watch=name, watches=present, error=error)
+    return WatchesChanged(watch=name, watches=list(present), error=error)
 
 
 def test_the_next_one_has_the_watches_of_now_and_the_changes_that_wait() -> None:

@@ -135,7 +135,7 @@ def test_looks_are_counted_and_what_holds_is_reported(served: Served) -> None:
     assert "watched_for{gone}" not in samples
     served.take(look(2.0, holds="no"))
     assert served.samples()["watched_for{here}"] == 0
-    served.take(WatchesChanged(watch="here", watches=()))
+    served.take(WatchesChanged(watch="here", watches=[]))
     assert not {"watched_for{here}", "matches_total{here}"} & served.samples().keys()
 
 

@@ -111,7 +111,7 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             fields = json.loads(subscriber.next("arr_coc/door/watch/here/match").payload)
             assert (fields["event_type"], fields["match"], fields["watch"]) == ("match", 3, "here")
             added = StandingQuestion("door", "Is the door open?")
-            fed.feed(WatchesChanged(watch="door", watches=(added,)), look(0.6, watch="door"), look(0.6))
+            fed.feed(WatchesChanged(watch="door", watches=[added]), look(0.6, watch="door"), look(0.6))
             assert subscriber.next("arr_coc/door/watch/here").payload == b"None"
             fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"

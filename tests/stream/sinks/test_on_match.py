@@ -63,11 +63,11 @@ def test_a_command_gets_the_fields_as_words_and_in_its_environment(
 def test_another_watch_of_the_same_name_starts_no_command(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with sink_of(python(WRITE, str(path))) as sink:
-        sink.write(WatchesChanged(watch="door", watches=(StandingQuestion("here", "?"),)))
+        sink.write(WatchesChanged(watch="door", watches=[StandingQuestion("here", "?")]))
         sink.write(match(1.0, 1))
         wait_until(path.exists)
-        sink.write(WatchesChanged(watch="here", watches=()))
-        sink.write(WatchesChanged(watch="here", watches=(StandingQuestion("here", "is it another?"),)))
+        sink.write(WatchesChanged(watch="here", watches=[]))
+        sink.write(WatchesChanged(watch="here", watches=[StandingQuestion("here", "is it another?")]))
         path.unlink()
         sink.write(match(2.0, 2))
     assert not path.exists()

@@ -398,13 +398,13 @@ def test_a_watch_that_is_added_or_removed_leaves_the_others_as_they_were(visit: 
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes")
         here = StandingQuestion("here", WATCHES[0].question)
         door = StandingQuestion("door", "Is the <b>door</b> open?")
-        run.emit(WatchesChanged(watch="door", watches=(here, door)))
+        run.emit(WatchesChanged(watch="door", watches=[here, door]))
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes")
         has(visit.page, "#watches li:nth-child(2)", r"Is the <b>door</b> open. not known yet")
         has(visit.page, "#lines", "watch added: Is the <b>door</b> open")
-        run.emit(WatchesChanged(watch="nix", watches=(here, door), error="no watch is named 'nix'"))
+        run.emit(WatchesChanged(watch="nix", watches=[here, door], error="no watch is named 'nix'"))
         has(visit.page, "#lines", "the watch nix is not changed: no watch is named")
-        run.emit(WatchesChanged(watch="door", watches=(here,)))
+        run.emit(WatchesChanged(watch="door", watches=[here]))
         has(visit.page, "#lines", "watch removed: door")
         assert visit.page.locator("#watches li").count() == 1
 

@@ -141,7 +141,7 @@ def test_viewers_see_the_watches_of_now_and_no_look_of_one_that_is_gone(run: Ser
     run.emit(look(1.0, watch="car"))
     with viewing(run) as viewer:
         assert viewer.next("hello")["watches"] == [{"name": "car", "question": "is there a car?"}]
-        run.emit(WatchesChanged(watch="door", watches=(StandingQuestion("door", "Is the door open?"),)))
+        run.emit(WatchesChanged(watch="door", watches=[StandingQuestion("door", "Is the door open?")]))
         assert viewer.next("watches")["watches"] == [{"name": "door", "question": "Is the door open?"}]
     with viewing(run) as later:
         assert [watch["name"] for watch in later.next("hello")["watches"]] == ["door"]
