@@ -177,7 +177,8 @@ def test_another_question_is_glanced_for_anew(video: str) -> None:
     assert (queries[0], set(queries[1:])) == ("Say what happens.", {"who?"})
     turns = [event for event in result.events if isinstance(event, (Glance, QueryChanged, Answer))]
     after = turns[next(index for index, event in enumerate(turns) if isinstance(event, QueryChanged)) + 1 :]
-    assert isinstance(after[0], Glance)
+    # of a turn that has spent its glances on the question before, the first answer has none
+    assert any(isinstance(event, Glance) for event in after[:2])
 
 
 def test_in_a_stream_of_one_question_hardly_any_answer_needs_a_glance() -> None:
