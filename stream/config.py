@@ -17,7 +17,7 @@ from stream.errors import ConfigError
 from stream.options.option import Option
 from stream.options.schedule import EXAMPLE as SCHEDULE_EXAMPLE
 from stream.options.schedule import check_schedule
-from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX
+from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, WATCH_CHARS_MAX, WATCH_NAME
 
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
@@ -253,7 +253,7 @@ class WatchConfig(Section):
 
     question: str = Field(max_length=WATCH_CHARS_MAX, pattern=r"\S", examples=['"is there a red car?"'])
     """The question."""
-    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$", examples=['"front_door"'])
+    name: str = Field(default="", pattern=WATCH_NAME, examples=['"front_door"'])
     """Name in events, topics and commands; made from the question when absent."""
     threshold: float = Field(default=0.6, gt=0, le=1)
     """Lowest probability of a yes."""

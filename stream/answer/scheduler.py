@@ -276,7 +276,7 @@ class AnswerScheduler:
         if self._watches:
             at = stamp.frame_index, stamp.media_ns / NS_PER_S
             matches = self._watches.observe(time_ns, at, change=change_since_look, cut=cut, discontinuity=discontinuity)
-            self._emit_results(matches)
+            self._emit(matches)
         if self._policy.lockstep:
             self._finish_side_questions()
             self._ask_and_wait()
@@ -351,7 +351,7 @@ class AnswerScheduler:
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
         elif isinstance(outcome, YesNoResult):
-            self._emit_results(self._watches.update(outcome))
+            self._emit(self._watches.update(outcome))
         elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):
             self._on_changes(self._changes.take(outcome))
         else:
@@ -359,8 +359,11 @@ class AnswerScheduler:
             self._emit([outcome] if aside is None else aside)
 
     def _emit(self, events: Sequence[Event]) -> None:
+        """Emit events; a match of a watch may end the run."""
         for event in events:
             self._observer.on_event(event)
+            if self._watches.ends_run(event):
+                self._control.end(FOUND)
 
     def _ask_aside(self) -> None:
         """Take new side questions, and set the query of the next one, or the run's own again, if there is a frame and
@@ -375,13 +378,6 @@ class AnswerScheduler:
             return
         if (query := self._sides.next_query(self._query)) is not None:
             self.client.set_query(query)
-
-    def _emit_results(self, events: Sequence[Event]) -> None:
-        """Emit the events of watches, one of which may end the run."""
-        for event in events:
-            self._observer.on_event(event)
-            if self._watches.ends_run(event):
-                self._control.end(FOUND)
 
     @property
     def _due(self) -> bool:
@@ -402,13 +398,12 @@ class AnswerScheduler:
         known, self._embedding = self._embedding is not None, embedding
         self._observer.on_model(hello, embedding, *self._changes.others(embedding))
         aside = self._sides.accept(embedding.text)
-        if known:
-            if aside:
-                pass
-            elif embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved):
-                self._triggers.ask()
-        else:
+        if not known:
             self._emit(model_notices(hello, self._policy))
+        elif not aside and (
+            embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved)
+        ):
+            self._triggers.ask()
         self._query = embedding.text
 
     def _on_changes(self, changes: Sequence[WatchesChanged]) -> None:

@@ -17,10 +17,10 @@ from stream.config import WatchConfig, named
 from stream.control import WatchChange
 from stream.protocol.pictures import unpack_picture
 from stream.sources.address import name_of
-from stream.untrusted import WATCH_CHARS_MAX, cut_to
+from stream.untrusted import WATCH_CHARS_MAX, WATCH_NAME, cut_to
 from stream.web.access import WebAccess
-from stream.web.chat.completions import ALONE, body_of
-from stream.web.chat.questions import QuestionRefused
+from stream.web.chat.completions import body_of
+from stream.web.chat.questions import QuestionRefused, chosen_camera, named_cameras
 from stream.web.hub import Hub
 
 PICTURE_LIMIT_S = 5.0
@@ -46,7 +46,7 @@ class NewWatch(msgspec.Struct, forbid_unknown_fields=True):
 
     question: Annotated[str, Meta(max_length=WATCH_CHARS_MAX, pattern=r"\S")]
     camera: str = ""
-    name: Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$")] = ""
+    name: Annotated[str, Meta(pattern=WATCH_NAME)] = ""
     threshold: Annotated[float, Meta(gt=0, le=1)] = 0.6
     hold_s: Seconds = 0.0
     cooldown_s: Seconds = 0.0
@@ -56,18 +56,11 @@ _new_watches = msgspec.json.Decoder(NewWatch)
 
 
 def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
-    """Return the routes of the state of the cameras of `hubs`, by name; a run without a name is called `camera`."""
-    cameras = {name or ALONE: hub for name, hub in hubs.items()}
-
-    def hub_named(name: str) -> Hub:
-        """Return the camera of a name, or the only one. Raises QuestionRefused."""
-        name = name or (next(iter(cameras)) if len(cameras) == 1 else "")
-        if name not in cameras:
-            raise QuestionRefused(f"no camera is called {name[:80]!r}; the cameras are: {', '.join(cameras)}", 404)
-        return cameras[name]
+    """Return the routes of the state of the cameras of `hubs`, by name."""
+    cameras = named_cameras(hubs)
 
     def hub_of(request: Request) -> Hub:
-        return hub_named(request.query_params.get("camera", ""))
+        return cameras[chosen_camera(cameras, request.query_params.get("camera", ""))]
 
     async def watches(request: Request) -> Response:
         if request.method == "GET" or request.method == "HEAD":
@@ -78,7 +71,7 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
             hub, change = hub_of(request), WatchChange(request.query_params.get("name", "")[:80])
         else:
             new = _new_watch(await body_of(request, WATCH_BODY_BYTES_MAX))
-            hub = hub_named(new.camera)
+            hub = cameras[chosen_camera(cameras, new.camera)]
             change = WatchChange(_name_of(new, hub), new.question, new.threshold, new.hold_s, new.cooldown_s)
         await hub.changes.change(hub.monitor, change)
         return _watches_reply(hub, change)

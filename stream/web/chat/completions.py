@@ -23,11 +23,8 @@ from starlette.routing import BaseRoute, Route
 from stream.events import SideAnswer, SideText
 from stream.untrusted import QUERY_LIMIT_CHARS
 from stream.web.access import WebAccess
-from stream.web.chat.questions import QuestionRefused
+from stream.web.chat.questions import QuestionRefused, chosen_camera, named_cameras
 from stream.web.hub import Hub
-
-ALONE = "camera"
-"""Name of the camera of a run without a name."""
 
 BODY_BYTES_MAX = 256 * 1024
 
@@ -110,11 +107,8 @@ def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, 
     if len(request.messages) > TURNS_MAX:
         raise QuestionRefused(f"a conversation has at most {TURNS_MAX} messages; leave the oldest out", 400)
     named, last_s = _camera_of(request)
-    if named is None:
-        named = request.model or (next(iter(cameras)) if len(cameras) == 1 else "")
-    if named not in cameras:
-        raise QuestionRefused(f"no camera is called {named!r}; the cameras are: {', '.join(cameras)}", 404)
-    return request, Asked(named, question_of(request.messages), last_s)
+    camera = chosen_camera(cameras, request.model if named is None else named)
+    return request, Asked(camera, question_of(request.messages), last_s)
 
 
 def _camera_of(request: ChatRequest) -> tuple[str | None, float | None]:
@@ -170,8 +164,8 @@ def _text_of(message: ChatMessage) -> str:
 
 
 def chat_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
-    """Return the routes of the endpoint for the cameras of `hubs`, by name; a run without a name is called `camera`."""
-    cameras = {name or ALONE: hub for name, hub in hubs.items()}
+    """Return the routes of the endpoint for the cameras of `hubs`, by name."""
+    cameras = named_cameras(hubs)
 
     async def models(_request: Request) -> Response:
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "arr-coc-stream"} for name in cameras]

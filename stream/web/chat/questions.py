@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 from stream.control import SIDE_QUESTIONS_MAX, WATCH_CHANGES_MAX, SideQuestion, WatchChange
 from stream.events import Event, Restarted, SideAnswer, SideRefused, SideText, Summary, WatchesChanged
@@ -23,12 +24,31 @@ RESTARTED = "a process of the run died; ask again"
 ENDED = "the run has ended"
 
 
+ALONE = "camera"
+"""Name of the camera of a run without a name."""
+
+T = TypeVar("T")
+
+
 class QuestionRefused(Exception):
     """Refusal of a question, in one line. `status` is that of the HTTP reply."""
 
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)
         self.status = status
+
+
+def named_cameras(hubs: Mapping[str, T]) -> dict[str, T]:
+    """Return the cameras of a page by the names that programs use; a run without a name is called `camera`."""
+    return {name or ALONE: hub for name, hub in hubs.items()}
+
+
+def chosen_camera(cameras: Mapping[str, Any], name: str) -> str:
+    """Return the name of a camera, or of the only one if `name` is empty. Raises QuestionRefused."""
+    name = name or (next(iter(cameras)) if len(cameras) == 1 else "")
+    if name not in cameras:
+        raise QuestionRefused(f"no camera is called {name[:80]!r}; the cameras are: {', '.join(cameras)}", 404)
+    return name
 
 
 class SideReplies:
