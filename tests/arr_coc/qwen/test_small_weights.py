@@ -141,16 +141,22 @@ def expand(model: nn.Module) -> None:
             model.set_submodule(name, linear.requires_grad_(False))
 
 
+def family_folder(tmp_path: Path, family: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model of a family; with `large`, in bfloat16 and loaded as a large one is."""
+    folder = tiny_folder(tmp_path / "tiny", family, tie_word_embeddings=family == "qwen3_vl")
+    if large:
+        load_qwen(folder, dtype="bfloat16").model.save_pretrained(folder)
+        monkeypatch.setattr(loading, "LARGE_PARAMETERS", 0)
+    return folder
+
+
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("dtype", SMALL_DTYPES)
 @pytest.mark.parametrize("family", DENSE)
 def test_a_model_of_every_family(
     tmp_path: Path, family: str, dtype: SmallDtype, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tiny_folder(tmp_path / "tiny", family, tie_word_embeddings=family == "qwen3_vl")
-    if large:
-        load_qwen(folder, dtype="bfloat16").model.save_pretrained(folder)
-        monkeypatch.setattr(loading, "LARGE_PARAMETERS", 0)
+    folder = family_folder(tmp_path, family, large, monkeypatch)
     plain = load_qwen(folder, dtype="float32")
     small = load_qwen(folder, dtype=dtype)
     assert (small.small, small.weights_dtype, small.dtype) == (dtype, dtype, torch.float32)

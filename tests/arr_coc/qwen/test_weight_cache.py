@@ -22,7 +22,7 @@ from arr_coc.qwen.small_weights import SmallLinear
 from arr_coc.qwen.weight_cache import ALIGNED_BYTES, DESCRIPTION, FOLDER
 from stream.answer.qwen import load_qwen_model
 from stream.config import Config
-from tests.arr_coc.qwen.test_small_weights import DENSE, logits
+from tests.arr_coc.qwen.test_small_weights import DENSE, family_folder, logits
 from tests.support.models import tiny_folder
 from tests.support.stores import require
 
@@ -44,10 +44,7 @@ def refuse(*_: Any) -> None:
 def test_cached_weights_are_those_that_were_made(
     tmp_path: Path, family: str, dtype: SmallDtype, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tiny_folder(tmp_path / "tiny", family, tie_word_embeddings=family == "qwen3_vl")
-    if large:
-        load_qwen(folder, dtype="bfloat16").model.save_pretrained(folder)
-        monkeypatch.setattr(loading, "LARGE_PARAMETERS", 0)
+    folder = family_folder(tmp_path, family, large, monkeypatch)
     monkeypatch.setattr(weight_cache, "SHARD_BYTES", 20_000)
     made = cached(folder, dtype)
     monkeypatch.setattr(loading, "shrink_weights", refuse)

@@ -25,6 +25,20 @@ def ask(run: ScheduledRun, number: int = 1, query: str = "and now?") -> None:
     run.control.ask_aside(SideQuestion(number, query))
 
 
+def answering(run: ScheduledRun) -> ScheduledRun:
+    """The run, which has answered about its first frame."""
+    run.show(0)
+    run.go_on(4)
+    return run
+
+
+def ask_in_vain(run: ScheduledRun) -> None:
+    """Send a side question to a server that answers nothing from here on."""
+    run.peer.answers = False
+    ask(run)
+    run.go_on(4)
+
+
 def refuse(run: ScheduledRun, refused: str) -> None:
     """Have the server refuse this question from here on."""
     real = run.peer.hold
@@ -42,9 +56,7 @@ def queries(run: ScheduledRun) -> list[str]:
 
 
 def test_a_side_question_is_answered_about_the_newest_frame_and_makes_no_answer_of_the_run(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     ask(run)
     run.go_on(8)
     (answer,) = sides(run)
@@ -56,9 +68,7 @@ def test_a_side_question_is_answered_about_the_newest_frame_and_makes_no_answer_
 
 
 def test_the_run_s_own_answers_go_on_with_their_own_question(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     ask(run)
     run.go_on(8)
     run.show(1)
@@ -71,12 +81,8 @@ def test_the_run_s_own_answers_go_on_with_their_own_question(run_of: RunOf) -> N
 
 
 def test_an_answer_of_the_run_that_is_due_meanwhile_comes_after_it(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of())
+    ask_in_vain(run)
     for index in range(1, 4):
         run.show(index)
         run.go_on()
@@ -89,12 +95,8 @@ def test_an_answer_of_the_run_that_is_due_meanwhile_comes_after_it(run_of: RunOf
 
 
 def test_its_text_comes_in_pieces_that_are_no_caption(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of())
+    ask_in_vain(run)
     run.peer.send(AnswerDelta(answer=run.scheduler.client.requests.next_number - 1, text="a c"))
     run.go_on()
     assert sides(run) == [SideText(question=1, text="a c")]
@@ -102,9 +104,7 @@ def test_its_text_comes_in_pieces_that_are_no_caption(run_of: RunOf) -> None:
 
 
 def test_several_are_asked_one_after_another_and_the_own_question_returns_once(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     for number in range(3):
         ask(run, number, f"q{number}")
     run.go_on(20)
@@ -113,9 +113,7 @@ def test_several_are_asked_one_after_another_and_the_own_question_returns_once(r
 
 
 def test_too_many_that_wait_are_refused(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     run.peer.answers = False
     for number in range(SIDE_QUESTIONS_MAX + 2):
         ask(run, number)
@@ -125,9 +123,7 @@ def test_too_many_that_wait_are_refused(run_of: RunOf) -> None:
 
 
 def test_a_question_that_the_server_refuses_is_refused_and_the_own_one_stays(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     refuse(run, "and now?")
     ask(run)
     run.go_on(6)
@@ -138,12 +134,8 @@ def test_a_question_that_the_server_refuses_is_refused_and_the_own_one_stays(run
 
 
 def test_a_lost_answer_is_refused_and_the_run_goes_on(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of())
+    ask_in_vain(run)
     run.peer.send(RequestLost(answer=run.scheduler.client.requests.next_number - 1, reason="out of memory"))
     run.peer.answers = True
     run.go_on(4)
@@ -154,12 +146,8 @@ def test_a_lost_answer_is_refused_and_the_run_goes_on(run_of: RunOf) -> None:
 
 
 def test_a_cut_that_cancels_answers_has_it_asked_again_about_the_new_shot(run_of: RunOf) -> None:
-    run = run_of(cancel_on_cut=True)
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of(cancel_on_cut=True))
+    ask_in_vain(run)
     run.peer.answers = True
     run.show(1, cut=True)
     run.go_on(8)
@@ -170,12 +158,8 @@ def test_a_cut_that_cancels_answers_has_it_asked_again_about_the_new_shot(run_of
 
 
 def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of())
+    ask_in_vain(run)
     run.control.ask("who?")
     run.peer.answers = True
     run.peer.answer(run.scheduler.client.requests.next_number - 1)
@@ -186,13 +170,9 @@ def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf)
 
 
 def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_force_again(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     refuse(run, "who?")
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    ask_in_vain(run)
     run.control.ask("who?")
     run.peer.answers = True
     run.peer.answer(run.scheduler.client.requests.next_number - 1)
@@ -207,9 +187,7 @@ def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_forc
 
 
 def test_a_new_question_of_the_run_just_before_it_stays_in_force(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     run.control.ask("who?")
     ask(run)
     run.go_on(16)
@@ -231,12 +209,8 @@ def test_before_the_first_frame_it_waits(run_of: RunOf) -> None:
 
 
 def test_after_pieces_that_a_cut_made_stale_the_answer_comes_whole(run_of: RunOf) -> None:
-    run = run_of(cancel_on_cut=True)
-    run.show(0)
-    run.go_on(4)
-    run.peer.answers = False
-    ask(run)
-    run.go_on(4)
+    run = answering(run_of(cancel_on_cut=True))
+    ask_in_vain(run)
     run.peer.send(AnswerDelta(answer=run.scheduler.client.requests.next_number - 1, text="a c"))
     run.go_on()
     run.show(1, cut=True)
@@ -249,9 +223,7 @@ def test_after_pieces_that_a_cut_made_stale_the_answer_comes_whole(run_of: RunOf
 
 
 def test_a_side_question_equal_to_the_own_one_is_answered_too(run_of: RunOf) -> None:
-    run = run_of()
-    run.show(0)
-    run.go_on(4)
+    run = answering(run_of())
     ask(run, query="what?")
     run.go_on(8)
     assert [type(event) for event in sides(run)] == [SideAnswer]
