@@ -1,8 +1,9 @@
 """Count the project's files that one frame runs through, from its capture to its WebVTT cue, and one answer alone.
 
 `python scripts/trace_path.py [--list]` captions a drawn scene in one process and records every call of project code
-between two points: the source hands over a frame, and the cue of the answer about it is complete. The drawing of the
-scene is left out. The answer's own path is the part of it in the modules that a request and its reply cross.
+between two points: the source hands over a frame, and the cue of the next answer is complete. A file counts if it runs
+for every one of several frames, so not if a timer or the garbage collector happens to call it. The drawing of the scene
+is left out. The answer's own path is the part of it in the modules that a request and its reply cross.
 """
 
 from __future__ import annotations
@@ -28,17 +29,33 @@ ANSWER_PATH = (
 )
 FIRST_ANSWERS = 2
 """Answers before the recording begins: by then nothing is met for the first time."""
+FRAMES = 3
 
 
 class PathRecorder:
-    """Calls between project files from the capture of a frame to the cue of the next answer. A profile function."""
+    """Project files and calls between them from the capture of a frame to the cue of the next answer, for each of some
+    frames. A profile function."""
 
     def __init__(self) -> None:
-        self.files: set[str] = set()
-        self.calls: set[tuple[str, str]] = set()
+        self._paths: list[tuple[set[str], set[tuple[str, str]]]] = []
         self._cues = 0
         self._recording = False
         self._names: dict[str, str] = {}
+
+    @property
+    def frames(self) -> int:
+        """Number of recorded frames."""
+        return len(self._paths)
+
+    @property
+    def files(self) -> set[str]:
+        """Files on the path of every recorded frame."""
+        return set.intersection(*(files for files, _ in self._paths))
+
+    @property
+    def calls(self) -> set[tuple[str, str]]:
+        """Callers and called files on the path of every recorded frame."""
+        return set.intersection(*(calls for _, calls in self._paths))
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         if event != "call":
@@ -47,14 +64,16 @@ class PathRecorder:
         if (file, name) == CUE:
             self._cues += 1
             self._recording = False
-        elif (file, name) == SOURCE and self._cues == FIRST_ANSWERS:
+        elif (file, name) == SOURCE and self._cues == FIRST_ANSWERS + len(self._paths) and len(self._paths) < FRAMES:
             self._recording = True
+            self._paths.append((set(), set()))
         if not self._recording or not file or file.startswith(DRAWING):
             return
-        self.files.add(file)
+        files, calls = self._paths[-1]
+        files.add(file)
         caller = self._file_of(frame.f_back) if frame.f_back is not None else ""
         if caller and caller != file and not caller.startswith(DRAWING):
-            self.calls.add((caller, file))
+            calls.add((caller, file))
 
     def _file_of(self, frame: FrameType) -> str:
         name = frame.f_code.co_filename
@@ -79,8 +98,8 @@ def record() -> PathRecorder:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
-    if status or not recorder.files:
-        raise SystemExit(f"the run ended with status {status}, and {len(recorder.files)} files were recorded")
+    if status or recorder.frames < FRAMES:
+        raise SystemExit(f"the run ended with status {status}, and {recorder.frames} frames were recorded")
     return recorder
 
 
