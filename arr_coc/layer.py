@@ -156,11 +156,18 @@ class ARRCOCLayer(nn.Module):
         *,
         config: ARRCOCConfig | None = None,
     ) -> None:
-        """A layer of a `config`, which may stand first, or one with an adaptive budget of `min_tokens` to `max_tokens`.
+        """A layer of a `config`, or one with an adaptive budget of `min_tokens` to `max_tokens`.
 
-        `hidden_dim` is the width of the question's embeddings; `texture_channels` are 13 (profile `core13`, if not
-        given) or 40 (`full40`). Raises StrategyError, BudgetError, OptionError, ProfileError, and ValueError for shares
-        outside [0, 1].
+        Args:
+            hidden_dim: Width of the question's embeddings; or the `config`, which may stand first.
+            texture_channels: 13 (profile `core13`, if not given) or 40 (`full40`).
+            min_tokens: Least visual tokens of a picture.
+            max_tokens: Most visual tokens of a picture.
+            config: All options of a layer.
+
+        Raises:
+            StrategyError, BudgetError, OptionError, ProfileError: A wrong option.
+            ValueError: A share outside [0, 1].
         """
         super().__init__()
         if isinstance(hidden_dim, ARRCOCConfig):
@@ -182,13 +189,19 @@ class ARRCOCLayer(nn.Module):
     ) -> ARRCOCOutput:
         """Choose from each picture's tokens.
 
-        `vision_embeds` [B, gh·gw, D], one row a tile, row by row; `query_embeds` [B, Lq, Dq] or None; `image`, of any
-        size, a tensor [B, 3, H, W] or an array [B, H, W, 3] (of one picture also without B), uint8 or in [0, 1]. The
-        texture is that of the image at the size of the tiles' grid: `grid` (gh, gw), else the grid of gh·gw tiles
-        that has the image's aspect, else the square one.
+        The texture is that of the image at the size of the tiles' grid.
 
-        Raises ShapeError if they do not fit each other or the grid is not clear, NonFiniteError (naming the tensor),
-        BudgetError.
+        Args:
+            vision_embeds: [B, gh·gw, D], one row a tile, row by row.
+            query_embeds: [B, Lq, Dq]; None without a question.
+            image: Of any size, a tensor [B, 3, H, W] or an array [B, H, W, 3] (of one picture also without B), uint8 or
+                in [0, 1].
+            grid: (gh, gw). If not given, the grid of gh·gw tiles that has the image's aspect, else the square one.
+
+        Raises:
+            ShapeError: Tensors that do not fit each other, or a grid that is not clear.
+            NonFiniteError: NaN or Inf in a tensor, which it names.
+            BudgetError: A wrong budget.
         """
         image = _image_batch(image)
         shape = _check_inputs(vision_embeds, query_embeds, image, grid, self.config.query_dim)
@@ -222,10 +235,15 @@ class ARRCOCLayer(nn.Module):
     def realise(
         self, texture: TextureArray, query_embeds: torch.Tensor | None = None, prior: torch.Tensor | None = None
     ) -> RelevanceMaps:
-        """Relevance of batched textures, in float32 whatever the weights' dtype; autocast is left out.
+        """Compute the relevance of batched textures, in float32 whatever the weights' dtype; autocast is left out.
 
-        `query_embeds` [B, Lq, Dq], padded by rows of zeros, are heard by learned parts only; `prior` [B, 3, gh, gw] as
-        ParticipatoryScorer takes it. Raises NonFiniteError, naming the tensor.
+        Args:
+            texture: Channels of the pictures [B, C, gh, gw].
+            query_embeds: [B, Lq, Dq], padded by rows of zeros; only learned parts use them.
+            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it.
+
+        Raises:
+            NonFiniteError: NaN or Inf in a tensor, which it names.
         """
         like = self.realiser.balancer.out.weight
         learned = query_embeds.to(like) if query_embeds is not None and self.config.query_dim else None
@@ -286,9 +304,17 @@ class ARRCOCLayer(nn.Module):
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload allocator"
     ) -> str:
-        """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
+        """Upload what `save_pretrained` writes to the hub, and return its address.
 
-        The repository is made if it does not exist, `private` if requested. Raises ModelError and HubUnreachable.
+        Args:
+            name: `owner/model`; the repository is made if it does not exist.
+            private: Whether a new repository is private.
+            token: Of an account that may write; the one that is logged in if not given.
+            message: Of the commit.
+
+        Raises:
+            ModelError: The hub refuses it.
+            HubUnreachable: No connection.
         """
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
@@ -296,9 +322,15 @@ class ARRCOCLayer(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str | Path, token: str | None = None) -> ARRCOCLayer:
-        """Read what `save_pretrained` wrote, from a folder or a name on the hub (`owner/model`).
+        """Read what `save_pretrained` wrote.
 
-        `token`: for private and gated ones. Raises ModelNotFound, and ModelError if the files do not fit.
+        Args:
+            name: Folder, or name on the hub (`owner/model`).
+            token: For private and gated repositories.
+
+        Raises:
+            ModelNotFound: No such folder or name.
+            ModelError: Files that do not fit.
         """
         path = allocator_folder(name) or download(str(name), token, ALLOCATOR_FILES)
         check_allocator_files(path)

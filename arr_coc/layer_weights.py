@@ -44,10 +44,18 @@ def fingerprint(embeddings: torch.Tensor) -> str:
 
 
 def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer | None:
-    """The trained allocator in a model's folder; None if there is none, or it was trained for other weights.
+    """Load the trained allocator in a model's folder.
 
-    `embeddings` are the model's, [vocabulary, D]; questions that `model_id` embeds are given to what is returned.
-    Raises ModelError if the files do not fit the code.
+    Args:
+        folder: The model's folder.
+        embeddings: The model's, [vocabulary, D].
+        model_id: Identity of the model whose embeddings of questions the layer is given.
+
+    Returns:
+        The layer; None if there is none, or it was trained for other weights.
+
+    Raises:
+        ModelError: Files that do not fit the code.
     """
     own = folder / ALLOCATOR_FOLDER
     if not (own / CONFIG_FILE).is_file():

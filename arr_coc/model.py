@@ -133,12 +133,22 @@ class ARRCOCQwen(nn.Module):
         allocator: str | Path | None = None,
         cache_weights: bool = False,
     ) -> ARRCOCQwen:
-        """Load a model from a folder, a name on the hub, or, for None, the bundled one. In eval mode, as a transformers
-        model; all weights may be trained.
+        """Load a model, in eval mode, as a transformers model; all weights may be trained.
 
-        `dtype`, which older transformers call `torch_dtype`, is a name or a torch dtype; `auto` if it is not given.
-        `device_map` as transformers takes it. `encode`: how `forward` shows the chosen tokens. The other options and
-        errors are those of `load_qwen`; OptionError if `dtype` and `torch_dtype` differ.
+        Args:
+            name: Folder, or name on the hub; None for the bundled model.
+            encode: How `forward` shows the chosen tokens.
+            device: As `load_qwen`.
+            dtype: Name or torch dtype; `auto` if not given.
+            torch_dtype: Its name in older transformers.
+            device_map: As transformers takes it.
+            token: For private and gated repositories.
+            allocator: Folder or name of an allocator in place of the model's own.
+            cache_weights: Whether weights of 8 and 4 bits are kept beside the model.
+
+        Raises:
+            OptionError: `dtype` and `torch_dtype` differ.
+            ArrCocError: As `load_qwen`.
         """
         if dtype is not None and torch_dtype not in (None, dtype):
             raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
@@ -169,10 +179,18 @@ class ARRCOCQwen(nn.Module):
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Upload model"
     ) -> str:
-        """Upload what `save_pretrained` writes to the hub, as `owner/model`; returns its address.
+        """Upload what `save_pretrained` writes to the hub, and return its address.
 
-        The repository is made if it does not exist, `private` if requested. Raises ModelError if the hub refuses;
-        HubUnreachable; and as `save_pretrained`.
+        Args:
+            name: `owner/model`; the repository is made if it does not exist.
+            private: Whether a new repository is private.
+            token: Of an account that may write; the one that is logged in if not given.
+            message: Of the commit.
+
+        Raises:
+            ModelError: The hub refuses it.
+            HubUnreachable: No connection.
+            ArrCocError: As `save_pretrained`.
         """
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
@@ -237,24 +255,29 @@ class ARRCOCQwen(nn.Module):
         question_mask: torch.Tensor | None = None,
         mm_token_type_ids: torch.Tensor | None = None,
     ) -> ARRCOCModelOutput:
-        """Logits of a batch of sequences, each with any number of pictures of any size, and the loss of `labels`.
-
-        `input_ids` int64 [B, S] as the model's chat template and tokenizer make them; a run of `<|image_pad|>`
-        stands for a picture: one for each tile, as Qwen's processor writes it, or a single one. `attention_mask` [B,
-        S] is 0 for padding, on either side. `labels` [B, S]: the token ids to be learned, -100 elsewhere.
-
-        Pictures, in the order of their runs, are either `images` (files, Pillow images, arrays or tensors, resized as
-        the model's own processor does; one, a list, or a list of lists, one for each sequence), or `pixel_values` float
-        [patches, 3 · 2 · p · p] with `image_grid_thw` int64 [pictures, 3]: the normalised patches of all pictures and
-        their (1, rows, columns) of patches, as Qwen's processor makes them. The allocator reads the colours from them.
-
-        `question_mask` [B, S] is true on the tokens that the allocator takes for the question about a sequence's
-        pictures; without it, that is the text of each picture's turn that is not to be learned. `mm_token_type_ids`,
-        which processors make, is not needed.
+        """Compute the logits of a batch of sequences with any number of pictures of any size, and the loss of `labels`.
 
         The allocator's `config` has budget, strategy and gradient, `encode` says how tokens are shown; see
-        `arr_coc.qwen.finetune.forward`. With a budget of all tiles the logits are the stock model's. Raises
-        ShapeError, OptionError, NonFiniteError, ContextLengthError and errors of pictures, each in one line.
+        `arr_coc.qwen.finetune.forward`. With a budget of all tiles the logits are the stock model's. Pictures are given
+        as `images`, or as `pixel_values` with `image_grid_thw`, from which the allocator reads the colours.
+
+        Args:
+            input_ids: int64 [B, S] as the model's chat template and tokenizer make them. A run of `<|image_pad|>`
+                stands for a picture: one for each tile, as Qwen's processor writes it, or a single one.
+            attention_mask: [B, S], 0 for padding, on either side.
+            labels: [B, S], the token ids to be learned, -100 elsewhere.
+            pixel_values: float [patches, 3 · 2 · p · p], the normalised patches of all pictures, in the order of their
+                runs, as Qwen's processor makes them.
+            image_grid_thw: int64 [pictures, 3], (1, rows, columns) of each picture's patches.
+            images: Files, Pillow images, arrays or tensors, in the order of their runs, resized as the model's own
+                processor does: one, a list, or a list of lists, one for each sequence.
+            question_mask: [B, S], true on the tokens that the allocator takes for the question about a sequence's
+                pictures. Without it, that is the text of each picture's turn that is not to be learned.
+            mm_token_type_ids: Made by processors; not needed.
+
+        Raises:
+            ShapeError, OptionError, NonFiniteError, ContextLengthError: Inputs that cannot be used.
+            ArrCocError: As `to_rgb`, for a picture that cannot be read.
         """
         forward = BatchedForward(self.qwen, self.allocator, self.encode)
         return forward(
@@ -338,30 +361,52 @@ class ARRCOCQwen(nn.Module):
         Answers of a list are made one after the other. Chats and inputs show their pictures in the template's own
         layout; the last user's turn is the question that tokens are chosen for, and glances drop their overview.
 
-        `budget`: visual tokens a frame, a share of its tiles ("27%" or 0.27), "auto" (27 %, within `limits`) or
-        "adaptive" (within `limits`, by how widely relevance is spread).
-        `max_tokens`, which transformers calls `max_new_tokens`: 64 if not given. The likeliest token is taken, unless a
-        `temperature` above 0 or `do_sample` asks for a draw, from the likeliest `top_k` tokens and `top_p` of the
-        probability, by `seed`. An answer ends with the first of `stop_strings`, which is part of it. A
-        `generation_config` of transformers gives these options if they are not given by name.
-        `times_s`: the frames' times; half a second apart if not given.
-        `glance`: whether a coarse overview is looked at with the question in mind, before tokens are chosen: at the
-        first frame, and at a later one if much is new. `auto`: if no trained allocator came with the model, its
-        attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more. `overview`: whether
-        it stays in the prompt; the budget pays for it either way.
-        `thinking`: of a model that thinks before it answers, thoughts are left out of the text (`hide`), part of it
-        (`show`), or not asked for (`off`). They count as tokens of the answer.
-        `schema`: form of the answer, as a JSON Schema, as field names and types (`{"people": "integer"}`), or as a list
-        of texts of which it is one; then `fields` of the result holds the values. It needs llguidance.
-        `on_text` gets each piece of the answer once it is decoded. `should_stop` is asked after every token; true ends
-        the answer.
-        Pictures are resized as the model's own processor does, so that with `encode="full"`, or a budget of all tiles,
-        the answer about a picture is the stock model's.
         A picture is a file, a Pillow image, an array or a tensor (`arr_coc.ops.pictures.to_rgb`); those of a list may
-        be of several sizes. One that is more than 200 times as long as wide is padded by its edge pixels.
-        Raises FileNotFoundError, ShapeError, BudgetError, StrategyError, ContextLengthError, NonFiniteError, ModelError
-        if a glance is required of a model that cannot, and OptionError, also for options of transformers that cannot be
-        followed, such as beams; it names them.
+        be of several sizes. It is resized as the model's own processor does, so that with `encode="full"`, or a budget
+        of all tiles, the answer about a picture is the stock model's. One that is more than 200 times as long as wide
+        is padded by its edge pixels.
+
+        Args:
+            image_or_frames: A picture, several frames, or a list of either.
+            query: The question, or a list of them.
+            max_tokens: Most tokens of an answer; 64 if not given.
+            budget: Visual tokens a frame, a share of its tiles ("27%" or 0.27), "auto" (27 %, within `limits`) or
+                "adaptive" (within `limits`, by how widely relevance is spread).
+            encode: How the chosen tokens are encoded.
+            strategy: How the budget is spent.
+            temperature: Above 0, tokens are drawn; otherwise the likeliest one is taken.
+            seed: Of draws.
+            messages: A chat, or a list of chats.
+            input_ids: As `forward`, as are the next four.
+            attention_mask: As `forward`.
+            pixel_values: As `forward`.
+            image_grid_thw: As `forward`.
+            mm_token_type_ids: As `forward`.
+            max_new_tokens: Name of `max_tokens` in transformers.
+            do_sample: Whether tokens are drawn.
+            top_p: Share of the probability from which they are drawn.
+            top_k: Number of the likeliest tokens from which they are drawn.
+            stop_strings: The answer ends with the first of them, which is part of it.
+            generation_config: Of transformers; gives these options if they are not given by name.
+            times_s: Times of the frames; half a second apart if not given.
+            glance: Whether a coarse overview is looked at with the question in mind, before tokens are chosen: at the
+                first frame, and at a later one if much is new. `auto`: if no trained allocator came with the model, its
+                attention can be read, and `encode` takes chosen tokens only. A `GlanceOptions` says more.
+            overview: Whether the overview stays in the prompt; the budget pays for it either way.
+            limits: Of the budgets "auto" and "adaptive".
+            on_text: Called with each piece of the answer once it is decoded.
+            should_stop: Called after every token; true ends the answer.
+            thinking: Of a model that thinks before it answers, thoughts are left out of the text (`hide`), part of it
+                (`show`), or not asked for (`off`). They count as tokens of the answer.
+            schema: Form of the answer, as a JSON Schema, as field names and types (`{"people": "integer"}`), or as a
+                list of texts of which it is one; then `fields` of the result holds the values. It needs llguidance.
+            **others: Further options of transformers.
+
+        Raises:
+            FileNotFoundError, ShapeError, NonFiniteError: Pictures or tensors that cannot be used.
+            BudgetError, StrategyError, ContextLengthError: Tokens that cannot be chosen or do not fit.
+            ModelError: A glance is required of a model that cannot.
+            OptionError: A wrong option, also one of transformers that cannot be followed, such as beams; it is named.
         """
         if max_tokens is not None and max_new_tokens not in (None, max_tokens):
             raise OptionError(f"max_tokens={max_tokens} and max_new_tokens={max_new_tokens} are the same; give one")

@@ -257,10 +257,18 @@ class StreamAllocator:
         budget: Budget | None = None,
         at_most: int | None = None,
     ) -> FrameAllocation:
-        """Allocate the frame in `view`, whose tiles moved by `motion` since the frame before; None: nothing moved.
+        """Allocate a frame, and choose its regions at once.
 
-        Its regions are chosen at once. `budget` overrides the options' for this frame, `at_most` limits it. Raises
-        BudgetError, NonFiniteError for broken weights (on a device, once the regions come to the host), and DeviceLost.
+        Args:
+            view: Texture of the frame.
+            motion: Movement of its tiles since the frame before; None: nothing moved.
+            budget: In place of the options' for this frame.
+            at_most: Limit of the budget, in tokens.
+
+        Raises:
+            BudgetError: A wrong budget.
+            NonFiniteError: Broken weights; on a device, once the regions come to the host.
+            DeviceLost: The device failed.
         """
         frame = self.observe(view, motion, budget, at_most)
         _ = frame.selection

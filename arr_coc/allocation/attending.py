@@ -294,16 +294,26 @@ def allocate(
     memory: AllocationHistory | None = None,
     limits: TokenLimits = DEFAULT_LIMITS,
 ) -> Allocation:
-    """Choose the regions that a budget of tokens buys.
+    """Choose the regions that a budget of tokens buys. The same inputs give the same regions.
 
-    `relevance` [gh, gw] or [B, gh, gw], a tensor or a NumPy array, is finite and usually in [0, 1]; `budget` as
-    `arr_coc.budget` has it, or one for each frame of the batch, clamped to the number of tiles; `limits` are those of
-    "auto" and "adaptive"; `levels` says whether the model knows coarse tokens (for `auto`). Returns regions [K, 3],
-    relevance [K] (mean over the region's tiles) and mask [K] in token order, on the CPU; with a batch dimension all of
-    them are [B, K, …], K the largest of the batch, padded with masked zeros. The same inputs give the same regions.
+    Args:
+        relevance: [gh, gw] or [B, gh, gw], a tensor or a NumPy array; finite, usually in [0, 1].
+        budget: As `arr_coc.budget` has it, or one for each frame of the batch, clamped to the number of tiles.
+        strategy: Name of the way to spend the budget.
+        coverage: Share of the budget that `mixed` spreads evenly, in [0, 1].
+        seed: Of strategies that draw.
+        levels: Whether the model knows coarse tokens; for the strategy `auto`.
+        memory: Earlier choices of the stream.
+        limits: Of the budgets "auto" and "adaptive".
 
-    Raises BudgetError, StrategyError, ShapeError, OptionError for a `coverage` outside [0, 1], and NonFiniteError for
-    NaN or Inf in `relevance`.
+    Returns:
+        Regions [K, 3], relevance [K] (mean over the region's tiles) and mask [K] in token order, on the CPU. With a
+        batch dimension all of them are [B, K, …], K the largest of the batch, padded with masked zeros.
+
+    Raises:
+        BudgetError, StrategyError, ShapeError: A wrong argument.
+        OptionError: A `coverage` outside [0, 1].
+        NonFiniteError: NaN or Inf in `relevance`.
     """
     if not 0 <= coverage <= 1:
         raise OptionError(f"coverage is a share of the budget, in [0, 1], got {coverage!r}")
@@ -371,9 +381,14 @@ def check_strategy(strategy: str) -> None:
 
 
 def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glances: bool = False) -> str:
-    """Return the strategy that `auto` means for a picture that is a `void` or not.
+    """Return the strategy that `auto` means.
 
-    `glances`: whether the question chooses from the first frame on, so that coverage is needless.
+    Args:
+        strategy: Name; returned as it is, unless it is `auto`.
+        void: Whether the picture has no structure.
+        tokens: Tokens to spend.
+        levels: Whether the model knows coarse tokens.
+        glances: Whether the question chooses from the first frame on, so that coverage is needless.
     """
     if strategy != "auto":
         return strategy

@@ -106,8 +106,17 @@ class AnswerSession:
     def __init__(
         self, qwen: QwenVL, options: AnswerOptions | None = None, slots: int = 1, capture: Capture | None = None
     ) -> None:
-        """`capture` as `Decoder`. Raises OptionError if the model cannot answer several questions at once, or `slots`
-        is below 1."""
+        """Begin with empty caches.
+
+        Args:
+            qwen: The model.
+            options: Of its answers.
+            slots: Number of questions that are answered at once.
+            capture: As `Decoder`.
+
+        Raises:
+            OptionError: The model cannot answer several questions at once, or `slots` is below 1.
+        """
         if slots < 1:
             raise OptionError(f"slots must be at least 1, got {slots}")
         if slots > 1:
@@ -175,13 +184,21 @@ class AnswerSession:
         should_stop: Callable[[], bool] | None = None,
         schema: AnswerSchema | None = None,
     ) -> Generator[str, None, None]:
-        """Yield pieces of the answer to `query` while it is decoded, about one frame or several, oldest first.
+        """Yield pieces of the answer to `query` while it is decoded.
 
-        One frame is shown as an image; each of several is shown under its media time. Packets with a `place` are all
-        frames of a group of pictures, of which those already read cost nothing. `should_stop` is called after every
-        token. The answer fits `schema`, unless it is cut off. Once the iterator has ended or was closed, `last` is the
-        record of the answer. Raises ContextLengthError, NonFiniteError, and OptionError if a packet does not match
-        `encode`, and as `GrammarCompiler`.
+        Once the iterator has ended or was closed, `last` is the record of the answer.
+
+        Args:
+            packets: One frame, which is shown as an image, or several, oldest first, each shown under its media time.
+                Packets with a `place` are all frames of a group of pictures, of which those already read cost nothing.
+            query: The question.
+            should_stop: Called after every token; true ends the answer.
+            schema: Form of the answer, which fits it unless it is cut off.
+
+        Raises:
+            ContextLengthError, NonFiniteError: Frames that do not fit or cannot be used.
+            OptionError: A packet that does not match `encode`.
+            ArrCocError: As `GrammarCompiler`.
         """
         instruction = instruction_of(self.qwen, schema)
         return self._pieces(SlotQuestion(0, packets, query, schema=schema, instruction=instruction), should_stop)
@@ -218,12 +235,21 @@ class AnswerSession:
     ) -> GlanceResult:
         """Measure what the model attends to in a frame's overview for `query`, before regions are chosen.
 
-        The packet, or the last of several in order, holds an overview only; or the packets are a group of pictures,
-        which needs no overview. Keys and values stay cached, so that an answer about a packet that begins with the same
-        overview, after the same frames, costs only its remaining tokens.
-        `timed`: the frame is introduced by its time, as each of several frames is; implied if several are given.
-        Raises as `answer`, OptionError if the last packet is no overview, and ModelError if the model's attention
-        cannot be read.
+        Keys and values stay cached, so that an answer about a packet that begins with the same overview, after the same
+        frames, costs only its remaining tokens.
+
+        Args:
+            packets: The packet, or the last of several in order, holds an overview only; or the packets are a group of
+                pictures, which needs no overview.
+            query: The question.
+            timed: Whether the frame is introduced by its time, as each of several frames is; implied if several are
+                given.
+            slot: Slot whose cache it reads.
+
+        Raises:
+            ArrCocError: As `answer`.
+            OptionError: The last packet is no overview.
+            ModelError: The model's attention cannot be read.
         """
         return self.slots[slot].glance(packets, query, timed=timed)
 

@@ -41,20 +41,33 @@ def hierarchical_attention(
 ) -> torch.Tensor:
     """Softmax attention in which most keys are seen through their cell's mean, and the best cells key by key.
 
-    `query` [..., Q, D], `key` [..., N, D] and `value` [..., N, V], floating point, of one dtype and device, strided as
-    they like, with the same leading axes; N = rows · cols of `grid`, row by row. Keys and values are averaged over
-    cells of 2^level × 2^level, as a mipmap's level is (at the grid's edge over what is there). Each `block`
-    consecutive queries choose the `share` of all cells with the largest scores, those of the block's queries added up
-    as probabilities; these cells are attended to key by key. Every other cell counts as all of its keys would if each
-    equalled their mean: with that logit, plus the logarithm of their number. Returns [..., Q, V].
+    Keys and values are averaged over cells of 2^level × 2^level, as a mipmap's level is (at the grid's edge over what
+    is there). Each `block` consecutive queries choose the `share` of all cells with the largest scores, those of the
+    block's queries added up as probabilities; these cells are attended to key by key. Every other cell counts as all of
+    its keys would if each equalled their mean: with that logit, plus the logarithm of their number.
 
-    With share = 1 this is full attention; with 0 it is attention to the coarse level alone. Differentiable but for
-    the choice. Order queries so that neighbours share a block; each block gathers its fine keys once, so larger blocks
-    cost less memory and choose less well. The two levels follow Quadtree Attention (Tang et al., ICLR 2022), with
-    coarse cells kept in the same softmax instead of added up level by level.
+    With share = 1 this is full attention; with 0 it is attention to the coarse level alone. Differentiable but for the
+    choice. Order queries so that neighbours share a block; each block gathers its fine keys once, so larger blocks cost
+    less memory and choose less well. The two levels follow Quadtree Attention (Tang et al., ICLR 2022), with coarse
+    cells kept in the same softmax instead of added up level by level.
 
-    Raises ShapeError for tensors that do not fit together, OptionError for a share outside [0, 1] and for a level or
-    block below 1 (level: 0), NonFiniteError for NaN or Inf.
+    Args:
+        query: [..., Q, D], floating point; `key` and `value` have its dtype, device and leading axes. All are strided
+            as they like.
+        key: [..., N, D], N = rows · cols of `grid`, row by row.
+        value: [..., N, V].
+        grid: Rows and columns of the keys.
+        share: Share of the cells that is attended to key by key, in [0, 1].
+        level: Edge of a cell as a power of two, 0 or more.
+        block: Number of consecutive queries that choose together, 1 or more.
+
+    Returns:
+        [..., Q, V].
+
+    Raises:
+        ShapeError: Tensors that do not fit together.
+        OptionError: A share, level or block out of its range.
+        NonFiniteError: NaN or Inf.
     """
     _check(query, key, value, grid)
     _check_options(share, level, block)
@@ -83,10 +96,16 @@ def hierarchical_attention(
 def multiply_adds(
     queries: int, grid: tuple[int, int], dims: tuple[int, int], *, share: float = 1.0, level: int | None = None
 ) -> int:
-    """Multiplications and additions of one head's attention, as pairs: of the full one if `level` is None.
+    """Count multiplications and additions of one head's attention, as pairs.
 
-    `dims` are the widths of keys and values. Softmax and averaging, which cost N·D additions, are left out; cells are
-    counted as whole ones.
+    Softmax and averaging, which cost N·D additions, are left out; cells are counted as whole ones.
+
+    Args:
+        queries: Their number.
+        grid: Rows and columns of the keys.
+        dims: Widths of keys and values.
+        share: As `hierarchical_attention`.
+        level: As `hierarchical_attention`; None for full attention.
     """
     if level is None:
         return queries * grid[0] * grid[1] * sum(dims)

@@ -50,21 +50,28 @@ class Composite:
 def foveate(image: Picture, relevance: npt.NDArray[np.floating] | torch.Tensor, tokens: int) -> Composite:
     """A picture for models behind an API that take pictures only: the whole view coarsely, what matters in detail.
 
-    `image`: NumPy uint8 [H, W, 3], torch uint8 [3, H, W] on any device, strided as it likes, or any other picture that
-    `arr_coc.ops.pictures.to_rgb` takes. `relevance`: finite
-    [ceil(H/32), ceil(W/32)], usually in [0, 1]: how much each tile matters, absolutely, as the allocator's maps. A map
-    of another grid over the whole picture, such as the heat map of an answer, is resampled; its cells are to be about
-    as high as wide.
-    `tokens`: the tiles of 32×32 pixels that the result may take; a model whose tokens are smaller or larger counts its
-    own (for 28 pixels, multiply by (28/32)²).
+    The whole view takes a third to two thirds of the tiles; beside it (below, or to the right of a tall picture) stand
+    up to four parts at full size, or halved up to three times if that shows more relevance. All begin and end at
+    multiples of 32 pixels, so that no token shows two of them. A part has a coloured frame, and the same frame marks
+    its place in the whole view. A picture that needs no reduction comes back as it is; a budget too small for parts
+    buys the whole view alone.
 
-    The result, in separate memory, is at most `tokens` tiles large. The whole view takes a third to two thirds of
-    them; beside it (below, or to the right of a tall picture) stand up to four parts at full size, or halved up to
-    three times if that shows more relevance. All begin and end at multiples of 32 pixels, so that no token
-    shows two of them. A part has a coloured frame, and the same frame marks its place in the whole view. A picture
-    that needs no reduction comes back as it is; a budget too small for parts buys the whole view alone.
+    Args:
+        image: NumPy uint8 [H, W, 3], torch uint8 [3, H, W] on any device, strided as it likes, or any other picture
+            that `arr_coc.ops.pictures.to_rgb` takes.
+        relevance: Finite [ceil(H/32), ceil(W/32)], usually in [0, 1]: how much each tile matters, absolutely, as the
+            allocator's maps. A map of another grid over the whole picture, such as the heat map of an answer, is
+            resampled; its cells are to be about as high as wide.
+        tokens: Tiles of 32×32 pixels that the result may take; a model whose tokens are smaller or larger counts its
+            own (for 28 pixels, multiply by (28/32)²).
 
-    Raises ShapeError for other shapes and dtypes, NonFiniteError, BudgetError below 1 token.
+    Returns:
+        The composite, in separate memory, at most `tokens` tiles large.
+
+    Raises:
+        ShapeError: Other shapes and dtypes.
+        NonFiniteError: NaN or Inf in `relevance`.
+        BudgetError: Fewer than 1 token.
     """
     picture = _picture(image)
     height, width = picture.shape[:2]

@@ -107,12 +107,17 @@ class Texture:
     """
 
     def __init__(self, image: torch.Tensor | Plane | Image.Image | str | Path, tolerance: float = 0.0) -> None:
-        """`image`: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
-        [layers, H, W, 3]; strided as it likes; or a Pillow image or a picture's file.
+        """Copy the picture, and make the mipmaps of all layers in one pass.
 
-        It is copied. All layers get their mipmaps in one pass. `tolerance`: the error that samples may have, as a share
-        of the range. From 2/255 on, one uint8 picture on a CUDA device is sampled by its texture units; gradients are
-        those of the exact formula. Raises OptionError for a tolerance that is not in [0, 1].
+        Args:
+            image: [3, H, W], or [layers, 3, H, W], as torch uint8 or floating point; or NumPy uint8 [H, W, 3], or
+                [layers, H, W, 3]; strided as it likes; or a Pillow image or a picture's file.
+            tolerance: Error that samples may have, as a share of the range. From 2/255 on, one uint8 picture on a CUDA
+                device is sampled by its texture units; gradients are those of the exact formula.
+
+        Raises:
+            OptionError: A tolerance outside [0, 1].
+            ArrCocError: As `to_rgb`.
         """
         image = as_stack(image)
         if image.ndim not in (3, 4):
@@ -156,7 +161,12 @@ class Texture:
     def gather(self, regions: torch.Tensor, layer: Layer = 0) -> torch.Tensor:
         """Return the pixels of regions, as `TextureView.gather` of the stores, texel for texel, in the picture's dtype.
 
-        `regions` int64 [K, 3] (shape, row, col); `layer` one, or int64 [K]. Returns [K, 3, 32, 32], contiguous.
+        Args:
+            regions: int64 [K, 3] (shape, row, col).
+            layer: One, or int64 [K].
+
+        Returns:
+            [K, 3, 32, 32], contiguous.
         """
         check_tensor(regions, "regions")
         if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
@@ -171,8 +181,13 @@ class Texture:
     def sample(self, points: torch.Tensor, level: float | torch.Tensor = 0.0, layer: Layer = 0) -> torch.Tensor:
         """Trilinear samples, with gradients to picture, points and level: see `sample_trilinear`.
 
-        `points` float [..., 2]; `level` a number or a float tensor that broadcasts to [...], clamped to 0…5. Returns
-        [..., 3].
+        Args:
+            points: float [..., 2], (y, x) in pixels.
+            level: A number or a float tensor that broadcasts to [...], clamped to 0…5.
+            layer: One, or int64 [...].
+
+        Returns:
+            [..., 3].
         """
         return sample_trilinear(
             self._chain, self.as_points(points, "points"), self._number(level, "level"), self._layer(layer)
@@ -183,8 +198,17 @@ class Texture:
     ) -> torch.Tensor:
         """Anisotropic samples: the mean over footprints |along| long and `across_px` wide; see `sampling.py`.
 
-        `points` and `along` float [..., 2]; `across_px` above 0 (else OptionError), a number or a tensor that
-        broadcasts to [...]. Returns [..., 3].
+        Args:
+            points: float [..., 2], (y, x) in pixels.
+            along: float [..., 2], length and direction of the footprints.
+            across_px: A number or a tensor that broadcasts to [...].
+            layer: One, or int64 [...].
+
+        Returns:
+            [..., 3].
+
+        Raises:
+            OptionError: `across_px` of 0 or less.
         """
         return sample_along(
             self._chain,
@@ -199,8 +223,17 @@ class Texture:
     ) -> torch.Tensor:
         """Rectangles of any direction as tokens: a line of text 32 pixels high and 128 long in one instead of four.
 
-        `centres` and `along` float [K, 2], of which |along| > 0 (else OptionError) is the rectangle's length and
-        direction; `across_px` above 0, one or [K], its height. Returns [K, 3, 32, 32], contiguous; columns go along.
+        Args:
+            centres: float [K, 2], (y, x) in pixels.
+            along: float [K, 2], length and direction of each rectangle.
+            across_px: One height or [K].
+            layer: One, or int64 [K].
+
+        Returns:
+            [K, 3, 32, 32], contiguous; columns go along.
+
+        Raises:
+            OptionError: A length or height of 0 or less.
         """
         centres, along = self.as_points(centres, "centres"), self.as_points(along, "along")
         if centres.ndim != 2 or centres.shape != along.shape:
@@ -222,14 +255,23 @@ class Texture:
         """The whole picture in at most `budget` tokens, fine at the fixation and coarser with distance from it.
 
         Cortical magnification M(e) = M0/(e + e0) says how many texels a pixel are shown at eccentricity e (distance
-        from the fixation in frame widths), so the level there is log2((e + e0)/M0): Daniel and Whitteridge (1961);
-        in this form Horton and Hoyt (1991). `fixation` (y, x) in [0, 1] of the picture.
+        from the fixation in frame widths), so the level there is log2((e + e0)/M0): Daniel and Whitteridge (1961); in
+        this form Horton and Hoyt (1991).
 
         With neither M0 nor e0, M0 = e0 (full detail just at the fixation) and e0 is as large as the budget pays for.
         With e0 alone, M0 is. With both, M0 is the most that is used: the budget may lower it, and a small M0 leaves
-        some of the budget. `budget` is a number or a share of the tiles, as `arr_coc.budget` has it, clamped to their
-        number. Raises BudgetError for anything else, OptionError for a fixation outside [0, 1] and for M0 or e0 that
-        are not above 0.
+        some of the budget.
+
+        Args:
+            fixation: (y, x) in [0, 1] of the picture.
+            budget: A number or a share of the tiles, as `arr_coc.budget` has it, clamped to their number.
+            M0: Of the formula, above 0.
+            e0: Of the formula, in frame widths, above 0; magnification has halved there.
+            layer: The layer.
+
+        Raises:
+            BudgetError: A wrong budget.
+            OptionError: A fixation outside [0, 1], or M0 or e0 that are not above 0.
         """
         regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         chosen = torch.from_numpy(regions)
