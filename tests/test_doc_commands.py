@@ -47,10 +47,11 @@ def commands() -> Iterator[Command]:
                 continue
             lines = block.replace("\\\n", "").splitlines()
             for number, line in enumerate(lines):
-                if not re.match(rf"(\$ )?([A-Z_]+=\S+ )*(python|arr-coc-stream|make|{ELSEWHERE})\b", line):
+                line = line.removeprefix("$ ").replace(".venv/bin/", "")
+                if not re.match(rf"([A-Z_]+=\S+ )*(python|arr-coc-stream|make|{ELSEWHERE})\b", line):
                     continue
                 output = lines[number + 1] if number + 1 < len(lines) else ""
-                yield from _commands(str(page.relative_to(ROOT)), line.removeprefix("$ "), output.startswith("error:"))
+                yield from _commands(str(page.relative_to(ROOT)), line, output.startswith("error:"))
 
 
 def _commands(page: str, line: str, refused: bool) -> Iterator[Command]:
