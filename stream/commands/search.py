@@ -137,9 +137,15 @@ def text_lines(moment: FoundMoment, columns: int) -> list[str]:
     head += f"  at {clock_text(moment.pts_s)}"
     if moment.times > 1:
         head += f", until {clock_text(moment.end_s)} ({counted(moment.times, 'time')})"
+    clip = moment.clip_video or moment.clip_picture
+    lines = [printable(moment.text) or "(no text)", *([] if clip is None else [f"clip: {printable(clip)}"])]
     return [
         *textwrap.wrap(head, columns, subsequent_indent=INDENT),
-        *textwrap.wrap(printable(moment.text) or "(no text)", columns, initial_indent=INDENT, subsequent_indent=INDENT),
+        *(
+            part
+            for line in lines
+            for part in textwrap.wrap(line, columns, initial_indent=INDENT, subsequent_indent=INDENT)
+        ),
     ]
 
 

@@ -52,7 +52,7 @@ KEPT = ("name", "state", "reason", "query", "model", "live", "fps", "width_px", 
 
 ANSWER_FIELDS = ("topic", "pts_s", "unix_ns", "query", "question", "text", "to", "yes", "watch", "message", "reason")
 
-MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times")
+MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times", "clip_video")
 
 UNIX_MS_MAX = 253_402_300_799_000
 """End of the year 9999."""

@@ -65,6 +65,16 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True)
+class ClipFiles:
+    """Names of the files of the match `number` of a run, in its folder of clips (`--clips`)."""
+
+    run: PastRun
+    number: int
+    picture: str | None
+    video: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The run has ended, by `outcome`, as in its summary."""
 
@@ -73,4 +83,4 @@ class RunEnded:
     outcome: str
 
 
-Record: TypeAlias = Moment | Extension | RunEnded
+Record: TypeAlias = Moment | Extension | ClipFiles | RunEnded

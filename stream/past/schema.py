@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from stream.errors import PastError
 
-VERSION = 1
+VERSION = 2
 """Version of the schema. It grows if an older program could no longer write or read the file."""
 
 APPLICATION_ID = 0x41524350
@@ -31,7 +31,7 @@ CREATE TABLE moment (
     id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES run (id), number INTEGER NOT NULL, kind TEXT NOT NULL,
     unix_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, frame_index INTEGER NOT NULL, pts_s REAL NOT NULL,
     start_s REAL NOT NULL, end_s REAL NOT NULL, text TEXT NOT NULL, question TEXT NOT NULL, watch TEXT NOT NULL,
-    yes REAL, fields TEXT, times INTEGER NOT NULL DEFAULT 1, UNIQUE (run, number)
+    yes REAL, fields TEXT, times INTEGER NOT NULL DEFAULT 1, clip_picture TEXT, clip_video TEXT, UNIQUE (run, number)
 );
 CREATE INDEX moment_time ON moment (unix_ms);
 CREATE TABLE picture (moment INTEGER PRIMARY KEY REFERENCES moment (id), jpeg BLOB NOT NULL);
@@ -54,7 +54,8 @@ CREATE TRIGGER picture_removed AFTER DELETE ON picture BEGIN
     UPDATE total SET picture_bytes = picture_bytes - length(old.jpeg);
 END;
 """
-"""Tables of version 1. `moment.last_ms` is the time until which an answer held, `times` how often it was given."""
+"""Tables of version 2. `moment.last_ms` is the time until which an answer held, `times` how often it was given;
+`clip_picture` and `clip_video` are names of files in the run's folder of clips."""
 
 REASONS = {
     "not a database": "it is no SQLite file",

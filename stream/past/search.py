@@ -86,7 +86,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMoment:
-    """Moment of the file; fields as in `Moment`. It held until `last_ms`, and was given `times` times."""
+    """Moment of the file; fields as in `Moment`. It held until `last_ms`, and was given `times` times.
+
+    `clip_picture` and `clip_video` are names of files in the run's folder of clips, which may have deleted them since.
+    """
 
     id: int
     kind: str
@@ -105,12 +108,14 @@ class FoundMoment:
     yes: float | None
     fields: str | None
     times: int
+    clip_picture: str | None
+    clip_video: str | None
     picture: bool
 
 
 _COLUMNS = (
     "m.id, m.kind, r.camera, r.source, r.key AS run, m.unix_ms, m.last_ms, m.frame_index, m.pts_s, m.start_s, m.end_s, "
-    "m.text, m.question, m.watch, m.yes, m.fields, m.times, "
+    "m.text, m.question, m.watch, m.yes, m.fields, m.times, m.clip_picture, m.clip_video, "
     "EXISTS (SELECT 1 FROM picture p WHERE p.moment = m.id) AS picture"
 )
 

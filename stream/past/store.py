@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from stream.past.moments import Extension, Moment, PastRun, Record, RunEnded
+from stream.past.moments import ClipFiles, Extension, Moment, PastRun, Record, RunEnded
 from stream.past.retention import Limits, retain
 from stream.past.schema import connect_writer, transaction
 
@@ -44,6 +44,11 @@ class PastStore:
                 "UPDATE moment SET last_ms = max(last_ms, ?), end_s = max(end_s, ?), times = times + 1 "
                 "WHERE run = ? AND number = ?",
                 (record.unix_ms, record.end_s, run, record.number),
+            )
+        elif isinstance(record, ClipFiles):
+            self._connection.execute(
+                "UPDATE moment SET clip_picture = ?, clip_video = ? WHERE run = ? AND number = ?",
+                (record.picture, record.video, run, record.number),
             )
         else:
             assert isinstance(record, RunEnded)

@@ -18,6 +18,7 @@ from stream.events import (
     AnswerPoint,
     AnswerUnchanged,
     AskedPicture,
+    ClipWritten,
     Cut,
     Event,
     Match,
@@ -26,7 +27,18 @@ from stream.events import (
     Summary,
     rounded,
 )
-from stream.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE, Extension, Moment, PastRun, RunEnded
+from stream.past.moments import (
+    ANSWER,
+    HELD_MAX_MS,
+    MATCH,
+    OUTAGE,
+    ClipFiles,
+    Extension,
+    Moment,
+    PastRun,
+    Record,
+    RunEnded,
+)
 from stream.past.retention import Limits
 from stream.past.writer import WRITERS, PastWriter
 from stream.protocol.picture_files import smaller_jpeg
@@ -38,6 +50,9 @@ PICTURE_WIDTH_PX = 320
 
 PICTURES_KEPT = 16
 """Pictures of frames whose answers have not come yet."""
+
+MATCHES_KEPT = 256
+"""Matches whose clips may still come."""
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +78,7 @@ class PastSink(Sink):
         self._run = PastRun(uuid.uuid4().hex, camera_name(config), redacted(config.source), unix_ms(), continues=resume)
         self._pictures: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._number = 0
+        self._matches: OrderedDict[int, int] = OrderedDict()
         self._last: Moment | None = None
         self._writer: PastWriter | None = WRITERS.acquire(self._path, lambda: open_writer(config.output))
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -72,6 +88,7 @@ class PastSink(Sink):
             AnswerUnchanged: self._answer,
             Cut: self._cut,
             Match: self._match,
+            ClipWritten: self._clip,
             Outage: self._outage,
             Summary: self._end,
         }
@@ -117,7 +134,7 @@ class PastSink(Sink):
         )
 
     def _match(self, event: Match) -> None:
-        self._moment(
+        moment = self._moment(
             event,
             MATCH,
             f"{event.watch}: {event.question}" if event.watch else event.question,
@@ -126,6 +143,14 @@ class PastSink(Sink):
             watch=event.watch,
             yes=event.yes,
         )
+        self._matches[event.match] = moment.number
+        if len(self._matches) > MATCHES_KEPT:
+            self._matches.popitem(last=False)
+
+    def _clip(self, event: ClipWritten) -> None:
+        number = self._matches.get(event.match)
+        if number is not None and (event.picture or event.video):
+            self._put(ClipFiles(self._run, number, event.picture, event.video))
 
     def _outage(self, event: Outage) -> None:
         text = f"source lost: {event.reason}" if event.lasted_s is None else f"source back after {event.lasted_s:.0f} s"
@@ -165,7 +190,7 @@ class PastSink(Sink):
         timing = getattr(event, "timing", None)
         return self._unix_ms() - (0 if timing is None else round(timing.total_ms))
 
-    def _put(self, record: Moment | Extension | RunEnded) -> None:
+    def _put(self, record: Record) -> None:
         assert self._writer is not None
         self._writer.put(record)
 

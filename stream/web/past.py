@@ -170,5 +170,6 @@ def _shown(file: int, moment: FoundMoment) -> dict[str, Any]:
     """Return a moment for viewers: with the address of its picture, and without what only files need."""
     values = asdict(moment)
     picture = f"/past/{file}/{moment.id}.jpg" if moment.picture else None
-    shown = ("kind", "camera", "unix_ms", "last_ms", "pts_s", "end_s", "text", "question", "watch", "yes", "times")
-    return {"key": f"{file}/{moment.id}", **{name: values[name] for name in shown}, "picture": picture}
+    for name in ("id", "source", "run", "frame_index", "start_s", "fields"):
+        del values[name]
+    return {"key": f"{file}/{moment.id}", **values, "picture": picture}

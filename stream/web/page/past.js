@@ -146,7 +146,15 @@ export class Past {
     const held = moment.times > 1 ? `${moment.times} times until ${timeOf(moment.last_ms)}` : null;
     const match = moment.kind === "match" ? `match, ${Math.round(100 * moment.yes)} % yes` : null;
     const meta = [moment.camera, match, `at ${clock(moment.pts_s)}`, held].filter(Boolean).join(" · ");
+    const clip = moment.clip_video ?? moment.clip_picture;
+    const facts = make("p", { className: "meta" }, meta, ...(clip ? [" · ", make("a", { href: this.clipAddress(clip, moment.camera) }, "clip")] : []));
     const text = make("p", {}, make("time", { dateTime: new Date(moment.unix_ms).toISOString() }, when), moment.text.trim());
-    return make("li", { className: moment.kind, title: moment.question }, picture, make("div", {}, text, make("p", { className: "meta" }, meta)));
+    return make("li", { className: moment.kind, title: moment.question }, picture, make("div", {}, text, facts));
+  }
+
+  /** Address of a file of a match: in the page of one camera that of this page, in the grid of the moment's camera. */
+  clipAddress(name, camera) {
+    const asked = this.camera ? new URLSearchParams(location.search).get("camera") : camera;
+    return `/clips/${encodeURIComponent(name)}${asked ? `?camera=${encodeURIComponent(asked)}` : ""}`;
   }
 }

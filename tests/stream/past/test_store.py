@@ -11,7 +11,7 @@ import pytest
 
 from stream.errors import PastError
 from stream.past import schema
-from stream.past.moments import MATCH, Extension, RunEnded
+from stream.past.moments import MATCH, ClipFiles, Extension, RunEnded
 from stream.past.schema import APPLICATION_ID, connect_reader, connect_writer, reason_of, unusable
 from stream.past.search import PastReader, Search
 from stream.past.store import PastStore
@@ -45,6 +45,16 @@ def test_an_answer_that_still_holds_is_extended(tmp_path: Path) -> None:
     with closing(PastReader(path)) as reader:
         (found,) = reader.find(Search())
     assert (found.last_ms, found.end_s, found.times) == (BEGIN_MS + 5000, 5.0, 3)
+
+
+def test_the_files_of_a_match_are_kept_with_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "past.sqlite", [moment(1), moment(2, kind=MATCH)])
+    with closing(PastStore(path)) as store:
+        store.write([ClipFiles(YARD, 2, "gate.jpg", None), ClipFiles(YARD, 2, "gate.jpg", "gate.mp4")])
+    with closing(PastReader(path)) as reader:
+        match, answer = reader.find(Search())
+    assert (match.clip_picture, match.clip_video) == ("gate.jpg", "gate.mp4")
+    assert (answer.clip_picture, answer.clip_video) == (None, None)
 
 
 def test_the_end_of_a_run_is_noted(tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_a_newer_version_of_the_file_is_left_as_it_is(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
     for connect in (connect_writer, connect_reader):
-        with pytest.raises(PastError, match=r"has version 99 of the tables, and this program knows 1; update"):
+        with pytest.raises(PastError, match=r"has version 99 of the tables, and this program knows 2; update"):
             connect(path)
     assert rows(path, "SELECT count(*) FROM moment") == [(1,)]
 

@@ -114,7 +114,7 @@ def in_no_folder(path: Path) -> None:
 def newer(path: Path) -> None:
     written(path, [])
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
 
 
 def of_another_program(path: Path) -> None:
@@ -133,7 +133,7 @@ def damaged(path: Path) -> None:
     [
         (refused_by(b"not a database " * 100), "cannot be written: it is no SQLite file"),
         (in_no_folder, "cannot be written: it cannot be opened"),
-        (newer, "has version 2 of the tables, and this program knows 1"),
+        (newer, "has version 3 of the tables, and this program knows 2"),
         (of_another_program, "is the database of another program; name another file"),
         (damaged, "cannot be written: it is damaged"),
     ],

@@ -19,7 +19,7 @@ from PIL import Image
 from stream.commands.run import check_run
 from stream.config import Config, OutputConfig
 from stream.errors import OutputError
-from stream.events import AnswerUnchanged, AskedPicture, Cut, Event, Match, Outage, Started
+from stream.events import AnswerUnchanged, AskedPicture, ClipWritten, Cut, Event, Match, Outage, Started
 from stream.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE
 from stream.past.search import FoundMoment, PastReader, Search
 from stream.protocol.picture_files import encode_jpeg, smaller_jpeg
@@ -190,6 +190,16 @@ def test_a_match_that_had_to_hold_has_the_picture_of_the_last_check(open_run: Ca
     run.write(picture(5, 64), picture(6, 96), replace(MATCHED, frame_index=9))
     (moment,) = run.found()
     assert moment.picture
+
+
+def test_clips_belong_to_their_matches(open_run: Callable[..., RememberedRun]) -> None:
+    run = open_run()
+    run.write(MATCHED, replace(MATCHED, match=2))
+    clip = ClipWritten(match=2, watch="gate", picture="2.jpg", video="2.mp4", start_s=0.0, end_s=4.0)
+    run.write(clip, replace(clip, match=3), replace(clip, match=1, picture=None, video=None, error="the disk is full"))
+    first, second = run.found()
+    assert (first.clip_picture, first.clip_video) == (None, None)
+    assert (second.clip_picture, second.clip_video) == ("2.jpg", "2.mp4")
 
 
 def test_a_continued_run_replaces_the_interrupted_one(open_run: Callable[..., RememberedRun]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from stream.past.moments import MATCH, OUTAGE, Extension, Moment, PastRun
+from stream.past.moments import MATCH, OUTAGE, ClipFiles, Extension, Moment, PastRun
 from stream.past.search import PastReader
 from stream.past.store import PastStore
 from stream.protocol.picture_files import encode_jpeg
@@ -199,6 +199,15 @@ def test_the_page_shows_a_timeline_with_pictures(run: ServedPage, visit: Visit) 
     page.get_by_role("button", name="Older").click()
     page.wait_for_function("() => document.querySelectorAll('.moments li').length === 33")
     assert page.get_by_role("button", name="Older").is_hidden()
+
+
+def test_a_match_has_a_link_to_its_clip(run: ServedPage, path: str, visit: Visit) -> None:
+    with closing(PastStore(path)) as store:
+        store.write([ClipFiles(DOOR, 1, "gate 1.jpg", "gate 1.mp4")])
+    opened(visit.page, run.url)
+    visit.page.wait_for_selector(".moments li.match a")
+    links = visit.page.locator(".moments a")
+    assert [links.nth(0).get_attribute("href"), links.count()] == ["/clips/gate%201.mp4?camera=door", 1]
 
 
 def test_words_camera_and_a_part_of_the_time_are_chosen(run: ServedPage, visit: Visit) -> None:
