@@ -12,7 +12,7 @@ def test_the_peak_is_in_bytes_and_at_least_what_is_held_now() -> None:
     assert 0.9 * held_bytes < largest_process_bytes() < psutil.virtual_memory().total
 
 
-def test_what_is_above_the_limit_is_reported() -> None:
+def test_tests_above_the_limit_are_reported() -> None:
     assert complaint(LIMIT_BYTES) is None
     reported = complaint(9_470_456 * 1024)
     assert reported is not None

@@ -15,7 +15,7 @@ def nested(levels: int) -> str:
 
 
 @pytest.mark.parametrize("text", ["7", '"[[["', '{"a": [1, {"b": null}]}', nested(DEPTH_MAX)])
-def test_what_is_within_the_limits_is_read(text: str) -> None:
+def test_json_within_the_limits_is_read(text: str) -> None:
     assert parse_json(text) == json.loads(text)
 
 
@@ -26,7 +26,7 @@ def test_deeper_nesting_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "nan", "9" * 5000])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         parse_json(text)
 

@@ -210,7 +210,7 @@ def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:
         ({"attention_mask": torch.ones(1, 2)}, "need input_ids"),
     ],
 )
-def test_what_cannot_be_done_is_named(model: ARRCOCQwen, options: dict[str, Any], words: str) -> None:
+def test_options_that_cannot_be_followed_are_named(model: ARRCOCQwen, options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         model.generate(picture(1), QUERY, **options)
 
@@ -234,7 +234,7 @@ def test_options_that_ask_for_nothing_are_taken(model: ARRCOCQwen, options: dict
         ([{"role": "user", "content": [{"type": "image", "image": picture(1)}]}], "a question is text"),
     ],
 )
-def test_what_is_no_chat_is_named(model: ARRCOCQwen, messages: Any, words: str) -> None:
+def test_invalid_chats_are_named(model: ARRCOCQwen, messages: Any, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         model.generate(messages=messages)
 

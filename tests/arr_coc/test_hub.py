@@ -142,7 +142,7 @@ def test_only_wanted_files_are_fetched(tmp_path: Path, monkeypatch: pytest.Monke
         (OSError(28, "No space left on device"), ModelError, "No space left on device; make room"),
     ],
 )
-def test_what_the_hub_refuses(
+def test_refusals_of_the_hub(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], match: str
 ) -> None:
     refusing(monkeypatch, error)

@@ -213,7 +213,7 @@ def test_bfloat16_stays_bfloat16(inputs: tuple[torch.Tensor, ...]) -> None:
     assert out.positions.dtype == torch.float32
 
 
-def test_what_was_saved_comes_back(inputs: tuple[torch.Tensor, ...], tmp_path: Path) -> None:
+def test_a_saved_layer_is_loaded(inputs: tuple[torch.Tensor, ...], tmp_path: Path) -> None:
     layer = ARRCOCLayer(ARRCOCConfig(strategy="mixed", budget=20, query_dim=WIDTH, trained_for="tiny"))
     torch.nn.init.normal_(layer.realiser.information.gate.weight)
     layer.save_pretrained(tmp_path / "new" / "folder")
@@ -275,7 +275,7 @@ def test_shapes_that_do_not_fit(inputs: tuple[torch.Tensor, ...]) -> None:
 
 
 @pytest.mark.parametrize("broken", ["vision_embeds", "query_embeds", "image"])
-def test_what_is_not_finite_is_named(inputs: tuple[torch.Tensor, ...], broken: str) -> None:
+def test_tensors_that_are_not_finite_are_named(inputs: tuple[torch.Tensor, ...], broken: str) -> None:
     tensors = dict(zip(("vision_embeds", "query_embeds", "image"), (t.clone() for t in inputs), strict=True))
     tensors[broken].view(-1)[5] = float("nan")
     with pytest.raises(NonFiniteError, match=broken):

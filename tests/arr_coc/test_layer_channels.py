@@ -77,7 +77,7 @@ def test_channels_that_training_never_showed_say_nothing(inputs: tuple[torch.Ten
             assert not weight[:, [*range(40)[EMBEDDING], QUESTION]].any()
 
 
-def test_what_was_saved_comes_back_with_its_channels_and_axes(tmp_path: Path) -> None:
+def test_a_saved_layer_is_loaded_with_its_channels_and_axes(tmp_path: Path) -> None:
     layer = ARRCOCLayer(ARRCOCConfig(query_dim=WIDTH, channels="full40+text"))
     assert layer.realiser.axes is not None
     layer.realiser.axes.fit(torch.randn(64, WIDTH))

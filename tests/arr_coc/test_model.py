@@ -86,7 +86,7 @@ def test_an_answer_is_streamed_as_it_is_decoded_and_can_be_stopped(model: ARRCOC
 
 
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
-def test_what_was_kept_can_be_forgotten(picture: np.ndarray, encode: Encode) -> None:
+def test_caches_can_be_cleared(picture: np.ndarray, encode: Encode) -> None:
     model = ARRCOCQwen(tiny_qwen())
     first = model.generate(picture, QUERY, max_tokens=4, encode=encode)
     prefilled = model._session.last.prefilled_tokens
@@ -213,13 +213,13 @@ def test_bad_options_are_named(
         (torch.full((3, 8, 8), 7.0), "values from 7 to 7"),
     ],
 )
-def test_what_is_no_picture_is_named(model: ARRCOCQwen, thing: Any, match: str) -> None:
+def test_invalid_pictures_are_named(model: ARRCOCQwen, thing: Any, match: str) -> None:
     with pytest.raises(ShapeError, match=match):
         model.generate(thing, QUERY)
 
 
 @pytest.mark.parametrize("query", [None, "", "  ", 7, b"what?"])
-def test_what_is_no_question_is_named(model: ARRCOCQwen, picture: np.ndarray, query: Any) -> None:
+def test_invalid_questions_are_named(model: ARRCOCQwen, picture: np.ndarray, query: Any) -> None:
     with pytest.raises(
         OptionError, match=rf"a question is text that is not empty, got {re.escape(repr(query))}; give one such as"
     ):

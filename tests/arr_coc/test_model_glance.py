@@ -179,7 +179,7 @@ def test_bad_options_are_named(
 
 
 @pytest.mark.parametrize("encode", ["full", "prune", "weighted"])
-def test_where_the_whole_frame_is_encoded_nothing_is_glanced_at(encode: Any, picture: np.ndarray) -> None:
+def test_no_glance_if_the_whole_frame_is_encoded(encode: Any, picture: np.ndarray) -> None:
     assert ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, BUDGET, encode).timings.glance_ms == 0
 
 

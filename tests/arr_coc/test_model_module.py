@@ -180,7 +180,7 @@ def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQ
     assert again.qwen.preprocessing == model.qwen.preprocessing
 
 
-def test_what_was_saved_stays_where_saving_fails(
+def test_the_saved_model_stays_if_saving_fails(
     model: ARRCOCQwen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.save_pretrained(tmp_path / "saved")

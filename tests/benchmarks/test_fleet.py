@@ -14,7 +14,7 @@ def test_an_answer_is_due_at_the_first_frame_and_every_four_seconds_but_not_at_t
     assert answered(frames_s[: 12 * 17], [answer(26.0, "late")]).given == 0
 
 
-def test_what_was_to_be_reached_is_asked_of_the_most_cameras() -> None:
+def test_targets_hold_for_the_most_cameras() -> None:
     phases = [
         {"cameras": cameras, "share_worst": share, "fairness": 1.0, "camera": {"pss_mb": 51.0}}
         for cameras, share in ((16, 0.85), (1, 1.0))

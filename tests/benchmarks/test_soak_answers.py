@@ -28,7 +28,7 @@ def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
     assert Reel.made().questions == reel.questions != Reel.made(1).questions
 
 
-def test_what_is_asked_stays_true_while_it_is_asked(reel: Reel) -> None:
+def test_an_expected_answer_stays_true_while_it_is_asked(reel: Reel) -> None:
     """Things move a little; they neither leave the picture nor change places."""
     for first in range(0, REEL_FRAMES, QUESTION_FRAMES):
         seen = [

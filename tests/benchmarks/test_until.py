@@ -31,7 +31,7 @@ def test_turns_are_held_against_what_is_shown(turns: list[tuple[int, bool]], exp
     assert judge(SHOWN, turns) == {**blank, **expected}
 
 
-def test_what_is_there_from_the_beginning_is_a_change() -> None:
+def test_a_thing_in_the_first_frame_is_a_change() -> None:
     assert judge([True, True], [(0, True)])["noticed_after_frames"] == [0]
     assert judge([True, True], [])["missed"] == 1
 

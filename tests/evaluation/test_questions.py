@@ -112,7 +112,7 @@ def test_a_file_without_questions_or_that_is_not_there(folder: Path) -> None:
         read_questions(folder / "binary.jsonl")
 
 
-def test_what_breaks_when_it_is_read_names_its_question(folder: Path) -> None:
+def test_an_unreadable_picture_names_its_question(folder: Path) -> None:
     (folder / "clip.mp4").write_bytes(b"no video")
     path = write(folder, {"video": "clip.mp4", "question": "?", "answers": ["a"]}, GOOD)
     video, image = read_questions(path)

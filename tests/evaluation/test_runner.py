@@ -72,7 +72,9 @@ def test_strategies_keep_their_own_encoding_if_they_do_not_know_the_given_one() 
         (("grid", "27%", None, 0), "--seeds is a whole number of at least 1, got 0"),
     ],
 )
-def test_what_does_not_exist_is_named_with_what_does(options: tuple[str, str, str | None, int], message: str) -> None:
+def test_unknown_names_are_reported_with_the_known_ones(
+    options: tuple[str, str, str | None, int], message: str
+) -> None:
     with pytest.raises(ChoiceError, match=message):
         plan(*options)
 

@@ -76,7 +76,7 @@ def test_only_the_newest_frame_counts() -> None:
         ("", ""),
     ],
 )
-def test_what_plays_no_part_is_taken_away(text: str, normal: str) -> None:
+def test_case_and_punctuation_are_removed(text: str, normal: str) -> None:
     assert normalise(text) == normal
 
 

@@ -166,7 +166,7 @@ def test_answers_of_a_stream_are_true_of_its_newest_frame(streams: list[list[Sam
             assert sample.answer == f"{name}."
 
 
-def test_what_happened_is_asked_within_the_reach_of_four_frames_and_beyond(streams: list[list[Sample]]) -> None:
+def test_events_are_asked_about_within_the_reach_of_four_frames_and_beyond(streams: list[list[Sample]]) -> None:
     for clip, happens in zip(streams[3::7], ("turned", "left", "appeared"), strict=True):
         (happened,) = {sample.answer for sample in clip if sample.kind == "event"}
         assert happened.startswith(f"it {happens}")
@@ -177,7 +177,7 @@ def test_what_happened_is_asked_within_the_reach_of_four_frames_and_beyond(strea
         assert not standing & {sample.answer for sample in clip[asked[0] :]}, "the event changes the standing answer"
 
 
-def test_what_the_border_of_a_pan_cuts_is_not_asked_about(streams: list[list[Sample]]) -> None:
+def test_things_cut_by_the_border_of_a_pan_are_not_asked_about(streams: list[list[Sample]]) -> None:
     for sample in streams[4] + streams[11]:
         width, height = sample.clip.size_px
         for left, top, right, bottom in sample.boxes[0]:

@@ -31,7 +31,7 @@ def test_a_number_that_was_not_measured_is_found_and_put_right(
     assert (tmp_path / "README.md").read_text("utf-8") == text
 
 
-def test_what_stands_between_tables_is_left_alone() -> None:
+def test_text_between_tables_is_left_alone() -> None:
     text = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter <!-- end -->\n"
     assert filled(text) == f"before\n<!-- table: costs -->\n{tables.costs()}<!-- end -->\nafter <!-- end -->\n"
     with pytest.raises(KeyError, match="nosuch"):

@@ -89,7 +89,7 @@ def test_feedback_that_no_frame_has_is_refused(tmp_path: Path, regions: list[lis
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_pipes_and_sockets_are_not_waited_for(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "recording"
     folder.mkdir()
     for path in (folder / "0001.rec", tmp_path / "a.resume"):

@@ -104,7 +104,7 @@ def given(number: int, text: str, **changes: Any) -> dict[str, Any]:
     return {"answer": number, "pts_s": float(number), "text": text, **changes}
 
 
-def test_what_is_lost_or_doubled_in_the_files_is_found(tmp_path: Path) -> None:
+def test_lost_and_doubled_lines_are_found(tmp_path: Path) -> None:
     good = [given(0, "a"), given(1, "a"), given(3, "b\nc")]
     leave(tmp_path, {"own1": good}, {"own1": ["a", "b c"]})
     faults, counts = check_outputs(tmp_path, ended=False)

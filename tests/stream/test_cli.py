@@ -234,7 +234,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         (["demo", "-o", "/dev/null/x"], "cannot make the folder"),
     ],
 )
-def test_what_cannot_be_done_is_reported_in_one_line(
+def test_errors_are_reported_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, error = error_of(capsys, *arguments)

@@ -200,7 +200,7 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
         (["-s", "answer.memory.seconds=0"], "answer.memory.seconds should be greater than 0"),
     ],
 )
-def test_what_the_model_cannot_do_is_refused_with_the_remedy(options: list[str], message: str) -> None:
+def test_options_beyond_the_model_are_refused_with_the_remedy(options: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run_config(*options)
 

@@ -58,7 +58,7 @@ def built(tmp_path: Path, text: str, *assignments: str) -> Config:
         (A + "mask = true\n[[watch]]\nquestion = '?'\nname = 'w'\nzone = 'a'\n", "watch 'w': zone = a is masked"),
     ],
 )
-def test_what_is_no_zone_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_zones_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         built(tmp_path, text)
     assert message in str(caught.value)

@@ -222,6 +222,6 @@ def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
     assert timed.keys() - kept.keys() == {"timing", "prefilled_tokens"}
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         unpack_event(b"nonsense")

@@ -83,5 +83,5 @@ def test_only_the_gates_print() -> None:
 @pytest.mark.parametrize(
     "source", ["print('x')", "def f():\n    typer.echo('x')", "sys.stderr.write('x')", "Console()"]
 )
-def test_what_prints_is_found(source: str) -> None:
+def test_calls_that_print_are_found(source: str) -> None:
     assert list(printing(ast.parse(source)))

@@ -80,5 +80,5 @@ def test_json_keeps_its_value_and_is_printable(text: str) -> None:
     assert not FORBIDDEN.search(printed)
 
 
-def test_what_utf8_cannot_carry_is_replaced() -> None:
+def test_characters_outside_utf8_are_replaced() -> None:
     assert whole("a\ud800b\x1b") == "a\ufffdb\x1b"

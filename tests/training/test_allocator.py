@@ -62,7 +62,7 @@ def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:
     assert len({question for question, _ in first}) > 3
 
 
-def test_what_is_wanted_of_a_tile_is_the_share_of_it_that_is_asked_about() -> None:
+def test_the_target_of_a_tile_is_its_asked_share() -> None:
     shares = tile_shares([(16, 0, 48, 32), (90, 40, 200, 50)], (2, 4), (32, 32))
     assert shares.tolist() == [[0.5, 0.5, 0, 0], [0, 0, pytest.approx(60 / 1024), pytest.approx(320 / 1024)]]
 
@@ -200,7 +200,7 @@ def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
         train(tmp_path, Recipe(how="luck"), tmp_path)  # type: ignore[arg-type]
 
 
-def test_what_is_measured() -> None:
+def test_measured_figures() -> None:
     wanted = torch.zeros(8, 8)
     wanted[2:4, 4:6] = 1
     right = found(wanted * 0.9, wanted, levels=False)

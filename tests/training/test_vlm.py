@@ -81,7 +81,7 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_learned(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("one_batch")
-def test_what_is_kept_as_the_model_is_the_running_mean(tmp_path: Path) -> None:
+def test_the_exported_weights_are_the_running_mean(tmp_path: Path) -> None:
     trainer, batches = Trainer(Recipe(steps=200, rate=3e-3), tmp_path / "run"), SameBatch()
     expected: dict[str, torch.Tensor] = {}
     for _ in range(3):

@@ -81,7 +81,7 @@ def adapted(
     return made.run(planned or lessons(), MADE_OF)
 
 
-def test_what_is_looked_at_is_a_fifth_of_the_largest_attention_or_more() -> None:
+def test_attended_tiles_have_a_fifth_of_the_largest_attention_or_more() -> None:
     attention = torch.tensor([[[0.1, 0.5, 0.04]], [[0.0, 0.0, 0.0]]])
     assert looked_at(attention).tolist() == [[[1, 1, 0]], [[0, 0, 0]]]
 

@@ -447,7 +447,7 @@ def test_it_counts_from_the_mark(keep_vanished: bool) -> None:
 
 
 @pytest.mark.parametrize(("keep_vanished", "expected"), [(False, 0.25), (True, 0.7)])
-def test_what_has_vanished_counts_by_what_it_was(keep_vanished: bool, expected: float) -> None:
+def test_a_vanished_tile_counts_by_its_former_content(keep_vanished: bool, expected: float) -> None:
     change = ChangeMeter(keep_vanished=keep_vanished)
     change.measure(versions(0, 0, 0), PLAIN)
     change.mark(versions(0, 0, 0))
@@ -455,7 +455,7 @@ def test_what_has_vanished_counts_by_what_it_was(keep_vanished: bool, expected: 
     assert change.measure(versions(0, 9, 0), PLAIN) == pytest.approx(expected)
 
 
-def test_what_has_vanished_counts_until_the_next_mark() -> None:
+def test_a_vanished_tile_counts_until_the_next_mark() -> None:
     change = ChangeMeter(keep_vanished=True)
     change.measure(versions(0, 0, 0), THING)
     change.mark(versions(0, 0, 0))

@@ -181,7 +181,7 @@ def test_relevance_may_carry_gradients() -> None:
     assert allocate(blob().requires_grad_(), 64, "topk").tokens == 64
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(StrategyError, match=r"unknown strategy 'best'; there are auto, topk, mixed"):
         allocate(blob(), 64, "best")
     with pytest.raises(BudgetError):

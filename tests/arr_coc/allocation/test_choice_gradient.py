@@ -29,7 +29,7 @@ def test_a_tile_without_a_token_is_marked() -> None:
     assert token_of[0].bincount(minlength=4).tolist() == [1, 1, 1, 17]
 
 
-def test_what_helps_rises_at_the_expense_of_the_others() -> None:
+def test_a_helpful_tile_rises_at_the_expense_of_the_others() -> None:
     relevance = torch.full((1, 3, 3), 0.5, requires_grad=True)
     allocation = allocate(relevance, 2, "grid")
     token_of = token_of_tiles(allocation, (3, 3))

@@ -103,7 +103,7 @@ def test_blending(shape: tuple[int, int], seed: int) -> None:
 
 
 @given(shape=grids, seed=seeds)
-def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
+def test_compiled_feedback_equals_the_reference(shape: tuple[int, int], seed: int) -> None:
     rng, maps = np.random.default_rng(seed), compiled_maps()
     priors = FeedbackPrior(), FeedbackPrior(maps)
     looks, places = random(rng, (7, *shape)), np.argwhere(np.ones(shape, bool))
@@ -132,7 +132,7 @@ def test_what_answers_taught(shape: tuple[int, int], seed: int) -> None:
 
 
 @given(shape=grids, seed=seeds)
-def test_what_changed_and_what_was_not_seen(shape: tuple[int, int], seed: int) -> None:
+def test_compiled_changed_and_unseen_tiles_equal_the_reference(shape: tuple[int, int], seed: int) -> None:
     rng, maps = np.random.default_rng(seed), compiled_maps()
     meters = (ChangeMeter(keep_vanished=True), ChangeMeter(maps, keep_vanished=True))
     explorations = ExplorationTracker(), ExplorationTracker(maps)

@@ -26,7 +26,7 @@ def test_at_first_information_alone_counts() -> None:
     assert tracker.staleness(INFORMATION).tolist() == INFORMATION.tolist()
 
 
-def test_what_was_shown_waits_and_what_was_not_grows() -> None:
+def test_shown_tiles_wait_and_hidden_ones_gain() -> None:
     tracker = ExplorationTracker()
     tracker.staleness(INFORMATION)
     for _ in range(3):
@@ -179,7 +179,7 @@ def changed(change: float, row: int, col: int) -> torch.Tensor:
     return appearance
 
 
-def test_what_came_into_a_tile_has_not_been_looked_at() -> None:
+def test_new_content_of_a_tile_has_no_attention() -> None:
     prior = FeedbackPrior()
     prior.on_request(0, LOOKS)
     prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), LOOKS, STILL)

@@ -76,7 +76,7 @@ CLIPS: dict[str, Sequence[Pose]] = {
 
 @pytest.mark.parametrize("draw", [clutter, document, wall_with_picture])
 @pytest.mark.parametrize("name", list(CLIPS))
-def test_what_an_answer_looked_at_is_followed(name: str, draw) -> None:  # type: ignore[no-untyped-def]
+def test_attended_content_is_followed(name: str, draw) -> None:  # type: ignore[no-untyped-def]
     """Within half a tile, over a clip of a second or two."""
     wide, poses = draw(1), CLIPS[name]
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
@@ -92,7 +92,7 @@ def test_what_an_answer_looked_at_is_followed(name: str, draw) -> None:  # type:
         assert centre_of(prior[0] * (prior[2] > 0.05)) == pytest.approx(expected, abs=0.5)
 
 
-def test_what_moves_over_a_still_ground_takes_its_relevance_along() -> None:
+def test_a_thing_that_moves_over_a_still_ground_keeps_its_relevance() -> None:
     ground, thing = filmed(clutter(2), (0.0, 0.0, 1.0, 0.0)), clutter(3, 96, 96)
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
     for index in range(40):

@@ -145,7 +145,7 @@ def test_another_frame_than_the_last_cannot_be_allocated_again() -> None:
         allocator.reallocate(stream.show(scenery(ROWS, COLS)))
 
 
-def test_what_a_glance_saw_moves_along_and_fades() -> None:
+def test_glanced_relevance_moves_along_and_fades() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     wide = scenery(ROWS, COLS + 4)
     frame = allocator.allocate(stream.show(wide[:, : COLS * 32]))

@@ -345,7 +345,7 @@ def test_a_tile_that_changed_is_shown_again_at_level_0(refine: bool) -> None:
     assert (run.newest.superseded_tokens, run.newest.held) == (3, ROWS * COLS)
 
 
-def test_what_the_group_shows_as_it_was_comes_before_refinement() -> None:
+def test_changed_regions_are_shown_before_refinement() -> None:
     run = Run(options(4, levels=True, explore=0.0))
     run.ask()
     for _ in range(20):

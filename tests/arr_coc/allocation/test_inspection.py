@@ -67,7 +67,7 @@ def test_only_the_newest_frame_can_be_inspected() -> None:
     assert allocator.inspect(replace(view.stamp, frame_index=7)) is None
 
 
-def test_what_answers_taught_is_shown() -> None:
+def test_feedback_is_shown() -> None:
     allocator, stream = StreamAllocator(OPTIONS), PictureStream()
     frame = allocator.allocate(stream.show(scenery(ROWS, COLS)))
     allocator.mark_answered()

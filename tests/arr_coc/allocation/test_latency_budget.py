@@ -145,7 +145,7 @@ def test_tokens_that_cost_nothing_are_given() -> None:
     assert tokens[-1] == 400
 
 
-def test_what_cannot_be_met_is_reported_once_and_again_when_it_can() -> None:
+def test_a_target_out_of_reach_is_reported_once_and_once_more_when_reached() -> None:
     machine = load()
     machine.run(100, 1.2, 40)
     assert machine.verdicts == []
@@ -188,7 +188,7 @@ def test_a_target_that_is_none(target_ms: float) -> None:
         BudgetController(target_ms)
 
 
-def test_where_p95_lies_is_reported_for_any_number_of_tokens() -> None:
+def test_p95_is_estimated_for_any_number_of_tokens() -> None:
     control = BudgetController(TARGET_MS)
     assert control.p95_ms(64) is None
     machine = Load(control, noise=0.02)

@@ -234,7 +234,7 @@ def test_frames_are_allocated_in_host_memory_once_the_device_is_gone() -> None:
         assert pair.both("glance_due", 0) == [False, False]
 
 
-def test_what_needs_the_host_is_reported() -> None:
+def test_options_that_need_the_host_are_reported() -> None:
     for options, channels in (
         (replace(OPTIONS, strategy="fixation"), "core13"),
         (replace(OPTIONS, budget="adaptive"), "core13"),

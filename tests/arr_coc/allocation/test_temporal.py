@@ -42,7 +42,7 @@ def test_blending_does_not_depend_on_the_frame_rate() -> None:
     assert ends == pytest.approx([ends[0]] * 3, abs=DEAD_BAND)
 
 
-def test_what_changed_its_looks_forgets() -> None:
+def test_a_tile_that_changed_forgets() -> None:
     blend, appearance = TemporalBlend(), SAME.clone()
     blend.step(flat(0.0), SAME, 0)
     appearance[0, 0, 0] = RENEWAL

@@ -71,7 +71,7 @@ def test_lines_that_run_down_are_found_too() -> None:
 
 
 @pytest.mark.parametrize("kind", ["noise", "stripes", "edge", "plain", "boxes"])
-def test_what_is_no_line_is_not_taken_for_one(kind: str) -> None:
+def test_other_shapes_are_not_taken_for_lines(kind: str) -> None:
     rng = np.random.default_rng(0)
     picture = np.full((GRID[0] * 32, GRID[1] * 32, 3), 200, np.uint8)
     if kind == "noise":

@@ -59,7 +59,7 @@ def test_a_scene_is_not_nothing(frames: FrameAllocator, session: AnswerSession) 
     assert "grid" not in strategies(frames, session, load_scene("demo").render(6))
 
 
-def test_what_an_answer_looked_at_overrules_the_guard(frames: FrameAllocator, session: AnswerSession) -> None:
+def test_attention_overrules_the_guard(frames: FrameAllocator, session: AnswerSession) -> None:
     assert strategies(frames, session, white_noise(5)) == ("grid", "grid")
     one = np.zeros(2, np.float32)
     one[0] = 1

@@ -47,7 +47,7 @@ def test_values_between_tiles_are_mixed_and_kinds_are_not() -> None:
     assert (near == kinds).all()
 
 
-def test_what_is_unknown_stays_so_and_does_not_spread() -> None:
+def test_unknown_values_stay_unknown_and_do_not_spread() -> None:
     values = torch.ones(SHAPE)
     values[:, :4] = np.nan
     there = moved(SHAPE, 0, 0.25).sample(values, np.nan)
@@ -56,7 +56,7 @@ def test_what_is_unknown_stays_so_and_does_not_spread() -> None:
     assert (moved(SHAPE, 0, 0.25).sample(values, 7)[:, :4] == 7).all()
 
 
-def test_what_came_into_view_has_no_past() -> None:
+def test_content_that_came_into_view_has_no_past() -> None:
     inside = zoomed(0.8).inside
     assert inside[2:6, 2:10].all()
     assert not inside[0].any()
@@ -168,7 +168,7 @@ def test_things_that_move_apart_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_lies_outside_the_moving_box_is_read_as_the_whole_grid_is(seed: int) -> None:
+def test_tiles_outside_the_moving_box_are_read_as_in_the_whole_grid(seed: int) -> None:
     rng, shape = np.random.default_rng(seed), (9, 14)
     warps = []
     for _ in range(3):

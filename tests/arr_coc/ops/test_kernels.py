@@ -104,7 +104,7 @@ def test_an_unreferenced_array_is_used_again() -> None:
     assert pool.take(SHAPE).ctypes.data == place
 
 
-def test_what_is_held_by_a_view_or_a_tensor_is_left_alone() -> None:
+def test_memory_that_a_view_or_a_tensor_holds_is_left_alone() -> None:
     pool = ArrayPool()
     row, tensor = pool.take(SHAPE)[1], torch.from_numpy(pool.take(SHAPE))
     row[:], tensor[:] = 1, 2

@@ -33,7 +33,7 @@ def test_every_example_runs(
     assert names["points"].grad.abs().sum() > 0
 
 
-def test_what_the_library_offers_is_documented() -> None:
+def test_every_name_of_the_library_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     results = {"Composite", "CompositePlacement", "Foveation"}
     for name in set(public) - results - {"TextureStore", "open_store", "multiply_adds"}:

@@ -70,7 +70,7 @@ def test_the_same_grey_picture_in_every_form(kind: str) -> None:
     np.testing.assert_array_equal(to_rgb(GREYS[kind]), GREY_RGB)
 
 
-def test_what_needs_no_change_is_not_copied() -> None:
+def test_a_picture_that_needs_no_change_is_not_copied() -> None:
     assert np.shares_memory(to_rgb(RGB), RGB)
 
 
@@ -130,7 +130,7 @@ def test_a_16_bit_file(tmp_path: Path) -> None:
         (lambda: Image.fromarray(np.full((4, 4), 200, np.float32)), "lies in \\[0, 1\\], got values from 200"),
     ],
 )
-def test_what_is_no_picture_is_named_in_one_line(make: Callable[[], Any], match: str) -> None:
+def test_invalid_pictures_are_named_in_one_line(make: Callable[[], Any], match: str) -> None:
     with pytest.raises(ShapeError, match=match) as caught:
         to_rgb(make())
     assert "\n" not in str(caught.value)

@@ -63,7 +63,7 @@ def test_reach_grows_by_whole_samples_in_both_directions() -> None:
     assert touched_samples(BOX, (48, 64), (1 / 48, 1 / 64), (100, 100)).all()
 
 
-def test_what_a_polygon_encloses_twice_lies_outside() -> None:
+def test_points_enclosed_twice_lie_outside() -> None:
     touched = touched_samples(STAR, (100, 100), (0.01, 0.01))
     assert not touched[50, 50]
     assert touched[15, 50]

@@ -173,7 +173,7 @@ def test_a_region_with_one_child_is_split_for_nothing() -> None:
     assert levels[0, 0] == 2
 
 
-def test_what_was_split_before_wins_against_its_equal() -> None:
+def test_a_region_that_was_split_before_wins_against_its_equal() -> None:
     relevance = torch.full((4, 8), 0.5)
     relevance[:, 4:] = 0.52
     tree = quadtree((4, 8), 2)

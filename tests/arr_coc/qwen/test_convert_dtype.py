@@ -50,7 +50,7 @@ def test_without_a_list_of_mappings(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     torch.testing.assert_close(MappedWeights().convert(weight, torch.float32), torch.ones(4096))
 
 
-def test_what_loading_needs(tmp_path: Path) -> None:
+def test_the_memory_of_loading(tmp_path: Path) -> None:
     dense = ModelSpec.read(tiny_folder(tmp_path / "dense"), "tiny")
     mixed = ModelSpec.read(tiny_folder(tmp_path / "moe", "qwen3_vl_moe"), "tiny")
     assert (dense.stored_dtype, mixed.stored_dtype) == ("float32", "float32")

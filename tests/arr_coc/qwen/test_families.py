@@ -194,7 +194,7 @@ def test_weights_that_answering_does_not_read_are_not_counted(tmp_path: Path) ->
     assert answer_ids(AnswerSession(load_qwen(folder, dtype="float32")), [GROUP[0]])
 
 
-def test_what_is_computed_by_torch_is_not_reported_on_the_terminal(tmp_path: Path) -> None:
+def test_the_fallback_to_torch_is_not_printed(tmp_path: Path) -> None:
     load_qwen(tiny_folder(tmp_path / "tiny", "qwen3_5"))
     logger = logging.getLogger(FALLBACK_LOGGER)
     for text, kept in (("`f` is falling back to its reference PyTorch implementation because", False), ("else", True)):

@@ -119,7 +119,7 @@ def test_boxes_are_turned_and_clipped(numbers: list[float], box: tuple[float, ..
         '{"point_2d": []}',
     ],
 )
-def test_what_is_no_place_in_the_picture_is_left_out_and_counted(item: str) -> None:
+def test_places_outside_the_picture_are_left_out_and_counted(item: str) -> None:
     assert located_things(f"[{item}, {CAT_JSON}]", THOUSANDTHS) == LocatedThings((CAT,), unusable=1)
 
 
@@ -202,7 +202,7 @@ named = st.lists(
 
 
 @given(named, st.booleans(), st.text(st.characters(exclude_characters="{"), max_size=20))
-def test_what_a_model_writes_is_read_back_in_order(
+def test_written_boxes_are_read_back_in_order(
     boxes: list[tuple[tuple[int, ...], str]], fence: bool, before: str
 ) -> None:
     text = json.dumps([{"bbox_2d": box, "label": label} for box, label in boxes], ensure_ascii=False)

@@ -72,7 +72,7 @@ def test_it_holds_what_the_stock_cache_holds() -> None:
         assert torch.equal(mine.values, theirs.values)
 
 
-def test_what_is_added_moves_nothing() -> None:
+def test_appended_keys_move_nothing() -> None:
     kv = empty_cache(tiny_qwen()).kv
     kv.update(*rows(3, 0), 0)
     room = kv.layers[0].room_keys

@@ -63,7 +63,7 @@ def test_weights_in_several_files_are_counted_together(hub: HubServer, tmp_path:
         ("own/other", ModelError, "own/other is a model of type 'llama', which is not supported"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(
+def test_unusable_checkpoints_are_refused_in_one_line(
     hub: HubServer, tmp_path: Path, name: str, kind: type[Exception], message: str
 ) -> None:
     configs = {

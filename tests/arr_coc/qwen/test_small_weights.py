@@ -210,7 +210,7 @@ def test_a_small_model_is_not_saved(tmp_path: Path) -> None:
         model.save_pretrained(tmp_path / "saved")
 
 
-def test_what_cannot_be_made_smaller(tmp_path: Path) -> None:
+def test_layers_that_cannot_be_made_smaller(tmp_path: Path) -> None:
     mixture = tiny_folder(tmp_path / "moe", "qwen3_vl_moe")
     with pytest.raises(ModelError, match="moe is a mixture of experts, whose weights dtype int4 does not quantise"):
         load_qwen(mixture, dtype="int4")

@@ -276,7 +276,7 @@ QWEN3 = {"do_sample": True, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.0
         (QWEN3 | QWEN2_5 | {"temperature": 1.0}, ["a repetition penalty of 1.05", "sampling (temperature 1.0, top_p "]),
     ],
 )
-def test_what_is_not_applied_of_a_generation_configuration_is_noted(
+def test_ignored_options_of_a_generation_configuration_are_noted(
     tmp_path: Path, generation: dict[str, object], expected: list[str]
 ) -> None:
     folder = tiny_folder(tmp_path / "tiny")

@@ -119,7 +119,7 @@ def describe_no_file(folder: Path) -> None:
         (describe_no_file, "are damaged"),
     ],
 )
-def test_what_does_not_fit_is_made_again(tmp_path: Path, change: Callable[[Path], None], reason: str) -> None:
+def test_a_cache_that_does_not_fit_is_made_again(tmp_path: Path, change: Callable[[Path], None], reason: str) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     expected = logits(cached(folder))
     change(folder)
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert torch.equal(logits(qwen), logits(load_qwen(folder, dtype="int8")))
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     ended, running = (folder / FOLDER / f"int8.{pid}" for pid in (2**31 - 1, os.getppid()))
     for left in (ended, running):

@@ -116,7 +116,7 @@ def test_relevance_lies_between_the_scores() -> None:
     assert (realised.relevance >= realised.scores.amin(dim=1) - 1e-6).all()
 
 
-def test_what_answers_taught_moves_the_odds_of_relevance() -> None:
+def test_feedback_moves_the_odds_of_relevance() -> None:
     torch.manual_seed(0)
     realiser, query, known = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), prior()[None]
     known[:, 0] += 0.1
@@ -183,7 +183,7 @@ def test_learned_parts_hear_only_their_own_model() -> None:
 
 
 @pytest.mark.parametrize("broken", ["channels", "entropy", "query", "prior", "weights"])
-def test_what_is_not_finite_is_named(broken: str) -> None:
+def test_values_that_are_not_finite_are_named(broken: str) -> None:
     realiser, picture = RelevanceRealiser(query_dim=8), batch(texture())
     query, known = torch.rand(1, 4, 8), prior()[None]
     if broken == "weights":

@@ -174,7 +174,7 @@ def test_plain_images_are_padded_and_batched() -> None:
     assert torch.equal(texture.channels[0], texture_array(PictureStream().show(padded)).channels)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_textures_are_refused() -> None:
     image = torch.rand(1, 3, 32, 32)
     with pytest.raises(ProfileError, match="core13"):
         image_texture(image, "core14")

@@ -122,9 +122,7 @@ def test_scores_are_those_of_the_reference(
 
 @needs_kernel
 @pytest.mark.parametrize("scorer", [None, "film"])
-def test_what_was_kept_gives_the_same_bits_as_scoring_all_tiles(
-    scorer: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_scores_equal_scoring_all_tiles_bit_for_bit(scorer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "compiled")
     realiser, stream, cache = trained(scorer, 1), PictureStream(), TextureArrayCache()
     query = QueryEmbedding("what?", np.ones((3, QUERY), np.float32), "m")

@@ -65,7 +65,7 @@ def bright_and_faint() -> TextureArray:
     return TextureArray(channels, entropy)
 
 
-def test_what_stands_out_no_longer_outbids_what_is_looked_at() -> None:
+def test_salient_tiles_no_longer_outbid_attended_ones() -> None:
     realiser, texture = RelevanceRealiser(), bright_and_faint()
     before = realiser(texture).relevance[0]
     assert before[BRIGHT] > before[FAINT]

@@ -146,7 +146,7 @@ def test_a_query_scorer_that_there_is_not() -> None:
         RelevanceRealiser(scorer="magic")
 
 
-def test_what_is_learned_needs_no_recalling(texture: TextureArray) -> None:
+def test_a_trained_scorer_needs_no_feedback(texture: TextureArray) -> None:
     scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
     both, trust = scorer(texture, query=query, prior=torch.rand(2, 3, 7, 9))
     assert torch.equal(both, scorer(texture, query=query)[0])
@@ -169,7 +169,7 @@ def test_evidence_is_how_many_times_the_usual_attention_a_tile_had() -> None:
     assert scorer.evidence(prior).exp()[:, 0, 0].tolist() == pytest.approx([0.501 / (usual + 1e-3)] * 2, rel=1e-3)
 
 
-def test_what_was_looked_at_as_usual_or_not_at_all_is_no_evidence() -> None:
+def test_usual_or_absent_attention_is_no_evidence() -> None:
     scorer, prior = ParticipatoryScorer(), torch.zeros(2, 3, 7, 9)
     assert not scorer.evidence(prior).any()
     prior[:, :2, :3] = 0.7

@@ -43,7 +43,7 @@ def test_each_question_has_its_share_whatever_its_scale(questions: int, scale: f
         assert all(first(one.relevance, share) <= shown for one in maps)
 
 
-def test_what_two_questions_ask_for_counts_once() -> None:
+def test_tiles_that_two_questions_ask_for_count_once() -> None:
     one, other = maps_of(1), maps_of(2)
     united = united_relevance([one, one, other]).relevance
     assert first(united, 20) >= first(one.relevance, 10) | first(other.relevance, 10)

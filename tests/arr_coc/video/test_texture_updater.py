@@ -213,7 +213,7 @@ class TestHardwareThatGivesUp:
         assert isinstance(lost, FailingStore)
         assert lost.closed == 1
 
-    def test_when_it_is_opened_and_when_the_size_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_store_is_made_for_the_first_frame_and_for_another_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = use_failing_stores(monkeypatch, fails_writing=0)
         updater = TextureUpdater()
         assert updater.process(frames(10, 1)[0], stamp(0)).epoch_reason == "store"

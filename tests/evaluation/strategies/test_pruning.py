@@ -76,7 +76,7 @@ def test_only_as_many_visual_tokens_go_on_and_all_text(qwen: QwenVL) -> None:
     assert kept >= set(range(part.tokens)) - visual
 
 
-def test_what_goes_on_is_what_the_last_token_attended_to_most(qwen: QwenVL) -> None:
+def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> None:
     part, places, _ = prompt(qwen)
     qwen.model.set_attn_implementation("eager")
     try:

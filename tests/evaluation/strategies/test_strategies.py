@@ -115,7 +115,7 @@ def test_other_families_are_served_too(family: str, name: str) -> None:
     assert 0 < reply.tokens <= 0.27 * reply.of_tokens
 
 
-def test_who_chooses_after_the_encoder_pays_all_of_it(qwen: QwenVL) -> None:
+def test_strategies_after_the_encoder_pay_all_of_it(qwen: QwenVL) -> None:
     costs = Costs(qwen)
     text = EvalPrompt(qwen, ask().views(qwen), "What is it?").text_tokens
     sparse = STRATEGIES["grid"].answer(qwen, ask("40%"))
@@ -308,7 +308,7 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback |
     return reported
 
 
-def test_what_answers_teach_is_all_that_the_pair_differs_in(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_is_the_only_difference_of_the_pair(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = taught(monkeypatch)
     clip = replace(ask("20%", 2), before=(picture(1),), before_s=(-0.5,))
     seen = {}
@@ -325,9 +325,7 @@ def test_what_answers_teach_is_all_that_the_pair_differs_in(qwen: QwenVL, monkey
     assert seen["arr-coc-again"] == seen["arr-coc-feedback"]
 
 
-def test_what_the_decoder_looked_at_draws_tokens_when_a_scene_is_asked_about_again(
-    qwen: QwenVL, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attended_tiles_draw_tokens_at_the_next_answer(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve squares, of which the budget does not pay all: one that was not shown is, once answers looked at it."""
     squares = np.full((224, 320, 3), 40, np.uint8)
     places = [(row, col) for row in (1, 3, 5) for col in (1, 3, 5, 8)]

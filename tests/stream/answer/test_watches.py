@@ -213,7 +213,7 @@ def test_time_that_goes_back_begins_the_hold_anew() -> None:
     assert run.see(2).matches == [(2, "here", 1)]
 
 
-def test_what_another_process_has_matched_is_not_matched_again() -> None:
+def test_a_match_of_another_process_is_not_repeated() -> None:
     had = watching(state=WatchState(verdict=True, yes_since_ns=0, matched=True, last_match_ns=0), cooldown_ns=9 * S)
     run = Watched(had, matches=4).see(1, 0.99).see(2, 0.01).see(5, 0.99).see(7, 0.01).see(10, 0.99)
     assert run.matches == [(10, "here", 5)]

@@ -33,7 +33,7 @@ def test_a_server_with_an_api_is_sent_pictures() -> None:
         ({"allocator": "folder"}, "answer.allocator = folder has no effect with --api"),
     ],
 )
-def test_what_means_nothing_to_such_a_server_is_refused(values: dict[str, object], problem: str) -> None:
+def test_options_without_meaning_for_a_server_are_refused(values: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         built(**values)
 

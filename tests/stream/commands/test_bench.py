@@ -94,7 +94,7 @@ def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsy
     assert two.read_text(encoding="utf-8").startswith("[allocate]")
 
 
-def test_what_was_measured_before_a_failure_is_shown_and_the_failure_reported(
+def test_figures_before_a_failure_are_shown_and_the_failure_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
@@ -148,7 +148,7 @@ def test_a_picture_needs_matplotlib(
         (["scene:demo", "--against-set", "allocate.budgt=3"], "did you mean allocate.budget?"),
     ],
 )
-def test_what_cannot_be_measured_is_reported_in_one_line_before_any_run(
+def test_invalid_options_are_reported_in_one_line_before_any_run(
     options: list[str], message: str, plans: list[BenchPlan], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *options]) == 2

@@ -118,7 +118,7 @@ def test_a_camera_that_cannot_be_watched_is_reported_in_a_line_and_the_others_ar
     ]
 
 
-def test_what_cannot_be_for_several_is_refused_before_anything_begins(
+def test_options_of_one_camera_are_refused_for_several_before_anything_begins(
     watched: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in ((A, "scene:demo"), (A, B, "-o", "x.vtt"), (A, B, "--publish", "tcp://127.0.0.1:5556"), (A, A)):

@@ -29,7 +29,7 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1", "-5s", "s", "ten", "5x", "5s!", "1e3", "inf", "nan", "1:30"])
-def test_what_is_no_length_of_time_is_reported_with_its_option(text: str) -> None:
+def test_invalid_durations_are_reported_with_their_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--for needs a length of time above 0, such as 60s"):
         parse_duration("--for", text)
 
@@ -52,6 +52,6 @@ def test_media_times(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:60", "1:60:00", "1:2:3:4", "soon", "1:", ":30", "nan", "inf"])
-def test_what_is_no_media_time(text: str) -> None:
+def test_invalid_media_times_are_reported(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--start needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30\.5; got"):
         parse_media_time("--start", text)

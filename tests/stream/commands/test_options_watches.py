@@ -96,7 +96,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--set", "answer.until.captions=true"], "answer.until.captions was replaced; use answer.captions"),
     ],
 )
-def test_what_cannot_be_watched_for_is_refused(
+def test_invalid_watches_are_refused(
     options: list[str], message: str, clips: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["caption", clips["dark"], *options]) == 2

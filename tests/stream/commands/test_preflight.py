@@ -112,7 +112,7 @@ def refused_without_loading(folder: Path, line: str) -> None:
     assert json.loads(done.stdout) == {"status": 2, "loaded": []}
 
 
-def test_what_can_be_run_passes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_options_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "shots" / "a.png").touch()
     outputs = OutputConfig(paths=("a.vtt", "shots/a.jsonl"), publish="tcp://127.0.0.1:*", control="ipc:///tmp/x")

@@ -128,7 +128,7 @@ def test_a_server_that_refuses_ends_the_recap_at_once(
     assert len(server.bodies) == 1
 
 
-def test_what_is_left_out_is_reported(
+def test_omitted_moments_are_reported(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(recapping, "MOMENTS_MAX", 4)

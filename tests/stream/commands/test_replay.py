@@ -106,7 +106,7 @@ def test_an_answer_that_differs_is_shown_with_the_recorded_one(
     assert summary["recorded"]["frames"] == 12
 
 
-def test_what_was_cut_short_is_reported_and_the_rest_answered(
+def test_a_truncated_recording_is_reported_and_the_rest_answered(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = (recorded / "0001.rec").read_bytes()
@@ -152,7 +152,7 @@ def test_another_model_is_refused_and_a_copy_is_not(
         (["{folder}", "--budget", "3"], "no such option: --budget"),
     ],
 )
-def test_what_cannot_be_replayed_is_reported_in_one_line(
+def test_invalid_recordings_are_reported_in_one_line(
     arguments: list[str], message: str, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", *(argument.format(folder=recorded) for argument in arguments)]) == 2

@@ -68,7 +68,7 @@ def test_a_question_that_the_run_refuses(control: ControlSink, capsys: pytest.Ca
         (["tcp://127.0.0.1:9"], "missing argument"),
     ],
 )
-def test_what_cannot_be_asked(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_questions_are_reported(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in error_of_of_ask(capsys, *arguments)
 
 

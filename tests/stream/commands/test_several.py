@@ -138,7 +138,7 @@ def test_an_interruption_ends_all() -> None:
 
 
 @pytest.mark.parametrize(("found", "status"), [((False, True, False), 0), ((False, False, False), 3)])
-def test_what_is_watched_for_may_be_in_any(found: tuple[bool, ...], status: int) -> None:
+def test_a_match_may_be_in_any_source(found: tuple[bool, ...], status: int) -> None:
     from stream.config import WatchConfig
 
     watching = config().model_copy(update={"watch": (WatchConfig(question="is it here?"),)})

@@ -62,7 +62,7 @@ def test_a_reader_that_goes_ends_it(clip: str, model: str, monkeypatch: pytest.M
         (("--heatmap", "-"), "the heat map can be .mp4"),
     ],
 )
-def test_what_does_not_go_with_it(
+def test_options_that_do_not_go_with_stdout(
     clip: str, model: str, options: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("caption", clip, model, *options) == 2

@@ -125,7 +125,7 @@ def test_of_a_long_name_the_end_is_shown(name: str, start: str) -> None:
     assert first.endswith("  1:12 / 1:30")
 
 
-def test_what_was_asked_is_shown_until_it_is_taken() -> None:
+def test_a_question_is_shown_until_it_is_taken() -> None:
     pending = dataclasses.replace(VIEW, pending="Who?")
     loading = dataclasses.replace(pending, state="loading tiny")
     assert shown(loading)[-1] == " loading tiny · asking: Who?"

@@ -90,7 +90,7 @@ def test_a_question_is_shown_until_it_is_taken(terminal: Terminal, monkeypatch: 
     terminal.pty.until(lambda: not any("asking: Who?" in row for row in terminal.pty.rows))
 
 
-def test_what_is_no_question_is_refused_in_the_view(terminal: Terminal) -> None:
+def test_invalid_questions_are_refused_in_the_view(terminal: Terminal) -> None:
     terminal.begin()
     terminal.pty.shows("type a question")
     terminal.pty.type("\n")
@@ -114,7 +114,7 @@ def test_the_line_is_edited_and_questions_come_back(terminal: Terminal) -> None:
     terminal.pty.shows("› type a question")
 
 
-def test_what_is_typed_before_the_view_comes_into_it_and_is_not_echoed(terminal: Terminal) -> None:
+def test_keys_typed_before_the_view_come_into_it_and_are_not_echoed(terminal: Terminal) -> None:
     terminal.pty.type("Who?")
     assert "Who?" not in terminal.pty.read()
     terminal.begin()
@@ -212,7 +212,7 @@ def test_a_view_that_has_not_begun_can_be_closed() -> None:
         terminal.pty.close()
 
 
-def test_what_others_write_to_stderr_becomes_a_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_on_stderr_becomes_a_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = os.fdopen(os.dup(terminal.pty.program), "w", encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", screen)
     terminal.begin()

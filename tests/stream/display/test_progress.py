@@ -159,5 +159,5 @@ def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.Mo
         (0.0, 0.0, None, "0 tokens a frame"),
     ],
 )
-def test_what_was_saved_in_words(tokens: float, tiles: float, ratio: float | None, text: str) -> None:
+def test_saved_work_in_words(tokens: float, tiles: float, ratio: float | None, text: str) -> None:
     assert saved_text(summary(mean_tokens=tokens, mean_tiles=tiles, work_ratio=ratio)) == text

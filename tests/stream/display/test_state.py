@@ -161,7 +161,7 @@ def test_after_something_else_the_same_answer_is_reported_again(transcript: Tran
     assert [entry.count for entry in transcript.entries] == [1, 1, 1, 1, 1]
 
 
-def test_what_repeats_the_answer_before_is_not_shown_while_it_is_partial(transcript: Transcript) -> None:
+def test_a_partial_answer_that_repeats_the_last_one_is_not_shown(transcript: Transcript) -> None:
     transcript.add(answer(1.0, "a red circle"))
     transcript.add(piece("a red"))
     assert transcript.partial is None

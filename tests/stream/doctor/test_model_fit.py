@@ -165,7 +165,7 @@ def test_an_index_without_a_size_allows_no_plan(tmp_path: Path, index: str | Non
     assert model_fit.model(config(answer={"model": str(folder)})).state == "broken"
 
 
-def test_what_a_run_asks_of_a_model() -> None:
+def test_requirements_of_a_run() -> None:
     assert model_fit.load_of(config()).visual_tokens == 400
     small = config(capture={"size": "640x480"})
     assert model_fit.load_of(small).visual_tokens == 81

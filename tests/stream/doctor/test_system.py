@@ -191,7 +191,7 @@ class TestHardware:
         check = system.texture("cpu", "auto")
         assert (check.part, check.state, check.found.partition(",")[0]) == ("texture cpu", "works", "host memory")
 
-    def test_what_makes_the_cpu_store_faster_is_reported(self) -> None:
+    def test_the_kernels_of_the_cpu_store_are_reported(self) -> None:
         program = "print('host memory, NumPy and OpenCV'); print('install a compiler')"
         check = system.texture("cpu", "auto", [sys.executable, "-c", program])
         expected = DiagnosticCheck("texture cpu", "works", "host memory, NumPy and OpenCV", "install a compiler")
@@ -245,7 +245,7 @@ class TestHardware:
             "CUDA 12.8: Card" if state == "works" else "the device 'cuda:7' cannot be used: there are 2"
         )
 
-    def test_what_is_usable(self) -> None:
+    def test_usable_parts(self) -> None:
         assert system._usable("auto")
         assert system._usable("meta")
         assert not system._usable("nonsense")

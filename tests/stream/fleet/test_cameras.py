@@ -67,7 +67,7 @@ def test_either_all_have_names_or_none() -> None:
         (Config(source="0", pipeline=PipelineConfig(single_process=True)), "--single-process is for one camera"),
     ],
 )
-def test_what_is_for_one_camera_alone(config: Config, problem: str) -> None:
+def test_options_of_one_camera_alone(config: Config, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         check_camera(config)
 

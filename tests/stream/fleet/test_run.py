@@ -52,7 +52,7 @@ def to_lines(given: Config, path: Path) -> Config:
     return given.model_copy(update={"output": OutputConfig(paths=(str(path),))})
 
 
-def test_what_happens_to_one_camera_or_to_the_model_ends_no_other(tmp_path: Path) -> None:
+def test_a_failure_of_one_camera_or_of_the_model_ends_no_other(tmp_path: Path) -> None:
     """One is absent, one loses its frame process, one answer process dies: the others go on with one model."""
     lines = tmp_path / "all.jsonl"
     cameras = [NamedCamera(name, to_lines(config(), lines)) for name in ("door", "yard")]

@@ -18,7 +18,7 @@ from tests.support.web import served
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:8090", "ftp://host", "http://", "http://[", "http://host:0"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_addresses_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a page"):
         CameraPage(address)
 

@@ -222,7 +222,7 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
     assert (summary.ended, summary.error, summary.backend) == ("error", "the capture stage died: …", "gl")
 
 
-def test_what_is_watched_for_was_found_if_there_was_a_match() -> None:
+def test_a_watch_has_found_something_if_there_was_a_match() -> None:
     run = Measured()
     found = [run.summary().found]
     for event in (look(0.0, holds=None), look(0.0), match(0.0), look(0.0, holds="no")):

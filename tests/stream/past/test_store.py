@@ -23,7 +23,7 @@ def rows(path: str, query: str) -> list[tuple[object, ...]]:
         return connection.execute(query).fetchall()
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_moments_are_read(tmp_path: Path) -> None:
     given = {"kind": MATCH, "question": "is it open?", "watch": "gate", "yes": 0.9, "fields": '{"n":1}'}
     match = moment(2, "gate: is it open?", jpeg=b"jpeg", **given)
     path = written(tmp_path / "past.sqlite", [moment(1, "a red car"), match, moment(1, "a person", DOOR)])

@@ -50,7 +50,7 @@ def texts(path: str) -> list[str]:
         return [one.text for one in reader.find(Search(limit=1000))][::-1]
 
 
-def test_what_is_put_is_written_in_order(path: str, make: Make) -> None:
+def test_records_are_written_in_order(path: str, make: Make) -> None:
     writer = make()
     for number in range(1, 601):
         writer.put(moment(number))

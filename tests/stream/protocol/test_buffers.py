@@ -49,7 +49,7 @@ def test_a_newer_item_replaces_the_waiting_one_and_is_counted() -> None:
     assert box.replaced == 2
 
 
-def test_what_must_not_be_lost_is_merged_into_the_newer_item() -> None:
+def test_required_items_are_merged_into_the_newer_one() -> None:
     box: Mailbox[tuple[int, str]] = Mailbox(lambda old, new: (new[0], old[1] + new[1]))
     for item in ((1, "a"), (2, "b"), (3, "c")):
         box.put(item)
@@ -158,7 +158,7 @@ def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield writer, reader
 
 
-def test_what_is_written_is_read_and_a_larger_frame_makes_room(shared: Shared) -> None:
+def test_written_frames_are_read_and_a_larger_frame_makes_room(shared: Shared) -> None:
     writer, reader = shared
     for height_px, width_px in ((32, 64), (96, 64), (64, 32)):
         image = picture(height_px, width_px)

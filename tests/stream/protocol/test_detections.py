@@ -71,7 +71,7 @@ def test_of_too_many_boxes_the_likeliest_stay() -> None:
         (message(CAT, width_px=5), "give both for pixels, none for shares"),
     ],
 )  # fmt: skip
-def test_what_is_no_message_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_messages_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(TransportError, match=reason):
         read_detections(data)
 

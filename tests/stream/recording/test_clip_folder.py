@@ -170,7 +170,7 @@ def test_the_manifest_does_not_grow(tmp_path: Path) -> None:
         assert lines[-3:] == ["597.jpg", "598.jpg", "599.jpg"]
 
 
-def test_what_a_killed_run_left_is_cut_after_its_last_fragment(tmp_path: Path) -> None:
+def test_a_file_of_a_killed_run_is_cut_after_its_last_fragment(tmp_path: Path) -> None:
     first, second, *_ = fragments_of(str(video_file(tmp_path / "a.mp4", 3)))
     path = tmp_path / "clips"
     path.mkdir()

@@ -64,7 +64,7 @@ def slopes(*, tiles: int = 40) -> np.ndarray:
     ],
     ids=["tiles", "frame", "no tile", "bytes", "no picture", "regions", "scores", "no region", "view", "fortran"],
 )
-def test_what_was_packed_comes_back_to_the_bit(array: np.ndarray) -> None:
+def test_packed_values_are_unpacked_bit_for_bit(array: np.ndarray) -> None:
     before = array.copy()
     (spec,) = specs_of(array)
     back = np.frombuffer(decompress_array(compress_array(array), spec), array.dtype).reshape(array.shape)
@@ -80,7 +80,7 @@ def test_pictures_take_less_than_half_of_what_zlib_leaves() -> None:
     assert len(compress_array(frame)) < len(zlib.compress(frame.tobytes(), 1)) / 2
 
 
-def test_what_is_no_such_array_is_reported() -> None:
+def test_invalid_arrays_are_reported() -> None:
     tiles = noise(3, 3, 32, 32)
     (spec,) = specs_of(tiles)
     (smaller,) = specs_of(tiles[:2])
@@ -179,7 +179,7 @@ def whole_until(path: Path, records: int) -> bytes:
     return path.read_bytes()[: log.end]
 
 
-def test_what_is_no_recording_is_reported(tmp_path: Path) -> None:
+def test_other_files_are_reported(tmp_path: Path) -> None:
     for absent in (tmp_path, tmp_path / "absent"):
         with pytest.raises(RecordingError, match=r"there is no recording in .*; give the folder"):
             Recording(absent)

@@ -50,7 +50,7 @@ CONFIG = Config(
 )
 
 
-def test_what_was_reported_answers_alike() -> None:
+def test_reported_options_give_the_same_answers() -> None:
     provenance = parse_provenance(answer_provenance(CONFIG))
     assert (provenance.model, provenance.weights, provenance.threads) == (
         None,
@@ -92,7 +92,7 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
     assert model_fingerprint(str(tmp_path / "one")) != model_fingerprint(str(tmp_path / "two"))
 
 
-def test_what_cannot_be_used_is_reported_with_the_remedy() -> None:
+def test_unusable_recordings_are_reported_with_the_remedy() -> None:
     for nothing in ("", "{}", "[]"):
         with pytest.raises(RecordingError, match=r"has no valid provenance .*; record it again"):
             parse_provenance(nothing)
@@ -142,13 +142,13 @@ def test_a_copy_is_the_same_source_and_an_edited_file_is_another(clip: Path, tmp
         {"texture": {"cut": {"enabled": False}}},
     ],
 )
-def test_what_changes_answers_is_reported_by_its_key(clip: Path, sections: dict[str, object]) -> None:
+def test_options_that_change_answers_are_reported_by_key(clip: Path, sections: dict[str, object]) -> None:
     before, after = identity(clip), identity(clip, **sections)
     (differing,) = (key for key in before if before[key] != after[key])
     assert differing.split(".")[0] in sections
 
 
-def test_what_changes_no_answer_is_left_out(clip: Path) -> None:
+def test_options_that_change_no_answer_are_left_out(clip: Path) -> None:
     harmless = {
         "output": OutputConfig(paths=("a.vtt",), timing=False, metrics_port=9000),
         "network": NetworkConfig(plain_tcp=True),

@@ -96,7 +96,7 @@ def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
     assert second.glance == JournalGlance(GLANCE, None)
 
 
-def test_what_was_kept_comes_back_exactly(path: Path) -> None:
+def test_kept_events_are_read_back_exactly(path: Path) -> None:
     journal = Journal.continued(kept(path), IDENTITY)
     assert (journal.earlier_answers, journal.count) == (3, 3)
     for number in range(3):
@@ -334,7 +334,7 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
         ({"source": "/dev/null"}, "cannot read a live source twice"),
     ],
 )
-def test_what_is_different_each_time_cannot_be_continued(
+def test_runs_that_differ_each_time_cannot_be_continued(
     video: str, tmp_path: Path, sections: dict[str, object], message: str
 ) -> None:
     asked = Config.model_validate({**config(video, tmp_path / "a.vtt").model_dump(), **sections})

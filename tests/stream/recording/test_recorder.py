@@ -88,7 +88,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return StuckLog.free
 
 
-def test_what_is_sent_received_and_reported_is_written_in_order(tmp_path: Path) -> None:
+def test_messages_and_events_are_written_in_order(tmp_path: Path) -> None:
     recorder = met(tmp_path / "a", "clip.mp4")
     message, arrays = token_message(3, 4, token_packet_of(2))
     recorder.event(notice(1))
@@ -146,7 +146,7 @@ def test_a_run_does_not_wait_for_a_blocked_disk(
     assert len(recorded(tmp_path)) == 100
 
 
-def test_what_was_written_waits_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_records_wait_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_BYTES", 20_000)
     recorder = met(tmp_path)
     for number in range(10):
@@ -204,7 +204,7 @@ def test_a_full_disk_ends_it_at_a_whole_record(tmp_path: Path, monkeypatch: pyte
     assert recorded(tmp_path) == [EventRecord(notice(0)), EventRecord(notice(1))]
 
 
-def test_what_goes_wrong_at_the_very_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_at_the_very_end_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):
         met(tmp_path / "file").close()

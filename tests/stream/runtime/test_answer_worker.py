@@ -317,7 +317,7 @@ def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> N
         assert served.error is None
 
 
-def test_what_is_encoded_must_be_the_same_at_both_ends(endpoint: str) -> None:
+def test_both_ends_must_have_the_same_encoding(endpoint: str) -> None:
     with (
         serving_at(endpoint, Config(answer=AnswerConfig(encode="full"))),
         pytest.raises(OptionError, match="the answer server encodes full, not sparse; give --encode full here"),

@@ -135,7 +135,7 @@ def test_a_child_that_ignores_the_end_of_its_stdin_is_killed(
     assert "did not end within 0.01 s and is killed" in caplog.text
 
 
-def test_who_is_gone_need_not_be_informed(make: MakeChild) -> None:
+def test_a_process_that_ended_gets_no_message(make: MakeChild) -> None:
     child = make("exit 0")
     death_of(child)
     child.send_line(b"anything")

@@ -83,7 +83,7 @@ def ended(process: ForkedProcess) -> int:
     return process.returncode
 
 
-def test_what_was_imported_is_there_at_once_and_a_child_leaves_nothing(server: ForkServer, children: Children) -> None:
+def test_imported_modules_are_there_at_once_and_a_child_leaves_nothing(server: ForkServer, children: Children) -> None:
     first, second = children.fork("modules"), children.fork("exit 7 done")
     assert ended(second) == 7
     assert first.poll() is None

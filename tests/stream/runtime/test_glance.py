@@ -316,7 +316,7 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
         ({"answer.glance.tokens": 0}, "should be greater than or equal to 1, or be 'auto'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(given: dict[str, object], message: str) -> None:
+def test_impossible_glances_are_refused_in_one_line(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         build_config([ConfigLayer("x", given)])
     assert "\n" not in str(refused.value)

@@ -269,7 +269,7 @@ def test_a_change_of_size_is_reported_and_answered_at_once(tmp_path_factory: pyt
 
 
 @pytest.mark.parametrize(("packet", "frames"), [(4, [0, 1, 2, 3, 3, 4]), (6, [0, 1, 2, 3, 4, 5])])
-def test_what_was_skipped_is_reported_with_the_next_frame_or_at_the_end(
+def test_skipped_frames_are_reported_with_the_next_frame_or_at_the_end(
     tmp_path_factory: pytest.TempPathFactory, packet: int, frames: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("broken") / "broken.avi"
@@ -390,7 +390,7 @@ def test_an_answer_process_that_is_killed_is_named_and_earlier_answers_stay(vide
 
 
 @pytest.mark.parametrize("two_processes", [False, True])
-def test_what_a_model_raises_is_named(video: str, two_processes: bool) -> None:
+def test_errors_of_a_model_are_named(video: str, two_processes: bool) -> None:
     result = run(configured(video, two_processes=two_processes), "BrokenAnswerModel", fails=True)
     assert isinstance(result.error, StageDied)
     assert str(result.error) == "the answer stage died: ArithmeticError: the spoon is bent"
@@ -442,7 +442,9 @@ def test_a_source_that_fails_is_the_users_to_put_right(video: str, monkeypatch: 
         list(pipeline.run())
 
 
-def test_what_cannot_work_fails_before_anything_starts(video: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_invalid_configurations_fail_before_anything_starts(
+    video: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with pytest.raises(SourceNotFound):
         in_threads(configured("nowhere.mp4"))
     empty = tmp_path_factory.mktemp("model")

@@ -47,7 +47,7 @@ CAMERA = replace(FILE, name="camera", live=True)
         (CAMERA, False, "lossless", "lockstep", True, False),
     ],
 )
-def test_who_waits_for_whom(
+def test_the_stage_that_waits(
     info: SourceInfo, realtime: bool, frames: str, answers: str, drops: bool, lockstep: bool
 ) -> None:
     config = Config(
@@ -118,7 +118,7 @@ def test_only_an_answer_server_elsewhere_must_be_reached_in_time() -> None:
 
 
 @pytest.mark.parametrize(("encode", "whole"), [("sparse", False), ("prune", True), ("full", True), ("weighted", True)])
-def test_what_is_encoded_decides_what_is_sent(encode: str, whole: bool) -> None:
+def test_the_encoding_decides_the_message(encode: str, whole: bool) -> None:
     plan = RunPlan.of(Config(answer=AnswerConfig.model_validate({"encode": encode})), FILE)
     assert plan.allocate.whole_frames == whole
     assert plan.client.encode == encode
@@ -139,7 +139,7 @@ def test_scenes_are_drawn(source: str, drawn: bool) -> None:
     assert RunPlan.of(Config(source=source), FILE).schedule.source_is_drawn == drawn
 
 
-def test_what_has_no_effect_in_lockstep_is_reported() -> None:
+def test_options_without_effect_in_lockstep_are_reported() -> None:
     config = Config(answer=AnswerConfig(target_ms=100, on_cut="cancel"))
     assert [notice.code for notice in RunPlan.of(config, FILE).notices] == ["target-off", "cancel-off"]
     assert RunPlan.of(config, FILE).make_latency_controller() is None
@@ -223,7 +223,7 @@ def test_the_allocator_knows_what_the_model_knows(knows_levels: bool) -> None:
 @pytest.mark.parametrize(
     "options", [{"budget": "adaptive"}, {"strategy": "fixation"}, {"wide": True}, {"channels": "full40"}]
 )
-def test_what_needs_the_host_is_allocated_there(options: dict[str, Any]) -> None:
+def test_options_that_need_the_host_are_allocated_there(options: dict[str, Any]) -> None:
     config = Config(allocate=AllocateConfig(**options))
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None)
     assert not RunPlan.of(config, CAMERA).make_allocator(hello).on_device

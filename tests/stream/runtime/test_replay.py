@@ -251,7 +251,7 @@ def take(model: FakeAnswerModel, *records: AnyRecord) -> tuple[list[Event], Repl
 JOIN = SentMessage(Connect(query="q", watches=("u",)))
 
 
-def test_what_was_before_a_run_joined_anew_is_forgotten() -> None:
+def test_records_before_a_run_joined_anew_are_forgotten() -> None:
     model = Forgetful()
     first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
     events, _ = take(model, *first, JOIN, packet_record(3), answered(3, "q 1"))

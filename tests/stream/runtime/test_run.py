@@ -99,7 +99,7 @@ def test_a_question_that_was_taken_is_the_next_ones_and_one_that_was_not_is_not(
     assert run.next_config().answer.query == "who?"
 
 
-def test_what_was_set_while_a_run_goes_on_is_the_next_workers_first_command() -> None:
+def test_settings_changed_during_a_run_are_the_next_workers_first_commands() -> None:
     run = continuity()
     assert run.first_command == WorkerCommand()
     run.pending_query, run.servers = "who?", (ServerAddress("tcp://10.0.0.1:1", new_curves()[1]),)
@@ -177,7 +177,7 @@ def test_a_run_that_shows_only_zones_goes_on_to_show_only_these() -> None:
     assert [watch.zone for watch in run.next_config().watch] == ["porch", "porch"]
 
 
-def test_what_was_known_of_a_watch_goes_with_it() -> None:
+def test_the_state_of_a_watch_is_removed_with_it() -> None:
     run = continuity()
     run.rebase(look(1.0, holds="yes"))
     assert run.rebase(turned(1.0)) is not None

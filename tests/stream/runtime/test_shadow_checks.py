@@ -167,7 +167,7 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
         ("watch", ["is it?"], "leave watches out"),
     ],
 )
-def test_what_does_not_go_with_checks_is_refused(key: str, value: object, message: str) -> None:
+def test_options_that_do_not_go_with_checks_are_refused(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^x: answer.shadow_every compares .*{message}"):
         build_config([ConfigLayer("x", {"answer.shadow_every": 5}), ConfigLayer("y", {key: value})])
     with pytest.raises(

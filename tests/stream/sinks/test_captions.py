@@ -173,7 +173,7 @@ class TestOverlay:
         assert (tmp_path / "link.txt").is_symlink()
         assert (tmp_path / "real.txt").read_text("utf-8") == "a cat"
 
-    def test_what_cannot_be_replaced_is_refused(self, tmp_path: Path) -> None:
+    def test_files_that_cannot_be_replaced_are_refused(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.txt")
         with pytest.raises(OutputError, match="is not a regular file"):
             OverlaySink(str(tmp_path / "pipe.txt"))

@@ -56,7 +56,7 @@ def test_key_and_note_do_not_cover_each_other(width: int, items: tuple[KeyItem, 
     assert np.abs(key - key[-1, -1]).max(axis=2)[written].max() == 0
 
 
-def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
+def test_text_that_does_not_fit_ends_in_an_ellipsis() -> None:
     letters = TextRenderer(20, ())
     lines = letters.wrapped(WORDS * 9, 400, 3)
     assert len(lines) == 3

@@ -149,7 +149,7 @@ def test_two_names_of_one_file_are_given_twice(tmp_path: Path, link: Callable[[s
     assert Path(first).read_text() == "yesterday's"
 
 
-def test_what_is_no_file_may_be_named_twice() -> None:
+def test_devices_and_streams_may_be_named_twice() -> None:
     check_distinct(["/dev/null", "/dev/null"], "/dev/null", None)
 
 

@@ -13,7 +13,7 @@ from stream.errors import OutputError, OutputFailed
 from stream.sinks.output_file import OutputFile
 
 
-def test_what_was_there_stays_until_the_first_write(tmp_path: Path) -> None:
+def test_an_existing_file_stays_until_the_first_write(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("yesterday's, and longer", encoding="utf-8")
     OutputFile(str(path)).close()

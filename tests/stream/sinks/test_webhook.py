@@ -200,7 +200,7 @@ def test_a_missing_server_is_reported_once(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     "url", ["home", "ftp://home", "http://", "http://a:b:c", "http://home:0/", "http://me:secret@ x"]
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_addresses_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is no address; write for example https://") as caught:
         Webhook.of(url)
     assert "secret" not in str(caught.value)

@@ -54,7 +54,7 @@ def test_plausible_addresses_are_accepted(address: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named_before_anything_is_opened(address: str, problem: str) -> None:
+def test_missing_parts_are_named_before_anything_is_opened(address: str, problem: str) -> None:
     with pytest.raises(SourceError) as raised:
         open_source(address, CaptureConfig(), FakeClock())
     assert str(raised.value) == problem

@@ -61,7 +61,7 @@ def test_a_part_of_it_is_read(animation: Path) -> None:
         opened(animation, start_s=9)
 
 
-def test_what_cannot_be_read_is_refused(animation: Path) -> None:
+def test_unreadable_files_are_refused(animation: Path) -> None:
     with pytest.raises(SourceError, match=r"has 64x48 pixels, more than capture\.max_pixels = 1000"):
         opened(animation, max_pixels=1000)
     with pytest.raises(SourceError, match="has no video stream 1"):

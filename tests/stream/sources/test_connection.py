@@ -128,7 +128,7 @@ class TestErrors:
         assert "no picture within 2 s" in camera_failure(av.error.ExitError(1, "no"), 2.0).reason
 
     @pytest.mark.parametrize("kind", [ValueError, av.error.InvalidDataError])
-    def test_what_it_raises_never_shows_a_secret(self, kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_errors_never_show_a_secret(self, kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
         address = "rtsp://me:hush!@camera/1"
 
         def fail(*arguments: object, **options: object) -> None:
@@ -157,6 +157,8 @@ class TestErrors:
         ("flv", -38, 5_000_000, False),
     ],
 )
-def test_what_has_no_end_in_bytes_or_in_time_is_live(name: str, size: int, duration: int | None, endless: bool) -> None:
+def test_a_source_without_an_end_in_bytes_or_in_time_is_live(
+    name: str, size: int, duration: int | None, endless: bool
+) -> None:
     container: Any = SimpleNamespace(format=SimpleNamespace(name=name), size=size, duration=duration)
     assert is_endless(container) is endless

@@ -239,7 +239,7 @@ def test_neighbours_are_one_item_with_the_first_ones_time() -> None:
     assert ledger.rest() == ()
 
 
-def test_what_fails_twice_counts_once() -> None:
+def test_a_packet_that_fails_twice_counts_once() -> None:
     ledger = LossTracker()
     ledger.lost(5, "bad", None, None)
     ledger.lost(5, "bad again", None, None)

@@ -154,7 +154,7 @@ def test_reading_damage_twice_gives_the_same(clip: Path) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(one.planes.planes, other.planes.planes, strict=True))
 
 
-def test_what_is_lost_after_the_last_frame_is_reported_at_the_end(tmp_path: Path) -> None:
+def test_losses_after_the_last_frame_are_reported_at_the_end(tmp_path: Path) -> None:
     path = make_video(tmp_path / "tail.mp4", moving_square(6), options={"bf": "0"})
     overwrite_packet(path, 5, count=2)
     with opened(path) as source:

@@ -105,7 +105,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> 
     assert frames[0].discontinuity == "start"
 
 
-def test_what_cannot_be_read_is_skipped_and_named(shots: Path) -> None:
+def test_unreadable_pictures_are_skipped_and_named(shots: Path) -> None:
     for number in (3, 5, 12):
         damaged = next(shots.glob(f"img{number}.*"))
         damaged.write_bytes(damaged.read_bytes()[:60])

@@ -185,7 +185,7 @@ def test_a_login_is_used_and_a_wrong_one_named_without_showing_it(units: list[by
             assert "wrong" not in str(raised.value)
 
 
-def test_what_cannot_be_opened_says_why(server: RtspServer) -> None:
+def test_a_source_that_cannot_be_opened_gives_the_reason(server: RtspServer) -> None:
     with pytest.raises(SourceError, match="has no such stream; check the path"):
         opened(server.url.replace("live", "dead"))
     with pytest.raises(ConfigError, match="size"):
@@ -229,7 +229,7 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
     assert closed.wait(LIMIT_S), "what opens too late is closed"
 
 
-def test_what_has_no_picture_says_so(tmp_path: Path) -> None:
+def test_a_source_without_pictures_is_reported(tmp_path: Path) -> None:
     path = make_video(tmp_path / "clip.mkv", moving_square(3))
     damaged = path.read_bytes()
     with av.open(str(path)) as container:

@@ -97,7 +97,7 @@ class TestFiles:
         with pytest.raises(SourceError, match=r"clip\.mp4 rejects the user name or password"):
             opened(f"{web.url}/clip.mp4")
 
-    def test_what_is_not_there_or_no_video_says_so(self, web: Server, tmp_path: Path) -> None:
+    def test_absent_servers_and_other_content_are_reported(self, web: Server, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"none\.mp4 has no such stream; check the path"):
             opened(f"{web.url}/none.mp4")
         (tmp_path / "noise.mp4").write_bytes(bytes(range(256)) * 64)
@@ -138,7 +138,7 @@ class TestFiles:
             Reading(source).frames(1)
         assert not [thread for thread in threading.enumerate() if thread.name == "read ahead"]
 
-    def test_what_the_source_raises_reaches_the_reader(self, web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_errors_of_the_source_reach_the_reader(self, web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         with opened(f"{web.url}/clip.mp4") as source:
 
             def fail(should_stop: object) -> Iterator[object]:

@@ -167,7 +167,7 @@ ALPHA_FORMATS = ["rgba", "bgra", "argb", "gbrap", "rgba64le", "yuva420p", "yuva4
 
 @pytest.mark.parametrize("pixel_format", ALPHA_FORMATS)
 @pytest.mark.parametrize(("alpha", "share"), [(0, 0.0), (102, 0.4), (255, 1.0)])
-def test_what_is_transparent_shows_white(pixel_format: str, alpha: int, share: float) -> None:
+def test_transparent_pixels_are_white(pixel_format: str, alpha: int, share: float) -> None:
     rgba = np.full((HEIGHT, WIDTH, 4), 100, np.uint8)
     rgba[..., 3] = alpha
     planes = planes_of(av.VideoFrame.from_ndarray(rgba, format="rgba").reformat(format=pixel_format))

@@ -149,7 +149,7 @@ def test_a_scene_is_encoded_with_a_key_frame_for_each_segment(tmp_path: Path) ->
         ("a.h264", 50, {"options": {"g": "50", "bf": "0"}}),
     ],
 )
-def test_what_mp4_cannot_hold_and_packets_without_times_are_encoded(
+def test_codecs_unfit_for_mp4_and_packets_without_times_are_encoded(
     tmp_path: Path, name: str, count: int, options: dict[str, Any]
 ) -> None:
     segments = recorded(str(make_video(tmp_path / name, moving_square(count), **options)), tmp_path)

@@ -33,7 +33,7 @@ def queue() -> FrameQueue:
     queue.close()
 
 
-def test_what_was_put_is_taken_in_order_and_once(queue: FrameQueue) -> None:
+def test_frames_are_taken_in_order_and_once(queue: FrameQueue) -> None:
     outage = SourceOutage(0, 0, "gone")
     for item in (frame(0), outage, frame(1)):
         queue.put(item)
@@ -73,7 +73,7 @@ def test_outages_are_kept_but_not_without_end(queue: FrameQueue, monkeypatch: py
     assert queue.dropped == 0
 
 
-def test_what_had_come_before_the_end_is_taken_first(queue: FrameQueue) -> None:
+def test_frames_before_the_end_are_taken_first(queue: FrameQueue) -> None:
     queue.put(frame(0))
     queue.finish(SourceError("gone"))
     assert indexes(queue.drain()) == [0]

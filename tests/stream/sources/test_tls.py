@@ -103,7 +103,7 @@ def test_a_camera_is_asked_over_https_only(pair: tuple[str, str]) -> None:
         ({"tls_verify": True}, {"https", "rtmps", "rtsps", "onvifs"}),
     ],
 )
-def test_which_are_checked(settings: dict[str, object], checked: set[str]) -> None:
+def test_addresses_whose_certificates_are_checked(settings: dict[str, object], checked: set[str]) -> None:
     config = CaptureConfig.model_validate(settings)
     assert {scheme for scheme in tls.PORTS if is_checked(scheme, config)} == checked
 

@@ -569,7 +569,7 @@ def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, mo
     assert [frame.held_ms for frame in frames] == [0, 5, 0]
 
 
-def test_what_happened_to_a_frame_comes_before_the_frame_and_its_answer(runner: StageRunner) -> None:
+def test_events_of_a_frame_come_before_the_frame_and_its_answer(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
     lost = (SkippedItem("packet 3", "bad", None, 2), SkippedItem("packet 6", "bad", 500_000_000))
     fixture.show(8, skipped=lost, cut_score=0.5)

@@ -199,7 +199,7 @@ def test_a_pause_of_hours_is_left_out_and_reported(runner: StageRunner, caplog: 
     assert caplog.messages == ["the next frame is at 1:00:00.0, more than a minute later; the pause is left out"]
 
 
-def test_what_was_lost_after_the_last_frame_comes_with_the_end(runner: StageRunner) -> None:
+def test_losses_after_the_last_frame_come_with_the_end(runner: StageRunner) -> None:
     lost = (SkippedItem("packets 7-9", "bad", None, 3),)
     fixture = Fixture(runner, ListedSource([frame(0)], lost))
     fixture.next()
@@ -326,7 +326,7 @@ class TestSourcesThatComeInTheirOwnTime:
         source.queue.put(frame(1, discontinuity="reconnect"))
         assert fixture.next().discontinuity == "reconnect"
 
-    def test_what_was_dropped_is_counted_by_its_cause(self, runner: StageRunner) -> None:
+    def test_drops_are_counted_by_cause(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
         for index in range(6):

@@ -104,7 +104,7 @@ def test_the_directory_is_private_and_gone_at_the_end(temporary: Path) -> None:
     assert [list(Path(folder).iterdir()) for folder in state_folders()[:1]] == [[]]
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next(temporary: Path) -> None:
+def test_files_of_a_killed_run_are_removed_by_the_next(temporary: Path) -> None:
     left = killed_run(temporary)
     next_run()
     assert not left.exists()

@@ -148,7 +148,7 @@ def test_waiting_for_any_of_several_links() -> None:
         assert second.receive() is not None
 
 
-def test_what_was_sent_before_closing_arrives() -> None:
+def test_messages_sent_before_closing_arrive() -> None:
     transport = Transport()
     bound = transport.link("inproc://test", bind=True)
 
@@ -199,7 +199,7 @@ def test_a_sender_waits_for_room_until_its_owner_gives_up(monkeypatch: pytest.Mo
     transport.close()
 
 
-def test_what_is_no_message_is_refused_whole() -> None:
+def test_invalid_messages_are_refused_whole() -> None:
     with linked() as (bound, connected):
         connected._socket.send_multipart([b"nonsense", b"and more"])
         connected.send(Cancel())
@@ -308,7 +308,7 @@ def test_of_several_the_newest_is_given_whole() -> None:
         assert not socket.refused
 
 
-def test_what_is_pulled_comes_one_by_one() -> None:
+def test_messages_are_pulled_one_by_one() -> None:
     with bound(zmq.PUSH) as (sender, endpoint), frame_socket(endpoint, pull=True) as socket:
         for number in range(4):
             assert sender.poll(2000, zmq.POLLOUT)
@@ -409,7 +409,7 @@ def test_every_client_is_distinguished_and_answered_alone(places: Places, scheme
     assert port.receive() is None
 
 
-def test_what_cannot_be_read_is_an_error_of_its_sender_and_the_next_message_comes(places: Places) -> None:
+def test_an_unreadable_message_is_an_error_of_its_sender_and_the_next_one_comes(places: Places) -> None:
     port = places.port(places.ipc)
     bad = places.raw(places.ipc)
     for parts in ([b"nonsense"], [b""], [b"\xc1", b"more"], [encode(TurnRequest())[:-1]]):
@@ -600,7 +600,7 @@ def test_a_host_that_is_gone_is_noticed(places: Places) -> None:
     port.close()
 
 
-def test_what_is_no_answer_stage_turns_a_link_away(places: Places) -> None:
+def test_a_peer_that_is_no_answer_stage_refuses_a_link(places: Places) -> None:
     """A listener that closes every connection, like a web server that receives another protocol."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

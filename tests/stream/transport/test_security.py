@@ -93,7 +93,7 @@ def test_if_nothing_can_be_written_no_keys_are_made(tmp_path: Path) -> None:
         ("tcp://127.0.0.1.example.org:5555", False),
     ],
 )
-def test_what_stays_on_this_machine(endpoint: str, local: bool) -> None:
+def test_addresses_of_this_machine(endpoint: str, local: bool) -> None:
     assert is_local(endpoint) == local
     if local:
         assert server_curve(NetworkConfig(), endpoint) is None
@@ -145,7 +145,7 @@ def test_keys_that_are_given_are_used_on_loopback_too(keys: Path, endpoint: str)
         "ipc://",
     ],
 )
-def test_what_is_no_address_is_refused(endpoint: str) -> None:
+def test_invalid_addresses_are_refused(endpoint: str) -> None:
     for curve in (server_curve, client_curve):
         with pytest.raises(ConfigError, match="is not a socket address; write tcp://HOST:PORT or ipc://PATH"):
             curve(NetworkConfig(plain_tcp=True), endpoint)

@@ -56,7 +56,7 @@ def test_frames_of_a_camera_are_those_of_a_source(page: ServedPage, endpoint: st
     "message",
     [b"", b"\x00", struct.pack("<HH", 0, 256) + JPEG, struct.pack("<HH", 65535, 9) + JPEG, FRAME[:4] + b"PNG", "x"],
 )
-def test_what_is_no_frame_ends_the_connection(page: ServedPage, message: bytes | str) -> None:
+def test_invalid_frames_end_the_connection(page: ServedPage, message: bytes | str) -> None:
     with camera_of(page) as camera:
         camera.send(message)
         assert closing_code(camera) == connection.REFUSED

@@ -91,7 +91,7 @@ def test_a_large_picture_is_inspected_smaller(run: ServedPage) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no picture", png(20_000, 10)])
-def test_what_is_no_picture_is_refused(run: ServedPage, body: bytes) -> None:
+def test_invalid_pictures_are_refused(run: ServedPage, body: bytes) -> None:
     reply = ask(run, "/microscope/picture", body)
     assert reply.status == 400
     assert "picture" in reply.json["error"]

@@ -95,7 +95,7 @@ def test_words_cameras_kinds_and_times_narrow_it(run: ServedPage) -> None:
 
 
 @pytest.mark.parametrize("query", ["words=%3F%3F", "since=yesterday", f"words={'a' * 1001}", "before=1e9", "until=0x1"])
-def test_what_is_no_search_is_one_line(run: ServedPage, query: str) -> None:
+def test_invalid_searches_are_reported_in_one_line(run: ServedPage, query: str) -> None:
     reply = ask(run, f"/past?{query}")
     assert reply.status == 400
     assert reply.json.keys() == {"error"}

@@ -208,7 +208,7 @@ def test_viewers_choose_and_the_next_run_begins_afresh(page: ChosenPage) -> None
         assert late.next("history")["events"] == []  # the answer was about another source
 
 
-def test_who_may_only_look_chooses_nothing() -> None:
+def test_viewers_without_rights_choose_nothing() -> None:
     page = ChosenPage(web_control=False)
     with viewing(page) as viewer:
         viewer.send(choose="scene/demo")

@@ -84,7 +84,7 @@ def test_the_camera_is_named(run: ServedPage) -> None:
         ([], "Expected `object`"),
     ],
 )
-def test_what_is_no_watch_is_refused_in_one_line(run: ServedPage, fields: Any, words: str) -> None:
+def test_invalid_watches_are_refused_in_one_line(run: ServedPage, fields: Any, words: str) -> None:
     reply = add(run, fields)
     assert reply.status == 400
     message = reply.json["error"]["message"]

@@ -44,7 +44,7 @@ def test_things_keep_apart_and_stand_plainly_in_one_place() -> None:
             assert thing.visible_share(384, 256) >= 0.7
 
 
-def test_what_moves_stands_elsewhere_in_each_frame_and_may_leave_its_streak_out() -> None:
+def test_a_moving_thing_is_elsewhere_in_each_frame_and_may_leave_its_streak_out() -> None:
     rng = np.random.default_rng(2)
     moved = 0
     for _ in range(40):

@@ -122,7 +122,7 @@ def test_all_losses_reach_the_vision_tower_and_the_language_model(learner: Learn
     learner.zero_grad()
 
 
-def test_where_things_are_is_asked_of_the_last_token_before_each_answer(learner: Learner, batch: Batch) -> None:
+def test_positions_are_read_from_the_last_token_before_each_answer(learner: Learner, batch: Batch) -> None:
     clips, steps = batch.ids.shape
     hidden = torch.zeros(clips, 50 + steps, 192)
     blind = learner._place_loss(batch, hidden).item()

@@ -115,7 +115,7 @@ def test_events(before: tuple[Seen, ...], after: tuple[Seen, ...], answers_wante
     assert {sample.answer for sample in samples(clip(before, after), "event")} == answers_wanted
 
 
-def test_what_changes_is_not_asked_for_as_if_it_stayed() -> None:
+def test_changing_things_are_not_asked_about_as_if_they_stayed() -> None:
     turns = clip((CIRCLE,), (Seen("circle", "green", CIRCLE.box_px),))
     comes = clip((SQUARE,), (SQUARE, CIRCLE))
     assert not samples(turns, "colour")
@@ -140,7 +140,7 @@ def test_two_words_are_distinguished_by_colour_or_side() -> None:
     }
 
 
-def test_what_is_close_to_a_border_has_no_place() -> None:
+def test_things_close_to_a_border_have_no_place() -> None:
     assert not samples(clip((Seen("star", "red", (185, 130, 225, 170)),)), "where")
 
 

@@ -112,7 +112,7 @@ def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.Monkey
                 compiling.compiled("fetch", (9, 0))
 
 
-def test_where_nvcc_fails_the_shipped_ptx_serves(
+def test_the_shipped_ptx_serves_if_nvcc_fails(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "nvcc"
@@ -145,7 +145,7 @@ def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytes
     assert sorted(asked) == FILES
 
 
-def test_what_the_driver_does_not_take_is_replaced_by_the_shipped_ptx(
+def test_the_shipped_ptx_serves_if_the_driver_refuses_the_module(
     cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")

@@ -71,7 +71,7 @@ def test_more_room_has_another_handle(cuda_on_cpu: CpuMachine) -> None:
     memory.close()
 
 
-def test_what_cannot_be_shared_is_reported(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_cannot_be_shared_is_reported(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     before = cuda_on_cpu.live()
     memory = SharedMemory()
     for wrong in (pixels(2).float(), pixels(2)[:, :, :16], pixels(2).to("meta")):

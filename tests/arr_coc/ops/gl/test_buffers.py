@@ -67,7 +67,7 @@ def test_a_part_in_use_is_waited_for_and_one_that_is_free_is_not() -> None:
     assert ring.stalls == 1
 
 
-def test_what_does_not_fit_behind_begins_in_front_and_waits_for_all_that_it_covers() -> None:
+def test_an_upload_that_does_not_fit_behind_begins_in_front_and_waits_for_all_that_it_covers() -> None:
     ring = ring_of(4 * ALIGNMENT)
     marks = [Marks() for _ in range(3)]
     for mark in marks:

@@ -128,7 +128,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_what_was_current_before_is_so_again() -> None:
+def test_the_context_that_was_current_is_current_again() -> None:
     first, second = own_device(), own_device()
     current = first.library.calls.eglGetCurrentContext
     with first.current() as context:
@@ -141,7 +141,7 @@ def test_what_was_current_before_is_so_again() -> None:
         assert current() == context.handle
 
 
-def test_what_was_let_go_of_is_deleted_by_who_comes_next() -> None:
+def test_released_objects_are_deleted_by_the_next_user() -> None:
     device = shared_device()
     is_buffer = device.library.gl.glIsBuffer
     with device.current():
@@ -182,7 +182,7 @@ def test_the_device_is_one_until_it_is_lost() -> None:
         (0x1234, 0, StoreError, "refused working: error 0x1234", False),
     ],
 )
-def test_what_went_wrong_is_named(error: int, reset: int, raised: type, message: str, lost: bool) -> None:
+def test_errors_are_named(error: int, reset: int, raised: type, message: str, lost: bool) -> None:
     device = own_device()
     calls = vars(device.library.calls) | {"glGetError": lambda: error, "glGetGraphicsResetStatus": lambda: reset}
     with device.current():

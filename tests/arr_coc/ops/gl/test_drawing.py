@@ -31,7 +31,7 @@ def program() -> Iterator[ArProgram]:
     made.close()
 
 
-def test_what_is_drawn_follows_the_texture_and_leaves_it_alone(program: ArProgram) -> None:
+def test_a_drawing_follows_the_texture_and_leaves_it_alone(program: ArProgram) -> None:
     fmt = PlaneFormat.of(planes(0))
     store, reference = GlStore(fmt, Thresholds(), 200), CpuStore(fmt, Thresholds(), 200)
     allocator = StreamAllocator(AllocatorOptions(budget=8, levels=True))

@@ -83,7 +83,7 @@ def test_the_filter_of_the_hardware_compiles_and_keeps_one_colour(
     assert open_store(plain)._texture.anisotropy == 1
 
 
-def test_what_is_no_sample_is_refused(open_store: Opener) -> None:
+def test_invalid_samples_are_refused(open_store: Opener) -> None:
     texture = open_store(np.zeros((64, 96, 3), np.uint8))._texture
     two, three = np.zeros((4, 2)), np.zeros((4, 3))
     with pytest.raises(ShapeError, match=r"points are floats \[n, 3\], got float64 \(4, 2\)"):

@@ -149,7 +149,7 @@ def test_read_only_and_strided_planes_are_compared() -> None:
     assert dirty(planes, changed) == {(1, 2)}
 
 
-def test_what_was_measured_before_does_not_linger() -> None:
+def test_an_earlier_measurement_does_not_linger() -> None:
     """Neither in other tiles, nor in the padding of tiles at the edge."""
     before = flat_planes(200, 200)
     store = store_of(before)

@@ -84,7 +84,7 @@ def test_a_region_outside_of_the_grid_is_named(region: list[int]) -> None:
 
 
 @pytest.mark.parametrize("regions", [np.zeros((3,), int), np.zeros((2, 2), int), np.zeros((2, 3))])
-def test_what_is_no_list_of_regions_is_refused(regions: npt.NDArray[np.int64]) -> None:
+def test_invalid_regions_are_refused(regions: npt.NDArray[np.int64]) -> None:
     with view_of(64, 64) as view, pytest.raises(ShapeError, match=r"integers \[K, 3\]"):
         view.gather(regions)
 

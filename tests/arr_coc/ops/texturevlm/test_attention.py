@@ -131,7 +131,7 @@ GOOD: dict[str, Any] = {"grid": (2, 3), "share": 0.5}
         (((4, 8), (6, 8), (6, 8)), {"grid": (2, 4)}, ShapeError, r"a grid of \(2, 4\) has 8 keys, got 6"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_tensors_that_do_not_fit_are_refused(
     shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     query, key, value = (torch.zeros(shape) for shape in shapes)

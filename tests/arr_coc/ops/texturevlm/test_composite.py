@@ -86,7 +86,7 @@ def test_the_whole_view_is_little_stretched_and_no_part_narrow() -> None:
             assert max(sides) <= MOST_ASPECT * min(sides)
 
 
-def test_what_matters_is_shown_at_full_size() -> None:
+def test_relevant_tiles_are_shown_at_full_size() -> None:
     image = picture(1080, 1920)
     composite = foveate(image, spots(34, 60, (5, 10), (25, 50)), 120)
     assert composite.tokens > 100
@@ -99,7 +99,7 @@ def contains(outer: tuple[int, int, int, int], inner: tuple[int, int, int, int])
     return outer[0] <= inner[0] and outer[1] <= inner[1] and outer[2] >= inner[2] and outer[3] >= inner[3]
 
 
-def test_what_matters_stands_in_the_middle_of_its_part() -> None:
+def test_relevant_tiles_are_in_the_middle_of_their_part() -> None:
     dull = np.random.default_rng(0).uniform(0, 0.05, (34, 60)).astype(np.float32)
     (part,) = foveate(picture(1080, 1920), np.maximum(dull, spots(34, 60, (16, 30))), 100).placements[1:]
     assert abs((part.source[0] + part.source[2]) / 2 - 17 * 32) <= 32
@@ -210,7 +210,7 @@ GOOD: dict[str, Any] = {"image": picture(64, 96), "relevance": np.zeros((2, 3), 
         ({"tokens": 3.0}, BudgetError, "got 3.0"),
     ],
 )
-def test_what_cannot_be_foveated_is_refused(change: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_invalid_inputs_are_refused(change: dict[str, Any], error: type[Exception], words: str) -> None:
     assert isinstance(foveate(**GOOD), Composite)
     with pytest.raises(error, match=words):
         foveate(**{**GOOD, **change})

@@ -182,6 +182,6 @@ def test_a_toy_learns_where_to_look() -> None:
         ({"image": torch.zeros(2, 2)}, ShapeError, "3 or 4 axes"),
     ],
 )
-def test_what_cannot_be_sampled_is_named(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_invalid_inputs_are_named(changes: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         sample_foveated(**{"image": images(2, 64, 64), "fixation_point": (0.5, 0.5), **changes})

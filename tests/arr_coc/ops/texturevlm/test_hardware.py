@@ -69,7 +69,7 @@ def test_everything_that_samples_uses_the_hardware(cuda: None) -> None:
     assert doubled.dtype == torch.float32
 
 
-def test_what_texture_units_do_not_suit_is_sampled_by_the_formula(cuda: None) -> None:
+def test_the_formula_samples_if_texture_units_do_not_suit(cuda: None) -> None:
     image = images(1, 64, 64)[0].to(find_device().place)
     assert not Texture(image, tolerance=LARGEST_ERROR / 2).hardware
     assert not Texture(image.float(), tolerance=0.1).hardware

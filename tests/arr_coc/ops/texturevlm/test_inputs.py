@@ -98,7 +98,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_taken_is_named_in_one_line(name: str) -> None:
+def test_invalid_inputs_are_named_in_one_line(name: str) -> None:
     with pytest.raises(ArrCocError) as caught:
         REFUSED[name]()
     assert "\n" not in str(caught.value)

@@ -90,7 +90,7 @@ def test_level_0_is_the_picture_itself_if_no_change_is_needed() -> None:
         (np.zeros((3, 8, 8), np.uint8), r"got uint8 \[3, 8, 8\]"),
     ],
 )
-def test_what_is_no_picture_is_refused(image: Any, words: str) -> None:
+def test_invalid_pictures_are_refused(image: Any, words: str) -> None:
     with pytest.raises(ShapeError, match=words):
         generate_mipmaps(image)
 

@@ -132,12 +132,12 @@ POINT, ONE = torch.tensor([4.0, 4.0]), torch.tensor([[4.0, 4.0]])
         (lambda t: t.gather_strips(ONE, ONE * 0, 8.0), OptionError, "length 0 has no direction"),
     ],
 )
-def test_what_cannot_be_read_is_refused(read: Callable[[Texture], Any], error: type[Exception], words: str) -> None:
+def test_unreadable_files_are_refused(read: Callable[[Texture], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         read(Texture(torch.zeros(3, 64, 64)))
 
 
-def test_what_is_no_picture_is_refused() -> None:
+def test_invalid_pictures_are_refused() -> None:
     with pytest.raises(ShapeError, match="3 or 4 axes, got 5"):
         Texture(torch.zeros(1, 1, 3, 8, 8))
     with pytest.raises(ShapeError, match="RGB"):

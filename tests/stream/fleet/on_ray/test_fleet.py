@@ -177,7 +177,7 @@ class ReportsAtOnce:
     def kill(self) -> None: ...
 
 
-def test_what_comes_together_with_the_open_source_is_not_lost() -> None:
+def test_events_beside_the_opening_of_a_source_are_not_lost() -> None:
     early = Notice(code="model-world", message="the model knows drawn scenes")
     host = ReportsAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
     elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})

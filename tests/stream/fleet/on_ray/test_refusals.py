@@ -61,7 +61,7 @@ def test_an_error_of_ray_becomes_one_line(address: str, error: str, line: str) -
     assert "\n" not in refusal
 
 
-def test_why_an_actor_is_gone_is_one_line() -> None:
+def test_the_end_of_an_actor_is_reported_in_one_line() -> None:
     missing = "ray::X\n  File a.py\nModuleNotFoundError: No module named 'stream.fleet'\nmore"
     assert cluster._reason(missing) == ("its node has no Python package stream; install arr-coc-stream on every node")
     assert cluster._reason("a\n\n  ValueError: b\n") == "ValueError: b"

@@ -14,7 +14,7 @@ from stream.fleet.on_ray.settings import check_far, read_settings
 CAMERAS = {"door": {}, "yard": {}}
 
 
-def test_what_a_table_says() -> None:
+def test_settings_of_a_table() -> None:
     table = {
         "camera": {"camera_host": 1},
         "cameras": {"yard": {"yard_node": 0.5}},

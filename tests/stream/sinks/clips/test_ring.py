@@ -46,7 +46,7 @@ def test_the_ring_holds_few_bytes_whatever_comes() -> None:
     assert starts(endless.around(60.0, 5.0, 5.0)) == [60.0]
 
 
-def test_what_lacks_its_key_frame_is_dropped() -> None:
+def test_fragments_without_their_key_frame_are_dropped() -> None:
     made = FragmentRing(100, 1000)
     made.add(fragment(0.0, key=False))
     made.add(fragment(1.0))

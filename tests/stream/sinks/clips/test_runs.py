@@ -115,7 +115,7 @@ def test_the_packets_of_a_file_are_copied(lamps: dict[str, Path], tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["mjpeg", "folder"])
-def test_what_cannot_be_copied_is_encoded(kind: str, lamps: dict[str, Path], tmp_path: Path) -> None:
+def test_video_that_cannot_be_copied_is_encoded(kind: str, lamps: dict[str, Path], tmp_path: Path) -> None:
     source = lamps["mjpeg"]
     if kind == "folder":
         source = tmp_path / "pictures"

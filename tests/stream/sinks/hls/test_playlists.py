@@ -65,7 +65,7 @@ def test_the_master_names_format_size_rates_and_captions() -> None:
     ]
 
 
-def test_what_is_not_known_is_not_named() -> None:
+def test_unknown_values_are_left_out() -> None:
     text = master_playlist("video.m3u8", "captions.m3u8", "", (0, 0), [])
     assert "CODECS" not in text
     assert "RESOLUTION" not in text

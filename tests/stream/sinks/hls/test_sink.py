@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_ends_the_run_and_leaves_what_is_listed(
     assert not [name for name in stream.names() if name.startswith(".")]
 
 
-def test_what_is_not_listed_makes_room_for_the_end_of_the_playlists(
+def test_unlisted_segments_make_room_for_the_end_of_the_playlists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Disk that has room only after the segments that no playlist lists are removed."""
@@ -237,7 +237,7 @@ def test_an_outage_holds_nothing_back_and_a_frame_process_that_cannot_write_ends
         (["file/master.m3u8"], "'file' is no folder"),
     ],
 )
-def test_what_cannot_be_a_stream_is_refused(
+def test_sources_that_cannot_be_a_stream_are_refused(
     paths: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -159,7 +159,7 @@ def test_a_run_writes_its_answers(tmp_path: Path) -> None:
     assert len(rows["/figures/tokens"]) == 12
 
 
-def test_what_was_there_stays_until_there_is_something_to_write(tmp_path: Path) -> None:
+def test_an_existing_file_stays_until_there_is_something_to_write(tmp_path: Path) -> None:
     old = tmp_path / "old.rrd"
     old.write_bytes(b"an older run")
     for path in (old, tmp_path / "new.rrd"):

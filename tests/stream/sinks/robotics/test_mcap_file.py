@@ -205,7 +205,7 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
         McapSink(str(tmp_path / "no" / "a.mcap"), OutputConfig())
 
 
-def test_what_was_answered_is_in_the_file_at_once(tmp_path: Path) -> None:
+def test_answers_are_in_the_file_at_once(tmp_path: Path) -> None:
     """A killed run leaves the file without an ending, and every whole record can be read."""
     sink = McapSink(str(tmp_path / "a.mcap"), OutputConfig())
     for number in range(3):
