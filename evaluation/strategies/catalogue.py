@@ -18,9 +18,9 @@ from evaluation.strategies.arr_coc import (
 )
 from evaluation.strategies.base import Strategy
 from evaluation.strategies.memory import MEMORY
-from evaluation.strategies.newest import NEWEST
+from evaluation.strategies.newest import NAMES, newest_named
 from evaluation.strategies.pictures import PICTURES
-from evaluation.strategies.pruning import DIVPRUNE, FASTV, PYRAMIDDROP
+from evaluation.strategies.pruning.registry import PRUNERS
 from evaluation.strategies.sampling import EVS, FULL, GRID, RANDOM, SMALLER
 
 STRATEGIES: dict[str, Strategy] = {
@@ -41,16 +41,15 @@ STRATEGIES: dict[str, Strategy] = {
         RANDOM,
         GRID,
         EVS,
-        FASTV,
-        PYRAMIDDROP,
-        DIVPRUNE,
+        *(pruner.strategy() for pruner in PRUNERS.values()),
     )
 }
 
 
 def strategy_named(name: str) -> Strategy:
     """Raise ChoiceError, naming the strategies that there are."""
-    known = STRATEGIES | MEMORY | NEWEST | ABLATIONS | PICTURES
-    if name not in known:
-        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join(known)}")
-    return known[name]
+    known = STRATEGIES | MEMORY | ABLATIONS | PICTURES
+    found = known.get(name) or newest_named(name, STRATEGIES)
+    if found is None:
+        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*known, *NAMES))}")
+    return found

@@ -1,20 +1,26 @@
 """The newest frames that a stream answered about, each under its time, with nothing chosen by the question.
 
-`last-4` is the baseline of "SimpleStream" (arXiv:2604.02317): the four newest frames with all of their tokens.
+`last-N` is the baseline of "SimpleStream" (arXiv:2604.02317): the N newest frames with all of their tokens.
+`last-N-STRATEGY` answers from the same frames as that strategy does: `last-4-evs` is EVS over a sliding window, as
+vLLM's and SGLang's over a clip, on pixels. The budget holds for each frame, but of `last-N-smaller` for all of them
+together.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.strategies.base import Ask, Budget, Reply, Strategy
-from evaluation.strategies.sampling import EVS, FULL, SMALLER
+from evaluation.strategies.sampling import FULL, SMALLER
 
-FRAMES = 4
-LONGEST_FRAMES = 16
-"""As many as a clip of the suite `stream` has answer points: all that was seen."""
+_NAME = re.compile(r"last-(?P<frames>[1-9]\d{0,2})(-(?P<of>.+))?")
+
+NAMES = ("last-N", "last-N-STRATEGY")
+"""Forms of the names, for messages."""
 
 
 def newest(ask: Ask, frames: int) -> Ask:
@@ -29,24 +35,22 @@ def newest(ask: Ask, frames: int) -> Ask:
     )
 
 
-def _answer(qwen: QwenVL, ask: Ask, of: Strategy, frames: int = FRAMES) -> Reply:
-    return of.answer(qwen, newest(ask, frames))
+def newest_named(name: str, strategies: Mapping[str, Strategy]) -> Strategy | None:
+    """Return the strategy that a name such as `last-4` or `last-4-evs` means; None if it is no such name of one of the
+    `strategies`."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    of = strategies.get(match["of"]) if match["of"] else FULL
+    if of is None or of.begin is not None:
+        return None
+    answer = partial(_answer, of=of, frames=int(match["frames"]))
+    return Strategy(name, answer, encodes=of.encodes, seeded=of.seeded, budgeted=of.budgeted)
 
 
-def _answer_smaller(qwen: QwenVL, ask: Ask) -> Reply:
-    """All frames together have the tokens that the budget gives one."""
-    shown = newest(ask, FRAMES)
-    tokens = ask.budget.of(ask.views(qwen)[-1].grid.tiles)
-    return SMALLER.answer(qwen, replace(shown, budget=Budget(tokens=max(1, tokens // len(shown.frames)))))
-
-
-NEWEST: dict[str, Strategy] = {
-    strategy.name: strategy
-    for strategy in (
-        Strategy("last-4", partial(_answer, of=FULL), encodes=("full",), budgeted=False),
-        Strategy("last-4-smaller", _answer_smaller, encodes=("full",)),
-        Strategy("last-4-evs", partial(_answer, of=EVS), encodes=EVS.encodes),
-        Strategy("last-16", partial(_answer, of=FULL, frames=LONGEST_FRAMES), encodes=("full",), budgeted=False),
-    )
-}
-"""The strategies by name; asked for by name only."""
+def _answer(qwen: QwenVL, ask: Ask, of: Strategy, frames: int) -> Reply:
+    shown = newest(ask, frames)
+    if of is SMALLER:
+        tokens = ask.budget.of(ask.views(qwen)[-1].grid.tiles)
+        shown = replace(shown, budget=Budget(tokens=max(1, tokens // len(shown.frames))))
+    return of.answer(qwen, shown)

@@ -24,7 +24,7 @@ from arr_coc.types import FramePacket, time_text
 from evaluation.errors import EvaluationError
 from evaluation.strategies.arr_coc import allocator_for, check_allocated, choosing_flops
 from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame, stamps_of
-from evaluation.strategies.pruning import speak, staged_prefill
+from evaluation.strategies.pruning.staged import speak, staged_prefill
 from stream.answer.api.pictures import ApiPictures, PictureKind, pictures_of
 from stream.config import ApiConfig
 
@@ -67,7 +67,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
     explanation = frames[-1].explanation
     text = f"{explanation}\n{ask.text}" if explanation else ask.text
     part.text([*ids.before_query, *qwen.plain_token_ids(text), *ids.after_query])
-    done = staged_prefill(qwen, part, places, {})
+    done = staged_prefill(qwen, part, places)
     text, first_s = speak(qwen, done, part.position, ask.max_tokens)
     costs = Costs(qwen)
     of_tokens = sum(view.grid.tiles for view in views)

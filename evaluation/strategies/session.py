@@ -35,7 +35,9 @@ class EvalPrompt:
         self._head, self._close = ids.head, ids.frame_close
         headings = [qwen.token_ids(time_text(view.stamp.media_ns)) if len(views) > 1 else [] for view in views]
         self._openings = [[*heading, *ids.frame_open] for heading in headings]
-        self._rest = [*ids.before_query, *qwen.plain_token_ids(query), *ids.after_query]
+        asked, self._after_query = qwen.plain_token_ids(query), ids.after_query
+        self._rest = [*ids.before_query, *asked, *self._after_query]
+        self._query_tokens = len(asked)
         around_frames = sum(len(opening) + len(self._close) for opening in self._openings)
         self.text_tokens = len(self._head) + around_frames + len(self._rest)
 
@@ -50,6 +52,11 @@ class EvalPrompt:
             part.text(self._close)
         part.text(self._rest)
         return part, places
+
+    def question_rows(self, part: PromptPart) -> slice:
+        """Return the rows of the question's own tokens in a part that `with_frames` made."""
+        stop = part.tokens - len(self._after_query)
+        return slice(stop - self._query_tokens, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Dropping inside the language model: nothing dropped is the stock model, and what is dropped is what counts least."""
+"""Pruners: nothing dropped is the stock model, what stays is what the method says, and the base holds the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ import torch
 from arr_coc.qwen.decode import PromptPart, decode_one_token, empty_cache, prefill
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.strategies.pruning import DIVPRUNE, Prefilled, staged_prefill
-from evaluation.strategies.pruning import fastv_schedule as fastv_schedule
-from evaluation.strategies.pruning import pyramid_schedule as pyramid_schedule
+from evaluation.errors import EvaluationError
+from evaluation.strategies.pruning.base import Pruner
+from evaluation.strategies.pruning.cdpruner import likeliest_set
+from evaluation.strategies.pruning.divprune import most_diverse
+from evaluation.strategies.pruning.registry import PRUNERS
+from evaluation.strategies.pruning.staged import Candidates, Cuts, Prefilled, staged_prefill
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask
 from tests.support.models import ATTENDING, mrope_positions, tiny_qwen
@@ -34,40 +38,65 @@ def prompt(qwen: QwenVL, frames: int = 2) -> tuple[PromptPart, list[slice], list
     return *EvalPrompt(qwen, views, asked.text).with_frames(encoded), encoded
 
 
-def staged(qwen: QwenVL, keep: Mapping[int, int]) -> Prefilled:
-    part, places, _ = prompt(qwen)
-    return staged_prefill(qwen, part, places, keep)
+def staged(qwen: QwenVL, pruner: Pruner, counts: Mapping[int, int], frames: int = 2) -> Prefilled:
+    asked = ask(frames=frames)
+    part, places, encoded = prompt(qwen, frames)
+    question = EvalPrompt(qwen, asked.views(qwen), asked.text).question_rows(part)
+    tokens = sum(frame.grid.tiles for frame in encoded)
+    budgets = [(min(counts.values(), default=tokens) + place) // frames for place in range(frames)]
+    return staged_prefill(qwen, part, places, Cuts(counts, pruner.choose, question, budgets))
 
 
-@pytest.mark.parametrize("schedule", [fastv_schedule, pyramid_schedule])
-def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, schedule: Any) -> None:
+@pytest.mark.parametrize("name", PRUNERS)
+def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, name: str) -> None:
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
     cache = empty_cache(qwen)
     stock = prefill(qwen, part, cache)
-    done = staged_prefill(qwen, part, places, schedule(3, tokens, tokens))
-    assert (done.logits - stock).abs().max() <= TOLERANCE
-    kept_all = staged_prefill(qwen, part, places, {1: tokens, 2: tokens})
-    assert (kept_all.logits - stock).abs().max() <= TOLERANCE
+    assert PRUNERS[name].counts(3, tokens, tokens) == {}
+    cut_at = max(PRUNERS[name].schedule(3, tokens, tokens - 1))
+    for counts in ({}, {cut_at: tokens}):  # no cut, and one that leaves all of them
+        done = staged(qwen, PRUNERS[name], counts)
+        assert (done.logits - stock).abs().max() <= TOLERANCE
     word = torch.tensor(9)
     step = decode_one_token(qwen, word, part.position, cache.kv)
     assert (decode_one_token(qwen, word, part.position, done.kv) - step).abs().max() <= TOLERANCE
 
 
-def test_divprune_of_all_tokens_is_the_frame_itself(qwen: QwenVL) -> None:
-    _, _, (frame, _) = prompt(qwen)
-    kept = DIVPRUNE.answer.thin(frame, frame.grid.tiles)  # type: ignore[attr-defined]
-    assert torch.equal(kept.regions, frame.regions)
-    assert (kept.tokens.embeds - frame.tokens.embeds).abs().max() <= TOLERANCE
-    for rows, own in zip(kept.tokens.deepstack, frame.tokens.deepstack, strict=True):
-        assert (rows - own).abs().max() <= TOLERANCE
+@pytest.mark.parametrize("name", PRUNERS)
+def test_the_base_counts_the_budget_and_keeps_the_order_and_all_text(qwen: QwenVL, name: str) -> None:
+    part, places, _ = prompt(qwen)
+    tokens = sum(place.stop - place.start for place in places)
+    counts = PRUNERS[name].counts(3, tokens, 9)
+    done = staged(qwen, PRUNERS[name], counts)
+    visual = {row for place in places for row in range(place.start, place.stop)}
+    kept = done.kept.tolist()
+    assert kept == sorted(set(kept))
+    assert len(set(kept) & visual) == 9
+    assert set(kept) >= set(range(part.tokens)) - visual
+    assert done.lengths[-1] == part.tokens - tokens + 9
+    assert done.choosing_flops > 0
+
+
+class Twice(Pruner):
+    """Chooses one token again and again."""
+
+    name = "twice"
+
+    def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
+        return torch.zeros(count, dtype=torch.long)
+
+
+def test_a_choice_of_too_few_tokens_is_refused(qwen: QwenVL) -> None:
+    with pytest.raises(EvaluationError, match="1 tokens were chosen of the 9 that a cut leaves"):
+        staged(qwen, Twice(), {0: 9})
 
 
 def test_only_as_many_visual_tokens_go_on_and_all_text(qwen: QwenVL) -> None:
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
     text = part.tokens - tokens
-    done = staged_prefill(qwen, part, places, {1: 20, 2: 5})
+    done = staged(qwen, PRUNERS["fastv"], {1: 20, 2: 5})
     assert done.lengths == (text + tokens, text + 20, text + 5)
     assert [layer.keys.shape[-2] for layer in done.kv.layers] == list(done.lengths)
     visual = {row for place in places for row in range(place.start, place.stop)}
@@ -89,14 +118,14 @@ def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> No
     for cut in (1, 2):
         attention = weights[cut - 1][0, :, -1].mean(dim=0)[visual]
         best = set(visual[attention.topk(7).indices].tolist())
-        assert set(staged(qwen, {cut: 7}).kept.tolist()) & set(visual.tolist()) == best
+        assert set(staged(qwen, PRUNERS["fastv"], {cut: 7}).kept.tolist()) & set(visual.tolist()) == best
 
 
 def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> None:
     """Dropping before layer 1 what was never there after it: the same as masking those keys in later layers."""
     qwen = tiny_qwen()
-    part, places, _ = prompt(qwen, frames=1)
-    done = staged_prefill(qwen, part, places, {2: 6})
+    part, _, _ = prompt(qwen, frames=1)
+    done = staged(qwen, PRUNERS["fastv"], {2: 6}, frames=1)
     kept = done.kept
     kv = empty_cache(qwen).kv
     inputs = part.inputs()
@@ -128,9 +157,93 @@ def test_the_prompt_is_the_sessions_own(qwen: QwenVL) -> None:
 
 
 def test_fastv_cuts_once_and_pyramiddrop_by_quarters() -> None:
-    assert fastv_schedule(28, 1000, 270) == {2: 270}
-    assert fastv_schedule(2, 1000, 270) == {}
-    assert fastv_schedule(28, 270, 270) == {}
-    assert pyramid_schedule(28, 1000, 125) == {7: 500, 14: 250, 21: 125}
-    assert pyramid_schedule(4, 64, 8) == {1: 32, 2: 16, 3: 8}
-    assert pyramid_schedule(28, 100, 100) == {}
+    fastv, pyramiddrop = PRUNERS["fastv"], PRUNERS["pyramiddrop"]
+    assert fastv.counts(28, 1000, 270) == {2: 270}
+    assert fastv.counts(2, 1000, 270) == {}
+    assert fastv.counts(28, 270, 270) == {}
+    assert pyramiddrop.counts(28, 1000, 125) == {7: 500, 14: 250, 21: 125}
+    assert pyramiddrop.counts(4, 64, 8) == {1: 32, 2: 16, 3: 8}
+    assert pyramiddrop.counts(28, 100, 100) == {}
+
+
+def seen(states: Any, frames: int = 1, budget: int = 2, question: Any = ((1.0, 0.0),), **changes: Any) -> Candidates:
+    """Visual tokens of equal frames, and a question behind them."""
+    visual = torch.as_tensor(states, dtype=torch.float32)
+    asked = torch.as_tensor(question, dtype=torch.float32)
+    each = len(visual) // frames
+    slices = [slice(each * index, each * (index + 1)) for index in range(frames)]
+    rows = torch.arange(len(visual) + len(asked))
+    made = Candidates(
+        torch.cat([visual, asked]), rows[: len(visual)], rows[len(visual) :], slices, [budget] * frames, None
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def on_circle(*angles: float) -> torch.Tensor:
+    return torch.stack([torch.tensor(angles).cos(), torch.tensor(angles).sin()], dim=1)
+
+
+def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
+    rows = on_circle(0.0, 0.05, 0.1, 1.5, 3.1, 3.15)
+    distance = 1 - rows @ rows.T
+    assert most_diverse(distance, 1).tolist() == [3]
+    assert set(most_diverse(distance, 3).tolist()) & {0, 1, 2}
+    assert set(most_diverse(distance, 3).tolist()) & {4, 5}
+    assert most_diverse(distance, 99).tolist() == list(range(6))
+    assert most_diverse(torch.zeros(4, 4), 4).tolist() == [0, 1, 2, 3]
+    chosen = PRUNERS["divprune"].choose(seen(torch.cat([rows, rows]), frames=2, budget=1), 2)
+    assert chosen.tolist() == [3, 9], "each frame has its own budget"
+
+
+def test_cdpruner_finds_the_set_of_the_largest_determinant() -> None:
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.randn(7, 5, generator=rng)
+    kernel = rows @ rows.T
+    first, second = likeliest_set(kernel, 2).tolist()
+    assert first == int(kernel.diagonal().argmax())
+    pairs = [float(torch.linalg.det(kernel[[first, other]][:, [first, other]])) for other in range(7) if other != first]
+    best = [other for other in range(7) if other != first][int(np.argmax(pairs))]
+    assert second == best
+    assert sorted(likeliest_set(kernel, 7).tolist()) == list(range(7)), "more tokens than the kernel has ranks"
+
+
+def test_cdpruner_prefers_what_is_like_the_question_and_no_duplicates() -> None:
+    rows = on_circle(0.0, 0.0, 1.57, 3.14)
+    alike = PRUNERS["cdpruner"].choose(seen(rows, question=on_circle(1.57)), 2).tolist()
+    assert alike[0] == 2
+    assert alike[1] != 2
+    assert PRUNERS["cdpruner"].choose(seen(rows, question=on_circle(0.0)), 2).tolist() in ([0, 2], [1, 2])
+
+
+def test_dart_keeps_the_pivots_and_what_is_least_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = on_circle(0.0, 0.02, 0.04, 0.06, 0.1, 0.2, 3.1, 1.6)
+    made = seen(rows, question=on_circle(0.0))
+    monkeypatch.setattr(made, "keys", lambda: torch.tensor([9.0, 9, 9, 9, 1, 1, 1, 1, 5])[:, None].repeat(1, 2))
+    monkeypatch.setattr(made, "normalised", lambda: made.states)
+    kept = PRUNERS["dart"].choose(made, 6).tolist()
+    assert kept == [0, 1, 2, 3, 6, 7]
+    assert PRUNERS["dart"].choose(made, 2).tolist() == [0, 1], "no more pivots than the budget pays"
+
+
+def test_vidcom2_gives_an_unlike_frame_more_and_keeps_unlike_tokens() -> None:
+    rng = torch.Generator().manual_seed(1)
+    same = torch.ones(20, 8) + 0.01 * torch.randn(20, 8, generator=rng)
+    unlike = torch.randn(20, 8, generator=rng)
+    same[4] = -same[4]
+    kept = PRUNERS["vidcom2"].choose(seen(torch.cat([same, same, unlike]), 3, question=torch.ones(1, 8)), 12)
+    by_frame = torch.bincount(kept // 20, minlength=3).tolist()
+    assert len(set(kept.tolist())) == 12
+    assert by_frame[2] > by_frame[0]
+    assert min(by_frame) >= 1
+    assert {4, 24} <= set(kept.tolist())
+
+
+def test_only_the_questions_own_tokens_count_as_the_question(qwen: QwenVL) -> None:
+    asked = replace(ask(), text="red red red")
+    made = EvalPrompt(qwen, asked.views(qwen), asked.text)
+    view = asked.views(qwen)[0]
+    part, _ = made.with_frames([encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")])
+    own = part.inputs()["inputs_embeds"][0, made.question_rows(part)]
+    assert torch.equal(own, qwen.embed(qwen.plain_token_ids(asked.text)))

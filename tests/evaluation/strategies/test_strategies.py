@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
@@ -16,11 +15,10 @@ from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import NS_PER_S, Feedback, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
-from evaluation.errors import EvaluationError
+from evaluation.errors import ChoiceError, EvaluationError
 from evaluation.strategies.arr_coc import choosing_flops
 from evaluation.strategies.base import Ask, TiledFrame
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
-from evaluation.strategies.pruning import most_diverse
 from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask, picture
@@ -60,10 +58,12 @@ def stream_ask(budget: str, **changes: Any) -> Ask:
     return replace(seen, **newest, before=seen.frames[:5], before_s=seen.times_s[:5], **changes)
 
 
-@pytest.mark.parametrize(("name", "frames"), [("last-4", 4), ("last-16", 6), ("last-4-evs", 4)])
+@pytest.mark.parametrize(
+    ("name", "frames"), [("last-1", 1), ("last-4", 4), ("last-16", 6), ("last-4-evs", 4), ("last-3-vidcom2", 3)]
+)
 def test_the_newest_frames_are_answered_about_under_their_times(qwen: QwenVL, name: str, frames: int) -> None:
     strategy, asked = strategy_named(name), stream_ask("40%")
-    of = STRATEGIES["evs" if name == "last-4-evs" else "full"]
+    of = STRATEGIES[name.split("-", 2)[2] if name.count("-") == 2 else "full"]
     everything = ask("40%", 6)
     same = replace(everything, frames=everything.frames[-frames:], times_s=everything.times_s[-frames:])
     reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
@@ -71,6 +71,12 @@ def test_the_newest_frames_are_answered_about_under_their_times(qwen: QwenVL, na
     assert (reply.text, reply.tokens, reply.flops) == (expected.text, expected.tokens, expected.flops)
     assert reply.of_tokens == TILES * frames
     assert reply.prefilled == reply.tokens + EvalPrompt(qwen, same.views(qwen), same.text).text_tokens
+
+
+@pytest.mark.parametrize("name", ["last-0", "last-", "last-4-", "last-4-memory", "last-4-last-4", "last-x", "xlast-4"])
+def test_other_names_of_newest_frames_are_refused_with_those_that_there_are(name: str) -> None:
+    with pytest.raises(ChoiceError, match=r"unknown strategy .*; there are arr-coc, .*last-N, last-N-STRATEGY"):
+        strategy_named(name)
 
 
 def test_four_smaller_frames_have_the_tokens_of_one(qwen: QwenVL) -> None:
@@ -107,7 +113,7 @@ def test_with_a_budget_of_all_tokens_it_answers_as_the_full_model(qwen: QwenVL, 
 @pytest.mark.parametrize("family", FAMILIES[1:])
 def test_other_families_are_served_too(family: str, name: str) -> None:
     strategy = strategy_named(name)
-    if family not in ATTENDING and name in ("fastv", "pyramiddrop"):
+    if family not in ATTENDING and name in ("fastv", "pyramiddrop", "dart"):
         with pytest.raises(EvaluationError, match=r"recurrent layers, between which no tokens can be dropped; take"):
             strategy.answer(tiny_qwen(family), ask("25%", 2, encode=strategy.encodes[0]))
         return
@@ -132,6 +138,16 @@ def test_strategies_after_the_encoder_pay_all_of_it(qwen: QwenVL) -> None:
     assert divprune.flops.encode == costs.encode(TILES)
     assert divprune.flops.prefill == sparse.flops.prefill
     assert divprune.flops.choose == 2 * TILES * TILES * 64
+    cdpruner = STRATEGIES["cdpruner"].answer(qwen, ask("40%", encode="prune"))
+    asked = len(qwen.plain_token_ids("What is it?"))
+    assert cdpruner.flops.choose == 2 * 64 * TILES * (TILES + asked) + TILES * 14 * 13
+    assert cdpruner.flops.prefill == sparse.flops.prefill
+    dart = STRATEGIES["dart"].answer(qwen, ask("40%", encode="prune"))
+    assert dart.flops.choose == 2 * 64 * TILES * (4 + min(4, asked))
+    assert dart.flops.prefill == fastv.flops.prefill
+    vidcom2 = STRATEGIES["vidcom2"].answer(qwen, ask("40%", encode="prune"))
+    assert vidcom2.flops.choose == 2 * 2 * TILES * 32
+    assert vidcom2.flops.prefill == sparse.flops.prefill
     ours = STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
     assert ours.flops.choose == choosing_flops(None, TILES) > 0
 
@@ -221,16 +237,6 @@ def test_a_smaller_picture_keeps_its_aspect_and_the_budget(
     assert smaller_grid(shape, tokens) == wanted
     assert smaller_grid(shape, 10**6) == shape
     assert smaller_grid(shape, 1) == (1, 1)
-
-
-def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
-    angles = torch.tensor([0.0, 0.05, 0.1, 1.5, 3.1, 3.15])
-    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
-    assert most_diverse(rows, 1).tolist() == [3]
-    assert set(most_diverse(rows, 3).tolist()) & {0, 1, 2}
-    assert set(most_diverse(rows, 3).tolist()) & {4, 5}
-    assert most_diverse(rows, 99).tolist() == list(range(6))
-    assert most_diverse(torch.ones(4, 3), 4).tolist() == [0, 1, 2, 3]
 
 
 def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:

@@ -1,0 +1,1 @@
+"""Baselines that choose tokens after the encoder: `registry.PRUNERS`."""

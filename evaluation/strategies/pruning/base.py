@@ -1,0 +1,85 @@
+"""`Pruner`: the base of methods that encode all tokens and then drop some. A member only chooses.
+
+The base counts the budget, keeps the order and the position of each token, charges the choice, and lets a prompt alone
+that the budget pays whole: that is the stock model's.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.qwen.encoding import EncodedFrame, encode_packet
+from arr_coc.qwen.flops import Costs, Flops
+from arr_coc.qwen.qwenvl import QwenVL
+from evaluation.strategies.base import Ask, Reply, Strategy
+from evaluation.strategies.pruning.staged import Candidates, Cuts, speak, staged_prefill
+from evaluation.strategies.session import EvalPrompt
+
+
+class Pruner(ABC):
+    """Method that drops visual tokens after the encoder, under its `name`."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
+        """Return `count` of the candidates, int64 [count]: rows of `candidates.visual`, in any order."""
+
+    def schedule(self, layers: int, tokens: int, budget: int) -> Mapping[int, int]:
+        """Return how many of `tokens` visual tokens go into which of the model's layers; the last is `budget`, which is
+        fewer. By default they are chosen before the first layer."""
+        return {0: budget}
+
+    def counts(self, layers: int, tokens: int, budget: int) -> Mapping[int, int]:
+        """Return the schedule, as far as the model has such layers; nothing if the budget pays all tokens."""
+        if budget >= tokens:
+            return {}
+        return {layer: count for layer, count in self.schedule(layers, tokens, budget).items() if layer < layers}
+
+    def strategy(self) -> Strategy:
+        """Return the method as a strategy."""
+        return Strategy(self.name, self.answer, encodes=("prune",))
+
+    def answer(self, qwen: QwenVL, ask: Ask) -> Reply:
+        """Answer one question. Raises as `staged_prefill`."""
+        started_s = time.perf_counter()
+        views = ask.views(qwen)
+        budgets = [ask.budget.of(view.grid.tiles) for view in views]
+        frames = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
+        prompt = EvalPrompt(qwen, views, ask.text)
+        part, places = prompt.with_frames(frames)
+        tokens = sum(place.stop - place.start for place in places)
+        counts = self.counts(len(qwen.language_model.layers), tokens, sum(budgets))
+        cuts = Cuts(counts, self.choose, prompt.question_rows(part), budgets)
+        done = staged_prefill(qwen, part, places, cuts)
+        text, first_s = speak(qwen, done, part.position, ask.max_tokens)
+        costs = Costs(qwen)
+        return Reply(
+            text=text,
+            tokens=tokens - (part.tokens - done.lengths[-1]),
+            of_tokens=sum(view.grid.tiles for view in views),
+            regions=_kept_regions(frames[-1], places[-1], done.kept),
+            grid=views[-1].grid,
+            flops=Flops(
+                choose=done.choosing_flops,
+                encode=sum(costs.encode(frame.grid.tiles) for frame in frames),
+                prefill=costs.prefill(done.lengths),
+                decode=costs.decode(done.lengths, len(qwen.plain_token_ids(text))),
+            ),
+            ttft_ms=(first_s - started_s) * 1e3,
+            prefilled=done.lengths[0],
+        )
+
+
+def _kept_regions(frame: EncodedFrame, place: slice, kept: torch.Tensor) -> npt.NDArray[np.int32]:
+    """The regions of a frame whose tokens are among the `kept` ones of the prompt."""
+    rows = kept[(kept >= place.start) & (kept < place.stop)].cpu() - place.start
+    regions: npt.NDArray[np.int32] = frame.regions[0].cpu()[rows].numpy().astype(np.int32)
+    return regions

@@ -1,0 +1,218 @@
+"""Prefill layer by layer, with visual tokens that leave on the way, and decoding after it.
+
+The stock decoder layers are called one by one. What is left at a cut keeps its position; the cache of each layer holds
+what went through it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from arr_coc.qwen.attention import attention_weights, last_query
+from arr_coc.qwen.decode import PromptPart, TextStream, choose_finite, decode_one_token, empty_cache, not_finite
+from arr_coc.qwen.flops import Costs
+from arr_coc.qwen.options import Decoding
+from arr_coc.qwen.qwenvl import QwenVL
+from evaluation.errors import EvaluationError
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """`logits` [vocabulary] of what follows; `kv` with `lengths[i]` tokens in layer i; `kept` int64: which of the
+    prompt's tokens went through the last layer. `choosing_flops`: operations of the choices at the cuts."""
+
+    logits: torch.Tensor
+    kv: Any
+    lengths: tuple[int, ...]
+    kept: torch.Tensor
+    choosing_flops: int = 0
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Data that travels through the layers: one row for each token that is still there."""
+
+    hidden: torch.Tensor
+    rotary: tuple[torch.Tensor, torch.Tensor]
+    visual: torch.Tensor
+    deepstack: list[torch.Tensor]
+    index: torch.Tensor
+
+    def keep(self, rows: torch.Tensor) -> None:
+        cos, sin = self.rotary
+        self.hidden = self.hidden[:, rows]
+        self.rotary = cos[..., rows, :], sin[..., rows, :]
+        self.visual, self.index = self.visual[rows], self.index[rows]
+        self.deepstack = [added[rows] for added in self.deepstack]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPass:
+    """What a layer leaves of L tokens: the states [1, L, D] that entered it, and `keys` [kv heads, L, width]."""
+
+    qwen: QwenVL
+    layer: Any
+    entering: torch.Tensor
+    rotary: tuple[torch.Tensor, torch.Tensor]
+    keys: torch.Tensor
+
+    def last_attention(self) -> torch.Tensor:
+        """Attention of the last token on all, mean over heads: float32 [L]."""
+        entering = self.layer.input_layernorm(self.entering[:, -1:])
+        query = last_query(self.qwen.family, self.layer.self_attn, entering, self.rotary)
+        return attention_weights(query, self.keys).mean(dim=(0, 1))
+
+
+class Candidates:
+    """The N visual tokens before a cut, from which a method chooses, and what it may look at; products are charged.
+
+    `states` [L, D]: all tokens of the prompt that are still there, as they enter the next layer; before the first layer
+    they are embeddings. `visual` int64 [N] and `question` int64 [M]: rows of the visual tokens, and of the question's
+    own. `frames`: rows of each frame's tokens in `visual`, of which the budget pays `budgets`. `flops`: what the choice
+    was charged so far.
+    """
+
+    def __init__(
+        self,
+        states: torch.Tensor,
+        visual: torch.Tensor,
+        question: torch.Tensor,
+        frames: Sequence[slice],
+        budgets: Sequence[int],
+        before: LayerPass | None,
+    ) -> None:
+        self.states, self.visual, self.question = states, visual, question
+        self.frames, self.budgets = frames, budgets
+        self.flops = 0
+        self._before = before
+
+    def charge(self, flops: int) -> None:
+        """Count operations of the choice: products, not element-wise work."""
+        self.flops += flops
+
+    def cosines(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Return the cosine of each of `rows` [A, D] with each of `others` [B, D]: float32 [A, B]."""
+        self.charge(2 * len(rows) * len(others) * rows.shape[1])
+        return F.normalize(rows.float(), dim=-1) @ F.normalize(others.float(), dim=-1).T
+
+    def attention(self) -> torch.Tensor:
+        """Return the attention that the prompt's last token pays each visual token in the layer before: float32 [N]."""
+        before = self._layer_before()
+        self.charge(Costs(before.qwen).attention_row(len(self.states)))
+        return before.last_attention()[self.visual]
+
+    def normalised(self) -> torch.Tensor:
+        """Return `states` after the language model's last norm: [L, D]."""
+        normalised: torch.Tensor = self._layer_before().qwen.language_model.norm(self.states)
+        return normalised
+
+    def keys(self) -> torch.Tensor:
+        """Return the keys of all tokens in the layer before, which the cache holds: float32 [L, kv heads * width]."""
+        return self._layer_before().keys.transpose(0, 1).flatten(1).float()
+
+    def _layer_before(self) -> LayerPass:
+        assert self._before is not None, "a method that looks at a layer cuts after one"
+        return self._before
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """`counts[i]` visual tokens go into layer i and those after it, by what `choose` says: (candidates, count) → int64
+    [count], rows of the visual tokens, in any order. `question`: the prompt's rows of the question's own tokens;
+    `budgets`: tokens that the budget pays of each frame."""
+
+    counts: Mapping[int, int]
+    choose: Callable[[Candidates, int], torch.Tensor]
+    question: slice
+    budgets: Sequence[int]
+
+
+@torch.inference_mode()
+def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts: Cuts | None = None) -> Prefilled:
+    """Prefill a whole prompt into an empty cache, with visual tokens that leave at `cuts`.
+
+    `places`: positions of the visual tokens of each frame. Without cuts this is the stock model's prefill. Raises
+    EvaluationError if tokens would have to leave a recurrent layer's state, and if a choice is not of as many tokens as
+    its cut leaves.
+    """
+    counts = {} if cuts is None else cuts.counts
+    if max(counts, default=0) and qwen.family.recurrent:
+        raise EvaluationError(
+            f"{qwen.family.title} has recurrent layers, between which no tokens can be dropped; take divprune"
+        )
+    rows, flops, before = _rows(qwen, part, places), 0, None
+    kv = empty_cache(qwen).kv
+    lengths = []
+    for index, layer in enumerate(qwen.language_model.layers):
+        if cuts is not None and index in counts:
+            candidates = _candidates(rows, places, cuts, before)
+            chosen = cuts.choose(candidates, counts[index])
+            rows.keep(_kept(rows.visual, chosen, counts[index]))
+            flops += candidates.flops
+        entering = rows.hidden
+        made = layer(entering, attention_mask=None, position_embeddings=rows.rotary, past_key_values=kv, use_cache=True)
+        rows.hidden = made[0] if isinstance(made, tuple) else made
+        if index < len(rows.deepstack):
+            rows.hidden = rows.hidden + rows.deepstack[index]
+        lengths.append(len(rows.index))
+        if index + 1 in counts:
+            before = LayerPass(qwen, layer, entering, rows.rotary, kv.layers[index].keys[0])
+    last = qwen.language_model.norm(rows.hidden[0, -1])
+    return Prefilled(qwen.model.lm_head(last), kv, tuple(lengths), rows.index, flops)
+
+
+def _rows(qwen: QwenVL, part: PromptPart, places: Sequence[slice]) -> _Rows:
+    inputs = part.inputs()
+    hidden = inputs["inputs_embeds"]
+    visual = torch.zeros(hidden.shape[1], dtype=torch.bool, device=hidden.device)
+    for place in places:
+        visual[place] = True
+    deepstack = []
+    for added in inputs.get("deepstack_visual_embeds", []):
+        spread = torch.zeros_like(hidden[0])
+        spread[visual] = added.to(hidden)
+        deepstack.append(spread)
+    rotary = qwen.language_model.rotary_emb(hidden, inputs["position_ids"])
+    return _Rows(hidden, rotary, visual, deepstack, torch.arange(len(visual), device=hidden.device))
+
+
+def _candidates(rows: _Rows, places: Sequence[slice], cuts: Cuts, before: LayerPass | None) -> Candidates:
+    visual = rows.visual.nonzero()[:, 0]
+    index = rows.index[visual]
+    frames = [slice(int((index < place.start).sum()), int((index < place.stop).sum())) for place in places]
+    asked = (rows.index >= cuts.question.start) & (rows.index < cuts.question.stop)
+    return Candidates(rows.hidden[0], visual, asked.nonzero()[:, 0], frames, cuts.budgets, before)
+
+
+def _kept(visual: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows of all text and of the visual tokens that were chosen, in order."""
+    count = min(count, int(visual.sum()))
+    if len(chosen) != count or len(chosen.unique()) != count:
+        raise EvaluationError(f"{len(chosen.unique())} tokens were chosen of the {count} that a cut leaves")
+    kept = ~visual
+    kept[visual.nonzero()[chosen, 0]] = True
+    return kept.nonzero()[:, 0]
+
+
+def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
+    """The answer, and the `time.perf_counter()` at its first token (or its end)."""
+    stream, logits, pieces, times_s = TextStream(qwen.tokenizer), done.logits, [], []
+    for index in range(max_tokens):
+        token, finite = choose_finite(logits, Decoding(max_tokens), None)
+        if not finite:
+            raise not_finite(index)
+        token_id = int(token)
+        times_s.append(time.perf_counter())
+        if token_id in qwen.eos_ids:
+            break
+        pieces.append(stream.push(token_id))
+        if index + 1 < max_tokens:
+            # The stock forward, as layers hold keys of different lengths.
+            logits = decode_one_token(qwen, token, position + index, done.kv)
+    return "".join([*pieces, stream.finish()]), times_s[0]
