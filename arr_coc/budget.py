@@ -94,20 +94,28 @@ def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) ->
     return int(budget) if isinstance(budget, numbers.Integral) else 1
 
 
-def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """Few tokens if relevance is concentrated in one place, many if it is spread over the frame.
+def relevance_spread(relevance: npt.NDArray[Any]) -> float:
+    """Spread of relevance [gh, gw] over the frame, in [0, 1]: 0 if it is in one tile or nothing stands out.
 
-    `relevance` [gh, gw]; K = least + (most − least)·H(p)/log n, with p ∝ max(0, relevance − median), n the number of
-    tiles, least and most of `limits`; least if nothing stands out at all. Clamped to the number of tiles.
+    H(p)/log n, with p ∝ max(0, relevance − median), H its entropy and n the number of tiles. A factor of the whole map
+    changes nothing.
     """
-    least, most = limits.min_tokens, limits.max_tokens
     above = (relevance - np.median(relevance)).ravel().astype(np.float64)
     standing_out = above[above > _DUST]
     if standing_out.size == 0 or above.size < 2:
-        return min(least, above.size)
+        return 0.0
     share = standing_out / standing_out.sum()
-    entropy = -float((share * np.log(share)).sum())
-    return min(round(least + (most - least) * entropy / math.log(above.size)), above.size)
+    return -float((share * np.log(share)).sum()) / math.log(above.size)
+
+
+def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
+    """Few tokens if relevance is concentrated in one place, many if it is spread over the frame.
+
+    `relevance` [gh, gw]; K = least + (most − least)·`relevance_spread`, with least and most of `limits`. Clamped to the
+    number of tiles.
+    """
+    least, most = limits.min_tokens, limits.max_tokens
+    return min(round(least + (most - least) * relevance_spread(relevance)), relevance.size)
 
 
 def tokens_for(budget: object, relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:

@@ -150,12 +150,13 @@ def _flips(rows: Sequence[Row]) -> float | None:
     return fmean(flips) if flips else None
 
 
-OURS = "arr-coc"
+OURS, GLANCED = "arr-coc", "arr-coc-glance"
 FULL = "full"
 
 
 def at_equal_tokens(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Our accuracy minus each other strategy's at the same budget, and minus that of all tokens.
+    """Our accuracy, with a glance or without, minus each other strategy's at the same budget, and minus that of all
+    tokens.
 
     On the questions that both answered; the 95 % interval is the bootstrap's over the pairs' differences.
     """
@@ -166,7 +167,8 @@ def at_equal_tokens(rows: Iterable[Row]) -> list[dict[str, Any]]:
     for ours, own in scores.items():
         for other, theirs in scores.items():
             same_budget = ours[2] == other[2] or other[1] == FULL
-            if ours[1] == OURS and other[1] != OURS and ours[0] == other[0] and same_budget:
+            compared = ours[1] in (OURS, GLANCED) and other[1] not in (OURS, ours[1])
+            if compared and ours[0] == other[0] and same_budget:
                 difference = _difference(own, theirs)
                 if difference:
                     found.append({**dict(zip(CELL, ours, strict=True)), "against": _name(other), **difference})

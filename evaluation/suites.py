@@ -31,6 +31,7 @@ SEEDS_OF_A_SUITE = 100_000
 
 SMALL_PX, LARGE_PX = ((256, 256),) * 4, ((512, 512),) * 4
 STILL_SIZES_PX = (*SMALL_PX, *LARGE_PX, (512, 256), (640, 384), (768, 512), (1024, 1024))
+LARGER_PX = ((1024, 768), (768, 1024), (1024, 1024))
 VIDEO_SIZES_PX = (*SMALL_PX, *LARGE_PX, (512, 256), (640, 384))
 
 PLAIN = ClipOptions(
@@ -156,6 +157,7 @@ SUITES: dict[str, SuiteSpec] = {
             options=replace(PLAIN, moving_share=0.0, event_share=0.0, crowd_share=0.0),
             count=1050,
         ),
+        SuiteSpec("large", "every kind of question about one picture of 768 or 1024 tiles", _random, _STILL, LARGER_PX),
     )
 }
 

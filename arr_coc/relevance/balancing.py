@@ -81,11 +81,6 @@ class AdaptiveTensionBalancer(nn.Module):
             self.query.weight.zero_()
 
 
-def weighted(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Sum of the maps [B, 3, gh, gw] by their weights [B, 3], divided by the weights' sum: [B, gh, gw] in [0, 1]."""
-    return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
-
-
 @dataclass(frozen=True, slots=True)
 class RelevanceMaps:
     """`relevance` [B, gh, gw] in [0, 1], from `scores` [B, 3, gh, gw] (information, perspective, participation) and
@@ -150,13 +145,17 @@ class RelevanceRealiser(nn.Module):
         doubt = None if prior is None else self._doubt(seen[:, 1], prior, query, query_weights)
         if doubt is not None:
             weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
-        relevance = weighted(scores, weights)
+        relevance = self.balanced(scores, weights)
         if prior is not None:
             evidence = self.participation.evidence(prior, doubt)
             relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + evidence)
         if checked and not torch.isfinite(relevance).all():
             raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
         return RelevanceMaps(relevance, scores, weights)
+
+    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1]."""
+        return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
 
     def _doubt(
         self, saliency: torch.Tensor, prior: torch.Tensor, query: torch.Tensor | None, heard: QueryWeights | None

@@ -1,23 +1,49 @@
-"""This project's way with one of its three scores alone, or without one of them.
+"""Ablations of this project's way: of its scores, of their balance, and of the adaptive budget.
 
-The scorers stay as they are; the balancer's weight of an omitted score becomes 0. So a table of these strategies shows
-what each score brings to the answers, trained or not.
+The scorers stay as they are, trained or not.
+
+| name | differs from `arr-coc`, or `arr-coc-glance`, in |
+| --- | --- |
+| `-only-SCORE`, `-without-SCORE` | the balancer's weight of an omitted score is 0 |
+| `-fixed-mean` | each weight is the mean of what the balancer gives for other pictures and questions |
+| `-fixed-equal` | all weights are 1 |
+| `-adaptive` | the budget follows the spread of relevance, as the budget `adaptive` |
+| `-amplified` | the same, and scores that agree raise each other: 1 − ∏(1 − weight · score) in place of their mean |
+| `-scaled` | the same with the sum of weight · score, up to 1; the budget is in proportion to its strongest tile, too |
+
+A participatory score without a question or feedback counts nowhere.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
+from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.allocation.inspection import SCORES
+from arr_coc.budget import relevance_spread
 from arr_coc.layer import ARRCOCLayer
+from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.relevance.balancing import AdaptiveTensionBalancer
-from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE
-from evaluation.strategies.base import Ask, Reply, Strategy
+from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser
+from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE, allocator_for
+from evaluation.strategies.base import Ask, Budget, Reply, Strategy, stamps_of
+from evaluation.strategies.session import EvalSession
+from training.cases import random_samples
+
+FIRST_OTHER, OTHER_CLIPS = 7_000_000, 48
+"""Clips of the training split that constants of an ablation are taken from: nothing else is measured on these."""
+
+LEAST_SHARE = 0.5
+"""Least share of a budget that a picture gets if it adapts."""
+
+Map = npt.NDArray[np.float32]
 
 
 class AblatedBalancer(nn.Module):
@@ -38,12 +64,129 @@ class AblatedBalancer(nn.Module):
         return torch.where(unweighted, self.kept.expand_as(weights), weights)
 
 
+class FixedBalancer(nn.Module):
+    """A balancer whose weights (float32 [3]) are the same for every picture and question."""
+
+    weights: torch.Tensor
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weights", weights)
+
+    def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
+        """Arguments and result as `AdaptiveTensionBalancer`: weights [B, 3]; participation's is 0 without trust."""
+        known = torch.stack([torch.ones_like(trust), torch.ones_like(trust), (trust > 0).float()], dim=1)
+        return self.weights * known
+
+
+class NotingBalancer(nn.Module):
+    """A balancer whose weights [B, 3] and trust [B] are kept in `noted`."""
+
+    def __init__(self, balancer: AdaptiveTensionBalancer) -> None:
+        super().__init__()
+        self.balancer = balancer
+        self.noted: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
+        """Arguments and result as `AdaptiveTensionBalancer`: weights [B, 3]."""
+        weights: torch.Tensor = self.balancer(scores, trust, query)
+        self.noted.append((weights, trust))
+        return weights
+
+    def mean(self) -> torch.Tensor:
+        """Mean weights float32 [3] of all pictures, or of those with participation if there are any."""
+        weights, trust = (torch.cat(parts) for parts in zip(*self.noted, strict=True))
+        known = trust > 0
+        return weights[known if known.any() else ~known].mean(dim=0)
+
+
+class AmplifiedRealiser(RelevanceRealiser):
+    """Relevance to which each score adds, whatever the others are: 1 − ∏(1 − weight · score)."""
+
+    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return 1 - (1 - scores * weights[:, :, None, None]).prod(dim=1)
+
+
+class ScaledRealiser(RelevanceRealiser):
+    """Sum of the scores by their weights, which is not divided by these: up to 1."""
+
+    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bshw,bs->bhw", scores, weights).clamp(max=1)
+
+
+def _own_layer(qwen: QwenVL) -> ARRCOCLayer:
+    return copy.deepcopy(qwen.allocator) if qwen.allocator is not None else ARRCOCLayer().eval()
+
+
 def ablated(qwen: QwenVL, kept: tuple[str, ...]) -> QwenVL:
     """The same model, with an allocator whose relevance comes of the `kept` scores alone."""
-    layer = copy.deepcopy(qwen.allocator) if qwen.allocator is not None else ARRCOCLayer().eval()
+    layer = _own_layer(qwen)
     mask = torch.tensor([score in kept for score in SCORES])
     layer.realiser.balancer = AblatedBalancer(layer.realiser.balancer, mask)  # type: ignore[assignment]
     return replace(qwen, allocator=layer)
+
+
+def fixed(qwen: QwenVL, weights: torch.Tensor) -> QwenVL:
+    """The same model, with an allocator of constant weights float32 [3]."""
+    layer = _own_layer(qwen)
+    layer.realiser.balancer = FixedBalancer(weights)  # type: ignore[assignment]
+    return replace(qwen, allocator=layer)
+
+
+def realised_by(qwen: QwenVL, kind: type[RelevanceRealiser]) -> QwenVL:
+    """The same model, with an allocator that combines its scores in another way."""
+    layer = _own_layer(qwen)
+    config = layer.config
+    realiser = kind(config.query_dim, config.trained_for, config.scorer, config.channels)
+    realiser.load_state_dict(layer.realiser.state_dict())
+    realiser.trained_for = layer.realiser.trained_for
+    layer.realiser = realiser.eval()
+    return replace(qwen, allocator=layer)
+
+
+def other_asks(ask: Ask) -> Iterator[Ask]:
+    """Questions about other single pictures, at the budget and encoding of `ask`."""
+    for sample in random_samples("train", FIRST_OTHER, OTHER_CLIPS, questions=1):
+        yield replace(
+            ask, frames=sample.clip.frames[:1], times_s=sample.clip.times_s[:1], text=sample.question, before=()
+        )
+
+
+@dataclass(frozen=True)
+class OncePerModel:
+    """Constants of an ablation, made once for each model, allocator and budget."""
+
+    make: Callable[[QwenVL, Ask], torch.Tensor]
+    made: list[tuple[QwenVL, Budget, torch.Tensor]] = field(default_factory=list)
+
+    def of(self, qwen: QwenVL, ask: Ask) -> torch.Tensor:
+        """The constants for a model at the budget of `ask`."""
+        for known, budget, constants in self.made:
+            if known.model is qwen.model and known.allocator is qwen.allocator and budget == ask.budget:
+                return constants
+        self.made.append((qwen, ask.budget, self.make(qwen, ask)))
+        return self.made[-1][2]
+
+
+def mean_weights(qwen: QwenVL, asks: Iterable[Ask], glances: bool) -> torch.Tensor:
+    """Mean weights float32 [3] that the balancer gives for the pictures and questions of `asks`."""
+    layer = _own_layer(qwen)
+    noting = NotingBalancer(layer.realiser.balancer)
+    layer.realiser.balancer = noting  # type: ignore[assignment]
+    for ask in asks:
+        newest_relevance(replace(qwen, allocator=layer), ask, glances)
+    return noting.mean()
+
+
+def newest_relevance(qwen: QwenVL, ask: Ask, glances: bool) -> Map:
+    """Relevance float32 [gh, gw] of the newest frame, after a glance at each if `glances`."""
+    views = ask.views(qwen)
+    allocator = allocator_for(qwen, ask, views, glance=GlanceOptions() if glances else None)
+    glancer = EvalSession(qwen, ask).glancer(timed=len(views) > 1)
+    packets: list[Packet] = []
+    for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
+        packets.append(allocator.allocate(frame, stamp, glancer.after(packets) if glances else None))
+    return allocator.relevance
 
 
 def _strategy(name: str, kept: tuple[str, ...], base: Strategy) -> Strategy:
@@ -53,13 +196,65 @@ def _strategy(name: str, kept: tuple[str, ...], base: Strategy) -> Strategy:
     return Strategy(f"{base.name}-{name}", answer, encodes=base.encodes)
 
 
-def _all_of(base: Strategy) -> list[Strategy]:
+def _scores(base: Strategy) -> list[Strategy]:
     alone = [_strategy(f"only-{score}", (score,), base) for score in SCORES]
     left_out = [_strategy(f"without-{score}", tuple(o for o in SCORES if o != score), base) for score in SCORES]
     return [*alone, *left_out]
 
 
+def _balances(base: Strategy) -> list[Strategy]:
+    mean = OncePerModel(lambda qwen, ask: mean_weights(qwen, other_asks(ask), base is ARR_COC_GLANCE))
+
+    def answer_mean(qwen: QwenVL, ask: Ask) -> Reply:
+        return base.answer(fixed(qwen, mean.of(qwen, ask)), ask)
+
+    def answer_equal(qwen: QwenVL, ask: Ask) -> Reply:
+        return base.answer(fixed(qwen, torch.ones(len(SCORES))), ask)
+
+    return [
+        Strategy(f"{base.name}-fixed-mean", answer_mean, encodes=base.encodes),
+        Strategy(f"{base.name}-fixed-equal", answer_equal, encodes=base.encodes),
+    ]
+
+
+def _spread_and_strength(relevance: Map) -> float:
+    return relevance_spread(relevance) * float(relevance.max())
+
+
+def _adaptive(
+    name: str, base: Strategy, kind: type[RelevanceRealiser], worth: Callable[[Map], float] = relevance_spread
+) -> Strategy:
+    """Strategy whose budget of a picture is half of the usual, and the rest in proportion to the `worth` of its
+    relevance: over other pictures, the mean is the usual budget."""
+
+    def mean_worth(qwen: QwenVL, ask: Ask) -> torch.Tensor:
+        of = realised_by(qwen, kind)
+        return torch.tensor([worth(newest_relevance(of, other, glances)) for other in other_asks(ask)]).mean()
+
+    glances = base is ARR_COC_GLANCE
+    usual = OncePerModel(mean_worth)
+
+    def answer(qwen: QwenVL, ask: Ask) -> Reply:
+        of = realised_by(qwen, kind)
+        factor = worth(newest_relevance(of, ask, glances)) / float(usual.of(qwen, ask))
+        tiles = ask.views(qwen)[-1].grid.tiles
+        tokens = round(ask.budget.of(tiles) * (LEAST_SHARE + (1 - LEAST_SHARE) * factor))
+        return base.answer(of, replace(ask, budget=Budget(tokens=max(1, tokens))))
+
+    return Strategy(f"{base.name}-{name}", answer, encodes=base.encodes)
+
+
+def _budgets(base: Strategy) -> list[Strategy]:
+    return [
+        _adaptive("adaptive", base, RelevanceRealiser),
+        _adaptive("amplified", base, AmplifiedRealiser),
+        _adaptive("scaled", base, ScaledRealiser, _spread_and_strength),
+    ]
+
+
 ABLATIONS: dict[str, Strategy] = {
-    strategy.name: strategy for base in (ARR_COC, ARR_COC_GLANCE) for strategy in _all_of(base)
+    strategy.name: strategy
+    for base in (ARR_COC, ARR_COC_GLANCE)
+    for strategy in (*_scores(base), *_balances(base), *_budgets(base))
 }
 """The strategies by name; asked for by name only."""

@@ -119,6 +119,17 @@ def test_at_equal_tokens_the_same_questions_are_compared() -> None:
     assert found["full (full)"]["difference"] == 0.0
 
 
+def test_at_equal_tokens_a_glance_is_compared_with_all_but_our_way_without() -> None:
+    names = ("arr-coc", "arr-coc-glance", "grid")
+    found = at_equal_tokens([row(strategy=name, score=float(name != "grid")) for name in names])
+    compared = [(one["strategy"], one["against"], one["difference"]) for one in found]
+    assert compared == [
+        ("arr-coc", "arr-coc-glance (sparse)", 0.0),
+        ("arr-coc", "grid (sparse)", 1.0),
+        ("arr-coc-glance", "grid (sparse)", 1.0),
+    ]
+
+
 def test_at_equal_flops_a_curve_is_read_off_between_its_points() -> None:
     def cell(strategy: str, budget: str, total: int, score: float, **changes: Any) -> list[dict[str, Any]]:
         return [row(strategy=strategy, budget=budget, score=score, **flops(total), **changes)]

@@ -29,9 +29,9 @@ needs_the_same_fonts = pytest.mark.skipif(
 )
 
 
-def test_there_are_the_seven_suites() -> None:
-    assert list(SUITES) == ["still", "video", "text", "camouflage", "void", "pan", "stream"]
-    assert [suite.count for suite in SUITES.values()] == [300] * 6 + [1050]
+def test_there_are_the_eight_suites() -> None:
+    assert list(SUITES) == ["still", "video", "text", "camouflage", "void", "pan", "stream", "large"]
+    assert [suite.count for suite in SUITES.values()] == [300] * 6 + [1050, 300]
     assert SUITES["pan"].frames == (15,), "which makes twenty pans"
 
 

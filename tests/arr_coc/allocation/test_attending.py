@@ -27,6 +27,7 @@ from arr_coc.budget import (
     fixed_tokens,
     least_tokens_wanted,
     most_tokens,
+    relevance_spread,
     tokens_for,
 )
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
@@ -274,6 +275,12 @@ def test_limits_hold_for_budgets_that_adapt_and_for_no_others() -> None:
     assert 28 < adaptive_budget(spread, limits) == tokens_for("adaptive", spread, limits) <= 30
     assert adaptive_budget(np.zeros((34, 60), np.float32), limits) == 20
     assert allocate(spread, "adaptive", "topk", limits=TokenLimits(9, 9)).tokens == 9
+
+
+def test_a_factor_of_all_relevance_is_no_spread() -> None:
+    relevance = np.random.default_rng(3).random((6, 9)).astype(np.float32) ** 4
+    assert 0 < relevance_spread(relevance) == pytest.approx(relevance_spread(relevance / 2), abs=1e-3)
+    assert relevance_spread(np.eye(1, 20, dtype=np.float32)) == 0
 
 
 @pytest.mark.parametrize(
