@@ -16,12 +16,14 @@ import math
 import numbers
 import re
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from arr_coc.errors import BudgetError
+from arr_coc.errors import BudgetError, NonFiniteError
+
+if TYPE_CHECKING:
+    import torch
 
 Budget: TypeAlias = int | float | str
 
@@ -94,22 +96,27 @@ def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) ->
     return int(budget) if isinstance(budget, numbers.Integral) else 1
 
 
-def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
+def adaptive_budget(relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """Few tokens if relevance is concentrated in one place, many if it is spread over the frame.
 
     `relevance` [gh, gw]; K = least + (most − least)·H(p)/log n, with p ∝ max(0, relevance − median), n the number of
-    tiles, least and most of `limits`; least if nothing stands out at all. Clamped to the number of tiles.
+    tiles, least and most of `limits`; least if nothing stands out at all. Clamped to the number of tiles. It is
+    computed where the map lies: from a device one number comes to the host, 8 bytes. Raises NonFiniteError for a map
+    that holds NaN or infinity.
     """
-    least, most = limits.min_tokens, limits.max_tokens
-    above = (relevance - np.median(relevance)).ravel().astype(np.float64)
-    standing_out = above[above > _DUST]
-    if standing_out.size == 0 or above.size < 2:
-        return min(least, above.size)
-    share = standing_out / standing_out.sum()
-    entropy = -float((share * np.log(share)).sum())
-    return min(round(least + (most - least) * entropy / math.log(above.size)), above.size)
+    least, most, tiles = limits.min_tokens, limits.max_tokens, relevance.numel()
+    if tiles < 2:
+        return min(least, tiles)
+    ordered = relevance.flatten().sort().values
+    above = (relevance - (ordered[(tiles - 1) // 2] + ordered[tiles // 2]) / 2).double()
+    standing_out = above * (above > _DUST)
+    share = standing_out / standing_out.sum().clamp(min=_DUST)
+    entropy = -float(share.xlogy(share).sum())
+    if not math.isfinite(entropy):
+        raise NonFiniteError("relevance holds NaN or infinity, which no budget of tokens follows from")
+    return min(round(least + (most - least) * entropy / math.log(tiles)), tiles)
 
 
-def tokens_for(budget: object, relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError."""
-    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.size, limits)
+def tokens_for(budget: object, relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
+    """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError, and as `adaptive_budget`."""
+    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.numel(), limits)
