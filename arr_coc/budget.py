@@ -16,12 +16,14 @@ import math
 import numbers
 import re
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from arr_coc.errors import BudgetError
+from arr_coc.errors import BudgetError, NonFiniteError
+
+if TYPE_CHECKING:
+    import torch
 
 Budget: TypeAlias = int | float | str
 
@@ -94,30 +96,36 @@ def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) ->
     return int(budget) if isinstance(budget, numbers.Integral) else 1
 
 
-def relevance_spread(relevance: npt.NDArray[Any]) -> float:
+def relevance_spread(relevance: torch.Tensor) -> float:
     """Spread of relevance [gh, gw] over the frame, in [0, 1]: 0 if it is in one tile or nothing stands out.
 
     H(p)/log n, with p ∝ max(0, relevance − median), H its entropy and n the number of tiles. A factor of the whole map
-    changes nothing.
+    changes nothing. It is computed where the map lies: from a device one number comes to the host, 8 bytes. Raises
+    NonFiniteError for a map that holds NaN or infinity.
     """
-    above = (relevance - np.median(relevance)).ravel().astype(np.float64)
-    standing_out = above[above > _DUST]
-    if standing_out.size == 0 or above.size < 2:
+    tiles = relevance.numel()
+    if tiles < 2:
         return 0.0
-    share = standing_out / standing_out.sum()
-    return -float((share * np.log(share)).sum()) / math.log(above.size)
+    ordered = relevance.flatten().sort().values
+    above = (relevance - (ordered[(tiles - 1) // 2] + ordered[tiles // 2]) / 2).double()
+    standing_out = above * (above > _DUST)
+    share = standing_out / standing_out.sum().clamp(min=_DUST)
+    entropy = -float(share.xlogy(share).sum())
+    if not math.isfinite(entropy):
+        raise NonFiniteError("relevance holds NaN or infinity, which no budget of tokens follows from")
+    return entropy / math.log(tiles)
 
 
-def adaptive_budget(relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
+def adaptive_budget(relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """Few tokens if relevance is concentrated in one place, many if it is spread over the frame.
 
     `relevance` [gh, gw]; K = least + (most − least)·`relevance_spread`, with least and most of `limits`. Clamped to the
-    number of tiles.
+    number of tiles. Raises as `relevance_spread`.
     """
     least, most = limits.min_tokens, limits.max_tokens
-    return min(round(least + (most - least) * relevance_spread(relevance)), relevance.size)
+    return min(round(least + (most - least) * relevance_spread(relevance)), relevance.numel())
 
 
-def tokens_for(budget: object, relevance: npt.NDArray[Any], limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError."""
-    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.size, limits)
+def tokens_for(budget: object, relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
+    """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError, and as `adaptive_budget`."""
+    return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.numel(), limits)

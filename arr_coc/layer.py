@@ -275,7 +275,7 @@ class ARRCOCLayer(nn.Module):
         self, relevance: torch.Tensor, drawn: torch.Tensor, looks: torch.Tensor, known: torch.Tensor | None
     ) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
-        config, tokens = self.config, tokens_for(self.config.budget, relevance.numpy(), self.config.limits)
+        config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
         taught = known is not None and bool(map_structure(known) >= VOID_STRUCTURE)
         void = config.strategy == "auto" and not taught and bool(picture_structure(looks) < VOID_STRUCTURE)
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)

@@ -118,7 +118,8 @@ class StreamAllocator:
     The same frames, options and feedback give the same allocations. A new epoch (cut, seek, another size) forgets
     everything but the question. Frames of a texture on a device are allocated there, if the options say so and suit
     (`suits_device`): they differ a little from the host's, and nothing of them comes to the host, but for
-    `measures_change`, which is one number each for the last answer and the last look; regions and relevance once a
+    `measures_change`, which is one number each for the last answer and the last look, and the budget `adaptive`, which
+    is one more; regions and relevance once a
     frame is asked about. A view that is no device's, because its hardware failed, is allocated in host memory. Raises
     BudgetError, StrategyError, ProfileError, and ValueError for shares outside [0, 1].
     """
@@ -481,13 +482,12 @@ def _untrained_profile(channels: str) -> str:
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
-    The host's own are: channels of the past (`full40`), wide tokens, the budget `adaptive`, the strategy `fixation`,
-    and questions about a part of the picture.
+    The host's own are: channels of the past (`full40`), wide tokens, the strategy `fixation`, and questions about a
+    part of the picture.
     """
-    on_device = options.strategy in STRATEGIES_ON_DEVICE and options.budget != ADAPTIVE
     if options.zones is not None and options.zones.only:
         return False
-    return channels == "core13" and not options.wide and on_device
+    return channels == "core13" and not options.wide and options.strategy in STRATEGIES_ON_DEVICE
 
 
 def _looks_of(frame: FrameAllocation) -> torch.Tensor:

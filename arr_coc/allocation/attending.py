@@ -328,7 +328,7 @@ def allocate(
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
     chosen = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
-        tokens = tokens_for(frame_budget, frame.numpy(), limits)
+        tokens = tokens_for(frame_budget, frame, limits)
         void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
         request = AllocationRequest(frame, tokens, coverage, seed, memory)
         chosen.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))

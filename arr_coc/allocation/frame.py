@@ -328,7 +328,7 @@ class RegionSelector:
         if budget != ADAPTIVE:
             return fixed_tokens(budget, relevance.numel(), limits)
         if relevance is not self._spread:
-            tokens, self._spread = tokens_for(budget, relevance.numpy(), limits), relevance
+            tokens, self._spread = tokens_for(budget, relevance, limits), relevance
             # an adaptive budget moves only by more than this share
             if abs(tokens - self._spread_tokens) > 0.05 * tokens:
                 self._spread_tokens = tokens

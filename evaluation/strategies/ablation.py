@@ -217,12 +217,16 @@ def _balances(base: Strategy) -> list[Strategy]:
     ]
 
 
+def _spread(relevance: Map) -> float:
+    return relevance_spread(torch.from_numpy(relevance))
+
+
 def _spread_and_strength(relevance: Map) -> float:
-    return relevance_spread(relevance) * float(relevance.max())
+    return _spread(relevance) * float(relevance.max())
 
 
 def _adaptive(
-    name: str, base: Strategy, kind: type[RelevanceRealiser], worth: Callable[[Map], float] = relevance_spread
+    name: str, base: Strategy, kind: type[RelevanceRealiser], worth: Callable[[Map], float] = _spread
 ) -> Strategy:
     """Strategy whose budget of a picture is half of the usual, and the rest in proportion to the `worth` of its
     relevance: over other pictures, the mean is the usual budget."""

@@ -541,7 +541,7 @@ def test_the_void_guard_does_not_flutter() -> None:
 
 def test_a_limit_holds_whatever_the_budget_means_and_can_be_lifted() -> None:
     selector, wide = selector_of("topk", Tensions(budget="adaptive")), blob()
-    free = adaptive_budget(wide.numpy())
+    free = adaptive_budget(wide)
     assert [chosen(selector, wide, "adaptive", None, limit).allocation.tokens for limit in (70, 400, None, 80)] == [
         70,
         free,
@@ -557,10 +557,10 @@ def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
     selector = selector_of("topk", Tensions(budget="adaptive"))
     first = chosen(selector, blob(), "adaptive", None)
     tokens = first.allocation.tokens
-    assert tokens == adaptive_budget(blob().numpy())
+    assert tokens == adaptive_budget(blob())
     assert chosen(selector, blob(0.79), "adaptive", None).allocation.tokens == tokens
     wide = torch.maximum(blob(), torch.maximum(blob(col=5), blob(col=55)))
-    assert chosen(selector, wide, "adaptive", None).allocation.tokens == adaptive_budget(wide.numpy()) > 1.05 * tokens
+    assert chosen(selector, wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
     kept = chosen(selector, wide, "adaptive", None)
     assert chosen(selector, wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
 

@@ -233,7 +233,7 @@ def test_a_budget_beyond_the_frame_is_clamped() -> None:
 def test_a_share_means_the_same_at_every_size(budget: str, tiles: int, tokens: int) -> None:
     check_budget(budget)
     assert fixed_tokens(budget, tiles) == most_tokens(budget, tiles) == tokens
-    assert tokens_for(budget, np.zeros((tiles, 1), np.float32)) == tokens
+    assert tokens_for(budget, torch.zeros(tiles, 1)) == tokens
 
 
 def test_adaptive_has_no_number_without_a_map() -> None:
@@ -244,43 +244,52 @@ def test_adaptive_has_no_number_without_a_map() -> None:
 
 
 def test_adaptive_follows_the_formula() -> None:
-    relevance = np.zeros((34, 60), np.float32)
+    relevance = torch.zeros(34, 60)
     relevance[:8, :16] = 0.5
     entropy = np.log(8 * 16) / np.log(34 * 60)
     assert adaptive_budget(relevance) == round(64 + 336 * entropy)
 
 
 def test_adaptive_is_small_for_one_spot_and_large_for_many() -> None:
-    spot = np.zeros((34, 60), np.float32)
+    spot = torch.zeros(34, 60)
     spot[3, 4] = 1
-    spread = np.random.default_rng(0).random((34, 60)).astype(np.float32)
+    spread = torch.from_numpy(np.random.default_rng(0).random((34, 60), np.float32))
     assert adaptive_budget(spot) == 64
     assert 340 < adaptive_budget(spread) <= 400
 
 
 def test_adaptive_of_a_flat_map_and_of_small_grids() -> None:
-    flat = np.full((34, 60), 0.4, np.float32)
-    dust = np.random.default_rng(0).normal(0, 1e-8, flat.shape)
+    flat = torch.full((34, 60), 0.4)
+    dust = torch.from_numpy(np.random.default_rng(0).normal(0, 1e-8, (34, 60)))
     assert adaptive_budget(flat) == adaptive_budget(flat + dust) == 64
-    assert adaptive_budget(np.full((5, 5), 0.4, np.float32)) == 25
-    assert adaptive_budget(np.ones((1, 1), np.float32)) == 1
-    assert tokens_for("adaptive", np.random.default_rng(0).random((6, 6))) == 36
+    assert adaptive_budget(torch.full((5, 5), 0.4)) == 25
+    assert adaptive_budget(torch.ones(1, 1)) == 1
+    assert tokens_for("adaptive", torch.from_numpy(np.random.default_rng(0).random((6, 6)))) == 36
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_adaptive_of_a_broken_map_is_an_error(broken: float) -> None:
+    relevance = torch.rand(6, 6)
+    relevance[2, 2] = broken
+    with pytest.raises(NonFiniteError, match="relevance"):
+        adaptive_budget(relevance)
 
 
 def test_limits_hold_for_budgets_that_adapt_and_for_no_others() -> None:
-    limits, spread = TokenLimits(20, 30), np.random.default_rng(0).random((34, 60)).astype(np.float32)
+    limits, spread = TokenLimits(20, 30), np.random.default_rng(0).random((34, 60), np.float32)
     assert [fixed_tokens(budget, 2040, limits) for budget in ("auto", 500, "50%")] == [30, 500, 1020]
     assert [fixed_tokens("auto", tiles, limits) for tiles in (90, 50, 10)] == [24, 20, 10]
     assert (most_tokens("adaptive", 2040, limits), least_tokens_wanted("auto", limits)) == (30, 20)
-    assert 28 < adaptive_budget(spread, limits) == tokens_for("adaptive", spread, limits) <= 30
-    assert adaptive_budget(np.zeros((34, 60), np.float32), limits) == 20
+    there = torch.from_numpy(spread)
+    assert 28 < adaptive_budget(there, limits) == tokens_for("adaptive", there, limits) <= 30
+    assert adaptive_budget(torch.zeros(34, 60), limits) == 20
     assert allocate(spread, "adaptive", "topk", limits=TokenLimits(9, 9)).tokens == 9
 
 
 def test_a_factor_of_all_relevance_is_no_spread() -> None:
-    relevance = np.random.default_rng(3).random((6, 9)).astype(np.float32) ** 4
+    relevance = torch.from_numpy(np.random.default_rng(3).random((6, 9)).astype(np.float32) ** 4)
     assert 0 < relevance_spread(relevance) == pytest.approx(relevance_spread(relevance / 2), abs=1e-3)
-    assert relevance_spread(np.eye(1, 20, dtype=np.float32)) == 0
+    assert relevance_spread(torch.eye(1, 20)) == 0
 
 
 @pytest.mark.parametrize(

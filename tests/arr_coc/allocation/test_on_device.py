@@ -118,6 +118,38 @@ def test_the_limits_of_a_share_hold_on_the_device(tensors: DeviceTensors) -> Non
     assert (one.tokens, other.tokens) == (8, 8)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "topk", "foveated"])
+def test_an_adaptive_budget_follows_relevance_on_the_device(tensors: DeviceTensors, strategy: str) -> None:
+    """As many tokens as in host memory, frame by frame, held while they would move by little."""
+    options = replace(OPTIONS, strategy=strategy, budget="adaptive", limits=TokenLimits(10, 90))
+    assert suits_device(options, "core13")
+    pair, wide, planned = Pair(options, tensors.place), scenery(ROWS, COLS + 8), []
+    for index in range(10):
+        picture = wide[:, index * 9 : index * 9 + COLS * 32].copy()
+        if index < 4:
+            picture[:, 3 * 32 :] = 90
+        one, other = pair.show(picture, pan((ROWS, COLS), 0, -9) if index else None)
+        assert one.inputs.plan.tokens == other.inputs.plan.tokens
+        assert_equal(one, other)
+        planned.append(other.inputs.plan.tokens)
+        if index == 4:
+            pair.both("mark_answered")
+            pair.both("apply_feedback", feedback_on(one, 9, 3))
+    assert 2 <= len(set(planned)) < len(planned), planned
+
+
+def test_an_adaptive_budget_costs_one_number_a_frame() -> None:
+    with DeviceTensors() as tensors:
+        options = replace(OPTIONS, budget="adaptive", limits=TokenLimits(10, 90))
+        pair = Pair(options, tensors.place, measures_change=False)
+        pair.show(scenery(ROWS, COLS))
+        before = tensors.bytes
+        with tensors.counted() as copies:
+            pair.show(scenery(ROWS, COLS, seed=1))
+        assert len(copies) == 1
+        assert tensors.bytes - before == 8
+
+
 def test_a_still_scene_settles_and_is_not_scored_again(tensors: DeviceTensors) -> None:
     pair, picture = Pair(OPTIONS, tensors.place), scenery(ROWS, COLS)
     pair.show(scenery(ROWS, COLS, seed=4))
@@ -215,6 +247,9 @@ def test_broken_weights_are_found_when_a_frame_is_asked_about() -> None:
         frame = allocator.allocate(DeviceView(PictureStream().show(scenery(ROWS, COLS)), tensors.place))
         with pytest.raises(NonFiniteError, match="chosen regions"):
             _ = frame.allocation
+        adaptive = StreamAllocator(replace(OPTIONS, on_device=True, budget="adaptive"), weights)
+        with pytest.raises(NonFiniteError, match="no budget"):
+            adaptive.allocate(DeviceView(PictureStream().show(scenery(ROWS, COLS)), tensors.place))
 
 
 def test_frames_are_allocated_in_host_memory_once_the_device_is_gone() -> None:
@@ -237,7 +272,6 @@ def test_frames_are_allocated_in_host_memory_once_the_device_is_gone() -> None:
 def test_options_that_need_the_host_are_reported() -> None:
     for options, channels in (
         (replace(OPTIONS, strategy="fixation"), "core13"),
-        (replace(OPTIONS, budget="adaptive"), "core13"),
         (replace(OPTIONS, wide=True), "core13"),
         (OPTIONS, "full40"),
     ):

@@ -109,7 +109,7 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensor
 def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
     """The counters, if a frame of a device's texture is allocated in host memory."""
     updater = TextureUpdater(TextureOptions(backend="cuda", cuts=False))
-    allocator = StreamAllocator(dataclasses.replace(OPTIONS, budget="adaptive"), RelevanceRealiser())
+    allocator = StreamAllocator(dataclasses.replace(OPTIONS, strategy="fixation"), RelevanceRealiser())
     for index in range(2):
         update = updater.process(planes(index), stamp(index))
         with elsewhere.counted() as copies, updater.lease() as view:
