@@ -26,6 +26,7 @@ import torch
 
 from arr_coc.qwen.loading import DTYPES, load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from benchmarks.support.answer_ways import (
     TEXT_TOKENS,
     WAYS,
@@ -40,7 +41,6 @@ from benchmarks.support.answer_ways import (
     stock_processor,
 )
 from benchmarks.support.harness import write_report
-from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "answer.json"

@@ -28,11 +28,11 @@ from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from arr_coc.types import NS_PER_S, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
 from benchmarks.support.harness import write_report
-from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from stream.bench.report import machine
 
 RESULTS = Path(__file__).parent / "results" / "feedback.json"

@@ -25,10 +25,10 @@ from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.preprocess import PixelNormalisation, Preprocessing, grid_regions
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.untrained import VISION
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.picture_allocator import FrameAllocator
 from benchmarks.support.clips import CLIPS, clips_here
-from benchmarks.support.qwen_2b import VISION
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources.factory import open_source

@@ -111,14 +111,10 @@ def cuda_on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here, which the other tests use; this one looks into a device on the CPU")
-    from arr_coc.ops.cuda import device
+    from tests.cuda_on_cpu.machine import install
 
     on_cpu = request.getfixturevalue("_cuda_machine")
-    monkeypatch.setattr(torch.version, "cuda", "on the CPU")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(device, "_opened", lambda index: on_cpu.device)
-    monkeypatch.setattr(device, "nvcc", lambda: None)
+    install(on_cpu, monkeypatch.setattr)
     yield on_cpu
     on_cpu.recover()
 

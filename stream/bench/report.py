@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import struct
 from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +14,7 @@ import numpy.typing as npt
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.events import AnswerPoint, Cut, Event, FrameReady, Summary
+from stream.monitor.machine import machine as machine
 from stream.monitor.metrics import (
     TRIM_S,
     Jitter,
@@ -35,8 +32,6 @@ from stream.sources.address import shown_config
 BYTES_PER_MB = 1e6
 
 PERCENTILES = tuple(field.name for field in fields(Percentiles))
-
-PACKAGES = ("torch", "transformers", "av", "numpy", "opencv-python-headless", "pyzmq", "arr-coc-stream")
 
 FRAME = np.dtype(
     [
@@ -210,22 +205,6 @@ def config_json(config: Config) -> dict[str, Any]:
     return shown_config(config).model_dump(mode="json")
 
 
-def machine() -> dict[str, Any]:
-    """The processor, how many of its cores this process may use, their load, and the versions of relevant libraries.
-
-    Every benchmark writes this beside its figures.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cpu": _cpu_model(),
-        "cores": cores,
-        "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-    }
-
-
 def _latency_ms(frames: Frames) -> Milliseconds:
     latency: Milliseconds = (frames["ready_ns"] - frames["capture_ns"]) / 1e6
     return latency
@@ -337,18 +316,3 @@ def _timeline(frames: Frames, answers: list[AnswerPoint], captured_ns: dict[int,
 def _mean(values: npt.ArrayLike) -> float | None:
     known = np.asarray(values)
     return float(known.mean()) if known.size else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

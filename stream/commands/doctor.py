@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stream.commands.gpu_check import DEFAULT_FILE, check_gpu
 from stream.commands.options import GivenOptions, parse_count, takes_options, text_option
 from stream.commands.outcome import FAILED
+from stream.errors import ConfigError
 from stream.untrusted import CLIENTS_MAX
 
 if TYPE_CHECKING:
@@ -80,12 +82,22 @@ def doctor(
         str,
         text_option("--streams", metavar="N", help=f"Runs that share one model, at most {CLIENTS_MAX}. [1]"),
     ] = "1",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Check and time every path of CUDA and OpenGL, in five minutes at most.")
+    ] = False,
+    out: Annotated[
+        str | None, text_option("--out", metavar="FILE", help=f"Report of --gpu, to attach. [{DEFAULT_FILE}]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")] = False,
     *,
     options: GivenOptions,
 ) -> int:
     """Check this machine, and say how to fix what does not work."""
     config = options.configuration()
+    if gpu:
+        return check_gpu(config, out or DEFAULT_FILE, as_json=as_json)
+    if out is not None:
+        raise ConfigError("--out is the report of --gpu, which is not given; add --gpu, or leave --out out")
     count = parse_count("--streams", streams, CLIENTS_MAX)
     show = _checks_as_json if as_json else _at_terminal if sys.stdout.isatty() else _as_lines
     return 0 if show(config, count) else FAILED

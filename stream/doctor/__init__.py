@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from stream.config import Config
-from stream.doctor import model_fit, system
-from stream.doctor.system import DiagnosticCheck
-from stream.options.extra import API, RAY, Extra
-from stream.sinks.types import SINKS
-from stream.sources.types import SOURCES
+from stream.doctor.diagnostic import DiagnosticCheck
+
+if TYPE_CHECKING:
+    from stream.config import Config
+    from stream.options.extra import Extra
 
 __all__ = ["DiagnosticCheck", "all_needed_work", "examine"]
 
@@ -24,6 +24,8 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
     `begin` receives the part that is checked next. Loads no model and holds nothing; takes seconds, most of them for
     torch and for the texture stores. The memory is that of an answer stage for `streams` streams.
     """
+    from stream.doctor import model_fit, system
+
     checks: tuple[tuple[str, Callable[[], DiagnosticCheck]], ...] = (
         ("python", system.python),
         ("libraries", system.libraries),
@@ -56,6 +58,10 @@ def examine(config: Config, streams: int = 1, begin: Callable[[str], None] | Non
 
 def _extras() -> list[Extra]:
     """Return the extras of sinks and sources, and those that other parts need."""
+    from stream.options.extra import API, RAY
+    from stream.sinks.types import SINKS
+    from stream.sources.types import SOURCES
+
     types = (*SINKS, *SOURCES)
     return list(dict.fromkeys([*(one.extra for one in types if one.extra is not None), RAY, API]))
 

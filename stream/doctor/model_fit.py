@@ -20,7 +20,7 @@ from arr_coc.qwen.quantisation import SMALL_DTYPES, check_quantisation, check_sm
 from arr_coc.qwen.remote_checkpoint import remote_checkpoint
 from arr_coc.types import NEEDS_TOKENS_ONLY, SHOWS_ALL_TILES, TILE_PX, TileGrid
 from stream.config import Config
-from stream.doctor.system import DiagnosticCheck
+from stream.doctor.diagnostic import DiagnosticCheck
 
 FRAME_PROCESS_BYTES, ANSWER_PROCESS_BYTES = 250 << 20, 280 << 20
 """Memory of the two processes at 1080p without a model: Python, torch and the frames; measured."""

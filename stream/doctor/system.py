@@ -9,29 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
-from typing import Literal
 
 from arr_coc.errors import counted
+from stream.doctor.diagnostic import TORCH_FOR_CUDA, DiagnosticCheck, State
+from stream.doctor.nvidia import driver_devices
 from stream.errors import SourceError, TransportError
 from stream.options.extra import Extra
 from stream.runtime.child import python_command, python_environment
 from stream.sources.address import SCREEN_PREFIX
-
-State = Literal["works", "absent", "broken"]
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosticCheck:
-    """Result: the part `works`, is `absent` (runs go without it) or `broken` (runs need it); and the remedy."""
-
-    part: str
-    state: State
-    found: str
-    remedy: str | None = None
-
 
 OLDEST_PYTHON = (3, 10)
 
@@ -201,8 +188,6 @@ TRIAL_LIMIT_S = 30.0
 
 NEWER_DRIVER = "install a newer driver of the graphics card"
 
-TORCH_FOR_CUDA = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
-
 
 def cameras() -> DiagnosticCheck:
     """Check for cameras that can be opened."""
@@ -279,7 +264,7 @@ def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticChec
         return DiagnosticCheck("cuda", "works", f"CUDA {torch.version.cuda}: {', '.join(sorted(names))}")
     state: State = "absent" if _usable(device) else "broken"
     asked = "" if state == "absent" else f"the device {device!r} cannot be used: "
-    count = (driver or _driver_devices)()
+    count = (driver or driver_devices)()
     if not count:
         return DiagnosticCheck(
             "cuda", state, f"{asked}no NVIDIA driver", "with an NVIDIA card, install its driver; else cpu"
@@ -307,17 +292,3 @@ def _usable(device: str) -> bool:
     except (RuntimeError, AssertionError):
         return False
     return True
-
-
-def _driver_devices() -> int:
-    """Return the number of CUDA devices that NVIDIA's driver knows; 0 without one."""
-    from ctypes import CDLL, byref, c_int
-
-    try:
-        driver = CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = c_int()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(byref(count)):
-        return 0
-    return count.value

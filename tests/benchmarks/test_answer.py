@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from arr_coc.qwen.loading import load_qwen
+from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS
 from benchmarks.answer import compare, extrapolated, gpu_targets, row, summary, table
 from benchmarks.support.answer_ways import Stock, Took, pictures, plot, speak_on, way_named
-from benchmarks.support.qwen_2b import LANGUAGE_LAYERS, VISION_BLOCKS
 
 
 class Named:

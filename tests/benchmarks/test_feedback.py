@@ -7,9 +7,9 @@ import pytest
 
 from arr_coc.qwen.attention import PROBED_TOKENS
 from arr_coc.qwen.session import AnswerSession
+from arr_coc.qwen.untrained import LANGUAGE_LAYERS
 from benchmarks.feedback import WARM_UP, answer_times_ms, costs, learning_times_ms, report_of, whole_model
 from benchmarks.support.answer_ways import TEXT_TOKENS, speak_on
-from benchmarks.support.qwen_2b import LANGUAGE_LAYERS
 from tests.support.models import tiny_qwen
 
 

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from benchmarks import gpu
+from stream.doctor.gpu import timing
 from tests.cuda_on_cpu.machine import CpuMachine
 
 
 def test_the_benchmark_runs_and_leaves_nothing(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "SETTLING", 20)
-    monkeypatch.setattr(gpu, "WARM_UP", 1)
+    monkeypatch.setattr(timing, "WARM_UP", 1)
     before = cuda_on_cpu.live()
-    report = gpu.run((64, 128), rounds=1, updates=150)
+    report = gpu.run((64, 128), rounds=1, updates=150, settling=20)
     assert set(report["milliseconds"]) >= {what for what, _ in gpu.TARGETS_MS}
     assert report["leaks"]["ok"], report["leaks"]
     assert json.loads(json.dumps(report)) == report

@@ -51,6 +51,19 @@ int cuDeviceGetUuid(char *uuid, int device) {
     uuid[15] = (char)(device + 1);
     return SUCCESS;
 }
+int cuDeviceGetName(char *name, int length, int) {
+    std::strncpy(name, "CUDA on the CPU", (size_t)length - 1);
+    return SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int) {
+    *bytes = (size_t)1 << 30;
+    return SUCCESS;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+    const int major = 75, minor = 76, multiprocessors = 16;
+    *value = attribute == major ? 7 : attribute == minor ? 5 : attribute == multiprocessors ? 1 : 0;
+    return SUCCESS;
+}
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = (void *)(intptr_t)(device + 1);
     return SUCCESS;

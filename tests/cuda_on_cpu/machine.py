@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -129,6 +129,15 @@ class CpuMachine:
         return np.ctypeslib.as_array((ctypes.c_uint8 * (width * height * 4)).from_address(address)).reshape(
             height, width, 4
         )
+
+
+def install(machine: CpuMachine, put: Callable[[object, str, object], None]) -> None:
+    """Make torch and the product take the machine for a CUDA device; `put` sets attributes."""
+    put(torch.version, "cuda", "on the CPU")
+    put(torch.cuda, "is_available", lambda: True)
+    put(torch.cuda, "current_device", lambda: 0)
+    put(device, "_opened", lambda index: machine.device)
+    put(device, "nvcc", lambda: None)
 
 
 _machine: CpuMachine | None = None

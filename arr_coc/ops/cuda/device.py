@@ -207,10 +207,10 @@ SIGNATURES = {
 
 
 class KernelSet:
-    """The kernels of one device, loaded when they are first wanted, for all stores."""
+    """The kernels of one device, loaded when they are first wanted, for all stores; `capability` is the device's."""
 
     def __init__(self, capability: tuple[int, int]) -> None:
-        self._capability = capability
+        self.capability = capability
         self._compiled: dict[str, bytes | None] = {}
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
@@ -228,6 +228,17 @@ class KernelSet:
         for name, signature in SIGNATURES.items():
             if name not in self._functions:
                 self._function(name, signature.file)
+
+    def use(self, file: str, image: bytes) -> None:
+        """Run the kernels of `kernels/<file>.cu` from this code from here on. In the current context.
+
+        Raises BackendMissing if the driver rejects it.
+        """
+        module = _loaded(image)
+        names = [name for name, signature in SIGNATURES.items() if signature.file == file]
+        with self._loading:
+            self._modules[file] = module
+            self._functions.update({name: call("cuModuleGetFunction", module, name.encode()) for name in names})
 
     def launch(self, name: str, grid: tuple[int, int], stream: int, *values: float) -> None:
         """Run a kernel over (columns, rows) of blocks, in the current context in the order of `stream`.
@@ -260,7 +271,7 @@ class KernelSet:
         return _loaded(shipped(file))
 
     def _compile(self, file: str) -> bytes | None:
-        return compiled(file, self._capability)
+        return compiled(file, self.capability)
 
 
 def _loaded(image: bytes) -> Any:

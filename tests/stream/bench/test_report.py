@@ -154,7 +154,7 @@ def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
 
 
 def test_the_machine_is_reported_even_if_a_package_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.bench.report.PACKAGES", ("torch", "no-such-package"))
+    monkeypatch.setattr("stream.monitor.machine.PACKAGES", ("torch", "no-such-package"))
     reported = machine()
     assert {"cpu", "cores", "load_1min", "system", "python", "torch"} <= set(reported)
     assert reported["no-such-package"] is None

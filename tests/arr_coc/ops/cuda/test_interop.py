@@ -1,17 +1,12 @@
-"""Textures of OpenGL that CUDA writes and reads: GL is real (Mesa serves), the CUDA device is the CPU.
-
-The two share no memory here, so texels are copied from the one to the other whenever CUDA maps or unmaps the texture.
-"""
+"""Textures of OpenGL that CUDA writes and reads: GL is real (Mesa serves), the CUDA device is the CPU."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -21,10 +16,10 @@ from arr_coc.ops.cuda import interop
 from arr_coc.ops.cuda.interop import GlCudaStore, interop_problem
 from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.gl import device as gl_device
-from arr_coc.ops.gl.device import GlDevice
 from arr_coc.ops.store.planes import Difference, PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes
 from tests.arr_coc.ops.store.test_contract import regions_of
+from tests.cuda_on_cpu.gl_sharing import level_of, share_textures
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine
 from tests.support.stores import require
 from tests.support.video import random_planes, stamp
@@ -32,61 +27,11 @@ from tests.support.video import random_planes, stamp
 READ_BACK = "cuMemcpyDtoHAsync"
 
 
-def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """OpenGL's view of a texture: uint8 [height, width, 4]."""
-    out = np.full((height, width, 4), 1, np.uint8)
-    with gl.current():
-        names = gl.library.gl
-        names.glGetTextureImage(name, level, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
-    return out
-
-
-def put_level(gl: GlDevice, name: int, level: int, texels: npt.NDArray[np.uint8]) -> None:
-    """Give a texture of OpenGL the texels uint8 [height, width, 4]."""
-    with gl.current():
-        names = gl.library.gl
-        box = (0, 0, texels.shape[1], texels.shape[0])
-        names.glTextureSubImage2D(
-            name, level, *box, names.GL_RGBA, names.GL_UNSIGNED_BYTE, np.ascontiguousarray(texels)
-        )
-        names.glFinish()
-
-
-SHARES = ("cuGraphicsMapResources", "cuGraphicsUnmapResources")
-
-
 @pytest.fixture
 def shared(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMachine:
     """GL registers its textures, and their texels, with the device, as a driver for both would."""
     require("gl")
-    gl = gl_device.open_device()
-    sizes: dict[int, tuple[int, int]] = {}
-
-    def open_device(cuda: int | None = None) -> GlDevice:
-        return gl
-
-    def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
-        storage(name, levels, form, width, height)
-        cuda_on_cpu.add_gl_texture(int(name), width, height, levels)
-        sizes[int(name)] = width, height
-
-    def call(name: str, *arguments: Any) -> Any:
-        done = None if name == "cuGraphicsMapResources" else driver(name, *arguments)
-        for texture, (width, height) in sizes.items() if name in SHARES else ():
-            for level in range(LEVELS):
-                shape = height >> level, width >> level
-                texels = cuda_on_cpu.gl_texels(texture, level, *shape[::-1])
-                if name == "cuGraphicsMapResources":
-                    texels[:] = level_of(gl, texture, level, *shape)
-                else:
-                    put_level(gl, texture, level, texels)
-        return driver(name, *arguments) if name == "cuGraphicsMapResources" else done
-
-    storage, driver = gl.library.gl.glTextureStorage2D, interop.call
-    monkeypatch.setattr(gl_device, "open_device", open_device)
-    monkeypatch.setattr(interop, "open_device", open_device)
-    monkeypatch.setattr(gl.library.gl, "glTextureStorage2D", make_storage)
-    monkeypatch.setattr(interop, "call", call)
+    share_textures(cuda_on_cpu, monkeypatch.setattr)
     return cuda_on_cpu
 
 

@@ -1,0 +1,153 @@
+"""Pictures, planes and regions for comparisons with the CPU; and the comparisons, which raise CheckFailed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.ops.store.base import TextureStore
+from arr_coc.types import LEVELS, REGION_SHAPES, Colour, FramePlanes, FrameStamp, Layout, TileGrid
+from stream.doctor.gpu.checks import CheckFailed
+
+Picture = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.floating]
+
+SUBSAMPLINGS = {"420": (2, 2), "422": (1, 2), "444": (1, 1), "440": (2, 1), "411": (1, 4), "410": (4, 4)}
+"""Name → (down, across)."""
+
+
+def stamp(frame_index: int, epoch: int = 0) -> FrameStamp:
+    """Return the stamp of a frame of a stream with 25 frames a second."""
+    return FrameStamp(frame_index, frame_index * 40_000_000, 0, epoch)
+
+
+def random_planes(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    *,
+    layout: Layout = "yuv",
+    sampling: str = "420",
+    colour: Colour | None = None,
+) -> FramePlanes:
+    """Return noise in every plane."""
+    down, across = SUBSAMPLINGS[sampling]
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "yuv": ((height, width), *[(-(-height // down), -(-width // across))] * 2),
+        "gray": ((height, width),),
+        "rgb": ((height, width, 3),),
+    }
+    planes = tuple(rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes[layout])
+    return FramePlanes(layout, planes, colour or Colour())
+
+
+def rgb_planes(picture: Picture) -> FramePlanes:
+    """Return a picture uint8 [H, W, 3] as the planes of a frame."""
+    return FramePlanes("rgb", (picture,))
+
+
+def copied(planes: FramePlanes) -> FramePlanes:
+    """Return the same picture in separate arrays."""
+    return FramePlanes(planes.layout, tuple(plane.copy() for plane in planes.planes), planes.colour)
+
+
+def with_tiles_of(planes: FramePlanes, other: FramePlanes, tiles: npt.NDArray[np.bool_]) -> FramePlanes:
+    """Return `planes`, with the tiles where `tiles` bool [rows, cols] is True taken from `other`."""
+    mixed = copied(planes)
+    for target, source in zip(mixed.planes, other.planes, strict=True):
+        down = -(-planes.height_px // target.shape[0])
+        across = -(-planes.width_px // target.shape[1])
+        mask = tiles.repeat(32 // down, axis=0).repeat(32 // across, axis=1)[: target.shape[0], : target.shape[1]]
+        target[mask] = source[mask]
+    return mixed
+
+
+def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
+    """Return random regions [K, 3] of all shapes, with those at the far edges among them."""
+    shapes = rng.integers(0, len(REGION_SHAPES), count)
+    rows, cols = (-(-size >> log2) for size, log2 in zip(grid.shape, np.array(REGION_SHAPES)[shapes].T, strict=True))
+    far = rng.random((2, count)) < 0.2
+    places = [
+        np.where(at_edge, sizes - 1, rng.integers(0, sizes)) for at_edge, sizes in zip(far, (rows, cols), strict=True)
+    ]
+    return np.stack([shapes, *places], axis=1)
+
+
+def random_picture(rng: np.random.Generator, height: int, width: int, kind: str = "noise") -> Picture:
+    """Return RGB [height, width, 3]: noise, or large soft shapes with flat parts and hard edges."""
+    if kind == "noise":
+        return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    rows, cols = np.mgrid[:height, :width]
+    waves = [np.sin(rows / rng.uniform(5, 60)) + np.cos(cols / rng.uniform(5, 60)) for _ in range(3)]
+    soft = np.stack([(wave + 2) / 4 * 255 for wave in waves], axis=2)
+    soft[height // 3 :, : width // 2] = rng.integers(0, 256, 3)
+    return soft.astype(np.uint8)
+
+
+def smooth_picture() -> Picture:
+    """Return waves and ramps, of a size that needs padding."""
+    y, x = np.mgrid[0:120, 0:150]
+    waves = 127 + 100 * np.sin(x / 17) * np.cos(y / 23)
+    return np.stack([waves, x * 1.5, y * 1.9], -1).astype(np.uint8)
+
+
+def bilinear(level: Floats, x: Floats, y: Floats) -> Floats:
+    """Interpolate a level [H, W, 3] at points; texel centres lie at .5, edges are repeated: [n, 3]."""
+    left, top = np.floor(x - 0.5).astype(int), np.floor(y - 0.5).astype(int)
+    right_share, below_share = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
+
+    def texel(row: npt.NDArray[np.intp], col: npt.NDArray[np.intp]) -> Floats:
+        return level[np.clip(row, 0, len(level) - 1), np.clip(col, 0, level.shape[1] - 1)]
+
+    above = texel(top, left) * (1 - right_share) + texel(top, left + 1) * right_share
+    below = texel(top + 1, left) * (1 - right_share) + texel(top + 1, left + 1) * right_share
+    return above * (1 - below_share) + below * below_share
+
+
+def trilinear(levels: Sequence[Floats], points: Floats) -> Floats:
+    """Interpolate six levels at points [n, 3] (x, y, level): [n, 3]."""
+    fine = np.floor(points[:, 2]).astype(int)
+    share = (points[:, 2] - fine)[:, None]
+    blended = []
+    for index in (fine, np.minimum(fine + 1, LEVELS - 1)):
+        parts = np.empty((len(points), 3))
+        for level in range(LEVELS):
+            some = index == level
+            parts[some] = bilinear(levels[level], points[some, 0] / 2**level, points[some, 1] / 2**level)
+        blended.append(parts)
+    return blended[0] * (1 - share) + blended[1] * share
+
+
+def require_equal(found: Any, expected: Any, what: str) -> None:
+    """Compare two arrays or tensors in host memory, value by value."""
+    require_close(found, expected, what, 0)
+
+
+def require_close(found: Any, expected: Any, what: str, tolerance: float) -> None:
+    """Compare two arrays or tensors in host memory; values may be `tolerance` apart, and none is NaN."""
+    one, other = np.asarray(found), np.asarray(expected)
+    if one.shape != other.shape:
+        raise CheckFailed(f"{what}: the shape is {list(one.shape)} and should be {list(other.shape)}")
+    if tolerance == 0:
+        wrong = one != other
+    else:
+        wrong = ~(np.abs(one.astype(np.float64) - other.astype(np.float64)) <= tolerance)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise CheckFailed(
+            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} values differ, first {one[place]} at {list(place)}, "
+            f"where the CPU has {other[place]}"
+        )
+
+
+def require_same_texture(
+    store: TextureStore, reference: TextureStore, order: Sequence[int] = tuple(range(LEVELS))
+) -> None:
+    """Compare all levels of two stores, read in this order, and their versions."""
+    with store.lease() as view, reference.lease() as wanted:
+        require_equal(view.versions.frame, wanted.versions.frame, "versions of tiles")
+        for level in order:
+            require_equal(view.read(level), wanted.read(level), f"level {level}")

@@ -1,0 +1,73 @@
+"""Textures of real OpenGL (Mesa serves) on the CUDA device that is the CPU.
+
+The two share no memory, so texels are copied from the one to the other whenever CUDA maps or unmaps the texture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arr_coc.ops.cuda import interop
+from arr_coc.ops.gl import device as gl_device
+from arr_coc.ops.gl.device import GlDevice
+from arr_coc.types import LEVELS
+from tests.cuda_on_cpu.machine import CpuMachine
+
+
+def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """OpenGL's view of a texture: uint8 [height, width, 4]."""
+    out = np.full((height, width, 4), 1, np.uint8)
+    with gl.current():
+        names = gl.library.gl
+        names.glGetTextureImage(name, level, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
+    return out
+
+
+def put_level(gl: GlDevice, name: int, level: int, texels: npt.NDArray[np.uint8]) -> None:
+    """Give a texture of OpenGL the texels uint8 [height, width, 4]."""
+    with gl.current():
+        names = gl.library.gl
+        box = (0, 0, texels.shape[1], texels.shape[0])
+        names.glTextureSubImage2D(
+            name, level, *box, names.GL_RGBA, names.GL_UNSIGNED_BYTE, np.ascontiguousarray(texels)
+        )
+        names.glFinish()
+
+
+SHARES = ("cuGraphicsMapResources", "cuGraphicsUnmapResources")
+
+
+def share_textures(machine: CpuMachine, put: Callable[[object, str, object], None]) -> None:
+    """Register textures of GL, and their texels, with the device, as a driver for both would; `put` sets attributes."""
+    gl = gl_device.open_device()
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def open_device(cuda: int | None = None) -> GlDevice:
+        return gl
+
+    def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
+        storage(name, levels, form, width, height)
+        machine.add_gl_texture(int(name), width, height, levels)
+        sizes[int(name)] = width, height
+
+    def call(name: str, *arguments: Any) -> Any:
+        done = None if name == "cuGraphicsMapResources" else driver(name, *arguments)
+        for texture, (width, height) in sizes.items() if name in SHARES else ():
+            for level in range(LEVELS):
+                shape = height >> level, width >> level
+                texels = machine.gl_texels(texture, level, *shape[::-1])
+                if name == "cuGraphicsMapResources":
+                    texels[:] = level_of(gl, texture, level, *shape)
+                else:
+                    put_level(gl, texture, level, texels)
+        return driver(name, *arguments) if name == "cuGraphicsMapResources" else done
+
+    storage, driver = gl.library.gl.glTextureStorage2D, interop.call
+    put(gl_device, "open_device", open_device)
+    put(interop, "open_device", open_device)
+    put(gl.library.gl, "glTextureStorage2D", make_storage)
+    put(interop, "call", call)

@@ -1,0 +1,135 @@
+"""Checks of the GPU that end in every way: each is one row, and nothing of them is left."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import psutil
+import pytest
+
+from arr_coc.types import NS_PER_S
+from stream.doctor.gpu.checks import CHECKS, GpuCheck
+from stream.doctor.gpu.runner import OUTPUT_BYTES, GpuRow, examine_gpu, run_check
+from tests.support.clock import FakeClock
+from tests.support.network import LIMIT_S
+
+
+def bad(function: str, *needs: str, limit_s: float = LIMIT_S, memory_mb: int = 4000) -> GpuCheck:
+    return GpuCheck(function, f"tests.support.bad_checks:{function}", "do this", "", needs, limit_s, memory_mb)
+
+
+def test_a_check_that_works_reports_its_result() -> None:
+    row = run_check(bad("good"))
+    assert (row.name, row.state, row.finding, row.remedy) == ("good", "works", "as it should be", None)
+    assert row.facts == {"answer": 42}
+    assert row.output is row.traceback is None
+
+
+def test_a_missed_target_is_slow_and_comes_first() -> None:
+    row = run_check(bad("slow"))
+    assert (row.state, row.remedy) == ("slow", "do this")
+    assert row.finding == "hard 3 ms (≤ 2); easy 1 ms (≤ 2); free 9 ms"
+    assert [figure.get("reached") for figure in row.figures] == [True, False, None]
+
+
+def test_what_is_not_here_is_absent() -> None:
+    row = run_check(bad("absent"))
+    assert (row.state, row.finding, row.remedy) == ("absent", "not on this machine", "buy one")
+
+
+@pytest.mark.parametrize(
+    ("function", "finding", "where"),
+    [
+        ("fails", "level 3: 1 of 4 values differ", "in fails"),
+        ("raises", r"KeyError: 'no such\nthing'", "in raises"),
+        ("crashes", "crashed: SIGSEGV without a report", "in crashes"),
+        ("aborts", "crashed: SIGABRT without a report", "device-side assert"),
+        ("exits", "ended with status 7 without a report", "giving up"),
+        ("crashes_afterwards", "crashed: SIGSEGV, after it reported: all well", "Segmentation fault"),
+        ("no_such", "AttributeError: module 'tests.support.bad_checks' has no attribute 'no_such'", "getattr"),
+    ],
+)
+def test_a_failure_is_one_line_and_says_where_it_was(function: str, finding: str, where: str) -> None:
+    row = run_check(bad(function))
+    assert (row.state, row.finding, row.remedy) == ("broken", finding, "do this")
+    assert where in (row.traceback or "")
+
+
+@pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
+def test_a_check_that_hangs_is_killed(function: str) -> None:
+    row = run_check(bad(function, limit_s=3))
+    assert (row.state, row.finding) == ("broken", "did not end within 3 s")
+
+
+def test_the_fault_handler_says_where_a_check_hangs() -> None:
+    traceback = run_check(bad("hangs", limit_s=LIMIT_S / 4)).traceback or ""
+    assert "about to hang" in traceback
+    assert "in hangs" in traceback
+
+
+def test_a_check_that_takes_all_memory_is_killed() -> None:
+    row = run_check(bad("eats_memory", memory_mb=400))
+    assert (row.state, row.finding) == ("broken", "took more than 400 MB of host memory")
+
+
+def test_of_a_flood_of_output_the_end_is_kept() -> None:
+    row = run_check(bad("floods"))
+    assert row.finding == "after a flood"
+    assert (row.output or "").endswith("the last line")
+    assert len(row.output or "") <= OUTPUT_BYTES
+
+
+def test_a_report_that_cannot_be_read_is_a_failure() -> None:
+    row = run_check(bad("writes_garbage"))
+    assert (row.state, row.finding) == ("broken", "gave an unreadable report")
+
+
+def test_processes_that_a_check_leaves_are_killed() -> None:
+    row = run_check(bad("leaves_a_child"))
+    assert row.state == "works"
+    try:
+        psutil.Process(row.facts["pid"]).wait(LIMIT_S)
+    except psutil.NoSuchProcess:
+        return
+    assert not psutil.pid_exists(row.facts["pid"])
+
+
+def test_a_check_is_left_out_if_one_that_it_needs_does_not_work() -> None:
+    checks = [bad("good"), bad("absent"), bad("fails", "absent"), bad("raises", "good", "fails"), bad("slow", "good")]
+    ran: list[str] = []
+
+    def run(check: GpuCheck) -> GpuRow:
+        return GpuRow(check.name, "absent" if check.name == "absent" else "works", "")
+
+    rows = list(examine_gpu(checks, ran.append, run=run))
+    assert ran == ["good", "absent", "slow"]
+    assert [(row.state, row.needed) for row in rows] == [
+        ("works", None),
+        ("absent", None),
+        ("absent", "absent"),
+        ("absent", "absent"),
+        ("works", None),
+    ]
+    assert rows[3].finding == "needs absent, which is absent"
+
+
+def test_no_check_begins_after_five_minutes() -> None:
+    clock = FakeClock()
+
+    def run(check: GpuCheck) -> GpuRow:
+        clock.advance(200 * NS_PER_S)
+        return GpuRow(check.name, "works", "")
+
+    rows = list(examine_gpu([bad("good"), bad("slow"), bad("fails")], clock=clock, run=run))
+    assert [(row.state, row.finding) for row in rows[1:]] == [("works", ""), ("absent", "5 minutes are over")]
+
+
+def test_every_check_exists_and_needs_earlier_ones() -> None:
+    earlier: set[str] = set()
+    for check in CHECKS:
+        module, _, name = check.function.partition(":")
+        assert callable(getattr(import_module(module), name))
+        assert set(check.needs) <= earlier
+        assert check.remedy
+        assert check.name not in earlier
+        earlier.add(check.name)
