@@ -11,9 +11,9 @@ import torch
 from transformers import BatchFeature
 from vllm.model_executor.models.qwen3_vl import Qwen3VLMultiModalDataParser, Qwen3VLMultiModalProcessor
 from vllm.multimodal.inputs import MultiModalFieldConfig
-from vllm.multimodal.media import MediaWithBytes
+from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector, MediaWithBytes
 from vllm.multimodal.parse import ModalityDataItems
-from vllm.multimodal.processing import ProcessorInputs, PromptReplacement, PromptUpdate
+from vllm.multimodal.processing import ProcessorInputs, PromptUpdate
 
 from arr_coc_vllm.packet import Packet, PacketError, find_places, read_packet
 
@@ -121,18 +121,22 @@ class PacketProcessor(Qwen3VLMultiModalProcessor):
     ) -> Sequence[PromptUpdate]:
         """Put one placeholder into the prompt for each token of a packet."""
         stock = super()._get_prompt_updates(mm_items, hf_processor_mm_kwargs, out_mm_kwargs)
-        image_token = self.info.get_hf_config().image_token_id
+        updates: dict[str, Any] = {update.modality: update for update in stock}
+        image, image_token = updates["image"], self.info.get_hf_config().image_token_id
 
-        def with_packets(update: PromptUpdate) -> PromptUpdate:
-            if update.modality != "image" or not isinstance(update, PromptReplacement):
-                return update
+        def placeholders(index: int) -> Any:
+            item = out_mm_kwargs["image"][index]
+            return [image_token] * int(item[FRAME].data[2]) if FRAME in item else image.replacement(index)
 
-            def replacement(index: int) -> Any:
-                item = out_mm_kwargs["image"][index]
-                if FRAME not in item:
-                    return update.replacement(index)
-                return [image_token] * int(item[FRAME].data[2])
+        return list((updates | {"image": replace(image, replacement=placeholders)}).values())
 
-            return replace(update, replacement=replacement)
 
-        return [with_packets(update) for update in stock]
+@MEDIA_CONNECTOR_REGISTRY.register("http")
+class PictureConnector(MediaConnector):
+    """The server's reader of pictures. Pillow raises SyntaxError for some damaged files: wrong input."""
+
+    async def fetch_image_async(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().fetch_image_async(*args, **options)
+        except SyntaxError as error:
+            raise PacketError(f"Failed to load image: {error}") from error

@@ -83,12 +83,8 @@ class SparseTokens(_Stock):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        if self.is_multimodal_pruning_enabled:
-            raise ValueError(
-                "arr-coc-vllm does not work with --video-pruning-rate; leave it out, or set VLLM_PLUGINS=''"
-            )
-        if self.visual.patch_size * MERGE != TILE_PX or self.visual.spatial_merge_size != MERGE:
-            raise ValueError(f"arr-coc-vllm needs visual tokens of {TILE_PX}x{TILE_PX} pixels; set VLLM_PLUGINS=''")
+        if self.is_multimodal_pruning_enabled or self.visual.patch_size * self.visual.spatial_merge_size != TILE_PX:
+            raise ValueError("arr-coc-vllm needs tokens of 32x32 pixels, unpruned (VLLM_PLUGINS='' leaves it out)")
         tables = [part for part in self.language_model.modules() if isinstance(part, MRotaryEmbedding)]
         self._rotary_rows = min(map(with_halves, tables))
         self._pixel_scale = None
