@@ -143,17 +143,7 @@ def _contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tupl
             f"answer.target_ms moves the budget, which answer.encode = {answer.encode} ignores; give --encode "
             "sparse, incremental or prune",
         )
-    if answer.shadow_every is not None:
-        key, needs = (
-            "answer.shadow_every",
-            "answer.shadow_every compares one frame's answer with that of all its tokens",
-        )
-        if answer.encode == "full":
-            yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
-        if answer.memory.frames > 1:
-            yield key, f"{needs}; leave answer.memory.frames at 1"
-        if config.watch:
-            yield key, f"{needs}; leave watches out"
+    yield from _shadow_contradictions(config, origins)
     if answer.thinking != "off" and answer.when == "news":
         yield (
             "answer.thinking",
@@ -287,6 +277,38 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
                 f"answer.{key}",
                 f"answer.{key} = {value} has no effect with --api: the model runs at its server; leave it out",
             )
+
+
+def _shadow_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    answer, shadow = config.answer, config.answer.shadow
+    if shadow.every is None:
+        if shadow.act:
+            yield "answer.shadow.act", "answer.shadow.act goes by shadow checks; give --shadow-every too, such as 10"
+        return
+    key, needs = "answer.shadow.every", "answer.shadow.every compares one frame's answer with that of all its tokens"
+    if answer.encode == "full":
+        yield key, f"{needs}, which answer.encode = full gives already; give another --encode"
+    if answer.memory.frames > 1:
+        yield key, f"{needs}; leave answer.memory.frames at 1"
+    if config.watch:
+        yield key, f"{needs}; leave watches out"
+    if shadow.act and answer.encode == "weighted":
+        yield (
+            "answer.shadow.act",
+            "answer.shadow.act moves the budget, which answer.encode = weighted ignores; give --encode sparse, "
+            "incremental or prune",
+        )
+    if shadow.compare == "meaning" and (answer.json_schema or answer.choices) is not None:
+        yield (
+            "answer.shadow.compare",
+            "answers with a schema are compared by their words; leave answer.shadow.compare = meaning out",
+        )
+    if shadow.lower_below > shadow.raise_above:
+        yield (
+            next(filter(origins.__contains__, ("answer.shadow.lower_below", "answer.shadow.raise_above"))),
+            f"answer.shadow.lower_below = {shadow.lower_below:g} is more than answer.shadow.raise_above = "
+            f"{shadow.raise_above:g}; lower the one or raise the other",
+        )
 
 
 def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:

@@ -396,8 +396,9 @@ class WatchesChanged(Event, frozen=True, tag="watches"):
 class ShadowCheck(Event, frozen=True, tag="shadow"):
     """An answer beside the one that the same frame gets with all of its tokens.
 
-    `same`: equal but for case, punctuation and spaces; `words`: share of equal words. `tokens_full` are all of the
-    frame's.
+    `same`: equal but for case, punctuation and spaces; `words`: share of equal words; `meaning`: the model's
+    probability that both say the same, None if it was not asked; `differs`: they count as different.
+    `tokens_full` are all of the frame's.
     """
 
     answer: int
@@ -410,6 +411,25 @@ class ShadowCheck(Event, frozen=True, tag="shadow"):
     words: float
     tokens_used: int
     tokens_full: int
+    differs: bool = False
+    meaning: float | None = None
+
+
+class BudgetChanged(Event, frozen=True, tag="budget"):
+    """Shadow checks moved the token budget, or the most tokens of one that adapts, for the frames from here on.
+
+    `reason`: "differ" if it rose, "agree" if it fell; `differing` of the last `checks` at the old budget differed.
+    `answer` and its frame are those of the last one.
+    """
+
+    answer: int
+    frame_index: int
+    pts_s: float
+    reason: str
+    from_tokens: int
+    to_tokens: int
+    differing: int
+    checks: int
 
 
 class TokenMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -549,6 +569,17 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     superseded_tokens: int
 
 
+class ShadowSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Shadow checks of a run: their number, how many had the same words, how many counted as different, and how often
+    they raised and lowered the budget."""
+
+    checks: int
+    same: int
+    differing: int
+    raises: int
+    lowers: int
+
+
 class Summary(Event, frozen=True, tag="summary"):
     """The end of the run: what it did, in numbers. `backend` is the texture store that ran last.
 
@@ -557,7 +588,7 @@ class Summary(Event, frozen=True, tag="summary"):
     does not report it. `found`: whether a watch matched; None without a look for
     one. `glances`: looks at an overview before an answer. `mean_motion_px`, `mean_moving_share`: means over all frames
     of the fields of FrameReady. `memory`: None without groups of pictures. `unchanged`: answers without news,
-    `invalid`: answers that did not fit their schema.
+    `invalid`: answers that did not fit their schema. `shadow`: None without shadow checks.
     """
 
     frames: int
@@ -581,6 +612,7 @@ class Summary(Event, frozen=True, tag="summary"):
     memory: MemorySummary | None = None
     unchanged: int = 0
     invalid: int = 0
+    shadow: ShadowSummary | None = None
     timing: dict[str, float] | None = None
 
 
@@ -608,6 +640,7 @@ AnyEvent: TypeAlias = (
     | Match
     | WatchesChanged
     | ShadowCheck
+    | BudgetChanged
     | Explanation
     | AskedPicture
     | SegmentWritten
@@ -665,20 +698,23 @@ def event_fields(event: Event) -> dict[str, Any]:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
             absent = (*absent, "prefilled_tokens", *([] if event.group else ["appended_tokens"]))
     elif isinstance(event, Summary):
-        absent = (*PICTURE, *(name for name in ("memory", "unchanged", "invalid") if not getattr(event, name)))
+        absent = (
+            *PICTURE,
+            *(name for name in ("memory", "unchanged", "invalid", "shadow") if not getattr(event, name)),
+        )
     return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:
-    """The event as one printable line of JSON: no `timing`, `warning`, `memory` or `fields` if there are none, floats
-    to six decimals.
+    """The event as one printable line of JSON: no `timing`, `warning`, `memory`, `fields` or `meaning` if there are
+    none, floats to six decimals.
 
     `camera`: the name of the event's camera, after the type, if a run is one of several.
     """
     data = event_fields(event)
     if camera is not None:
         data = {"type": data.pop("type"), "camera": camera, **data}
-    for name in ("timing", "warning", "memory", "fields"):
+    for name in ("timing", "warning", "memory", "fields", "meaning"):
         if data.get(name, ...) is None:
             del data[name]
     return printable_json(msgspec.json.encode(rounded(data)).decode())

@@ -255,6 +255,7 @@ class RegionSelector:
         self._memory = SelectorMemory()
         self._spread_tokens = 0
         self._spread: torch.Tensor | None = None
+        self._spread_limits = options.tensions.limits
 
     def follow(self, step: Warp) -> None:
         """Content moved by whole tiles: what was shown moves with it."""
@@ -274,13 +275,14 @@ class RegionSelector:
         within: torch.Tensor | None = None,
     ) -> TokenPlan:
         """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means, and so do the tiles
-        `within` the part that the question is about.
+        `within` the part that the question is about. An adaptive budget goes up to `at_most` if that is more than its
+        own limit.
 
         If frames have an overview, it comes first; if it is not shown, a frame that was `glanced` at has paid for
         it all the same. Raises BudgetError.
         """
         tiles, (rows, cols), glance = relevance.numel(), relevance.shape, self._options.glance
-        tokens = self._steady_tokens(relevance, budget)
+        tokens = self._steady_tokens(relevance, budget, at_most)
         if at_most is not None:
             tokens = min(tokens, fixed_tokens(at_most, tiles))
         overview = np.zeros((0, 3), np.int64) if glance is None else glance.overview(tokens, (rows, cols))
@@ -323,12 +325,14 @@ class RegionSelector:
             appearance=inputs.appearance,
         )
 
-    def _steady_tokens(self, relevance: torch.Tensor, budget: Budget) -> int:
+    def _steady_tokens(self, relevance: torch.Tensor, budget: Budget, at_most: int | None) -> int:
         limits = self._options.tensions.limits
         if budget != ADAPTIVE:
             return fixed_tokens(budget, relevance.numel(), limits)
-        if relevance is not self._spread:
-            tokens, self._spread = tokens_for(budget, relevance, limits), relevance
+        if at_most is not None and at_most > limits.max_tokens:
+            limits = replace(limits, max_tokens=at_most)
+        if relevance is not self._spread or limits != self._spread_limits:
+            tokens, self._spread, self._spread_limits = tokens_for(budget, relevance, limits), relevance, limits
             # an adaptive budget moves only by more than this share
             if abs(tokens - self._spread_tokens) > 0.05 * tokens:
                 self._spread_tokens = tokens

@@ -81,7 +81,7 @@ class BudgetController:
             raise BudgetError(f"a latency target is a number of milliseconds above 0; got {target_ms!r}")
         self.target_ms = target_ms
         fixed_tokens(start, tiles=1)
-        self._start, self._limits = start, limits
+        self._start, self.limits = start, limits
         self._budget: int | None = None
         self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         # ratios whose tail is p95: three of sixty answers lie above it
@@ -94,8 +94,8 @@ class BudgetController:
 
     def budget_for(self, tiles: int) -> int:
         """Tokens for the next frame of `tiles` tiles: within the limits, and never more than there are tiles."""
-        budget = fixed_tokens(self._start, tiles, self._limits) if self._budget is None else self._budget
-        return self._limits.bound(budget, tiles)
+        budget = fixed_tokens(self._start, tiles, self.limits) if self._budget is None else self._budget
+        return self.limits.bound(budget, tiles)
 
     def p95_ms(self, tokens: int) -> float | None:
         """Return the estimated p95 for `tokens` tokens; None before the first answer."""
@@ -109,7 +109,7 @@ class BudgetController:
         """
         if not (math.isfinite(ttft_ms) and ttft_ms > 0):
             return None
-        least, most = min(self._limits.min_tokens, tiles), min(self._limits.max_tokens, tiles)
+        least, most = min(self.limits.min_tokens, tiles), min(self.limits.max_tokens, tiles)
         self._learn(ttft_ms, tokens)
         if len(self._seen) >= STREAK:
             self._steer(least, most, self.budget_for(tiles))
@@ -157,7 +157,7 @@ class BudgetController:
             return
         wanted = self._line.tokens_for(AIM * self.target_ms / above)
         bounded = min(max(wanted, held / STEP, least), held * STEP, most)
-        self._budget = max(self._limits.min_tokens, round(bounded))
+        self._budget = max(self.limits.min_tokens, round(bounded))
 
     def _above(self) -> float:
         """Return the ratio of p95 to the line."""

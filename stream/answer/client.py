@@ -480,6 +480,8 @@ class AnswerClient:
             message, arrays = frame_message(
                 number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer, checks=checks
             )
+            if request.verifies is not None and self._options.asks_meaning:
+                message = structs.replace(message, compared=request.verifies.text)
         free_text = request.trigger == SIDE
         self._send(
             structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from arr_coc.allocation.frame import FrameAllocation
@@ -26,6 +28,11 @@ class LatencyController:
         self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
         self._asked: FrameAllocation | None = None
         self._tokens = 0
+
+    def set_most_tokens(self, tokens: int) -> None:
+        """Set the most tokens of a frame from now on."""
+        if tokens != self._limits.max_tokens:
+            self._limits = self._held.limits = dataclasses.replace(self._limits, max_tokens=tokens)
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
         """Return the budget of a frame of `tiles` tiles, None if it is adaptive, and the most tokens of that frame."""

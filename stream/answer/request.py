@@ -53,7 +53,7 @@ from stream.protocol.messages import (
     PreviousAnswer,
     YesNoReply,
 )
-from stream.recording.journal import Journal, JournalGlance
+from stream.recording.journal import Journal, JournalEntry, JournalGlance
 from stream.transport import Envelope
 from stream.untrusted import ANSWER_CHARS_MAX, HISTORY_CHARS_MAX, PIECES_MAX, REASON_CHARS_MAX, cut_to, printable
 
@@ -76,7 +76,9 @@ class ClientOptions:
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
     for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
-    AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers.
+    AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers. `agree`: least likeness of
+    answers that agree in a shadow check; `asks_meaning`: that is the model's probability that both say the same, else
+    the share of equal words.
     """
 
     encode: str = "sparse"
@@ -91,6 +93,8 @@ class ClientOptions:
     same_above: float | None = None
     source_px: tuple[int, int] | None = None
     schema: AnswerSchema | None = None
+    agree: float = 1.0
+    asks_meaning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +188,12 @@ class AnswerRequest:
     """Packet that was or is to be sent, and the state of its answer.
 
     `checks` are evaluated first, and without `wants_answer` it ends with their results; `yes_no_reported`: these were
-    emitted.
-    `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this request
-    verifies. `text`: the answer so far, in `deltas` pieces; its first `emitted` characters were emitted. `history`:
-    earlier answers, put before the question. `previous`: the previous answer; no text is emitted while the answer may
-    repeat it. `losses`: times that the server lost the request. `sent_ns`: time when it was last sent; `turn_ns`: wait
-    for its turn. `before_cut`: a new shot has begun since.
+    emitted. `shadow`: the whole frame, if the answer is to be verified with it; `verifies`: the answer that this
+    request verifies, and `entry` what the journal gets of it afterwards. `text`: the answer so far, in `deltas` pieces;
+    its first `emitted` characters were emitted. `history`: earlier answers, put before the question. `previous`: the
+    previous answer; no text is emitted while the answer may repeat it. `losses`: times that the server lost the
+    request. `sent_ns`: time when it was last sent; `turn_ns`: wait for its turn. `before_cut`: a new shot has begun
+    since.
     """
 
     number: int
@@ -202,6 +206,7 @@ class AnswerRequest:
     verifies: Answer | None = None
     history: History = ()
     previous: PreviousAnswer | None = None
+    entry: JournalEntry | None = None
     sent_ns: int | None = None
     turn_ns: int = 0
     first_text_ns: int | None = None
@@ -265,9 +270,11 @@ class AnswerRequest:
             for check in self.checks
         ]
 
-    def to_shadow_event(self, reply: AnswerReply, schema: AnswerSchema | None = None) -> ShadowCheck | None:
+    def to_shadow_event(
+        self, reply: AnswerReply, schema: AnswerSchema | None = None, agree: float = 1.0
+    ) -> ShadowCheck | None:
         """Return the comparison with the verified answer; None if another query was answered meanwhile, or the reply
-        does not fit the schema."""
+        does not fit the schema. The answers differ if their likeness is less than `agree`."""
         answer, full_text = self.verifies, reply.text
         if answer is None or reply.query != answer.query:
             return None
@@ -288,6 +295,8 @@ class AnswerRequest:
             words=agreement.words,
             tokens_used=answer.tokens_used,
             tokens_full=reply.tokens_used,
+            differs=(agreement.words if reply.same is None else reply.same) < agree,
+            meaning=reply.same,
         )
 
     def to_cancelled_event(self, new: FrameStamp, by: str) -> AnswerCancelled:
@@ -466,7 +475,9 @@ class RequestTracker:
         outcomes: list[Outcome] = [answer, *([] if entry.detections is None else [entry.detections])]
         if isinstance(answer, Answer):
             outcomes.insert(0, AnswerDeltaEvent(answer=answer.answer, text=answer.text, pts_s=answer.pts_s))
-        return outcomes if entry.feedback is None else [*outcomes, dataclasses.replace(entry.feedback, stamp=stamp)]
+        if entry.feedback is not None:
+            outcomes.append(dataclasses.replace(entry.feedback, stamp=stamp))
+        return outcomes if entry.check is None else [*outcomes, entry.check]
 
     def recall_glance(self, stamp: FrameStamp) -> list[Outcome] | None:
         """Return the outcome of the glance before the answer about this frame, if any; None if the journal does not
@@ -515,6 +526,7 @@ class RequestTracker:
         if self._options.resend_after_loss and request.losses <= REPEATS_MAX:
             return True
         self.lost_answers += request.verifies is None
+        self._write_entry(request.entry)
         self.request = None
         return False
 
@@ -569,7 +581,8 @@ class RequestTracker:
         feedback = _feedback_or_error(reply, received, request.packet)
         self.request = None
         if request.verifies is not None:
-            check = request.to_shadow_event(reply, self._options.schema)
+            check = request.to_shadow_event(reply, self._options.schema, self._options.agree)
+            self._write_entry(request.entry, check)
             error = feedback if isinstance(feedback, TransportError) else None
             return [outcome for outcome in (check, error) if outcome is not None]
         glance, costs = self._last_glance, self._glance_costs
@@ -584,19 +597,20 @@ class RequestTracker:
         if isinstance(point, Answer):
             point = self.history.compared(point, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
-        if isinstance(point, Answer) and request.shadow is not None:
-            self._write_snapshot(request.shadow)
-            self.request = AnswerRequest(
-                point.answer, request.shadow, point.trigger, verifies=point, history=request.history
-            )
         located: list[Event] = []
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
             located = self._detections.read(answer, reply.extent, request.packet.grid)
-        if self._options.journal is not None:
-            usable = feedback if isinstance(feedback, Feedback) else None
-            kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-            found = next((event for event in located if isinstance(event, Detections)), None)
-            self._options.journal.append(point, usable, kept, found)
+        usable = feedback if isinstance(feedback, Feedback) else None
+        kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
+        found = next((event for event in located if isinstance(event, Detections)), None)
+        entry = JournalEntry(point, usable, kept, found)
+        if isinstance(point, Answer) and request.shadow is not None:
+            self._write_snapshot(request.shadow)
+            self.request = AnswerRequest(
+                point.answer, request.shadow, point.trigger, verifies=point, history=request.history, entry=entry
+            )
+        else:
+            self._write_entry(entry)
         shown = request.emit_text() if isinstance(point, Answer) else []
         outcomes: list[Outcome | TransportError] = [*shown, point, *located]
         return outcomes if feedback is None else [*outcomes, feedback]
@@ -619,6 +633,12 @@ class RequestTracker:
     def is_open(self, number: int) -> bool:
         """Return whether the answer of this number is awaited."""
         return self.request is not None and self.request.number == number
+
+    def _write_entry(self, entry: JournalEntry | None, check: ShadowCheck | None = None) -> None:
+        """Write an answer to the journal, if there is one, with its shadow check: a run that is killed between the two
+        gives both again."""
+        if entry is not None and self._options.journal is not None:
+            self._options.journal.append(entry.answer, entry.feedback, entry.glance, entry.detections, check)
 
     def _write_snapshot(self, packet: FramePacket) -> bool:
         """Write the image of a whole frame to the snapshot, if there is one."""

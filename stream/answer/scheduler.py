@@ -453,6 +453,7 @@ class AnswerScheduler:
         self._glance_and_wait()
         if recalled := self.client.requests.recall(self._stamp):
             self._triggers.fire()
+            self._answers += 1
             if self._policy.memory:  # the group of pictures continues as it did
                 self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()

@@ -236,6 +236,7 @@ class AnswerServer:
                 message.history,
                 previous,
                 None if message.free_text else state.schema,
+                message.compared if isinstance(message, FramePacketMessage) else None,
             )
         )
 

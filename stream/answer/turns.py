@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.types import NS_PER_S
 from stream.answer.model import AnswerModel, AnswerStats, ClientQuestion, Packet
+from stream.answer.request import text_agreement
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS
@@ -21,7 +22,14 @@ from stream.protocol.messages import (
     TokenPacketMessage,
 )
 from stream.transport import Client, Envelope
-from stream.untrusted import ANSWER_CHARS_MAX, CLIENTS_MAX, GLANCES_A_TURN_MAX, PIECES_MAX
+from stream.untrusted import (
+    ANSWER_CHARS_MAX,
+    CLIENTS_MAX,
+    GLANCES_A_TURN_MAX,
+    HISTORY_CHARS_MAX,
+    PIECES_MAX,
+    cut_to,
+)
 
 PENALTY_MAX = 6
 """Largest penalty: a client that lets turn after turn expire gets 1/64 of the time limit, 16 ms of a second."""
@@ -140,12 +148,17 @@ class Turn:
         return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
 
 
+SAME_MEANING = 'Do these two answers say the same? "{one}" and "{other}"'
+"""Question by which answers are compared for their meaning."""
+
+
 @dataclass(slots=True, eq=False)
 class ClientRequest:
     """Request that is being answered: its number, its packet, the questions about it, and its answer so far.
 
-    `checks`, if any, are evaluated first. `history`, `previous` and `schema` as in ClientQuestion. `began_ns`: when the
-    server began to serve it.
+    `checks`, if any, are evaluated first. `history`, `previous` and `schema` as in ClientQuestion. `compared`: another
+    answer about the packet, with which this one is compared; meanwhile `stats` are those of this one. `began_ns`: when
+    the server began to serve it.
     """
 
     client: Client
@@ -157,12 +170,23 @@ class ClientRequest:
     history: History = ()
     previous: PreviousAnswer | None = None
     schema: AnswerSchema | None = None
+    compared: str | None = None
+    stats: AnswerStats | None = None
     began_ns: int = 0
     pieces: list[str] = field(default_factory=list)
     chars: int = 0
 
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self.pieces)
+
     def next_question(self) -> ClientQuestion:
         """Return the next question."""
+        if self.stats is not None:
+            one, other = (cut_to(text, HISTORY_CHARS_MAX) for text in (self.compared or "", self.text))
+            asked = SAME_MEANING.format(one=one, other=other)
+            return ClientQuestion(self.client, self.packet, asked, checks=(asked,))
         if self.checks:
             return ClientQuestion(self.client, self.packet, self.checks[0], checks=self.checks)
         return ClientQuestion(
@@ -307,7 +331,17 @@ class SlotScheduler:
             self._replies.on_failure(request, question.error)
             return
         assert question.stats is not None
+        if request.stats is not None:
+            ((yes, mass),) = question.scores
+            stats = replace(request.stats, same=yes * mass, flops=request.stats.flops + question.stats.flops)
+            self.release(request.client)
+            self._replies.on_answer(request, stats)
+            return
         if not question.checks:
+            if request.compared is not None and not text_agreement(request.compared, request.text).same:
+                request.stats = question.stats
+                self._new.append(request)
+                return
             self.release(request.client)
             self._replies.on_answer(request, question.stats)
             return

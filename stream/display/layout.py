@@ -98,7 +98,10 @@ def _target(figures: StatisticsSnapshot) -> list[str]:
 
 def _checks(words: float, figures: StatisticsSnapshot) -> list[str]:
     same = f"{figures.checks_same} of {counted(figures.checks, 'check')} the same"
-    return [same, f"{100 * words:.0f} % of words"]
+    moves = (
+        f"budget {figures.budget}, {counted(figures.budget_raises, 'raise')}, {counted(figures.budget_lowers, 'fall')}"
+    )
+    return [same, f"{100 * words:.0f} % of words", *([moves] if figures.budget_raises else [])]
 
 
 def _delay(latency: Percentiles | None) -> list[str]:

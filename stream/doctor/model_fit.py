@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 
-from arr_coc.budget import most_tokens
+from arr_coc.budget import ADAPTIVE, most_tokens
 from arr_coc.errors import ArrCocError, HubUnreachable, ModelError, ModelNotFound, counted
 from arr_coc.hub import bundled_model_path, cached_folder, local_folder
 from arr_coc.qwen.checkpoint import free_memory_bytes
@@ -230,7 +230,11 @@ def _fits(finding: str, needed: int, free: int) -> DiagnosticCheck:
 def tokens_of(config: Config) -> tuple[int, int]:
     """Return a prompt's visual tokens at their most, and its other tokens with the answer's."""
     limits = config.allocate.limits
-    budget = limits.max_tokens if config.answer.target_ms is not None else config.allocate.budget
+    shadow, budget = config.answer.shadow, config.allocate.budget
+    if shadow.act and (config.answer.target_ms is not None or budget == ADAPTIVE):
+        budget = round(limits.max_tokens * shadow.most)
+    elif shadow.act or config.answer.target_ms is not None:
+        budget = max(limits.max_tokens, most_tokens(budget, tiles_of(config), limits))
     visual = budget if isinstance(budget, int) else most_tokens(budget, tiles_of(config), limits)
     # tokens of the chat template and a short question, roughly
     return visual, 64 + len(config.answer.query) // 3 + config.answer.max_tokens

@@ -81,10 +81,11 @@ class StatsMessage:
 
     `latency_ms` and `jitter` are of the last ten seconds, `fps` and `dirty_share` of the last two, `deadline_misses` of
     the run; `ttft_ms` and `total_ms` of the last answer, `ttft_p95_ms` of the last sixty. `tokens` and `tiles` are
-    those of the newest frame. `target_ms` and `budget`: the latency that is held, and the budget for it. `checks`:
-    answers that were compared with those of all tokens, how many of them were the same, and the mean share of equal
-    words. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens, `glance_ms` the time
-    of the last one. `memory`: that of the summary, so far. `unchanged`: answers without news.
+    those of the newest frame. `target_ms`: the latency that is held. `budget`: the one that a latency target or shadow
+    checks set; None before. `checks`: answers that were compared with those of all tokens, how many of them were the
+    same, how many counted as different, and the mean share of equal words; `budget_raises` and `budget_lowers`: how
+    often they moved the budget. `glances`: looks at an overview before an answer, `glance_tokens` their visual tokens,
+    `glance_ms` the time of the last one. `memory`: that of the summary, so far. `unchanged`: answers without news.
     """
 
     uptime_s: float
@@ -109,6 +110,9 @@ class StatsMessage:
     checks: int
     checks_same: int
     checks_words: float | None
+    checks_differing: int = 0
+    budget_raises: int = 0
+    budget_lowers: int = 0
     glances: int
     glance_tokens: int
     glance_ms: float | None

@@ -22,6 +22,7 @@ from stream.events import (
     AnswerInvalid,
     AnswerPoint,
     AnswerUnchanged,
+    BudgetChanged,
     Cut,
     Event,
     FrameReady,
@@ -32,6 +33,7 @@ from stream.events import (
     PictureChanged,
     Restarted,
     ShadowCheck,
+    ShadowSummary,
     Skipped,
     Summary,
     YesNoResult,
@@ -157,7 +159,10 @@ class RunTotals:
     invalid: int = 0
     checks: int = 0
     checks_same: int = 0
+    checks_differing: int = 0
     checks_words: float = 0.0
+    budget_raises: int = 0
+    budget_lowers: int = 0
     tokens: int = 0
     tiles: int = 0
     dirty_share: float = 0.0
@@ -187,6 +192,7 @@ class RunStatistics:
         self._first: FrameReady | None = None
         self._newest: FrameReady | None = None
         self._answer: AnswerPoint | None = None
+        self._budget: int | None = None
         self._outage: tuple[str, int] | None = None
         self._found: bool | None = None
         self._glance_ms: float | None = None
@@ -229,7 +235,12 @@ class RunStatistics:
             elif isinstance(event, ShadowCheck):
                 totals.checks += 1
                 totals.checks_same += event.same
+                totals.checks_differing += event.differs
                 totals.checks_words += event.words
+            elif isinstance(event, BudgetChanged):
+                self._budget = event.to_tokens
+                totals.budget_raises += event.reason == "differ"
+                totals.budget_lowers += event.reason == "agree"
             elif isinstance(event, Restarted):
                 self._restarts[event.process] += 1
 
@@ -263,10 +274,13 @@ class RunStatistics:
                 total_ms=None if timing is None else timing.total_ms,
                 ttft_p95_ms=None if ttft is None else ttft.p95,
                 target_ms=None if answer is None else answer.target_ms,
-                budget=None if answer is None else answer.budget,
+                budget=self._budget,
                 checks=totals.checks,
                 checks_same=totals.checks_same,
+                checks_differing=totals.checks_differing,
                 checks_words=totals.checks_words / totals.checks if totals.checks else None,
+                budget_raises=totals.budget_raises,
+                budget_lowers=totals.budget_lowers,
                 glances=totals.glances,
                 glance_tokens=totals.glance_tokens,
                 glance_ms=self._glance_ms,
@@ -311,6 +325,7 @@ class RunStatistics:
                 memory=self._memory(),
                 unchanged=totals.unchanged,
                 invalid=totals.invalid,
+                shadow=self._shadow(),
                 timing={"wall_s": (now_ns - self._start_ns) / NS_PER_S, "fps": self._fps_run() or 0.0},
             )
 
@@ -341,6 +356,18 @@ class RunStatistics:
             superseded_tokens=totals.superseded_tokens,
         )
 
+    def _shadow(self) -> ShadowSummary | None:
+        totals = self.totals
+        if not totals.checks:
+            return None
+        return ShadowSummary(
+            checks=totals.checks,
+            same=totals.checks_same,
+            differing=totals.checks_differing,
+            raises=totals.budget_raises,
+            lowers=totals.budget_lowers,
+        )
+
     def _add_answer(self, event: AnswerPoint) -> None:
         if event.group:
             before, totals, superseded = self._answer, self.totals, event.superseded_tokens
@@ -352,6 +379,7 @@ class RunStatistics:
             totals.kept_tokens += event.tokens_used - event.appended_tokens
             totals.superseded_tokens += superseded
         self._answer = event
+        self._budget = self._budget if event.budget is None else event.budget
         self.totals.answers += isinstance(event, Answer)
         self.totals.unchanged += isinstance(event, AnswerUnchanged)
         self.totals.invalid += isinstance(event, AnswerInvalid)

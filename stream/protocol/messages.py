@@ -45,7 +45,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 15
+PROTOCOL = 16
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -234,7 +234,8 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     """Client to answer server, for the credit of `turn`: a FramePacket.
 
     Parts: regions, relevance, and the image unless it lies in the snapshot. `wants_answer`, `checks`, `history` and
-    `previous` and `free_text` as in TokenPacketMessage.
+    `previous` and `free_text` as in TokenPacketMessage. `compared`: another answer about the frame; unless the words
+    are the same, the model is asked whether both say the same, and the reply's `same` is the probability of that.
     """
 
     answer: Count
@@ -247,6 +248,7 @@ class FramePacketMessage(Message, frozen=True, tag="frame_packet"):
     history: History = ()
     previous: PreviousAnswer | None = None
     free_text: bool = False
+    compared: Words | None = None
 
 
 class Connect(Message, frozen=True, tag="connect"):

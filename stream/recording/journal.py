@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from arr_coc.types import EMBEDDING_COMPONENTS, Feedback, FrameStamp
 from stream.config import STDOUT, Config, is_bag, is_hls
 from stream.errors import NothingToContinue, ResumeError, TransportError
-from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance
+from stream.events import Answer, AnswerInvalid, AnswerUnchanged, Detections, Glance, ShadowCheck
 from stream.protocol.codec import checked_feedback
 from stream.recording.identity import run_fingerprint
 from stream.recording.log import RecordLog
 from stream.untrusted import ANSWER_CHARS_MAX, JOURNAL_BYTES_MAX, KEPT_BYTES_MAX
 
-MAGIC = b"arr-coc journal 2\n"
+MAGIC = b"arr-coc journal 3\n"
 """First bytes of every journal; the number is raised whenever records change."""
 
 SUFFIX = ".resume"
@@ -50,7 +50,7 @@ class JournalGlance:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """Answer of the continued run, or its report that the answer is unchanged or invalid; its feedback; the glance
-    before it and the things that it locates, if any.
+    before it, the things that it locates and its shadow check, if any.
 
     The stamp of a feedback is that of the earlier run: its epoch has no meaning in this one.
     """
@@ -59,6 +59,7 @@ class JournalEntry:
     feedback: Feedback | None
     glance: JournalGlance | None = None
     detections: Detections | None = None
+    check: ShadowCheck | None = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -92,13 +93,15 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
 
 
 class _AnswerRecord(msgspec.Struct, frozen=True):
-    """Answer with its feedback, the glance before it with its feedback, and the things that it locates."""
+    """Answer with its feedback, the glance before it with its feedback, the things that it locates, and its shadow
+    check."""
 
     answer: Answer | AnswerUnchanged | AnswerInvalid
     feedback: _FeedbackRecord | None = None
     glance: Glance | None = None
     glance_feedback: _FeedbackRecord | None = None
     detections: Detections | None = None
+    check: ShadowCheck | None = None
 
 
 class Journal:
@@ -182,11 +185,12 @@ class Journal:
         feedback: Feedback | None,
         glance: JournalGlance | None = None,
         detections: Detections | None = None,
+        check: ShadowCheck | None = None,
     ) -> None:
         """Write an answer, unless it came from the journal; it is on the disk when this returns."""
         if not self._log.is_open or answer.answer in self._entries:
             return
-        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback), detections=detections)
+        record = _AnswerRecord(answer, _FeedbackRecord.of(feedback), detections=detections, check=check)
         if glance is not None:
             record = replace(record, glance=glance.event, glance_feedback=_FeedbackRecord.of(glance.feedback))
         try:
@@ -230,9 +234,10 @@ def _entry(record: bytes) -> JournalEntry:
         raise ValueError
     feedback = None if kept.feedback is None else kept.feedback.feedback()
     if kept.glance is None:
-        return JournalEntry(kept.answer, feedback, detections=kept.detections)
+        return JournalEntry(kept.answer, feedback, None, kept.detections, kept.check)
     glance_feedback = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
-    return JournalEntry(kept.answer, feedback, JournalGlance(kept.glance, glance_feedback), kept.detections)
+    glance = JournalGlance(kept.glance, glance_feedback)
+    return JournalEntry(kept.answer, feedback, glance, kept.detections, kept.check)
 
 
 def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -306,8 +311,6 @@ def _obstacle(config: Config) -> str | None:
         return "--resume needs answers about one frame each from --api: leave answer.memory.frames at 1"
     if config.watch:
         return "--resume is incompatible with watches and --until: a journal has no yes/no checks"
-    if config.answer.shadow_every is not None:
-        return "--resume is incompatible with answer.shadow_every: shadow checks are not repeated"
     if config.source == "-":
         return "--resume cannot read standard input twice; save it to a file first"
     return None

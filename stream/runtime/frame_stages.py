@@ -356,7 +356,7 @@ class FrameStages:
             lease=self._updater.lease,
             motions=motions,
             make_allocator=plan.make_allocator,
-            latency=plan.make_latency_controller(),
+            budget=plan.make_run_budget(),
             detections=plan.make_detection_feed(clock),
             observers=observers,
         )

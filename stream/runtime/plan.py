@@ -19,12 +19,14 @@ from arr_coc.types import NEEDS_TOKENS_ONLY, NS_PER_S, SHOWS_ALL_TILES
 from arr_coc.video.texture_updater import TextureOptions
 from stream.answer.latency import LatencyController, target_off
 from stream.answer.model import shows_scenes
+from stream.answer.quality import QualityController
 from stream.answer.request import ClientOptions
+from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.standing import watch_rules
 from stream.answer.triggers import AnswerTriggerOptions, WatchStates
 from stream.clock import Clock
-from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, ShadowConfig
 from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
@@ -48,7 +50,8 @@ class RunPlan:
     before it waits. `restart`: a process that dies or hangs is started again. `target_ms` is the latency target,
     None without one or if it cannot be held. `notices` list the settings that have no effect in this run. `client`
     lacks the options that depend on the answer server's endpoint, `allocator` those that depend on its model: its
-    glance options apply if the model is to glance. `detections`: a program whose boxes draw tokens. `must_glance`:
+    glance options apply if the model is to glance. `detections`: a program whose boxes draw tokens. `shadow`: shadow
+    checks and what they change, None without any. `must_glance`:
     the model is to, whatever allocator comes with it. `served_by` is the address of a remote answer server, and
     `expected_model` the name of the model that it is to serve; None for any.
     """
@@ -69,6 +72,7 @@ class RunPlan:
     expected_model: str | None
     notices: tuple[Notice, ...]
     detections: DetectionAddress | None = None
+    shadow: ShadowConfig | None = None
 
     @classmethod
     def of(
@@ -113,12 +117,15 @@ class RunPlan:
                 same_above=answer.same_above if answer.when == "news" else None,
                 source_px=_source_px(config.capture, info),
                 schema=answer.schema_of_answers,
+                agree=answer.shadow.agree,
+                asks_meaning=answer.shadow.compare == "meaning",
             ),
             target_ms=None if no_target else answer.target_ms,
             must_glance=answer.glance.enabled is True,
             served_by=answer.server,
             expected_model=None if answer.server is None else answer.model,
             detections=_detection_address(config, paced=paced),
+            shadow=None if answer.shadow.every is None else answer.shadow,
             notices=(
                 *([target_off()] if no_target else []),
                 *([cancel_off()] if no_cancel else []),
@@ -139,6 +146,18 @@ class RunPlan:
         if self.target_ms is None:
             return None
         return LatencyController(self.target_ms, self.allocator.budget, self.allocator.limits)
+
+    def make_quality_controller(self) -> QualityController | None:
+        """Returns the controller of the budget by shadow checks, None without any."""
+        if self.shadow is None:
+            return None
+        adaptive = self.target_ms is not None
+        return QualityController(self.shadow, self.allocator.budget, self.allocator.limits, adaptive=adaptive)
+
+    def make_run_budget(self) -> RunBudget | None:
+        """Returns what moves the budget in the run, None if nothing does."""
+        latency, quality = self.make_latency_controller(), self.make_quality_controller()
+        return None if latency is None and quality is None else RunBudget(latency, quality)
 
     def make_allocator(self, hello: ServerHello) -> StreamAllocator:
         """Returns the allocator for a model: `auto` depends on whether the model knows coarse and wide tokens, and
@@ -296,7 +315,7 @@ def _schedule_policy(
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,
         connect_limit_s=None if answer.server in (None, ASSIGNED_SERVERS) else config.capture.open_timeout_s,
-        shadow_every=answer.shadow_every,
+        shadow_every=answer.shadow.every,
         cancel_on_cut=answer.on_cut == "cancel",
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,

@@ -248,6 +248,9 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
     yield COUNTER, "cuts", "Scene cuts.", stats.cuts
     yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same
+    yield COUNTER, "shadow_differing", "Of these, answers that counted as different.", stats.checks_differing
+    yield COUNTER, "budget_raises", "Raises of the budget by shadow checks.", stats.budget_raises
+    yield COUNTER, "budget_lowers", "Falls of the budget by shadow checks.", stats.budget_lowers
     yield COUNTER, "skipped", "Parts of the source that could not be used.", stats.skipped
     yield COUNTER, "outages", "Times that a live source was lost.", stats.outages
     yield COUNTER, "outage_seconds", "Time that the source was lost, in outages that are over.", stats.outages_s
@@ -259,7 +262,7 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
     yield GAUGE, "tokens", "Visual tokens of the newest frame.", stats.tokens
     yield GAUGE, "tiles", "Tiles of the newest frame.", stats.tiles
     yield GAUGE, "dirty_share", "Share of tiles that changed, over the last two seconds.", stats.dirty_share
-    yield GAUGE, "budget", "Tokens per frame under the latency target.", stats.budget
+    yield GAUGE, "budget", "Tokens per frame that a latency target or shadow checks set.", stats.budget
     yield GAUGE, "shadow_words_share", "Mean share of equal words in compared answers.", stats.checks_words
     target_s, p95_s = (None if ms is None else ms / 1e3 for ms in (stats.target_ms, stats.ttft_p95_ms))
     yield GAUGE, "ttft_target_seconds", "Target for p95 of the time to the first token.", target_s

@@ -28,8 +28,8 @@ from arr_coc.types import (
     TileMotion,
     TokenPacket,
 )
-from stream.answer.latency import LatencyController
 from stream.answer.request import GlanceOutcome
+from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
@@ -84,7 +84,7 @@ class AllocateContext:
         lease: Gives the texture's view.
         motions: Motion of frames, put there by the texture stage.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
-        latency: Controller of a latency target.
+        budget: What moves the budget: a latency target or shadow checks.
         detections: Detections of another program.
         observers: Called with every event.
     """
@@ -95,7 +95,7 @@ class AllocateContext:
     lease: Callable[[], AbstractContextManager[TextureView]]
     motions: SlotTable[TileMotion]
     make_allocator: Callable[[ServerHello], StreamAllocator]
-    latency: LatencyController | None = None
+    budget: RunBudget | None = None
     detections: DetectionFeed | None = None
     observers: tuple[Callable[[Event], None], ...] = ()
 
@@ -183,12 +183,14 @@ class AllocateStage:
         self._emit(structs.replace(glance.event, slot=self._tap.put_overlay(), map=self._tap.map_of(frame)))
 
     def on_event(self, event: Event) -> None:
-        """Emit an event of the scheduler; the times of an answer set the budget of the next frames."""
-        latency = self._context.latency
+        """Emit an event of the scheduler; the times of an answer, and shadow checks, set the budget of the next
+        frames."""
         if isinstance(event, AnswerPoint) and self._allocator.group is not None:
             event = frame_events.with_group(event, self._allocator.group.newest)
-        for made in latency.on_answer(event) if latency is not None and isinstance(event, AnswerPoint) else [event]:
-            self._emit(made)
+        if self._context.budget is None or self._last is None:
+            self._emit(event)
+        else:
+            self._emit(*self._context.budget.on_event(event, self._last.relevance.numel()))
 
     def on_asked(self) -> None:
         """The newest frame is being answered about."""
@@ -198,8 +200,8 @@ class AllocateStage:
         if self._detections is not None:
             self._detections.mark_answered()
         shown = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
-        if (latency := self._context.latency) is not None and self._last is not None:
-            latency.on_request(self._last, None if shown is None else shown.appended)
+        if (budget := self._context.budget) is not None and self._last is not None:
+            budget.on_request(self._last, None if shown is None else shown.appended)
         if self._policy.with_reasons and self._last is not None:
             self._emit(frame_events.explanation_of(self._last, shown))
         self._send_picture()
@@ -362,9 +364,9 @@ class AllocateStage:
         return frame
 
     def _limits(self, view: TextureView) -> tuple[int | None, int | None]:
-        """Return the budget that the latency target allows, and the maximum number of tokens; None without a limit."""
-        latency = self._context.latency
-        return (None, None) if latency is None else latency.limits(view.grid.tiles)
+        """Return the budget of the frame and its most tokens; None for those of the options."""
+        budget = self._context.budget
+        return (None, None) if budget is None else budget.limits(view.grid.tiles)
 
     def _report_failure(self, view: TextureView, error: Exception) -> None:
         """Count an allocation that failed, and report the first one."""

@@ -50,7 +50,7 @@ MATCHES = 100
 
 LOGGED = (
     *("answer", "asked", "cancelled", "cut", "discontinuity", "invalid", "outage", "restarted", "notice", "summary"),
-    *("shadow", "turned", "match", "watches"),
+    *("shadow", "budget", "turned", "match", "watches"),
 )
 """Topics of the history."""
 

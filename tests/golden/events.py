@@ -19,14 +19,14 @@ from stream.runtime import session
 CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel"}
 """Fields of events that depend on the clock or the processor."""
 
-ABSENT = (("fields", None), ("invalid", 0))
-"""Fields of answers with a schema, of runs without one."""
+ABSENT = (("fields", None), ("invalid", 0), ("shadow", None))
+"""Fields of answers with a schema and of shadow checks, of runs without one."""
 
 RUNS = {
     "defaults": ("scene:demo", []),
     "watches": ("scene:moving", ["--until", "Is there a red circle?", "--go-on"]),
     "memory": ("scene:cuts", ["--memory"]),
-    "shadow": ("scene:cuts", ["--set", "answer.shadow_every=2"]),
+    "shadow": ("scene:cuts", ["--set", "answer.shadow.every=2"]),
     "regions": ("scene:moving", ["--publish", "ipc://published", "--max-frames", "40"]),
     "glance": ("scene:street", ["-q", "What do the signs say?", "--glance"]),
     "adaptive": ("scene:moving", ["--budget", "adaptive", "--strategy", "mixed"]),

@@ -21,6 +21,7 @@ from stream.events import (
     AnswerUnchanged,
     AnyEvent,
     AskedPicture,
+    BudgetChanged,
     ClipWritten,
     Cut,
     Detection,
@@ -54,7 +55,16 @@ from stream.events import (
 )
 from tests.support.events import glance, match
 
-ABSENT = (("timing", None), ("warning", None), ("memory", None), ("fields", None), ("unchanged", 0), ("invalid", 0))
+ABSENT = (
+    ("timing", None),
+    ("warning", None),
+    ("memory", None),
+    ("fields", None),
+    ("unchanged", 0),
+    ("invalid", 0),
+    ("shadow", None),
+    ("meaning", None),
+)
 """Fields that are left out, beside pictures."""
 
 TIMING = AnswerTiming(encode_ms=1.5, prefill_ms=2.5, decode_ms=3.5, ttft_ms=4.5, total_ms=5.5)
@@ -131,6 +141,9 @@ EVENTS: list[Event] = [
     VerdictChanged(watch="w", frame_index=2, pts_s=0.5, question="?", to="yes", yes=0.75, certain=0.5),
     match(0.5),
     SHADOW,
+    BudgetChanged(
+        answer=1, frame_index=2, pts_s=0.5, reason="differ", from_tokens=6, to_tokens=9, differing=3, checks=8
+    ),
     Explanation(frame_index=2, pts_s=0.5, strategy="mixed", weights={"information": 1.0}, tokens=[REASON]),
     AskedPicture(frame_index=2, pts_s=0.5, jpeg=b"\xff\xd8"),
     SegmentWritten(

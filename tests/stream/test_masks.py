@@ -164,7 +164,7 @@ def test_a_heat_map_is_the_same_whatever_is_masked(suffix: str, tmp_path: Path) 
 def test_the_model_gets_nothing_of_it_however_it_encodes(encode: str, source: str) -> None:
     """Whole frames included, and those of shadow checks."""
     answer = AnswerConfig.model_validate(
-        {"encode": encode, "every_s": 0.2, "shadow_every": None if encode == "full" else 1}
+        {"encode": encode, "every_s": 0.2, "shadow": {"every": None if encode == "full" else 1}}
     )
     for zones, seen in (({}, True), ({"hidden": HIDDEN}, False)):
         config = Config(

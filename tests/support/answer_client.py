@@ -17,7 +17,7 @@ from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.triggers import Check
 from stream.clock import Clock
 from stream.errors import ConnectionRefused, TransportError
-from stream.events import PEER_MISBEHAVES, Answer, Detections, Notice
+from stream.events import PEER_MISBEHAVES, Answer, Detections, Notice, ShadowCheck
 from stream.protocol.codec import specs_of
 from stream.protocol.messages import (
     AnswerReply,
@@ -224,6 +224,7 @@ class FakeJournal:
         self.appended: list[tuple[Answer, Feedback | None]] = []
         self.glances: list[JournalGlance | None] = []
         self.detections: list[Detections | None] = []
+        self.checks: list[ShadowCheck | None] = []
 
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         entry = self._recalled.get(number)
@@ -231,11 +232,17 @@ class FakeJournal:
         return entry
 
     def append(
-        self, answer: Answer, feedback: Feedback | None, glance: JournalGlance | None, detections: Detections | None
+        self,
+        answer: Answer,
+        feedback: Feedback | None,
+        glance: JournalGlance | None,
+        detections: Detections | None,
+        check: ShadowCheck | None,
     ) -> None:
         self.appended.append((answer, feedback))
         self.glances.append(glance)
         self.detections.append(detections)
+        self.checks.append(check)
 
 
 def misdeeds(events: list[object]) -> int:

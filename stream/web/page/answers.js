@@ -56,6 +56,7 @@ export function wordsOf(event) {
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
     case "shadow": return { at, text: event.same ? "check with all tokens: the same answer" : `with all tokens: ${event.full_text}` };
+    case "budget": return { at, text: `${event.from_tokens} → ${event.to_tokens} tokens: ${event.differing} of ${event.checks} checks with all tokens differ` };
     case "notice": return event.code === "loading" ? null : { at: "", text: event.message };
     case "summary": return { at: "", text: event.error ? `the run failed: ${event.error}` : `the run has ended (${event.ended})`, bad: Boolean(event.error) };
     default: return null;

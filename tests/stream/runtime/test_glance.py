@@ -151,7 +151,7 @@ def test_a_model_or_a_budget_that_allows_no_glance_ends_the_run_in_one_line(
     assert isinstance(result.events[-1], Summary)
 
 
-@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"shadow_every": 1}])
+@pytest.mark.parametrize("answer", [{"encode": "incremental"}, {"shadow": {"every": 1}}])
 def test_incremental_encoding_and_shadow_checks_go_with_glances(video: str, answer: dict[str, Any]) -> None:
     result = run(glancing(video, **answer), MODEL)
     assert (len(result.of(Glance)), len(result.of(Answer))) == (1, 4)

@@ -195,7 +195,7 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
 
 
 def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -> None:
-    record(video, tmp_path / "a", shadow_every=2)
+    record(video, tmp_path / "a", shadow={"every": 2})
     events, summary = replayed(Recording(tmp_path / "a"))
     again = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [a.answer for a in again if not a.check] == [0, 1, 2, 3]

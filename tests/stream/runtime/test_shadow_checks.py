@@ -6,16 +6,39 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from arr_coc.types import FramePacket
-from stream.config import AnswerConfig, Config
+from evaluation.suites import suite_samples
+from stream.answer.quality import LOW
+from stream.cli import main
+from stream.config import (
+    AllocateConfig,
+    AnswerConfig,
+    CaptureConfig,
+    Config,
+    GlanceConfig,
+    MemoryConfig,
+    PipelineConfig,
+    ShadowConfig,
+)
 from stream.config_loading import ConfigLayer, build_config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
-from stream.errors import ConfigError, ResumeError
-from stream.events import Answer, AnswerDeltaEvent, ShadowCheck
+from stream.errors import ConfigError
+from stream.events import (
+    Answer,
+    AnswerDeltaEvent,
+    BudgetChanged,
+    Notice,
+    ShadowCheck,
+    ShadowSummary,
+    Summary,
+    YesNoResult,
+)
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_packet
@@ -27,10 +50,12 @@ from stream.protocol.messages import (
     TurnGrant,
     TurnRequest,
 )
-from stream.recording.journal import journal_for
+from stream.runtime.frame_stages import run_in_threads
 from tests.stream.answer.test_client import clock, opened
 from tests.stream.display.test_layout import FIGURES
+from tests.stream.runtime.test_answer_worker import continued
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
+from tests.support import answer_models
 from tests.support.answer_client import ClientFixture, Opener, answered, tokens, whole_frame
 from tests.support.clock import FakeClock
 from tests.support.events import answer
@@ -140,7 +165,7 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
             configured(
                 video,
                 two_processes=two_processes,
-                answer=AnswerConfig(every_s=0.3, encode=encode, shadow_every=every),
+                answer=AnswerConfig(every_s=0.3, encode=encode, shadow=ShadowConfig(every=every)),
             )
         )
         for every in (None, 2)
@@ -155,8 +180,13 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
         assert (before.answer, before.text, before.tokens_used) == (shadow.answer, shadow.text, shadow.tokens_used)
         assert shadow.full_text.startswith(f"frame {shadow.frame_index} sum ")
         assert len(checked.of(AnswerDeltaEvent)) == len(plain.of(AnswerDeltaEvent))
-    rest = [event for event in checked.events if not isinstance(event, ShadowCheck)]
-    assert without_timing(rest) == without_timing(plain.events)
+    whole = encode == "prune"  # the model reads the frame, and says the same
+    rest = [event for event in checked.events if not isinstance(event, (ShadowCheck, Summary))]
+    assert without_timing(rest) == without_timing(plain.events[:-1])
+    assert checked.summary.shadow == ShadowSummary(
+        checks=2, same=2 * whole, differing=2 * (not whole), raises=0, lowers=0
+    )
+    assert plain.summary.shadow is None
 
 
 @pytest.mark.parametrize(
@@ -168,24 +198,186 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
     ],
 )
 def test_options_that_do_not_go_with_checks_are_refused(key: str, value: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^x: answer.shadow_every compares .*{message}"):
-        build_config([ConfigLayer("x", {"answer.shadow_every": 5}), ConfigLayer("y", {key: value})])
+    with pytest.raises(ConfigError, match=f"^x: answer.shadow.every compares .*{message}"):
+        build_config([ConfigLayer("x", {"answer.shadow.every": 5}), ConfigLayer("y", {key: value})])
     with pytest.raises(
-        ConfigError, match=r"answer\.shadow_every should be greater than or equal to 1, or be none, got 0"
+        ConfigError, match=r"answer\.shadow\.every should be greater than or equal to 1, or be none, got 0"
     ):
-        build_config([ConfigLayer("x", {"answer.shadow_every": 0})])
+        build_config([ConfigLayer("x", {"answer.shadow.every": 0})])
 
 
-def test_a_checked_run_cannot_be_continued(tmp_path: Path) -> None:
-    config = Config.model_validate(
-        {
-            "source": "scene:demo",
-            "answer": AnswerConfig(shadow_every=5),
-            "output": {"paths": (str(tmp_path / "a.vtt"),)},
-        }
+def acting(source: str, **shadow: Any) -> Config:
+    rule = {"every": 1, "act": True, "window": 4, "agreeing": 3, **shadow}
+    return configured(source, answer=AnswerConfig(every_s=0.2, shadow=ShadowConfig(**rule)))
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> str:
+    frames = list(moving_square(30, 192, 128))
+    return str(make_video(tmp_path_factory.mktemp("v") / "a.mp4", frames, 10))
+
+
+@pytest.mark.parametrize("two_processes", [False, True])
+def test_the_budget_rises_until_answers_agree_and_falls_again(moving: str, two_processes: bool) -> None:
+    """The model says the sum of the pixels that it is shown: it is that of the whole frame with all 24 tokens."""
+    config = acting(moving)
+    pipeline = config.pipeline.model_copy(update={"single_process": not two_processes})
+    result = run(config.model_copy(update={"pipeline": pipeline}))
+    changes = result.of(BudgetChanged)
+    assert [(one.from_tokens, one.to_tokens, one.reason) for one in changes[:4]] == [
+        (12, 18, "differ"),
+        (18, 24, "differ"),
+        (24, 18, "agree"),
+        (18, 24, "differ"),
+    ]
+    assert [one.answer for one in changes[:4]] == [1, 3, 6, 8]
+    tokens = [answer.tokens_used for answer in result.of(Answer)]
+    assert tokens[:10] == [12, 12, 18, 18, 24, 24, 24, 18, 18, 24]
+    for one in changes:
+        check = result.events[result.events.index(one) - 1]
+        assert isinstance(check, ShadowCheck)
+        assert (check.answer, check.differs) == (one.answer, one.reason == "differ")
+    summary = result.summary.shadow
+    assert summary is not None
+    assert (summary.checks, summary.raises, summary.lowers) == (len(tokens), 3, 2)
+    assert summary.differing == sum(check.differs for check in result.of(ShadowCheck))
+    again = run(config)
+    assert without_timing(again.of(BudgetChanged)) == without_timing(changes)
+
+
+def test_at_its_limit_it_raises_an_alarm(moving: str) -> None:
+    config = acting(moving).model_copy(update={"allocate": AllocateConfig(budget=12, max_tokens=18, min_tokens=4)})
+    result = run(config)
+    (change,) = result.of(BudgetChanged)
+    (alarm,) = (event for event in result.of(Notice) if event.code == LOW)
+    assert (change.to_tokens, "the budget of 18 tokens is too small and its limit is reached" in alarm.message) == (
+        18,
+        True,
     )
-    with pytest.raises(ResumeError, match=r"--resume is incompatible with answer\.shadow_every"):
-        journal_for(config, resume=True)
+    assert isinstance(result.events[result.events.index(alarm) - 1], ShadowCheck)
+
+
+def test_without_acting_there_is_the_alarm_alone(moving: str) -> None:
+    result = run(acting(moving, act=False))
+    assert not result.of(BudgetChanged)
+    (alarm,) = (event for event in result.of(Notice) if event.code == LOW)
+    assert alarm.message.endswith("raise --budget, or give --shadow-act")
+    assert {answer.tokens_used for answer in result.of(Answer)} == {12}
+
+
+def test_of_an_adaptive_budget_the_limit_rises(moving: str) -> None:
+    allocate = AllocateConfig(budget="adaptive", min_tokens=4, max_tokens=8)
+    result = run(acting(moving, most=2.0).model_copy(update={"allocate": allocate}))
+    assert [(one.from_tokens, one.to_tokens) for one in result.of(BudgetChanged)] == [(8, 12), (12, 16)]
+    tokens = [answer.tokens_used for answer in result.of(Answer)]
+    assert max(tokens[:2]) <= 8 < max(tokens) <= 16
+
+
+def test_a_budget_that_is_too_small_for_a_word_rises_until_it_is_read(tmp_path: Path) -> None:
+    """The bundled model and a picture of the suite `text`: "EXTRA" is read with 6 of 64 tokens now and
+    then, and with 9 always."""
+    sample = list(suite_samples("text", 3))[2]
+    for number in range(40):
+        Image.fromarray(np.asarray(sample.clip.frames[-1])).save(tmp_path / f"{number:02d}.png")
+    answer = AnswerConfig(
+        query=sample.question,
+        every_s=0.2,
+        glance=GlanceConfig(enabled=False),
+        memory=MemoryConfig(enabled=False),
+        shadow=ShadowConfig(every=1, act=True, window=4, agreeing=20),
+    )
+    config = Config(
+        source=str(tmp_path),
+        allocate=AllocateConfig(budget=4, min_tokens=4),
+        answer=answer,
+        pipeline=PipelineConfig(single_process=True),
+    )
+    events = list(run_in_threads(config).run())
+    changes = [event for event in events if isinstance(event, BudgetChanged)]
+    assert [(one.from_tokens, one.to_tokens, one.differing) for one in changes] == [(4, 6, 2), (6, 9, 2)]
+    said = [(one.tokens_used, one.text) for one in events if isinstance(one, Answer)]
+    assert said[:2] == [(4, "KTRA."), (4, "KTRA.")]
+    assert said[5:] == [(9, "EXTRA.")] * 4
+    assert sample.answer == "EXTRA."
+    assert all(event.full_text == sample.answer for event in events if isinstance(event, ShadowCheck))
+
+
+def test_the_model_is_asked_whether_both_say_the_same(opened: Opener) -> None:
+    server = opened(asks_meaning=True, agree=0.5)
+    asked_with_shadow(server)
+    server.hear(answered(0))
+    server.expect(TurnRequest)
+    server.hear(TurnGrant(turn=2))
+    message, _ = server.expect_whole(FramePacketMessage)
+    assert message.compared == "all of it"
+    (check,) = server.hear(msgspec.structs.replace(answered(0), text="everything", same=0.75))
+    assert isinstance(check, ShadowCheck)
+    assert (check.words, check.meaning, check.differs) == (0.0, 0.75, False)
+
+
+def test_the_server_compares_answers_that_differ_in_words(moving: str) -> None:
+    """The model says yes to a question about a picture with something bright; twice the words are the same."""
+    result = run(acting(moving, compare="meaning", agree=0.5))
+    checks = result.of(ShadowCheck)
+    assert {check.meaning for check in checks if not check.same} == {0.99, 0.01}
+    assert {check.meaning for check in checks if check.same} == {None}
+    assert all(check.differs == (check.meaning == 0.01) for check in checks)
+    assert result.of(BudgetChanged)[0].answer == [check.answer for check in checks if check.differs][1]
+    assert len(result.of(Answer)) == len(checks), "no answer more, and no other check"
+    assert not result.of(YesNoResult)
+
+
+def test_the_bundled_model_compares_meanings() -> None:
+    config = Config(
+        source="scene:static",
+        capture=CaptureConfig(max_frames=10),
+        allocate=AllocateConfig(budget=6),
+        answer=AnswerConfig(
+            query="Where is the word?",
+            shadow=ShadowConfig(every=1, compare="meaning"),
+            memory=MemoryConfig(enabled=False),
+        ),
+        pipeline=PipelineConfig(single_process=True),
+    )
+    (check, *_) = (event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck))
+    assert not check.same
+    assert check.meaning is not None
+    assert 0 < check.meaning < 1
+
+
+def test_a_checked_run_that_failed_is_continued_with_the_same_checks(
+    moving: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = ("window=4", "agreeing=3", "act=true", "every=1")
+    given = [part for one in rule for part in ("--set", f"answer.shadow.{one}")]
+    broken, asked = continued(moving, tmp_path, monkeypatch, "FakeAnswerModel", "--budget", "12", *given)
+    assert broken.count(b'"type":"shadow"') == 5
+    assert b'"budget","answer":1' in broken
+    assert asked == [25, 25, 29, 29], "an answer and its check each"
+
+
+def test_a_run_that_failed_in_a_check_repeats_its_answer(
+    moving: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def fail(frame_index: int) -> None:
+        seen.append(frame_index)
+        if seen.count(10) == 2:
+            raise ArithmeticError("the spoon is bent")
+
+    def caption(*more: str) -> int:
+        given = ["--every", "0.5", "--no-timing", "--single-process", "--budget", "12", "--shadow-every", "1"]
+        return main(["caption", moving, "-o", str(tmp_path / "a.jsonl"), *given, *more])
+
+    monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_models, "on_packet", fail)
+        assert caption() == 1
+    asked: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    assert caption("--resume") == 0
+    assert asked[:3] == [10, 10, 15]
 
 
 def found(same: bool, words: float) -> ShadowCheck:

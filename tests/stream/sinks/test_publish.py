@@ -99,7 +99,7 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
     topics = [one["topic"] for one in received if one["topic"] not in ("stats", "status")]
     assert topics == [
         *("cut", "discontinuity", "notice", "outage", "restarted", "asked", "text", "glance", "answer", "unchanged"),
-        *("detections", "invalid", "cancelled", "look", "turned", "match", "shadow"),
+        *("detections", "invalid", "cancelled", "look", "turned", "match", "shadow", "budget"),
         *("side_text", "side_answer", "side_refused", "watches", "clip", "frame", "frame", "summary"),
     ]
     states = [one["state"] for one in received if one["topic"] == "status"]

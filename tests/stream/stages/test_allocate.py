@@ -36,6 +36,7 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.connection import AnswerEndpoint
 from stream.answer.latency import LatencyController
 from stream.answer.request import ClientOptions
+from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.triggers import AnswerTriggerOptions
 from stream.errors import StageDied
@@ -145,7 +146,7 @@ class Fixture:
             lease=self.updater.lease,
             motions=self.motions,
             make_allocator=self._make_allocator,
-            latency=target,
+            budget=RunBudget(target),
         )
         self.stage = AllocateStage(policy, context, runner.control, self.clock)
         runner.start(self.stage)

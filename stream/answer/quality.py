@@ -1,0 +1,159 @@
+"""Budget by shadow checks: how often answers differ from those of all tokens sets the budget, or raises an alarm."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from arr_coc.budget import ADAPTIVE, DEFAULT_LIMITS, Budget, TokenLimits, fixed_tokens
+from arr_coc.errors import counted
+from stream.config import ShadowConfig
+from stream.events import BudgetChanged, Event, Notice, ShadowCheck
+
+LOW, MET = "quality-low", "quality-met"
+"""Codes of the notices: answers differ too often and the budget may not rise; they agree again."""
+
+Move = Literal["raise", "lower", "alarm", "clear"]
+
+
+PATIENCE_MAX = 16
+"""Largest factor of the checks that agree before a fall: a budget that is too small is then tried seldom."""
+
+
+class ShadowRule:
+    """Rule that moves a budget by steps, from checks that agree or differ. No clock, no I/O: the same checks give the
+    same moves.
+
+    A raise as soon as more than `raise_above` of `window` checks differ. A fall once `agreeing` checks in a row agree
+    and less than `lower_below` of the window differ. A raise that undoes a fall doubles that number, and `agreeing`
+    checks in a row after a fall restore it. Either begins a new window, so that one budget's checks say nothing of the
+    next one's. `level`: steps above the configured budget.
+    """
+
+    def __init__(self, options: ShadowConfig) -> None:
+        self._options = options
+        self._window: deque[bool] = deque(maxlen=options.window)
+        self._agreeing, self._patience = 0, 1
+        self._fell = self._alarmed = False
+        self.level = 0
+
+    @property
+    def differing(self) -> int:
+        """Checks of the window that differ."""
+        return sum(self._window)
+
+    @property
+    def checks(self) -> int:
+        """Checks of the window so far."""
+        return len(self._window)
+
+    def factor(self, level: int) -> float:
+        """Return the factor of the configured budget at a level."""
+        return min(self._options.step**level, self._options.most)
+
+    def observe(self, differs: bool, *, raisable: bool = True) -> list[Move]:
+        """Take in a check, and return what follows; `raisable`: another step would change the budget.
+
+        `begin_window` is due after a raise or a fall, once the caller has read the counts.
+        """
+        options = self._options
+        self._window.append(differs)
+        self._agreeing = 0 if differs else self._agreeing + 1
+        if self.differing > options.raise_above * options.window:
+            if options.act and raisable:
+                self._patience = min(2 * self._patience, PATIENCE_MAX) if self._fell else self._patience
+                self._fell = False
+                self.level += 1
+                return ["raise"]
+            first, self._alarmed = not self._alarmed, True
+            return ["alarm"] if first else []
+        if self._agreeing < options.agreeing or self.differing >= options.lower_below * self.checks:
+            return []
+        moves: list[Move] = ["clear"] if self._alarmed else []
+        self._alarmed = False
+        if self._fell:
+            self._fell, self._patience = False, 1
+        if self.level and self._agreeing >= options.agreeing * self._patience:
+            self._fell = True
+            self.level -= 1
+            moves.append("lower")
+        return moves
+
+    def begin_window(self) -> None:
+        """Forget the checks of another budget."""
+        self._window.clear()
+        self._agreeing = 0
+
+
+class QualityController:
+    """Controller of one run's budget by its shadow checks, for the thread that allocates.
+
+    A number, a share and "auto" rise themselves, within `limits.max_tokens` or the number itself if that is more. Of a
+    budget that adapts, to the picture or to a latency target (`adaptive`), the most tokens rise.
+    """
+
+    def __init__(
+        self, options: ShadowConfig, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS, *, adaptive: bool = False
+    ) -> None:
+        self._options, self._budget, self._limits = options, budget, limits
+        self._adaptive = adaptive or budget == ADAPTIVE
+        self._rule = ShadowRule(options)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a budget that adapts."""
+        return round(self._limits.max_tokens * self._rule.factor(self._rule.level))
+
+    def limits(self, tiles: int) -> tuple[int | None, int | None]:
+        """Return the budget of a frame of `tiles` tiles, None for the configured one, and the most tokens of one that
+        adapts, None for the configured ones."""
+        if not self._rule.level:
+            return None, None
+        tokens = self._tokens(tiles, self._rule.level)
+        return (None, tokens) if self._adaptive else (tokens, None)
+
+    def on_check(self, check: ShadowCheck, tiles: int) -> list[Event]:
+        """Return the check, followed by what it changes for frames of `tiles` tiles."""
+        rule, before = self._rule, self._tokens(tiles, self._rule.level)
+        moves = rule.observe(check.differs, raisable=self._tokens(tiles, rule.level + 1) > before)
+        events: list[Event] = [check]
+        for move in moves:
+            if move in ("raise", "lower"):
+                events.append(
+                    BudgetChanged(
+                        answer=check.answer,
+                        frame_index=check.frame_index,
+                        pts_s=check.pts_s,
+                        reason="differ" if move == "raise" else "agree",
+                        from_tokens=before,
+                        to_tokens=self._tokens(tiles, rule.level),
+                        differing=rule.differing,
+                        checks=rule.checks,
+                    )
+                )
+                rule.begin_window()
+            else:
+                events.append(self._low(before) if move == "alarm" else self._met())
+        return events
+
+    def _tokens(self, tiles: int, level: int) -> int:
+        """Return the budget at a level, or the most tokens of one that adapts."""
+        factor = self._rule.factor(level)
+        if self._adaptive:
+            return min(round(self._limits.max_tokens * factor), tiles)
+        start = fixed_tokens(self._budget, tiles, self._limits)
+        return max(start, min(round(start * factor), self._limits.max_tokens, tiles))
+
+    def _low(self, tokens: int) -> Notice:
+        rule = self._rule
+        reached = " and its limit is reached" if self._options.act else ""
+        remedy = "raise --max-budget or --budget" if self._options.act else "raise --budget, or give --shadow-act"
+        message = (
+            f"{rule.differing} of the last {counted(rule.checks, 'shadow check')} differ from the answer of all "
+            f"tokens: the budget of {counted(tokens, 'token')} is too small{reached}; {remedy}"
+        )
+        return Notice(code=LOW, message=message)
+
+    def _met(self) -> Notice:
+        agreeing = counted(self._options.agreeing, "shadow check")
+        return Notice(code=MET, message=f"the last {agreeing} agree with the answers of all tokens again")

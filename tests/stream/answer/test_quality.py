@@ -1,0 +1,242 @@
+"""The budget by shadow checks: raises, limits, hysteresis, falls, alarms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from arr_coc.allocation.attending import Tensions
+from arr_coc.allocation.frame import RegionSelector, SelectorOptions
+from arr_coc.budget import Budget, TokenLimits
+from stream.answer.latency import LatencyController
+from stream.answer.quality import LOW, MET, QualityController, ShadowRule
+from stream.answer.run_budget import RunBudget
+from stream.config import Config, ShadowConfig
+from stream.config_loading import ConfigLayer, build_config
+from stream.errors import ConfigError
+from stream.events import BudgetChanged, Event, Notice, ShadowCheck
+from tests.support.events import answer
+
+RULE = {"window": 4, "raise_above": 0.25, "agreeing": 3, "step": 1.5, "most": 4.0}
+TILES = 240
+
+
+def options(**given: Any) -> ShadowConfig:
+    return ShadowConfig(**{"every": 1, "act": True, **RULE, **given})
+
+
+def check(differs: bool, number: int = 0) -> ShadowCheck:
+    return ShadowCheck(
+        answer=number,
+        frame_index=10 * number,
+        pts_s=float(number),
+        query="?",
+        text="a",
+        full_text="b" if differs else "a",
+        same=not differs,
+        words=0.0 if differs else 1.0,
+        tokens_used=1,
+        tokens_full=TILES,
+        differs=differs,
+    )
+
+
+def moves(rule: ShadowRule, checks: str, *, raisable: bool = True) -> list[str]:
+    """What a rule does at each check: `x` differs, `.` agrees."""
+    made = []
+    for one in checks:
+        moved = rule.observe(one == "x", raisable=raisable)
+        if "raise" in moved or "lower" in moved:
+            rule.begin_window()
+        made.append(" ".join(moved))
+    return made
+
+
+def test_a_rate_above_the_limit_raises_and_a_lower_one_does_not() -> None:
+    rule = ShadowRule(options())
+    assert moves(rule, "x.") == ["", ""]
+    assert moves(rule, "x") == ["raise"]
+    assert rule.level == 1
+    assert moves(ShadowRule(options()), "x...x...x...x") == [""] * 13
+
+
+def test_each_level_has_a_window_of_its_own() -> None:
+    rule = ShadowRule(options())
+    assert moves(rule, "xx.x") == ["", "raise", "", ""]
+    assert (rule.checks, rule.differing) == (2, 1)
+
+
+def test_it_falls_after_checks_in_a_row_that_agree_and_never_below_the_configured_budget() -> None:
+    rule = ShadowRule(options())
+    assert moves(rule, "xxxx") == ["", "raise", "", "raise"]
+    assert moves(rule, "...") == ["", "", "lower"]
+    assert moves(rule, "...") == ["", "", "lower"]
+    assert rule.level == 0
+    assert moves(rule, "......") == [""] * 6
+
+
+def test_a_check_that_differs_begins_the_row_anew() -> None:
+    rule = ShadowRule(options(window=8, lower_below=0.2))
+    assert moves(rule, "xxx") == ["", "", "raise"]
+    assert moves(rule, "..x..") == [""] * 5
+    assert moves(rule, "...") == ["lower", "", ""], "one in six"
+
+
+def test_a_fall_needs_a_low_rate_beside_the_row() -> None:
+    rule = ShadowRule(options(window=8, lower_below=0.2))
+    moves(rule, "xxx")
+    assert moves(rule, "x.x...") == [""] * 6, "two in six"
+
+
+def test_a_fall_that_did_not_hold_is_tried_later_and_later() -> None:
+    rule = ShadowRule(options())
+    moves(rule, "xx")
+    tried = []
+    for _ in range(6):
+        agreed = 0
+        while moves(rule, ".") != ["lower"]:
+            agreed += 1
+        tried.append(agreed + 1)
+        assert moves(rule, "xx") == ["", "raise"]
+    assert tried == [3, 6, 12, 24, 48, 48]
+    assert moves(rule, "xx")[-1] == "raise"
+    assert [index for index, moved in enumerate(moves(rule, "." * 60)) if moved] == [47, 50]
+
+
+def test_without_room_it_raises_an_alarm_once_and_ends_it_once() -> None:
+    for rule, raisable in ((ShadowRule(options()), False), (ShadowRule(options(act=False)), True)):
+        assert moves(rule, "xxxx", raisable=raisable) == ["", "alarm", "", ""]
+        assert moves(rule, "....", raisable=raisable) == ["", "", "", "clear"]
+        assert moves(rule, "xx", raisable=raisable)[-1] == "alarm"
+        assert rule.level == 0
+
+
+def controller(budget: Budget = 20, limits: TokenLimits | None = None, **given: Any) -> QualityController:
+    return QualityController(options(**given), budget, limits or TokenLimits())
+
+
+def changes(quality: QualityController, checks: str, tiles: int = TILES) -> list[Event]:
+    made: list[Event] = []
+    for number, one in enumerate(checks):
+        first, *rest = quality.on_check(check(one == "x", number), tiles)
+        assert first == check(one == "x", number)
+        made += rest
+    return made
+
+
+def steps(events: list[Event]) -> list[tuple[int, int]]:
+    return [(event.from_tokens, event.to_tokens) for event in events if isinstance(event, BudgetChanged)]
+
+
+def test_the_event_says_from_what_to_what_and_why() -> None:
+    quality = controller()
+    assert quality.limits(TILES) == (None, None)
+    (raised,) = changes(quality, ".xx")
+    assert raised == BudgetChanged(
+        answer=2, frame_index=20, pts_s=2.0, reason="differ", from_tokens=20, to_tokens=30, differing=2, checks=3
+    )
+    assert quality.limits(TILES) == (30, None)
+    (lowered,) = changes(quality, "...")
+    assert isinstance(lowered, BudgetChanged)
+    assert (lowered.reason, lowered.from_tokens, lowered.to_tokens) == ("agree", 30, 20)
+    assert (lowered.differing, lowered.checks) == (0, 3)
+    assert quality.limits(TILES) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "limits", "tiles", "reached"),
+    [
+        (20, TokenLimits(), TILES, [30, 45, 68, 80]),
+        (20, TokenLimits(4, 40), TILES, [30, 40]),
+        (20, TokenLimits(), 35, [30, 35]),
+        (600, TokenLimits(), 2040, []),
+        ("10%", TokenLimits(), TILES, [36, 54, 81, 96]),
+        ("auto", TokenLimits(), TILES, [98, 146, 219, 240]),
+        ("auto", TokenLimits(), 920, [372, 400]),
+    ],
+)
+def test_the_budget_is_bounded(budget: Budget, limits: TokenLimits, tiles: int, reached: list[int]) -> None:
+    """By a factor of the configured one, the most tokens, and the tiles; then there is an alarm."""
+    quality = controller(budget, limits)
+    made = changes(quality, "x" * 40, tiles)
+    assert [to for _, to in steps(made)] == reached
+    alarm = made[-1]
+    assert isinstance(alarm, Notice)
+    assert (alarm.code, sum(isinstance(event, Notice) for event in made)) == (LOW, 1)
+    assert f"the budget of {reached[-1] if reached else budget} tokens is too small and its limit" in alarm.message
+    ended = changes(quality, "." * 8, tiles)
+    assert [event.code for event in ended if isinstance(event, Notice)] == [MET]
+    down = [from_tokens for from_tokens, _ in steps(changes(quality, "." * 40, tiles))]
+    assert down == sorted(down, reverse=True)
+    assert quality.limits(tiles) == (None, None)
+
+
+def test_without_acting_it_only_warns() -> None:
+    quality = controller(act=False)
+    (alarm,) = changes(quality, "xxxx")
+    assert isinstance(alarm, Notice)
+    assert alarm.message == (
+        "2 of the last 2 shadow checks differ from the answer of all tokens: the budget of 20 tokens is too small; "
+        "raise --budget, or give --shadow-act"
+    )
+    assert quality.limits(TILES) == (None, None)
+
+
+def test_of_an_adaptive_budget_the_most_tokens_rise() -> None:
+    quality = controller("adaptive", TokenLimits(8, 40))
+    assert steps(changes(quality, "xxxx")) == [(40, 60), (60, 90)]
+    assert quality.limits(TILES) == (None, 90)
+    selector = RegionSelector(SelectorOptions("topk", Tensions("adaptive", limits=TokenLimits(8, 40)), False, 0, None))
+    spread = torch.linspace(0, 1, TILES).reshape(12, 20)
+    before, after = (selector.plan(spread, "adaptive", most).tokens for most in (None, 90))
+    assert 8 < before <= 40 < after <= 90
+    assert selector.plan(spread, "adaptive", 12).tokens == 12, "a latency target still limits it"
+
+
+def test_with_a_latency_target_the_limit_of_its_budget_rises() -> None:
+    limits = TokenLimits(8, 40)
+    budget = RunBudget(LatencyController(100.0, 40, limits), QualityController(options(), 40, limits, adaptive=True))
+    assert budget.limits(TILES) == (40, 40)
+    for number in range(2):
+        made = budget.on_event(check(True, number), TILES)
+    assert steps(made) == [(40, 60)]
+    assert budget.limits(TILES) == (40, 40), "more tokens are allowed, and time decides"
+    (point,) = budget.on_event(answer(1.0, "a"), TILES)
+    assert point != answer(1.0, "a")
+
+
+def test_without_checks_or_target_nothing_is_set() -> None:
+    assert RunBudget().limits(TILES) == (None, None)
+    assert RunBudget().on_event(check(True), TILES) == [check(True)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"answer.shadow.act": True}, "goes by shadow checks; give --shadow-every too"),
+        ({"answer.shadow.every": 5, "answer.shadow.act": True, "answer.encode": "weighted"}, "weighted ignores"),
+        (
+            {"answer.shadow.every": 5, "answer.shadow.compare": "meaning", "answer.choices": "a,b"},
+            "answers with a schema are compared by their words",
+        ),
+        ({"answer.shadow.every": 5, "answer.shadow.lower_below": 0.5}, "lower_below = 0.5 is more than .* = 0.25"),
+        ({"answer.shadow.every": 5, "answer.shadow.raise_above": 0.1}, "lower_below = 0.15 is more than .* = 0.1"),
+        ({"answer.shadow.every": 5, "answer.shadow.step": 1.0}, "should be greater than 1"),
+        ({"answer.shadow.every": 5, "answer.shadow.most": 0.5}, "should be greater than or equal to 1"),
+        ({"answer.shadow.every": 5, "answer.shadow.agree": 1.5}, "should be less than or equal to 1"),
+        ({"answer.shadow.every": 5, "answer.shadow.window": 0}, "should be greater than or equal to 1"),
+        ({"answer.shadow.every": 5, "answer.shadow.compare": "sound"}, "should be 'words' or 'meaning'"),
+        ({"answer.shadow_every": 5}, "unknown key answer.shadow_every; did you mean answer.shadow.every"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        build_config([ConfigLayer("x", given)])
+    assert "\n" not in str(refused.value)
+
+
+def test_by_default_nothing_is_checked_and_nothing_acts() -> None:
+    shadow = Config().answer.shadow
+    assert (shadow.every, shadow.act, shadow.compare) == (None, False, "words")
