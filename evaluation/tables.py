@@ -82,6 +82,18 @@ def glances() -> str:
     return _of_suites("right, 27 / 10 %", MEASURED, ways)
 
 
+def attention() -> str:
+    """Glances with the decoder's attention, with similarity in its place, and none."""
+    ways = (
+        Way("trained allocator, no glance", "whole", "arr-coc"),
+        Way("untrained, a glance by attention", "attention", "arr-coc-glance"),
+        Way("untrained, a glance by similarity", "attention", "arr-coc-glance-similarity"),
+        Way("untrained, no glance", "attention", "arr-coc"),
+        Way("untrained, no glance, `topk`", "attention", "arr-coc-topk"),
+    )
+    return _of_suites("right, 27 / 10 %", ("text", "still"), ways)
+
+
 def scores(results: str, strategy: str) -> str:
     """Contribution of each score: alone, left out, all."""
     ways = [Way("all three", results, strategy)]
@@ -274,6 +286,7 @@ def allocator_ways() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "glances": glances,
+    "attention": attention,
     "scores-trained": lambda: scores("scores", "arr-coc"),
     "scores-glanced": lambda: scores("scores-glanced", "arr-coc-glance"),
     "strategies": strategies,

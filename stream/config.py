@@ -237,7 +237,7 @@ class MemoryConfig(Section):
     ] = Field(default=1, ge=1)
     """Number of the newest answered frames that the model sees, each whole and under its time, for questions about
     movement; more than one switch the memory on. 1: one picture that is kept up to date. With `api`: number of frames
-    whose pictures are sent. See docs/cli.md#several-frames."""
+    that are sent. See docs/cli.md#several-frames."""
     tokens: int = Field(default=2048, ge=64, le=GROUP_TOKENS_MAX)
     """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
@@ -384,8 +384,8 @@ class ShadowConfig(Section):
 
 
 class ApiConfig(Section):
-    """Answers from a server with an OpenAI-compatible API, which is sent one request with JPEG pictures for each answer
-    (docs/servers.md)."""
+    """Answers from a server with an OpenAI-compatible API, which is sent one request for each answer, with JPEG
+    pictures or chosen tokens (docs/servers.md)."""
 
     url: Annotated[
         str | None,
@@ -399,9 +399,18 @@ class ApiConfig(Section):
     absent. `answer.model` is the name that it knows the model by."""
     key_env: str = Field(default="ARR_COC_API_KEY", pattern=r"^[A-Za-z_]\w*$", examples=['"ARR_COC_API_KEY"'])
     """Environment variable that holds the server's key, if it needs one. The key is written nowhere."""
-    picture: Literal["scaled", "composite", "parts"] = "scaled"
+    picture: Annotated[
+        Literal["scaled", "composite", "parts", "tokens"],
+        Option(
+            "--picture NAME",
+            "With --api: scaled, composite or parts pictures, or tokens for vLLM with arr-coc-vllm. [{default}]",
+            also="serve-answers",
+        ),
+    ] = "scaled"
     """Picture of a frame, in as many tiles as the budget has tokens: the whole view (`scaled`), the whole view with
-    what matters enlarged beside it (`composite`), or both as several pictures (`parts`)."""
+    what matters enlarged beside it (`composite`), or both as several pictures (`parts`). `tokens`: the chosen tokens
+    themselves, at their true positions, for a vLLM with the plugin `arr-coc-vllm`; another server is refused
+    (docs/servers.md#tokens-for-vllm)."""
     quality: int = Field(default=90, ge=1, le=100)
     """Quality of the JPEG pictures."""
     coordinates: Literal["auto", "thousandths", "pixels"] = "auto"
@@ -498,7 +507,8 @@ class AnswerConfig(Section):
         ),
     ] = "sparse"
     """Tokens for the vision encoder: only the chosen tokens (`sparse`), those of them that are new or changed
-    (`incremental`), or all. `picture`: for a server of `--api`, as `answer.api.picture` says."""
+    (`incremental`), or all. `picture`: for a server of `--api`, as `answer.api.picture` says; `sparse` if that is
+    `tokens`."""
     api: ApiConfig = ApiConfig()
     incremental: IncrementalConfig = IncrementalConfig()
     memory: MemoryConfig = MemoryConfig()
@@ -591,10 +601,12 @@ class AnswerConfig(Section):
     @property
     def keeps_groups(self) -> bool:
         """True if groups of pictures are kept, by a model that can."""
-        enabled, has_cache = self.memory.enabled, self.api.url is None
-        if enabled == "auto":
-            return has_cache and (self.memory.frames > 1 or self.encode in NEEDS_TOKENS_ONLY)
-        return enabled
+        enabled, several = self.memory.enabled, self.memory.frames > 1
+        if enabled != "auto":
+            return enabled
+        if self.api.url is not None:
+            return several and self.api.picture == "tokens"
+        return several or self.encode in NEEDS_TOKENS_ONLY
 
     @property
     def requires_groups(self) -> bool:

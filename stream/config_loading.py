@@ -61,8 +61,8 @@ def removed(key: str) -> str | None:
     return f"{key} was replaced; use {name} in a [[watch]] table"
 
 
-PICTURE = "picture"
-"""The way of encoding for a server with a separate API."""
+PICTURE, SPARSE = "picture", "sparse"
+"""The ways of encoding for a server with a separate API: for pictures, and for tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
             _put(tree, key, None if value == "none" and _may_be_none(fields[known_as(key)]) else value)
     if origins.get("answer.api.url") and "answer.encode" not in origins:
         origins["answer.encode"] = origins["answer.api.url"]
-        _put(tree, "answer.encode", PICTURE)
+        sends_tokens = tree["answer"]["api"].get("picture") == "tokens"
+        _put(tree, "answer.encode", SPARSE if sends_tokens else PICTURE)
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
@@ -233,10 +234,16 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
         )
     if not answer.keeps_groups:
         return
-    if answer.api.url is not None:
+    if answer.api.url is not None and answer.api.picture != "tokens":
         yield (
             "answer.memory.enabled",
             "a server with an API keeps no visual memory; leave --memory out, or name a model of this machine with -m",
+        )
+    elif answer.api.url is not None and frames == 1:
+        yield (
+            "answer.memory.enabled",
+            "a server's cache holds whole frames, and no picture that is kept up to date; give --memory-frames N in "
+            "place of --memory",
         )
     if answer.encode not in NEEDS_TOKENS_ONLY:
         yield (
@@ -255,6 +262,8 @@ def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterat
 def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     answer = config.answer
     if answer.api.url is None:
+        if answer.api.picture == "tokens":
+            yield "answer.api.picture", "--picture tokens is for a vLLM server; give its address with --api URL"
         if answer.encode == PICTURE and answer.server is None:
             yield (
                 "answer.encode",
@@ -263,8 +272,10 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         return
     if answer.server is not None:
         yield "answer.server", "answers come from one server; leave out --api or --server"
-    if answer.encode != PICTURE:
-        yield "answer.encode", f"a server with an API takes pictures, not answer.encode = {answer.encode}; leave it out"
+    sends_tokens = answer.api.picture == "tokens"
+    if answer.encode != (SPARSE if sends_tokens else PICTURE):
+        takes = f"takes {'tokens' if sends_tokens else 'pictures'}, not answer.encode = {answer.encode}"
+        yield "answer.encode", f"a server with an API {takes}; leave it out"
     if answer.thinking != "off":
         yield (
             "answer.thinking",
@@ -272,7 +283,7 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         )
     about_weights = {"allocator": answer.allocator, "device": answer.device, "dtype": answer.dtype}
     for key, value in about_weights.items():
-        if value not in (None, "auto"):
+        if value not in (None, "auto") and not (sends_tokens and key == "allocator"):
             yield (
                 f"answer.{key}",
                 f"answer.{key} = {value} has no effect with --api: the model runs at its server; leave it out",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -14,8 +14,14 @@ from arr_coc.bounded_json import read_json
 from arr_coc.errors import ModelError, ModelNotFound, counted, of_counted
 from arr_coc.hub import GGUF_REMEDY
 
+if TYPE_CHECKING:
+    import torch
+
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+EMBEDDINGS = "embed_tokens.weight"
+"""End of the name of the table of input embeddings."""
 
 LFS_POINTER = b"version https://git-lfs."
 """First bytes of the file that git leaves in place of a large one (Git LFS specification)."""
@@ -110,6 +116,21 @@ def read_tensors(folder: Path, name: str, *, takes_mlx: bool = False) -> dict[st
     return tensors
 
 
+def read_embeddings(folder: Path, name: str) -> torch.Tensor:
+    """The input embeddings [vocabulary, D] of a model, in their dtype, mapped from its weight files.
+
+    Raises as `read_tensors`, and ModelError for a model without such a table.
+    """
+    for path in weight_files(folder, name):
+        known = _header(path, name, takes_mlx=False)
+        for key in known:
+            if key.endswith(EMBEDDINGS):
+                with safe_open(path, framework="pt") as file:
+                    table: torch.Tensor = file.get_tensor(key)
+                return table
+    raise ModelError(f"the weights of {name} have no {EMBEDDINGS}", "download the model again")
+
+
 def _header(path: Path, name: str, *, takes_mlx: bool) -> dict[str, TensorInfo]:
     """Return the tensors of one safetensors file, which is checked to be whole."""
     try:
@@ -151,7 +172,7 @@ def _sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list
     text, vision = config.get("text_config") or config, config.get("vision_config") or {}
     if not isinstance(text, dict) or not isinstance(vision, dict):
         return []
-    embedding = _shape_of(tensors, "embed_tokens.weight", 2)
+    embedding = _shape_of(tensors, EMBEDDINGS, 2)
     patches = _shape_of(tensors, "patch_embed.proj.weight", 5)
     return [
         ("a vocabulary of {}", embedding[0], text.get("vocab_size")),

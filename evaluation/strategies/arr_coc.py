@@ -13,17 +13,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import torch
+from torch.nn import functional as F
+
 from arr_coc.allocation.allocator import AllocatorOptions
 from arr_coc.allocation.glance import GlanceOptions
 from arr_coc.qwen.attention import PROBED_LAYERS, PROBED_TOKENS, glanced_layers
-from arr_coc.qwen.encoding import Packet, VisionStats, segment_counts
+from arr_coc.qwen.encoding import Packet, VisionStats, encode_packet, segment_counts
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.glancing import unshown_tokens
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.slot import GlanceResult
 from arr_coc.relevance.balancing import RelevanceRealiser
-from arr_coc.types import TILE_PX, Encode
+from arr_coc.types import TILE_PX, Encode, Feedback, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import EvaluationError
 from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame, stamps_of
@@ -94,8 +98,11 @@ def _answer(qwen: QwenVL, ask: Ask, strategy: str = "auto", *, streaming: bool =
     return reply_from(qwen, ask, views, EvalSession(qwen, ask).answer(packets), allocate_ms)
 
 
-def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
-    """Each frame's overview is looked at with the question in mind before its tokens are chosen, if that is due."""
+def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions, *, attends: bool = True) -> Reply:
+    """Each frame's overview is looked at with the question in mind before its tokens are chosen, if that is due.
+
+    Without `attends`, by similarity alone: the decoder reads nothing before the answer.
+    """
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, glance=options)
     speaking = EvalSession(qwen, ask)
@@ -103,7 +110,8 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
     started_s = time.perf_counter()
     packets: list[Packet] = []
     for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
-        packets.append(allocator.allocate(frame, stamp, glancer.after(packets)))
+        glance = glancer.after(packets) if attends else partial(glance_by_similarity, qwen, ask.text)
+        packets.append(allocator.allocate(frame, stamp, glance))
     allocate_ms = (time.perf_counter() - started_s) * 1e3
     check_allocated(allocator)
     spoken = speaking.answer(packets)
@@ -115,6 +123,18 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions) -> Reply:
     )
     prefilled = reply.prefilled + sum(seen.prefilled_tokens for seen in glancer.glances)
     return replace(reply, tokens=reply.tokens + unshown, flops=flops, prefilled=prefilled)
+
+
+@torch.inference_mode()
+def glance_by_similarity(qwen: QwenVL, question: str, overview: TokenPacket) -> Feedback:
+    """Return a glance without the decoder's attention: of each region the cosine of its embedding and the most similar
+    word's, above that word's mean over the regions (late interaction; Khattab and Zaharia, arXiv:2004.12832)."""
+    regions = encode_packet(qwen, overview, "sparse").tokens.embeds[0].float()
+    words = torch.from_numpy(qwen.embed_query(question).tokens)
+    similarity = F.cosine_similarity(regions[:, None], words[None], dim=-1)
+    above = (similarity - similarity.mean(dim=0)).amax(dim=1).clamp(min=0).numpy()
+    attention = (above / max(float(above.max()), np.finfo(np.float32).tiny)).astype(np.float32)
+    return Feedback(overview.stamp, overview.regions, attention, similarity.amax(dim=1).numpy())
 
 
 def _glanced_flops(
@@ -144,6 +164,11 @@ ARR_COC_GLANCE_KEEP = Strategy(
 )
 ARR_COC_GLANCE_DROP = Strategy(
     "arr-coc-glance-drop", partial(_answer_glanced, options=GlanceOptions(keep=False)), encodes=("sparse",)
+)
+ARR_COC_GLANCE_SIMILARITY = Strategy(
+    "arr-coc-glance-similarity",
+    partial(_answer_glanced, options=GlanceOptions(), attends=False),
+    encodes=("sparse",),
 )
 ARR_COC_STREAM = Strategy("arr-coc-stream", partial(_answer, streaming=True), encodes=ENCODES)
 

@@ -12,6 +12,7 @@ from evaluation.strategies.arr_coc import (
     ARR_COC_GLANCE,
     ARR_COC_GLANCE_DROP,
     ARR_COC_GLANCE_KEEP,
+    ARR_COC_GLANCE_SIMILARITY,
     ARR_COC_MIXED,
     ARR_COC_STREAM,
     ARR_COC_TOPK,
@@ -49,6 +50,7 @@ STRATEGIES: dict[str, Strategy] = {
 def strategy_named(name: str) -> Strategy:
     """Raise ChoiceError, naming the strategies that there are."""
     known = STRATEGIES | MEMORY | ABLATIONS | PICTURES
+    known |= {ARR_COC_GLANCE_SIMILARITY.name: ARR_COC_GLANCE_SIMILARITY}
     found = known.get(name) or newest_named(name, STRATEGIES)
     if found is None:
         raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*known, *NAMES))}")

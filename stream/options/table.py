@@ -32,6 +32,7 @@ OPTIONS = (
     Option("--every SECONDS", "Time between answers, or none: only at cuts. [2]", key="answer.every_s", kind="value"),
     Option("--encode NAME", "Vision encoding: sparse, incremental, prune, weighted, full, picture (with --api). [sparse]", also="doctor serve-answers", key="answer.encode", kind="value"),
     Option("--api URL", "OpenAI-compatible server that answers: http://HOST:PORT/v1. [a process here]", also="serve-answers recap", key="answer.api.url", kind="text"),
+    Option("--picture NAME", "With --api: scaled, composite or parts pictures, or tokens for vLLM with arr-coc-vllm. [scaled]", also="serve-answers", key="answer.api.picture", kind="value"),
     Option("--memory / --no-memory", "Keep what the model was shown, and show it only what is new. [auto]", also="serve-answers doctor", key="answer.memory.enabled", kind="switch"),
     Option("--memory-frames N", "Newest frames that the model sees, each whole; 1: one picture kept up to date. [1]", also="serve-answers doctor", key="answer.memory.frames", kind="value"),
     Option("--glance / --no-glance", "Look at an overview before answering something new. [for models without a trained allocator]", key="answer.glance.enabled", kind="switch"),

@@ -39,7 +39,7 @@ class FakeApiServer(LoopbackServer):
     it keeps pictures by their `uuid` in `kept`; else it refuses the field. A stalled request waits for `released`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}
         self.models: list[str] = [MODEL]
@@ -49,7 +49,7 @@ class FakeApiServer(LoopbackServer):
         self.listing: Callable[[ApiHandler], None] | None = None
         self.released = threading.Event()
         self.asked = threading.Semaphore(0)
-        super().__init__(ApiHandler)
+        super().__init__(ApiHandler, port)
         self._server.fake = self  # type: ignore[attr-defined]
         self.url = f"{self.address}/v1"
 

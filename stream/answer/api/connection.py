@@ -52,6 +52,10 @@ _ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
 """Prefix of an operating system's error, which is of no use to most users."""
 
 KEY_REFUSED = (401, 403)
+
+LACKS_MODEL = "lacks the model"
+"""Part of the error of a server that does not know the model."""
+
 LOST_STATUSES = (408, 409, 425, 429)
 
 LOGPROB_MIN = -10_000.0
@@ -82,13 +86,15 @@ class ServedModel:
 class ChatPiece:
     """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
 
-    `prompt_tokens` and `text_tokens` as the server counts them; `model` is the server's name of the model.
+    `prompt_tokens`, `cached_tokens` of them, and `text_tokens` as the server counts them; `model` is the server's name
+    of the model.
     """
 
     text: str = ""
     likely: tuple[tuple[str, float], ...] = ()
     model: str = ""
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     text_tokens: int | None = None
 
 
@@ -215,7 +221,7 @@ class ApiConnection:
         if status == 404 and "model" not in message.lower():
             return ConfigError(f"{base} has no chat completions ({status} {message}); correct the address after --api")
         if status == 404:
-            return ModelError(f"{base} lacks the model: {message}", "name one that it serves with -m")
+            return ModelError(f"{base} {LACKS_MODEL}: {message}", "name one that it serves with -m")
         if 300 <= status < 400:
             return ConfigError(f"{base} has moved ({status}); give --api the address that it redirects to")
         return ModelError(
@@ -334,6 +340,7 @@ def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
         model=whole(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         text_tokens=_count(usage.get("completion_tokens")),
     )
     return piece, choice.get("finish_reason") is not None

@@ -1,4 +1,5 @@
-"""Answer model behind an OpenAI-compatible API: a request with JPEG pictures for each answer, one open in each slot."""
+"""Answer model behind an OpenAI-compatible API: a request with pictures or tokens for each answer, one open in each
+slot."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError, ShapeError, counted
 from arr_coc.qwen.families import family_named
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
-from arr_coc.types import FramePacket, FrameStamp, QueryEmbedding, TokenPacket, time_text
+from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
-from stream.answer.api.connection import ApiConnection, ApiLimits, ChatPiece, ChatStream
+from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
+from stream.answer.api.questions import ServedQuestions, model_files
+from stream.answer.api.tokens import NO_GLANCE, ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
 from stream.config import Config
+from stream.errors import AnswerLost, ConfigError, ConnectionRefused
 from stream.untrusted import HEARD_AT_ONCE
 
 LIKELY_TOKENS = 20
@@ -73,7 +75,7 @@ class SeenFrame:
     """Frame of a request, and its pictures."""
 
     stamp: FrameStamp
-    pictures: ApiPictures
+    pictures: ApiPictures | ApiTokens
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class ApiReply:
     first_s: float | None = None
     likely: tuple[tuple[str, float], ...] = ()
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     text_tokens: int | None = None
     model: str = ""
 
@@ -93,7 +96,8 @@ class ApiReply:
 class OpenRequest:
     """Open request: its question, its frames (the newest last), and its reply so far.
 
-    `sent`: `body` as it was sent to the server. `same`: probability that the previous answer is still right.
+    `sent`: `body` as it was sent to the server. `same`: probability that the previous answer is still right. `probes`:
+    the server is asked first whether it still has the plugin that reads tokens.
     """
 
     question: ClientQuestion
@@ -105,6 +109,7 @@ class OpenRequest:
     reply: ApiReply = field(default_factory=ApiReply)
     scores: list[tuple[float, float]] = field(default_factory=list)
     same: float | None = None
+    probes: bool = False
 
     @property
     def checks(self) -> bool:
@@ -116,26 +121,29 @@ class ApiAnswerModel:
     """Model on a server, asked with the `answer.memory.frames` newest frames of each client, in up to `answer.slots`
     requests at once. The server batches them, and decides how far their texts depend on each other.
 
-    The API has no regions and returns no attention: relevance comes from the picture alone.
+    The API returns no attention: relevance comes from the picture alone, or, if tokens are sent, also from an allocator
+    that hears the question. `memory`: groups of frames whose tokens are sent in the same order each time, so that the
+    server's prefix cache holds those before the newest.
     """
 
-    knows_levels = False
-    knows_wide = False
-    known_world: str | None = None
-    allocator = b""
     can_glance = False
     attention_readable = False
-    memory: GroupMemory | None = None
-    notice = ""
     takes_device_pixels = False
 
-    def __init__(self, config: Config, served: Served) -> None:
-        self._answer = config.answer
+    def __init__(self, config: Config, served: Served, questions: ServedQuestions) -> None:
+        answer = config.answer
+        self._answer = answer
+        self._questions = questions
+        self.knows_levels, self.knows_wide = questions.knows_levels, questions.knows_wide
+        self.known_world, self.allocator = questions.known_world, questions.allocator
+        self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
+        self.notice = "" if questions.allocator or answer.api.picture != "tokens" else NO_GLANCE
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = self._sends_schemas = True
+        self._unsure = False
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
         self.slots = config.answer.slots
@@ -144,14 +152,16 @@ class ApiAnswerModel:
     def drop_client(self, client: bytes) -> None:
         self.release(client)
         self._frames.pop(client, None)
+        if self.memory is not None:
+            self.memory.drop(client)
 
     def embed_query(self, query: str) -> QueryEmbedding:
-        """Return an embedding of zeros: the server provides none."""
-        return QueryEmbedding(query, np.zeros((1, 1), np.float32), self.model_id)
+        """Return the query as an allocator for this model hears it; zeros without one: the server embeds none."""
+        return self._questions.embed(query)
 
     def check_watch(self, query: str) -> tuple[str, ...]:
-        """Return no words: a server's model is general."""
-        return ()
+        """Return the words that the model is known to have never seen; none of a model whose files are elsewhere."""
+        return self._questions.unseen_words(query)
 
     def check_schema(self, schema: AnswerSchema) -> None:
         """Accept any schema: the server decides, at the first answer."""
@@ -196,13 +206,7 @@ class ApiAnswerModel:
 
     def _opened(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
-        packet = question.packet
-        earlier, stamp = self._frames.get(question.client, ()), packet.stamp
-        # without frames before a cut, and without this frame, which may have been checked before its answer
-        shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
-        assert isinstance(packet, FramePacket)
-        api = self._answer.api
-        shown.append(SeenFrame(stamp, pictures_of(packet, api.picture, api.quality)))
+        shown = self._shown(question)
         if question.checks:
             body = self._yes_no_body(shown, question.query)
         elif question.previous is not None:
@@ -210,9 +214,23 @@ class ApiAnswerModel:
             body = self._yes_no_body(shown, still_right)
         else:
             body = self._answer_body(shown, question)
-        sent = self._sent.lean(body)
+        probes = self._unsure and self._answer.api.picture == "tokens"
+        sent = probe_body(self.model_id) if probes else self._sent.lean(body)
         stream = self._connection.stream(sent, self._arrived)
-        return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()))
+        return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()), probes=probes)
+
+    def _shown(self, question: ClientQuestion) -> list[SeenFrame]:
+        """Return the frames of a question, the newest last, as the server is sent them."""
+        packet, api = question.packet, self._answer.api
+        if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
+            frames = shown_frames([*self.memory.before(question.client, packet.place), packet])
+            return [SeenFrame(frame.stamp, tokens_of(frame)) for frame in frames]
+        stamp, earlier = packet.stamp, self._frames.get(question.client, ())
+        # without frames before a cut, and without this frame, which may have been checked before its answer
+        shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
+        if isinstance(packet, TokenPacket) or api.picture == "tokens":
+            return [*shown, SeenFrame(stamp, tokens_of(packet))]
+        return [*shown, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
 
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
         request.body, request.sent, request.reply = body, self._sent.lean(body), ApiReply()
@@ -224,12 +242,16 @@ class ApiAnswerModel:
             piece = request.stream.take(0)
             if piece is None:
                 break
+            if request.probes:
+                check_plugin(self._connection.address.base, "")
             self._take(request.reply, piece)
             self._check_length(len(request.reply.text), request.body)
             if not (request.question.checks or request.checks):
                 request.question.piece += piece.text
         if not request.stream.ended:
             return
+        if request.probes:
+            check_plugin(self._connection.address.base, "")
         self._sent.note(request.body)
         if request.checks:
             self._check_previous(request)
@@ -266,10 +288,21 @@ class ApiAnswerModel:
         question.stats = replace(stats, same=request.same, extent=self._extent(request.shown[-1].pictures))
         if question.checks:
             question.scores = tuple(request.scores)
-        elif (most := self._answer.memory.frames) > 1:
+        elif self.memory is None and (most := self._answer.memory.frames) > 1:
             self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
 
     def _fail(self, request: OpenRequest, error: Exception) -> None:
+        if request.probes and isinstance(error, ModelError):
+            try:
+                check_plugin(self._connection.address.base, str(error))
+            except ConfigError as refused:
+                error = refused
+            else:
+                request.stream.cancel()
+                request.probes = self._unsure = False
+                self._reopen(request, request.body)
+                return
+        self._unsure = self._unsure or isinstance(error, AnswerLost)
         again = self._again(request.body, request.sent, error)
         request.stream.cancel()
         if again is not None:
@@ -345,6 +378,7 @@ class ApiAnswerModel:
         reply.text += piece.text
         reply.model = piece.model or reply.model
         reply.prompt_tokens = reply.prompt_tokens if piece.prompt_tokens is None else piece.prompt_tokens
+        reply.cached_tokens = reply.cached_tokens if piece.cached_tokens is None else piece.cached_tokens
         reply.text_tokens = reply.text_tokens if piece.text_tokens is None else piece.text_tokens
 
     def _stats_of(
@@ -353,7 +387,8 @@ class ApiAnswerModel:
         began_s, seen_s = times_s
         now_s = time.monotonic()
         first_s = reply.first_s or now_s
-        tokens = sum(frame.pictures.tokens for frame in shown)
+        tokens, grouped = sum(frame.pictures.tokens for frame in shown), self.memory is not None
+        counts = reply.cached_tokens is not None
         return AnswerStats(
             tokens_used=tokens,
             text_tokens=reply.pieces if reply.text_tokens is None else reply.text_tokens,
@@ -363,12 +398,18 @@ class ApiAnswerModel:
             feedback=None,
             frames=len(shown),
             oldest_frame_ns=min(frame.stamp.media_ns for frame in shown),
-            kept_bytes=sum(len(jpeg) for frame in shown[:-1] for jpeg in frame.pictures.jpegs),
+            kept_bytes=sum(frame.pictures.bytes for frame in shown[:-1]),
+            prefilled_tokens=max(0, (reply.prompt_tokens or 0) - (reply.cached_tokens or 0)) if counts else 0,
+            appended_tokens=shown[-1].pictures.tokens if grouped else 0,
+            memory_tokens=tokens if grouped else 0,
             notice=self._notice(reply, tokens, body),
         )
 
-    def _extent(self, pictures: ApiPictures) -> tuple[float, float] | None:
-        """Return the extent of a frame whose whole view is its only picture, as the server resizes that."""
+    def _extent(self, pictures: ApiPictures | ApiTokens) -> tuple[float, float] | None:
+        """Return the extent of a frame that is sent as tokens, or whose whole view is its only picture, as the server
+        resizes that."""
+        if isinstance(pictures, ApiTokens):
+            return pictures.extent
         if pictures.whole_px is None:
             return None
         kind = self._answer.api.coordinates
@@ -436,8 +477,35 @@ def _word(token: str) -> str:
 
 
 def load_api_model(config: Config) -> ApiAnswerModel:
-    """Return the model that `answer.api.url` serves. Raises the errors of `connected`."""
-    return ApiAnswerModel(config, connected(config))
+    """Return the model that `answer.api.url` serves.
+
+    Raises the errors of `connected`, and ConfigError for a server that is to take tokens and has no plugin for them.
+    """
+    served, answer = connected(config), config.answer
+    try:
+        folder = None
+        if answer.api.picture == "tokens":
+            _check_tokens(served)
+            folder = model_files(answer.model)
+        return ApiAnswerModel(config, served, ServedQuestions(served.name, folder, answer.allocator))
+    except BaseException:
+        served.connection.close()
+        raise
+
+
+def _check_tokens(served: Served) -> None:
+    """Raise ConfigError if a server has no plugin for tokens, and ConnectionRefused if it does not answer."""
+    base, refusal = served.connection.address.base, ""
+    try:
+        for _ in served.connection.receive(probe_body(served.name)):
+            pass
+    except ModelError as error:
+        if LACKS_MODEL in str(error):
+            raise
+        refusal = str(error)
+    except AnswerLost as error:
+        raise ConnectionRefused(f"{error}; see what the server logs") from error
+    check_plugin(base, refusal)
 
 
 def connected(config: Config) -> Served:

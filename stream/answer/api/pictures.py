@@ -41,6 +41,11 @@ class ApiPictures:
     explanation: str = ""
     whole_px: tuple[int, int] | None = None
 
+    @property
+    def bytes(self) -> int:
+        """Size of the JPEGs."""
+        return sum(map(len, self.jpegs))
+
     def content(self) -> list[dict[str, Any]]:
         """Return the pictures as parts of a chat message, with their uuids for `SentPictures`."""
         parts: list[dict[str, Any]] = []

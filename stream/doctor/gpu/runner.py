@@ -21,7 +21,7 @@ from stream.runtime.child import python_command, python_environment
 
 POLL_S = 0.1
 ABORT_S = 2.0
-"""Time for a check that is out of time to print where it stands, before it is killed."""
+"""Time for a check that is out of time to print its stack, before it is killed."""
 
 OUTPUT_BYTES = 16_000
 """End of a check's output that is kept."""
@@ -144,7 +144,7 @@ def _watch(
                 if cause is not None:
                     break
                 cause, end_ns = f"did not end within {check.limit_s:g} s", clock.now_ns() + int(ABORT_S * NS_PER_S)
-                _signal(process, signal.SIGABRT)  # its fault handler prints where each thread stands
+                _signal(process, signal.SIGABRT)  # its fault handler prints the stack of each thread
             elif cause is None and _resident_mb(process.pid) > check.memory_mb:
                 cause = f"took more than {check.memory_mb} MB of host memory"
                 break

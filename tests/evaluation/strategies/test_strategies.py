@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS
+from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.flops import Costs
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.types import NS_PER_S, Feedback, FrameStamp
+from arr_coc.qwen.vision import VisualTokens
+from arr_coc.types import NS_PER_S, Feedback, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import ChoiceError, EvaluationError
-from evaluation.strategies.arr_coc import choosing_flops
+from evaluation.strategies.arr_coc import choosing_flops, glance_by_similarity
 from evaluation.strategies.base import Ask, TiledFrame
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
 from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
@@ -49,6 +52,28 @@ def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> 
         assert len(reply.regions) == reply.tokens
     assert reply.ttft_ms > 0
     assert reply.flops.encode > 0
+
+
+def test_a_glance_by_similarity_reads_nothing_before_the_answer(qwen: QwenVL) -> None:
+    reply = strategy_named("arr-coc-glance-similarity").answer(qwen, asked := ask("60%"))
+    assert reply.prefilled == reply.tokens + EvalPrompt(qwen, asked.views(qwen), asked.text).text_tokens
+    assert reply.prefilled < strategy_named("arr-coc-glance").answer(qwen, asked).prefilled
+
+
+def test_a_glance_by_similarity_finds_the_region_that_is_most_like_a_word(
+    qwen: QwenVL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = np.array([[1, 0, 0], [1, 0, 1], [1, 1, 0]], np.int32)
+    pixels = np.zeros((3, 3, 32, 32), np.uint8)
+    overview = TokenPacket(FrameStamp(0, 0, 0), TileGrid(4, 4, 128, 128), regions, np.ones(3, np.float32), pixels, 3)
+    words = torch.from_numpy(qwen.embed_query("a red circle").tokens)
+    rows = torch.stack([-words[0], words[1], -words[2]])[None]
+    encoded = EncodedFrame(VisualTokens(rows, ()), torch.from_numpy(regions)[None], overview.grid)
+    monkeypatch.setattr("evaluation.strategies.arr_coc.encode_packet", lambda *_: encoded)
+    seen = glance_by_similarity(qwen, "a red circle", overview)
+    assert seen.attention.argmax() == 1
+    assert seen.attention.max() == 1
+    assert seen.attention.min() >= 0
 
 
 def stream_ask(budget: str, **changes: Any) -> Ask:

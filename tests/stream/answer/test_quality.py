@@ -62,7 +62,7 @@ def test_a_rate_above_the_limit_raises_and_a_lower_one_does_not() -> None:
     assert moves(ShadowRule(options()), "x...x...x...x") == [""] * 13
 
 
-def test_each_level_has_a_window_of_its_own() -> None:
+def test_each_level_has_its_window() -> None:
     rule = ShadowRule(options())
     assert moves(rule, "xx.x") == ["", "raise", "", ""]
     assert (rule.checks, rule.differing) == (2, 1)
@@ -231,7 +231,7 @@ def test_without_checks_or_target_nothing_is_set() -> None:
         ({"answer.shadow_every": 5}, "unknown key answer.shadow_every; did you mean answer.shadow.every"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(given: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         build_config([ConfigLayer("x", given)])
     assert "\n" not in str(refused.value)

@@ -38,6 +38,34 @@ def test_options_without_meaning_for_a_server_are_refused(values: dict[str, obje
         built(**values)
 
 
+TOKENS = {"api.picture": "tokens"}
+
+
+def test_a_server_that_takes_tokens_is_sent_chosen_ones_and_frames_if_there_are_to_be_several() -> None:
+    assert built(**TOKENS).answer.encode == built(**TOKENS, encode="sparse").answer.encode == "sparse"
+    assert not built(**TOKENS).answer.keeps_groups
+    assert built(**TOKENS, **{"memory.frames": 4}).answer.keeps_groups
+    assert not built(**{"memory.frames": 4}).answer.keeps_groups
+    assert built(**TOKENS, allocator="folder").answer.allocator == "folder"
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"encode": "incremental"}, "takes tokens, not answer.encode = incremental; leave it out"),
+        ({"memory.enabled": True}, "give --memory-frames N in place of --memory"),
+    ],
+)
+def test_options_beyond_such_a_server_are_refused(values: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        built(**TOKENS, **values)
+
+
+def test_tokens_are_for_a_server_only() -> None:
+    with pytest.raises(ConfigError, match="is for a vLLM server; give its address with --api URL"):
+        build_config([ConfigLayer("--picture", {"answer.api.picture": "tokens"})])
+
+
 def test_pictures_are_for_such_a_server_only() -> None:
     layer = ConfigLayer("--encode", {"answer.encode": "picture"})
     with pytest.raises(ConfigError, match="give --api URL, or --server ADDRESS"):

@@ -10,8 +10,18 @@ from typing import Any
 import psutil
 import pytest
 
+from arr_coc.hub import bundled_model_path
 from stream.answer.api.address import ApiAddress
-from stream.config import AnswerConfig, ApiConfig, CaptureConfig, Config, OutputConfig, PipelineConfig, WatchConfig
+from stream.config import (
+    AnswerConfig,
+    ApiConfig,
+    CaptureConfig,
+    Config,
+    MemoryConfig,
+    OutputConfig,
+    PipelineConfig,
+    WatchConfig,
+)
 from stream.errors import ConfigError
 from stream.events import (
     ANSWERS_LOST,
@@ -32,6 +42,7 @@ from stream.runtime.replay import Replay, answered_by, open_recorded, replay_con
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server
 from tests.support.network import LIMIT_S
+from tests.support.vllm_plugin import TokenServer
 
 FRAMES = 48
 SECRET = "sk-a-secret"
@@ -241,3 +252,27 @@ def test_a_server_that_ignores_the_schema_gives_no_captions(server: FakeApiServe
     assert {str(point.fields) for point in points if isinstance(point, Answer)} == {"{'people': 2, 'weather': 'sun'}"}
     assert len(points) > 3
     assert set(texts(events)) == {"people: 2, weather: sun"}
+
+
+def test_tokens_of_a_run_reach_the_plugin_and_the_question_chooses_them(server: FakeApiServer) -> None:
+    plugin = TokenServer(server)
+    answer = {
+        "encode": "sparse",
+        "model": str(bundled_model_path()),
+        "api": ApiConfig(url=server.url, picture="tokens"),
+        "memory": MemoryConfig(frames=4),
+        "query": "is there a green star?",
+    }
+    events = list(run_in_threads(config(server, answer=answer)).run())
+    answers = [event for event in events if isinstance(event, Answer)]
+    assert {event.text for event in answers} == {"a red circle"}
+    assert len(plugin.requests) == len(answers) >= 8
+    for packets, event in zip(plugin.requests, answers, strict=True):
+        assert sum(len(packet.regions) for packet in packets) == event.tokens_used
+        assert event.frames == len(packets) <= 4
+    assert max(event.frames for event in answers) > 1
+    before = [packet.content_id for packet in plugin.requests[0]]
+    for packets in plugin.requests[1:]:  # frames are appended, or the oldest ones have left
+        now = [packet.content_id for packet in packets]
+        assert now[:-1] == before[len(before) - len(now) + 1 :] or len(now) == 1
+        before = now

@@ -32,7 +32,7 @@ def test_a_missed_target_is_slow_and_comes_first() -> None:
     assert [figure.get("reached") for figure in row.figures] == [True, False, None]
 
 
-def test_what_is_not_here_is_absent() -> None:
+def test_missing_parts_are_absent() -> None:
     row = run_check(bad("absent"))
     assert (row.state, row.finding, row.remedy) == ("absent", "not on this machine", "buy one")
 
@@ -49,7 +49,7 @@ def test_what_is_not_here_is_absent() -> None:
         ("no_such", "AttributeError: module 'tests.support.bad_checks' has no attribute 'no_such'", "getattr"),
     ],
 )
-def test_a_failure_is_one_line_and_says_where_it_was(function: str, finding: str, where: str) -> None:
+def test_a_failure_is_one_line_with_its_place(function: str, finding: str, where: str) -> None:
     row = run_check(bad(function))
     assert (row.state, row.finding, row.remedy) == ("broken", finding, "do this")
     assert where in (row.traceback or "")
