@@ -250,7 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default="video,stream")
     parser.add_argument("--count", default="300,700", help="questions of each suite, from the first")
-    parser.add_argument("--rows", type=Path, default=Path("shadow-rows.jsonl"), help="file of all answers, continued")
+    parser.add_argument("--rows", type=Path, default=RESULTS.with_suffix(".answers.jsonl"), help="answers so far")
     parser.add_argument("--out", type=Path, default=RESULTS, help="path of the JSON")
     options = parser.parse_args()
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
