@@ -119,19 +119,22 @@ class Camera:
         for name, wording in WORDINGS.items():
             asked = wording.format(question=question.text, answer=previous.rstrip("."))
             case[name] = self._session.score_yes_no(shown, asked).raw_log_odds
-        logs = self._logs(shown, question.text, previous)
+        logs = answer_logs(self._qwen, self._session, shown, question.text, previous)
         return case | {"least": float(logs.min()), "mean": float(logs.mean()), "product": float(logs.sum())}
 
-    @torch.inference_mode()
-    def _logs(self, shown: Sequence[TokenPacket], query: str, text: str) -> torch.Tensor:
-        """The logarithms of the probabilities of a text's tokens and of its end, after a question."""
-        qwen, slot, ids = self._qwen, self._session.slots[0], self._qwen.plain_token_ids(text)
-        prompt, cache = slot.prepare(shown, query).prompt.part, slot.prompts.cache
-        first, answer = prefill(qwen, prompt, cache), PromptPart(qwen, prompt.tokens, prompt.position)
-        answer.text(ids)
-        hidden = qwen.language_model(**answer.inputs(), past_key_values=cache.kv, use_cache=True).last_hidden_state
-        logs = torch.log_softmax(torch.cat([first[None], qwen.model.lm_head(hidden[0])]).double(), dim=-1)
-        return torch.cat([logs[range(len(ids)), ids], logs[-1, list(qwen.eos_ids)].logsumexp(0)[None]])
+
+@torch.inference_mode()
+def answer_logs(
+    qwen: QwenVL, session: AnswerSession, shown: Sequence[TokenPacket], query: str, text: str
+) -> torch.Tensor:
+    """Return the logarithms of the probabilities of a text's tokens and of its end, after a question."""
+    slot, ids = session.slots[0], qwen.plain_token_ids(text)
+    prompt, cache = slot.prepare(shown, query).prompt.part, slot.prompts.cache
+    first, answer = prefill(qwen, prompt, cache), PromptPart(qwen, prompt.tokens, prompt.position)
+    answer.text(ids)
+    hidden = qwen.language_model(**answer.inputs(), past_key_values=cache.kv, use_cache=True).last_hidden_state
+    logs = torch.log_softmax(torch.cat([first[None], qwen.model.lm_head(hidden[0])]).double(), dim=-1)
+    return torch.cat([logs[range(len(ids)), ids], logs[-1, list(qwen.eos_ids)].logsumexp(0)[None]])
 
 
 def auc(cases: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -284,6 +284,46 @@ def allocator_ways() -> str:
     return markdown(("learned from", "shown of 25 % of the tokens", "of 10 %", "IoU of as many tiles"), lines)
 
 
+SHADOW_SUITES = ("video", "stream")
+
+
+def shadow() -> str:
+    """Budgets that shadow checks move, beside fixed ones of equal tokens or FLOPs; one check in 1, 5 and 20 answers."""
+    orders = {"shuffled": "by chance", "blocks": "easy and hard by turns"}
+    lines = []
+    for suite in SHADOW_SUITES:
+        of = _results("shadow")[suite]["acting"]
+        for percent, order in dict.fromkeys((cell["percent"], cell["order"]) for cell in of):
+            cells = [cell for cell in of if (cell["percent"], cell["order"]) == (percent, order)]
+            lines.append(
+                (
+                    f"`{suite}`, {percent:g} %, {orders[order]}",
+                    _each(cells, lambda cell: f"{100 * cell['right']:.1f}"),
+                    _each(cells, lambda cell: f"{cell['tokens']:.0f}"),
+                    _each(cells, lambda cell: f"{cell['raises']:.1f}"),
+                    _each(cells, lambda cell: _signed(cell["gain at equal tokens"], plus=True)),
+                    _each(cells, lambda cell: _signed(cell["gain at equal gflops"], plus=True)),
+                )
+            )
+    head = ("suite, configured budget, order", "right, %", "tokens", "raises", "points at equal tokens")
+    return markdown((*head, "at equal FLOPs"), lines)
+
+
+def _each(cells: Iterable[Any], show: Callable[[Any], str]) -> str:
+    return " / ".join(map(show, cells))
+
+
+def shadow_compare() -> str:
+    """AUC of scores by which two answers count as the same."""
+    of = [_results("shadow")[suite]["compare"] for suite in SHADOW_SUITES]
+    lines = [(name, *(f"{one['auc'][name]:.2f}" for one in of)) for name in of[0]["auc"]]
+    pairs = [
+        f"`{suite}`, {one['pairs'][0]} and {one['pairs'][1]} pairs"
+        for suite, one in zip(SHADOW_SUITES, of, strict=True)
+    ]
+    return markdown(("score", *pairs), lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "glances": glances,
     "attention": attention,
@@ -298,6 +338,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "stream-right": stream_right,
     "stream-costs": stream_costs,
     "allocator-ways": allocator_ways,
+    "shadow": shadow,
+    "shadow-compare": shadow_compare,
 }
 
 

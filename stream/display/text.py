@@ -14,6 +14,7 @@ from stream.events import (
     AnswerCancelled,
     AnswerInvalid,
     AnswerUnchanged,
+    BudgetChanged,
     ClipWritten,
     Cut,
     Event,
@@ -24,6 +25,7 @@ from stream.events import (
     PictureChanged,
     QueryChanged,
     Restarted,
+    ShadowSummary,
     Skipped,
     Summary,
     VerdictChanged,
@@ -136,6 +138,10 @@ class EventText:
                 return f"the watch {event.watch} is not changed: {event.error}"
             question = next((watch.question for watch in event.watches if watch.name == event.watch), None)
             return f"watch removed: {event.watch}" if question is None else f"watch added: {event.watch}: {question}"
+        if isinstance(event, BudgetChanged):
+            moved, checks = "rises" if event.reason == "differ" else "falls", counted(event.checks, "shadow check")
+            tokens = f"from {event.from_tokens} to {counted(event.to_tokens, 'token')}"
+            return f"the budget {moved} {tokens}: {event.differing} of {checks} differ"
         if isinstance(event, ClipWritten) and event.video is not None:
             times = f"{self._clock(event.start_s)} to {self._clock(event.end_s)}"
             return f"clip of match {event.match}, {times}: {event.video}"
@@ -201,6 +207,8 @@ def summary_text(summary: Summary) -> str:
     ]
     if summary.memory is not None:
         parts.append(memory_text(summary.memory))
+    if summary.shadow is not None:
+        parts.append(shadow_text(summary.shadow))
     if summary.skipped:
         parts.append(f"{summary.skipped} skipped")
     parts += [dropped_text(summary.dropped)] if summary.dropped else []
@@ -219,6 +227,13 @@ def memory_text(memory: MemorySummary) -> str:
     superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
     groups = counted(sum(memory.groups.values()), "group")
     return f"{groups} ({reasons}), {appended} appended, {memory.kept_tokens} kept{superseded}"
+
+
+def shadow_text(shadow: ShadowSummary) -> str:
+    """The shadow checks and what they changed: `3 of 8 shadow checks differ, 1 raise, 0 falls of the budget`."""
+    moves = f", {counted(shadow.raises, 'raise')}, {counted(shadow.lowers, 'fall')} of the budget"
+    differing = f"{shadow.differing} of {counted(shadow.checks, 'shadow check')} differ"
+    return differing + (moves if shadow.raises else "")
 
 
 def saved_text(summary: Summary) -> str:

@@ -18,6 +18,7 @@ from stream.cli import main
 from stream.config import (
     AllocateConfig,
     AnswerConfig,
+    ApiConfig,
     CaptureConfig,
     Config,
     GlanceConfig,
@@ -28,6 +29,7 @@ from stream.config import (
 from stream.config_loading import ConfigLayer, build_config
 from stream.display.layout import figure_rows
 from stream.display.lines import figures_text
+from stream.display.text import EventText, summary_text
 from stream.errors import ConfigError
 from stream.events import (
     Answer,
@@ -55,8 +57,9 @@ from tests.stream.answer.test_client import clock, opened
 from tests.stream.display.test_layout import FIGURES
 from tests.stream.runtime.test_answer_worker import continued
 from tests.stream.runtime.test_pipeline import configured, run, without_timing
-from tests.support import answer_models
+from tests.support import answer_models, api_server
 from tests.support.answer_client import ClientFixture, Opener, answered, tokens, whole_frame
+from tests.support.api_server import ApiHandler
 from tests.support.clock import FakeClock
 from tests.support.events import answer
 from tests.support.video import make_video, moving_square
@@ -399,3 +402,61 @@ def test_agreement_is_counted_and_shown() -> None:
     shown = dataclasses.replace(FIGURES, checks=2, checks_same=1, checks_words=0.75)
     assert dict(figure_rows(shown))["shadow"] == ["1 of 2 checks the same", "75 % of words"]
     assert " · shadow 1 of 2 the same · " in figures_text(shown, "0:01.0")
+
+
+def test_what_checks_change_is_counted_and_shown() -> None:
+    live = RunStatistics(FakeClock())
+    raised = BudgetChanged(
+        answer=1, frame_index=2, pts_s=0.5, reason="differ", from_tokens=12, to_tokens=18, differing=3, checks=8
+    )
+    lowered = msgspec.structs.replace(raised, reason="agree", from_tokens=18, to_tokens=12, differing=0, checks=6)
+    assert (live.snapshot().budget, live.summary("finished", None, {}, "cpu").shadow) == (None, None)
+    for event in (answer(1.0, "a"), msgspec.structs.replace(found(False, 0.5), differs=True), raised, lowered, raised):
+        live.add(event)
+    figures = live.snapshot()
+    assert (figures.budget, figures.checks_differing, figures.budget_raises, figures.budget_lowers) == (18, 1, 2, 1)
+    assert "budget 18, 2 raises, 1 fall" in dict(figure_rows(figures))["shadow"]
+    assert "shadow 0 of 1 the same, budget 18" in figures_text(figures, "0:01.0")
+    summary = live.summary("finished", None, {}, "cpu")
+    assert " · 1 of 1 shadow check differ, 2 raises, 1 fall of the budget · " in summary_text(summary)
+    lines = EventText()
+    assert lines.line(raised) == "the budget rises from 12 to 18 tokens: 3 of 8 shadow checks differ"
+    assert lines.line(lowered) == "the budget falls from 18 to 12 tokens: 0 of 6 shadow checks differ"
+
+
+def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> None:
+    """Three requests a check: the view in 12 tiles, the whole view in 240, and the question about both texts."""
+
+    def say_otherwise(handler: ApiHandler, body: dict[str, Any]) -> None:
+        asked_before = sum("logprobs" not in earlier for earlier in handler.fake.bodies)
+        api_server.speak(handler, body) if "logprobs" in body or asked_before % 2 else say_blue(handler)
+
+    def say_blue(handler: ApiHandler) -> None:
+        handler.begin()
+        handler.send(api_server.event("something blue"))
+        handler.send(api_server.event(finish_reason="stop"))
+        handler.send("[DONE]")
+
+    with api_server.api_server() as server:
+        server.behaviour = say_otherwise
+        config = Config(
+            source="scene:demo",
+            capture=CaptureConfig(max_frames=20),
+            allocate=AllocateConfig(budget=12),
+            answer=AnswerConfig(
+                encode="picture",
+                model=api_server.MODEL,
+                api=ApiConfig(url=server.url),
+                every_s=0.25,
+                shadow=ShadowConfig(every=1, compare="meaning", agree=0.5),
+            ),
+        )
+        checks = [event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck)]
+        areas = [picture.shape[0] * picture.shape[1] for at in range(3) for picture in server.pictures(at)]
+        (asked,) = server.texts(2)
+    assert [(check.text, check.full_text) for check in checks] == [("a red circle", "something blue")] * len(checks)
+    assert len(server.bodies) == 3 * len(checks) >= 6
+    assert asked == 'Do these two answers say the same? "a red circle" and "something blue" Answer yes or no.'
+    assert areas[0] < areas[1] == areas[2]
+    assert {check.differs for check in checks} == {False}
+    assert all(check.meaning is not None and 0.8 < check.meaning < 1 for check in checks)
