@@ -51,7 +51,7 @@ else
 fi
 
 echo "== Parity, with the kernels as they are loaded here"
-"$PYTHON" -m pytest -q -rs tests/arr_coc/ops/cuda tests/arr_coc/allocation/on_device
+"$PYTHON" -m pytest -q -rs tests/arr_coc/ops/cuda tests/arr_coc/allocation/test_on_device.py
 "$PYTHON" -m pytest -q tests/arr_coc/ops/store/test_base.py tests/arr_coc/ops/store/test_contract.py tests/arr_coc/ops/store/test_view.py
 
 echo "== Parity, with the shipped PTX"

@@ -13,18 +13,11 @@ import numpy.typing as npt
 
 from arr_coc.ops.cuda import interop
 from arr_coc.ops.gl import device as gl_device
+from arr_coc.ops.gl import store as gl_store
 from arr_coc.ops.gl.device import GlDevice
 from arr_coc.types import LEVELS
+from stream.doctor.gpu.sharing import gl_level
 from tests.cuda_on_cpu.machine import CpuMachine
-
-
-def level_of(gl: GlDevice, name: int, level: int, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """OpenGL's view of a texture: uint8 [height, width, 4]."""
-    out = np.full((height, width, 4), 1, np.uint8)
-    with gl.current():
-        names = gl.library.gl
-        names.glGetTextureImage(name, level, names.GL_RGBA, names.GL_UNSIGNED_BYTE, out.nbytes, out)
-    return out
 
 
 def put_level(gl: GlDevice, name: int, level: int, texels: npt.NDArray[np.uint8]) -> None:
@@ -49,6 +42,10 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
     def open_device(cuda: int | None = None) -> GlDevice:
         return gl
 
+    def living() -> list[tuple[int, tuple[int, int]]]:
+        with gl.current():
+            return [one for one in sizes.items() if gl.library.gl.glIsTexture(one[0])]
+
     def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
         storage(name, levels, form, width, height)
         machine.add_gl_texture(int(name), width, height, levels)
@@ -56,12 +53,12 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
 
     def call(name: str, *arguments: Any) -> Any:
         done = None if name == "cuGraphicsMapResources" else driver(name, *arguments)
-        for texture, (width, height) in sizes.items() if name in SHARES else ():
+        for texture, (width, height) in living() if name in SHARES else ():
             for level in range(LEVELS):
                 shape = height >> level, width >> level
                 texels = machine.gl_texels(texture, level, *shape[::-1])
                 if name == "cuGraphicsMapResources":
-                    texels[:] = level_of(gl, texture, level, *shape)
+                    texels[:] = gl_level(gl, texture, level, *shape)
                 else:
                     put_level(gl, texture, level, texels)
         return driver(name, *arguments) if name == "cuGraphicsMapResources" else done
@@ -69,5 +66,6 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
     storage, driver = gl.library.gl.glTextureStorage2D, interop.call
     put(gl_device, "open_device", open_device)
     put(interop, "open_device", open_device)
+    put(gl_store, "open_device", open_device)
     put(gl.library.gl, "glTextureStorage2D", make_storage)
     put(interop, "call", call)

@@ -19,7 +19,12 @@ from PIL import Image as PictureFile
 
 from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.ops.store.raster import rgb_matrix
-from arr_coc.types import LEVELS, TILE_PX, Colour, FramePlanes, FrameStamp, Layout, TileGrid, TileVersions
+from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TileVersions
+from stream.doctor.gpu.reference import SUBSAMPLINGS as SUBSAMPLINGS
+from stream.doctor.gpu.reference import copied as copied
+from stream.doctor.gpu.reference import random_planes as random_planes
+from stream.doctor.gpu.reference import stamp as stamp
+from stream.doctor.gpu.reference import with_tiles_of as with_tiles_of
 
 Image = npt.NDArray[np.uint8]
 
@@ -159,34 +164,7 @@ def overwrite_packet(path: Path, number: int, *, count: int = 1) -> Path:
     return path
 
 
-SUBSAMPLINGS = {"420": (2, 2), "422": (1, 2), "444": (1, 1), "440": (2, 1), "411": (1, 4), "410": (4, 4)}
-"""Name → (down, across)."""
-
 Bytes = npt.NDArray[np.uint8]
-
-
-def stamp(frame_index: int, epoch: int = 0) -> FrameStamp:
-    return FrameStamp(frame_index, frame_index * 40_000_000, 0, epoch)
-
-
-def random_planes(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    *,
-    layout: Layout = "yuv",
-    sampling: str = "420",
-    colour: Colour | None = None,
-) -> FramePlanes:
-    """Noise in every plane."""
-    down, across = SUBSAMPLINGS[sampling]
-    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
-        "yuv": ((height, width), *[(-(-height // down), -(-width // across))] * 2),
-        "gray": ((height, width),),
-        "rgb": ((height, width, 3),),
-    }
-    planes = tuple(rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes[layout])
-    return FramePlanes(layout, planes, colour or Colour())
 
 
 def flat_planes(height: int, width: int, values: tuple[int, int, int] = (100, 128, 128)) -> FramePlanes:
@@ -195,22 +173,6 @@ def flat_planes(height: int, width: int, values: tuple[int, int, int] = (100, 12
     return FramePlanes(
         "yuv", tuple(np.full(shape, value, np.uint8) for shape, value in zip(shapes, values, strict=True))
     )
-
-
-def copied(planes: FramePlanes) -> FramePlanes:
-    """The same picture in separate arrays."""
-    return FramePlanes(planes.layout, tuple(plane.copy() for plane in planes.planes), planes.colour)
-
-
-def with_tiles_of(planes: FramePlanes, other: FramePlanes, tiles: npt.NDArray[np.bool_]) -> FramePlanes:
-    """`planes`, with the tiles where `tiles` bool [rows, cols] is True taken from `other`."""
-    mixed = copied(planes)
-    for target, source in zip(mixed.planes, other.planes, strict=True):
-        down = -(-planes.height_px // target.shape[0])
-        across = -(-planes.width_px // target.shape[1])
-        mask = tiles.repeat(32 // down, axis=0).repeat(32 // across, axis=1)[: target.shape[0], : target.shape[1]]
-        target[mask] = source[mask]
-    return mixed
 
 
 def expected_level0(planes: FramePlanes) -> Bytes:

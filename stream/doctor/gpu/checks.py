@@ -134,7 +134,9 @@ CHECKS: tuple[GpuCheck, ...] = (
     GpuCheck("time texture", "stream.doctor.gpu.timing:texture", _SLOW_REMEDY, needs=("store cuda",)),
     GpuCheck("time allocate", "stream.doctor.gpu.timing:allocate", _SLOW_REMEDY, needs=("allocator",)),
     GpuCheck("time hops", "stream.doctor.gpu.timing:hops", _SLOW_REMEDY, needs=("ipc",)),
-    GpuCheck("time model", "stream.doctor.gpu.timing:model", _SLOW_REMEDY, needs=("graphs",), limit_s=90),
+    GpuCheck(
+        "time model", "stream.doctor.gpu.timing:model", _SLOW_REMEDY, needs=("graphs",), limit_s=90, memory_mb=12_000
+    ),
     GpuCheck("time gl", "stream.doctor.gpu.timing:opengl", _SLOW_REMEDY, needs=("store gl",)),
     GpuCheck("time interop", "stream.doctor.gpu.timing:interop", _SLOW_REMEDY, needs=("store glcuda",)),
 )

@@ -21,7 +21,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
 from arr_coc.video.picture_allocator import PictureAllocator
 from stream.doctor.gpu.checks import CheckFailed, CheckResult
-from stream.doctor.gpu.reference import random_picture, require_close, rgb_planes, stamp
+from stream.doctor.gpu.reference import Picture, random_picture, require_close, rgb_planes, stamp
 
 QUERY = "What do you see?"
 BUDGET = 64
@@ -99,17 +99,25 @@ def endless(qwen: QwenVL) -> QwenVL:
     return qwen
 
 
-def packets(qwen: QwenVL, count: int, side_px: int = SIDE_PX, budget: int = BUDGET) -> list[Packet]:
-    """Return the chosen tokens of some frames in which a part changes."""
+def pictures(count: int, side_px: int = SIDE_PX) -> list[Picture]:
+    """Return frames in which a part changes."""
     rng = np.random.default_rng(0)
-    allocator = PictureAllocator(qwen, QUERY, AllocatorOptions(budget=budget, explore=0.0))
-    picture = random_picture(rng, side_px, side_px, "soft")
-    made = []
-    for index in range(count):
-        picture = picture.copy()
-        picture[: side_px // 3, : side_px // 3] = rng.integers(0, 256, 3)
-        made.append(allocator.allocate(picture, stamp(index)))
+    made = [random_picture(rng, side_px, side_px, "soft")]
+    for _ in range(count - 1):
+        made.append(made[-1].copy())
+        made[-1][: side_px // 3, : side_px // 3] = rng.integers(0, 256, 3)
     return made
+
+
+def picture_allocator(qwen: QwenVL, budget: int = BUDGET) -> PictureAllocator:
+    """Return an allocator that explores nothing, so that each run chooses the same tokens."""
+    return PictureAllocator(qwen, QUERY, AllocatorOptions(budget=budget, explore=0.0))
+
+
+def packets(qwen: QwenVL, count: int) -> list[Packet]:
+    """Return the chosen tokens of some frames."""
+    allocator = picture_allocator(qwen)
+    return [allocator.allocate(picture, stamp(index)) for index, picture in enumerate(pictures(count))]
 
 
 def _answer(qwen: QwenVL, packet: Packet) -> Any:

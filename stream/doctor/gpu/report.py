@@ -168,7 +168,7 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
     found.append((re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"), "~"))
     host, user = socket.gethostname(), _user()
     names = {host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
-    common = {"", "localhost", "root", "user", "nobody"}
+    common = {"", "localhost", "root", "user"}
     found += [
         (re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"), mark)
         for name, mark in names.items()

@@ -20,8 +20,11 @@ from stream.doctor.gpu.checks import CHECKS, CheckReport, GpuCheck, GpuState
 from stream.runtime.child import python_command, python_environment
 
 POLL_S = 0.1
+MEMORY_NS = NS_PER_S // 4
+"""Time between two looks at a check's memory, which reads the list of all processes."""
+
 ABORT_S = 2.0
-"""Time for a check that is out of time to print its stack, before it is killed."""
+"""Time for a check that is out of time to print its tracebacks, before it is killed."""
 
 OUTPUT_BYTES = 16_000
 """End of a check's output that is kept."""
@@ -129,6 +132,7 @@ def _watch(
 ) -> str | None:
     """Read the child's pipes until it ends. Return the limit for which it was killed, None if it ended by itself."""
     cause: str | None = None
+    look_ns = clock.now_ns()
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream.descriptor, selectors.EVENT_READ, stream)
@@ -140,14 +144,17 @@ def _watch(
             else:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
-            if clock.now_ns() >= end_ns:
+            now_ns = clock.now_ns()
+            if now_ns >= end_ns:
                 if cause is not None:
                     break
-                cause, end_ns = f"did not end within {check.limit_s:g} s", clock.now_ns() + int(ABORT_S * NS_PER_S)
-                _signal(process, signal.SIGABRT)  # its fault handler prints the stack of each thread
-            elif cause is None and _resident_mb(process.pid) > check.memory_mb:
-                cause = f"took more than {check.memory_mb} MB of host memory"
-                break
+                cause, end_ns = f"did not end within {check.limit_s:g} s", now_ns + int(ABORT_S * NS_PER_S)
+                _signal(process, signal.SIGABRT)  # its fault handler prints the tracebacks of all threads
+            elif cause is None and now_ns >= look_ns:
+                look_ns = now_ns + MEMORY_NS
+                if _resident_mb(process.pid) > check.memory_mb:
+                    cause = f"took more than {check.memory_mb} MB of host memory"
+                    break
         if cause is not None:
             _signal(process, signal.SIGKILL)
             process.wait()

@@ -18,8 +18,9 @@ from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.gl import device as gl_device
 from arr_coc.ops.store.planes import Difference, PlaneFormat
 from arr_coc.types import LEVELS, FramePlanes
-from tests.arr_coc.ops.store.test_contract import regions_of
-from tests.cuda_on_cpu.gl_sharing import level_of, share_textures
+from stream.doctor.gpu.reference import regions_of
+from stream.doctor.gpu.sharing import gl_level
+from tests.cuda_on_cpu.gl_sharing import share_textures
 from tests.cuda_on_cpu.machine import OUT_OF_MEMORY, CpuMachine
 from tests.support.stores import require
 from tests.support.video import random_planes, stamp
@@ -94,7 +95,7 @@ def test_each_drawing_shows_the_newest_frame_and_costs_one_map(shared: CpuMachin
                 one.update(frame, stamp(index))
             with gl.current(), store.drawing() as name, reference.lease() as expected:
                 for level in range(LEVELS):
-                    seen = level_of(gl, name, level, 64 >> level, 96 >> level)[..., :3]
+                    seen = gl_level(gl, name, level, 64 >> level, 96 >> level)[..., :3]
                     np.testing.assert_array_equal(seen, expected.read(level))
         assert store.maps == len(frames)
 
@@ -120,7 +121,7 @@ def test_a_drawer_has_the_texture_for_itself(shared: CpuMachine) -> None:
             assert shared.live()["mapped"] == before, "OpenGL must not touch what CUDA has mapped"
             reader = threading.Thread(target=read)
             reader.start()
-            np.testing.assert_array_equal(level_of(gl, name, 0, 64, 96)[..., :3], expected)
+            np.testing.assert_array_equal(gl_level(gl, name, 0, 64, 96)[..., :3], expected)
             with store.lease() as view, pytest.raises(StoreError, match="read it with CUDA afterwards"):
                 view.patches(np.array([[0, 0, 0]]))
             assert not done.is_set()

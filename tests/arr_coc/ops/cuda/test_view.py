@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import arr_coc.relevance.channels
-from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.errors import DeviceLost, OptionError, ShapeError, StoreError
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.cuda.view import CudaView
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.relevance.channels import TextureArrayCache, device_texture_array, texture_array
-from arr_coc.types import REGION_SHAPES, FramePlanes
-from tests.arr_coc.ops.store.test_contract import regions_of
+from arr_coc.types import REGION_SHAPES
+from stream.doctor.gpu.kernels import compare_channels, compare_difference, on_device, view_of
+from stream.doctor.gpu.model import compare_allocator
+from stream.doctor.gpu.reference import random_picture, regions_of, rgb_planes
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.video import random_planes, stamp
 
@@ -34,42 +34,13 @@ MANY = settings(max_examples=20, suppress_health_check=[HealthCheck.function_sco
 Picture = npt.NDArray[np.uint8]
 
 
-def picture(rng: np.random.Generator, height: int, width: int, kind: str = "noise") -> Picture:
-    """RGB [height, width, 3]: noise, or large soft shapes with flat parts and hard edges."""
-    if kind == "noise":
-        return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
-    rows, cols = np.mgrid[:height, :width]
-    waves = [np.sin(rows / rng.uniform(5, 60)) + np.cos(cols / rng.uniform(5, 60)) for _ in range(3)]
-    soft = np.stack([(wave + 2) / 4 * 255 for wave in waves], axis=2)
-    soft[height // 3 :, : width // 2] = rng.integers(0, 256, 3)
-    return soft.astype(np.uint8)
-
-
-def on_device(array: npt.NDArray) -> torch.Tensor:
-    return torch.from_numpy(array).to(find_device().place)
-
-
-def rgb_planes(array: Picture) -> FramePlanes:
-    return FramePlanes("rgb", (array,))
-
-
-@contextmanager
-def view_of(array: Picture) -> Iterator[CudaView]:
-    planes = rgb_planes(array)
-    store = CudaStore(PlaneFormat.of(planes), Thresholds(), 20)
-    store.update(planes, stamp(0))
-    with store.lease() as view:
-        yield view
-    store.close()
-
-
 # patches
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_patches_as_halves_are_normalised_bytes(cuda: None, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(0)
-    with view_of(picture(rng, 90, 150)) as view:
+    with view_of(random_picture(rng, 90, 150)) as view:
         regions = regions_of(view.grid, rng, 20)
         exact = torch.from_numpy(view.gather(regions))
         expected = ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
@@ -80,7 +51,7 @@ def test_patches_as_halves_are_normalised_bytes(cuda: None, dtype: torch.dtype) 
 
 
 def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
-    with view_of(picture(np.random.default_rng(1), 64, 64)) as view:
+    with view_of(random_picture(np.random.default_rng(1), 64, 64)) as view:
         with pytest.raises(ShapeError, match="uint8, float16 or bfloat16"):
             view.patches(np.zeros((1, 3), np.int64), torch.float32)
         with pytest.raises(ShapeError, match="outside a grid"):
@@ -94,7 +65,7 @@ def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
 
 def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: None) -> None:
     """They are not checked on the way, so no access may leave the texture."""
-    with view_of(picture(np.random.default_rng(6), 70, 100)) as view:
+    with view_of(random_picture(np.random.default_rng(6), 70, 100)) as view:
         outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
         got = view.patches(on_device(outside)).cpu().numpy()
         inside = view.gather(np.array([[len(REGION_SHAPES) - 1, 0, 0], [0, 1, 1]]))
@@ -117,30 +88,13 @@ def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: No
 def test_a_frame_as_a_tensor_does_what_the_same_frame_does_on_the_host(
     cuda: None, size: tuple[int, int], seed: int, noise: int, layout: str
 ) -> None:
-    rng = np.random.default_rng(seed)
-    first = picture(rng, *size)
-    changes = rng.integers(-noise, noise + 1, first.shape) * (rng.random((size[0], 1, 1)) < 0.6)
-    second = np.clip(first + changes, 0, 255).astype(np.uint8)
-    store, reference = (open_store(PlaneFormat.of(rgb_planes(first)), name) for name in ("cuda", "cpu"))
-    assert isinstance(store, CudaStore)
-    for index, frame in enumerate((first, second)):
-        tensor = on_device(frame)
-        if layout == "CHW":
-            tensor = tensor.permute(2, 0, 1).contiguous()
-        elif layout == "strided":
-            tensor = torch.cat([tensor, tensor], dim=1)[:, : size[1]]
-        change, expected = store.update_tensor(tensor, stamp(index)), reference.update(rgb_planes(frame), stamp(index))
-        np.testing.assert_array_equal(change.dirty, expected.dirty)
-    with store.lease() as view, reference.lease() as wanted:
-        np.testing.assert_array_equal(view.versions.frame, wanted.versions.frame)
-        for level in (5, 0, 1, 2, 3, 4):
-            np.testing.assert_array_equal(view.read(level), wanted.read(level))
+    compare_difference(size, seed, noise, layout)
 
 
 def test_frames_may_come_from_both_sides_by_turns(cuda: None) -> None:
     """Tiles that only the device has are copied before the host compares."""
     rng = np.random.default_rng(2)
-    first, second = picture(rng, 70, 100), picture(rng, 70, 100)
+    first, second = random_picture(rng, 70, 100), random_picture(rng, 70, 100)
     store = CudaStore(format_of(torch.from_numpy(first)), Thresholds(), 20)
     store.update(rgb_planes(first), stamp(0))
     assert store.update_tensor(on_device(first), stamp(1)).dirty_share == 0
@@ -222,19 +176,12 @@ def test_the_format_of_a_tensor() -> None:
     kind=st.sampled_from(["noise", "soft"]),
 )
 def test_channels_equal_those_of_the_host(cuda: None, size: tuple[int, int], seed: int, kind: str) -> None:
-    with view_of(picture(np.random.default_rng(seed), *size, kind)) as view:
-        channels, entropy = view.texture_array()
-        expected = texture_array(view)
-    exact = [*range(8), 11]
-    assert torch.equal(channels.cpu()[exact], expected.channels[exact])
-    assert torch.equal(entropy.cpu(), expected.entropy)
-    torch.testing.assert_close(channels.cpu()[8:11], expected.channels[8:11], rtol=0, atol=2e-6)
-    torch.testing.assert_close(channels.cpu()[12], expected.channels[12], rtol=0, atol=1e-3)
+    compare_channels(size, seed, kind)
 
 
 @pytest.mark.parametrize("size", [(200, 300), (96, 96), (33, 31)])
 def test_forty_channels_are_computed_on_the_device(cuda: None, size: tuple[int, int]) -> None:
-    with view_of(picture(np.random.default_rng(3), *size, "shapes")) as view:
+    with view_of(random_picture(np.random.default_rng(3), *size, "shapes")) as view:
         made = device_texture_array(view, "full40+text", TextureArrayCache())
         expected, core = texture_array(view, "full40+text"), texture_array(view)
         luma, host = view.luma(), cv2.cvtColor(view.read(1), cv2.COLOR_RGB2GRAY)
@@ -270,26 +217,13 @@ def test_the_documented_example_runs(cuda: None) -> None:
 @pytest.mark.parametrize("channels", ["core13", "full40"])
 @pytest.mark.usefixtures("cuda")
 def test_the_allocator_may_score_on_the_device(channels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(8)
-    pictures = [picture(rng, 200, 300, "shapes") for _ in range(2)]
-    stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), backend) for backend in ("cuda", "cpu")]
-    allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True, channels=channels)) for _ in stores]
-    # a GPU's convolutions round to TF32, which makes 0.006 of a score; the dead band may keep two hundredths more
-    tolerance = 0.03 if find_device().place.type == "cuda" else 2e-3
-    for index, shown in enumerate((pictures[0], pictures[1], pictures[1])):
-        maps = []
-        for store, allocator in zip(stores, allocators, strict=True):
-            store.update(rgb_planes(shown), stamp(index))
-            with store.lease() as view, monkeypatch.context() as patched:
-                if store.backend == "cuda":
-                    patched.setattr(arr_coc.relevance.channels, "edge_means", None)
-                maps.append(allocator.allocate(view))
-        on_device, on_host = maps
-        assert on_device.relevance.device.type == "cpu"
-        torch.testing.assert_close(on_device.relevance, on_host.relevance, atol=tolerance, rtol=0)
-        assert on_device.allocation.tokens == on_host.allocation.tokens
-    for store in stores:
-        store.close()
+    @contextmanager
+    def on_the_device() -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            patched.setattr(arr_coc.relevance.channels, "edge_means", None)
+            yield
+
+    compare_allocator(channels, on_the_device)
 
 
 def test_sampling_refuses_what_it_cannot_take(cuda: None) -> None:

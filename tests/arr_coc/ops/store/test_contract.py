@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 from arr_coc.errors import StoreError
 from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
-from arr_coc.types import LEVELS, REGION_SHAPES, FramePlanes, TileGrid
+from arr_coc.types import LEVELS, FramePlanes, TileGrid
+from stream.doctor.gpu.reference import regions_of
 from tests.support.stores import KINDS, Kind, open_kind, prepare
 from tests.support.video import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of
 
@@ -42,17 +43,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     prepare(request.param, request)
     chosen: Kind = request.param
     return chosen
-
-
-def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
-    """Random regions [K, 3] of all shapes, with those at the far edges among them."""
-    shapes = rng.integers(0, len(REGION_SHAPES), count)
-    rows, cols = (-(-size >> log2) for size, log2 in zip(grid.shape, np.array(REGION_SHAPES)[shapes].T, strict=True))
-    far = rng.random((2, count)) < 0.2
-    places = [
-        np.where(at_edge, sizes - 1, rng.integers(0, sizes)) for at_edge, sizes in zip(far, (rows, cols), strict=True)
-    ]
-    return np.stack([shapes, *places], axis=1)
 
 
 def dirty_mask(grid: TileGrid, rng: np.random.Generator, kind: str) -> Mask:

@@ -17,6 +17,7 @@ from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.texturevlm.texture import Texture
 from arr_coc.types import FramePlanes
+from stream.doctor.gpu.reference import bilinear, smooth_picture, trilinear
 from tests.support.stores import prepare
 from tests.support.video import stamp
 
@@ -82,39 +83,6 @@ def open_sampler(request: pytest.FixtureRequest) -> Open:
         return library_sampler
     prepare(request.param, request)
     return lambda picture: store_sampler(GlStore if request.param == "gl" else CudaStore, picture)
-
-
-def smooth_picture() -> Picture:
-    """Waves and ramps, of a size that needs padding."""
-    y, x = np.mgrid[0:120, 0:150]
-    waves = 127 + 100 * np.sin(x / 17) * np.cos(y / 23)
-    return np.stack([waves, x * 1.5, y * 1.9], -1).astype(np.uint8)
-
-
-def bilinear(level: Floats, x: Floats, y: Floats) -> Floats:
-    """Texel centres at .5, edges repeated: [n, 3]."""
-    left, top = np.floor(x - 0.5).astype(int), np.floor(y - 0.5).astype(int)
-    right_share, below_share = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
-
-    def texel(row: npt.NDArray[np.intp], col: npt.NDArray[np.intp]) -> Floats:
-        return level[np.clip(row, 0, len(level) - 1), np.clip(col, 0, level.shape[1] - 1)]
-
-    above = texel(top, left) * (1 - right_share) + texel(top, left + 1) * right_share
-    below = texel(top + 1, left) * (1 - right_share) + texel(top + 1, left + 1) * right_share
-    return above * (1 - below_share) + below * below_share
-
-
-def trilinear(levels: list[Floats], points: Floats) -> Floats:
-    fine = np.floor(points[:, 2]).astype(int)
-    share = (points[:, 2] - fine)[:, None]
-    blended = []
-    for index in (fine, np.minimum(fine + 1, 5)):
-        parts = np.empty((len(points), 3))
-        for level in range(6):
-            some = index == level
-            parts[some] = bilinear(levels[level], points[some, 0] / 2**level, points[some, 1] / 2**level)
-        blended.append(parts)
-    return blended[0] * (1 - share) + blended[1] * share
 
 
 def test_texel_centres_are_exact(open_sampler: Open) -> None:

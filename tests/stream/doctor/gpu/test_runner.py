@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from importlib import import_module
+from pathlib import Path
 
 import psutil
 import pytest
 
 from arr_coc.types import NS_PER_S
 from stream.doctor.gpu.checks import CHECKS, GpuCheck
-from stream.doctor.gpu.runner import OUTPUT_BYTES, GpuRow, examine_gpu, run_check
+from stream.doctor.gpu.runner import OUTPUT_BYTES, GpuRow, check_command, examine_gpu, run_check
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def bad(function: str, *needs: str, limit_s: float = LIMIT_S, memory_mb: int = 4000) -> GpuCheck:
@@ -32,7 +37,7 @@ def test_a_missed_target_is_slow_and_comes_first() -> None:
     assert [figure.get("reached") for figure in row.figures] == [True, False, None]
 
 
-def test_missing_parts_are_absent() -> None:
+def test_what_is_not_here_is_absent() -> None:
     row = run_check(bad("absent"))
     assert (row.state, row.finding, row.remedy) == ("absent", "not on this machine", "buy one")
 
@@ -49,7 +54,7 @@ def test_missing_parts_are_absent() -> None:
         ("no_such", "AttributeError: module 'tests.support.bad_checks' has no attribute 'no_such'", "getattr"),
     ],
 )
-def test_a_failure_is_one_line_with_its_place(function: str, finding: str, where: str) -> None:
+def test_a_failure_is_one_line_with_a_traceback(function: str, finding: str, where: str) -> None:
     row = run_check(bad(function))
     assert (row.state, row.finding, row.remedy) == ("broken", finding, "do this")
     assert where in (row.traceback or "")
@@ -94,6 +99,15 @@ def test_processes_that_a_check_leaves_are_killed() -> None:
     assert not psutil.pid_exists(row.facts["pid"])
 
 
+def test_a_check_ends_with_its_parent() -> None:
+    """Its stdin is the parent's, and ends with it."""
+    command = check_command("tests.support.bad_checks:hangs", "", "1")
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(LIMIT_S) == 1
+
+
 def test_a_check_is_left_out_if_one_that_it_needs_does_not_work() -> None:
     checks = [bad("good"), bad("absent"), bad("fails", "absent"), bad("raises", "good", "fails"), bad("slow", "good")]
     ran: list[str] = []
@@ -133,3 +147,10 @@ def test_every_check_exists_and_needs_earlier_ones() -> None:
         assert check.remedy
         assert check.name not in earlier
         earlier.add(check.name)
+
+
+def test_every_row_is_explained() -> None:
+    page = (ROOT / "docs" / "quickstart-gpu.md").read_text(encoding="utf-8")
+    table = page.partition("| row |")[2].partition("\n\n")[0]
+    explained = [name for line in table.splitlines()[2:] for name in re.findall(r"`([^`]*)`", line.split("|")[1])]
+    assert explained == [check.name for check in CHECKS]
