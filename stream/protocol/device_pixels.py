@@ -72,9 +72,13 @@ class LocalPixels:
 
 
 class IpcPixelSender:
-    """Sender in the frame process, with shared memory on the texture's device, allocated on first use."""
+    """Sender in the frame process, with shared memory on the texture's device, allocated on first use.
 
-    def __init__(self) -> None:
+    `device`: number of the texture's CUDA device, by default torch's current one.
+    """
+
+    def __init__(self, device: int | None = None) -> None:
+        self._device = device
         self._memory: SharedMemory | None = None
         self._number = 0
 
@@ -89,7 +93,7 @@ class IpcPixelSender:
         return PixelPlace(number=self._number, handle=memory.handle, gpu=memory.gpu)
 
     def close(self) -> None:
-        """Free the memory. Idempotent."""
+        """Leave the memory to the next sender in this process. Idempotent."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -98,7 +102,7 @@ class IpcPixelSender:
         from arr_coc.ops.cuda.ipc import SharedMemory
 
         if self._memory is None:
-            self._memory = SharedMemory()
+            self._memory = SharedMemory(self._device)
         return self._memory
 
 

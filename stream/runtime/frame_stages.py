@@ -163,7 +163,7 @@ class FrameStages:
         self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None
         interop, interop_off = texture_interop(config, self._backend)
         self._notices += [] if interop_off is None else [interop_off]
-        self._on_cuda = self._backend == "cuda" or interop is not None
+        self._interop = interop
         self._updater = TextureUpdater(replace(self._plan.texture, backend=store, interop=interop))
         self._group = StageGroup(self._control)
         self._reports = self.reports()
@@ -332,9 +332,10 @@ class FrameStages:
 
     def _shared_pixels(self, stack: ExitStack, endpoint: AnswerEndpoint) -> AnswerEndpoint:
         """Returns the endpoint with device memory shared with this process, if both may use a device."""
-        if not self._on_cuda or endpoint.snapshot is None or endpoint.pixels is not None:
+        on_cuda = self._backend == "cuda" or self._interop is not None
+        if not on_cuda or endpoint.snapshot is None or endpoint.pixels is not None:
             return endpoint
-        pixels = IpcPixelSender()
+        pixels = IpcPixelSender(self._interop)
         stack.callback(pixels.close)
         return replace(endpoint, pixels=pixels)
 

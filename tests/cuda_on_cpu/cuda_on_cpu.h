@@ -24,10 +24,10 @@ using std::abs;
 using std::max;
 using std::min;
 
-struct uchar4 {
+struct alignas(4) uchar4 {
     unsigned char x, y, z, w;
 };
-struct ushort4 {
+struct alignas(8) ushort4 {
     unsigned short x, y, z, w;
 };
 struct float4 {
@@ -53,12 +53,15 @@ inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 typedef unsigned long long cudaTextureObject_t, cudaSurfaceObject_t;
 
+struct MipmappedArray;
 struct Level {
     int width, height;
     std::vector<uchar4> texels;
+    MipmappedArray *array = nullptr;
 };
 struct MipmappedArray {
     std::vector<Level> levels;
+    size_t id = 0;
 };
 struct TextureObject {
     MipmappedArray *array;

@@ -1,19 +1,33 @@
 // A libcuda.so.1 whose device is the CPU: enough of the driver for the texture store, called through cuda-bindings.
 //
-// Arrays are ordinary memory, a kernel runs where it is launched. With `on_cpu_late(1)` a stream runs nothing until
-// somebody waits for it: work that lacks an event then sees memory that is too new or too old. `on_cpu_fail` makes a
-// call fail, `on_cpu_live` counts what was not freed, and `on_cpu_calls` tells which calls were made. A thread in which no
-// context is current may not do anything.
+// Arrays are ordinary memory, a kernel runs where it is launched. With `on_cpu_late(1)` a stream runs nothing until it is
+// waited for: work that lacks an event then sees memory that is too new or too old. `on_cpu_fail` makes a call fail,
+// `on_cpu_live` counts what was not freed, and `on_cpu_calls` lists the calls that were made.
+//
+// It rejects what a real driver rejects, or what has no defined result there: calls in a thread without a context or in a
+// forked process, work on objects that were freed or unmapped meanwhile, pointers that are not aligned for the kernel's
+// type, stream 0, grids and textures that are too large, a second mapping, GL interoperability without a context of GL,
+// IPC handles that are opened in their own process, exported memory that is freed while another process has it open, and
+// `cuCtxSynchronize` while a stream is captured.
 #include "arrays.h"
 #include "modules.h"
 #include "streams.h"
 
 #include <dlfcn.h>
 
+static std::set<void *> retained;
+
 extern "C" {
 
 void on_cpu_late(int wanted) {
     late = wanted != 0;
+}
+void on_cpu_capture(int wanted) {
+    capturing = wanted != 0;
+    capture_broken = capture_broken && capturing;
+}
+int on_cpu_capture_broken() {
+    return capture_broken;
 }
 void on_cpu_descending(int wanted) {
     block::descending = wanted != 0;
@@ -36,11 +50,12 @@ const char *on_cpu_calls() {
 }
 
 int cuInit(unsigned) {
-    return SUCCESS;
+    process = process ? process : getpid();
+    return process == getpid() ? SUCCESS : NOT_INITIALIZED;
 }
 int cuDeviceGetCount(int *count) {
     *count = 1;
-    return SUCCESS;
+    return process == getpid() ? SUCCESS : NOT_INITIALIZED;
 }
 int cuDeviceGet(int *device, int ordinal) {
     *device = ordinal;
@@ -66,9 +81,16 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = (void *)(intptr_t)(device + 1);
-    return SUCCESS;
+    retained.insert(*context);
+    return process == getpid() ? SUCCESS : NOT_INITIALIZED;
 }
-int cuCtxPushCurrent(void *) {
+int cuCtxPushCurrent(void *context) {
+    if (process != getpid()) {
+        return NOT_INITIALIZED;
+    }
+    if (!retained.count(context)) {
+        return INVALID_CONTEXT;
+    }
     ++contexts;
     return SUCCESS;
 }
@@ -82,6 +104,10 @@ int cuCtxPopCurrent(void **context) {
 }
 int cuCtxSynchronize() {
     ENTER("cuCtxSynchronize");
+    if (capturing) {
+        capture_broken = true;
+        return refused(CAPTURE_UNSUPPORTED, "the context is waited for while a stream of it is captured");
+    }
     for (auto &[handle, stream] : streams) {
         run_until(handle, stream.begun);
     }

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from arr_coc.ops.cuda import device
-from arr_coc.ops.cuda.device import KernelSet, call
+from arr_coc.ops.cuda.device import LEGACY_STREAM, KernelSet, call
 from arr_coc.resources import kernel_folder
 
 HERE = Path(__file__).resolve().parent
@@ -46,7 +46,7 @@ def build(folder: Path) -> Path:
 class CpuMachine:
     """A GPU in the CPU's place: its library, what it counts, and the faults to inject.
 
-    `stream` is the calling thread's current stream, any number.
+    `stream` is the calling thread's current stream, any number but 0.
     """
 
     def __init__(self, library: Path) -> None:
@@ -61,7 +61,7 @@ class CpuMachine:
 
     @property
     def stream(self) -> int:
-        return getattr(self._local, "stream", 0)
+        return getattr(self._local, "stream", LEGACY_STREAM)
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
@@ -69,7 +69,7 @@ class CpuMachine:
         try:
             yield
         finally:
-            self._local.stream = 0
+            self._local.stream = LEGACY_STREAM
 
     @contextmanager
     def late(self) -> Iterator[None]:
@@ -90,6 +90,43 @@ class CpuMachine:
             yield
         finally:
             self._library.on_cpu_descending(0)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Another thread captures a graph meanwhile: waiting for the context is an error, and spoils the capture."""
+        self._library.on_cpu_capture(1)
+        try:
+            yield
+            assert not self._library.on_cpu_capture_broken(), "the capture was invalidated"
+        finally:
+            self._library.on_cpu_capture(0)
+
+    @contextmanager
+    def two_processes(self) -> Iterator[None]:
+        """This process stands for two: it may open the IPC handles that it made."""
+        self._library.on_cpu_two_processes(1)
+        try:
+            yield
+        finally:
+            self._library.on_cpu_two_processes(0)
+
+    @contextmanager
+    def largest_side(self, texels: int) -> Iterator[None]:
+        """Textures have at most this width and height."""
+        self._library.on_cpu_largest_side(texels)
+        try:
+            yield
+        finally:
+            self._library.on_cpu_largest_side(32768)
+
+    @contextmanager
+    def opengl_on(self, device: int) -> Iterator[None]:
+        """OpenGL draws on the CUDA device of this number."""
+        self._library.on_cpu_gl_device(device)
+        try:
+            yield
+        finally:
+            self._library.on_cpu_gl_device(0)
 
     def fail(self, name: str, status: int, after: int = 0) -> None:
         """The call of this name fails, after `after` calls that do not."""

@@ -1,7 +1,7 @@
 // The kernels' sources, and modules and launches that find them.
 #pragma once
 
-#include "streams.h"
+#include "arrays.h"
 
 #include "channels.cu"
 #include "difference.cu"
@@ -10,8 +10,7 @@
 #include "sample.cu"
 #include "upload.cu"
 
-#include <cstdio>
-#include <set>
+#include <type_traits>
 
 typedef void (*Invoke)(const std::vector<void *> &);
 
@@ -30,14 +29,30 @@ struct Kernel<function> {
     static std::vector<size_t> sizes() {
         return {sizeof(A)...};
     }
+    // What each argument points to; 0 for arguments that are no pointers.
+    template <class B>
+    static size_t alignment() {
+        if constexpr (std::is_pointer_v<B>) {
+            return alignof(std::remove_pointer_t<B>);
+        }
+        return 0;
+    }
+    static std::vector<size_t> alignments() {
+        return {alignment<A>()...};
+    }
+    static std::vector<bool> handles() {
+        return {std::is_same_v<A, cudaTextureObject_t>...};
+    }
 };
 
 struct Entry {
     Invoke invoke;
-    std::vector<size_t> sizes;
+    std::vector<size_t> sizes, alignments;
+    std::vector<bool> handles;
 };
 
-#define ENTRY(name) {#name, {Kernel<name>::invoke, Kernel<name>::sizes()}}
+#define ENTRY(name) \
+    {#name, {Kernel<name>::invoke, Kernel<name>::sizes(), Kernel<name>::alignments(), Kernel<name>::handles()}}
 
 static std::map<std::string, Entry> KERNELS = {
     ENTRY(upload_tiles), ENTRY(upload_frame),  ENTRY(gather_bytes),     ENTRY(gather_halves),      ENTRY(fetch_fine),
@@ -100,22 +115,43 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
                    unsigned block_z, unsigned, void *stream, void **parameters, void **) {
     const auto &[name, entry] = *(const std::pair<const std::string, Entry> *)function;
     ENTER(("cuLaunchKernel " + name).c_str());
-    if (grid_x * grid_y * grid_z == 0 || block_x == 0 || block_x > block::MOST || block_y * block_z * grid_z != 1) {
-        return INVALID_VALUE;
+    if (stream == nullptr) {
+        return refused(INVALID_HANDLE, "cuLaunchKernel: stream 0 names no one stream");
+    }
+    const bool fits = grid_x > 0 && grid_x < 1u << 31 && grid_y > 0 && grid_y < 1u << 16 && grid_z == 1;
+    if (!fits || block_x == 0 || block_x > block::MOST || block_y * block_z != 1) {
+        return refused(INVALID_VALUE, "a grid or block of no or too large a size");
     }
     std::vector<std::string> copies;
+    std::vector<size_t> needs;
+    bool aligned = true;
     for (size_t i = 0; i < entry.sizes.size(); ++i) {
         copies.emplace_back((const char *)parameters[i], entry.sizes[i]);
+        if (entry.handles[i]) {
+            const auto known = handles.find(*(const unsigned long long *)parameters[i]);
+            if (known == handles.end()) {
+                return refused(INVALID_HANDLE, "a kernel is given a texture or surface that is not there");
+            }
+            needs.insert(needs.end(), known->second.begin(), known->second.end());
+        } else if (entry.alignments[i]) {
+            const unsigned long long address = *(const unsigned long long *)parameters[i];
+            aligned = aligned && address % entry.alignments[i] == 0;
+            if (const Range *range = range_of(address)) {
+                needs.push_back(range->id);
+            }
+        }
     }
     const Invoke invoke = entry.invoke;
-    return enqueue(stream, [copies, invoke, grid_x, grid_y, block_x]() {
+    return enqueue(stream, needs, [copies, invoke, grid_x, grid_y, block_x, aligned]() {
+        if (!aligned) {
+            return broken(MISALIGNED_ADDRESS, "a pointer is not aligned for what the kernel reads or writes");
+        }
         std::vector<void *> values;
         for (const std::string &copy : copies) {
             values.push_back((void *)copy.data());
         }
         if (const char *what = block::launch(invoke, values, {grid_x, grid_y, 1}, block_x)) {
-            std::fprintf(stderr, "cuda_on_cpu: %s\n", what);
-            failed = LAUNCH_FAILED;
+            broken(LAUNCH_FAILED, what);
         }
     });
 }

@@ -108,14 +108,42 @@ def _compile(compiler: str, source: Path, architecture: str, target: Path) -> No
 OLDEST_DRIVER = 525
 """The first NVIDIA driver that reads the shipped PTX (ISA 8.0, CUDA 12.0)."""
 
-_NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+_NO_DEVICE = (
+    "CUDA_ERROR_NO_DEVICE",
+    "CUDA_ERROR_INVALID_DEVICE",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    "CUDA_ERROR_SYSTEM_NOT_READY",  # no fabric manager yet, on servers with NVSwitch
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE",  # another process has it for itself
+    "CUDA_ERROR_DEVICE_NOT_LICENSED",
+    "CUDA_ERROR_STUB_LIBRARY",  # the toolkit's, for linking only
+)
 _WRONG_CODE = (
     "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_SOURCE",
     "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_JIT_COMPILATION_DISABLED",
     "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
     "CUDA_ERROR_NO_BINARY_FOR_GPU",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
 )
+_BROKEN_CONTEXT = (
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_CONTAINED",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+)
+"""Errors after which the primary context, which torch uses too, takes no call any more (CUDA Driver API, CUresult)."""
 
 OUT_OF_MEMORY = "the GPU is out of memory; close other programs on it, or choose texture.backend = cpu"
 
@@ -136,16 +164,32 @@ def bindings() -> Any:
         ) from error
     if status:
         raise failure("cuInit", status.name)
+    started_in()
     return driver
+
+
+@lru_cache(maxsize=1)
+def started_in() -> int:
+    """The process that loaded the driver."""
+    return os.getpid()
 
 
 def call(name: str, *arguments: Any) -> Any:
     """Call one function of the driver and return its results beside its status: None, one value or a tuple.
 
-    Raises BackendMissing if the driver or the device is not fit for it, DeviceLost if the device failed.
+    Raises BackendMissing if the driver or the device is not fit for it, and in a process that was forked from the one
+    that loaded the driver; DeviceLost if the device failed.
     """
+    driver = bindings()
+    if started_in() != os.getpid():
+        raise BackendMissing(
+            "CUDA was started before this process was forked, and does not work here",
+            "start processes by spawn or forkserver, or use CUDA in one of them only",
+        )
     try:
-        status, *given = getattr(bindings(), name)(*arguments)
+        status, *given = getattr(driver, name)(*arguments)
+    except (KeyError, ValueError) as error:
+        raise DeviceLost(f"the GPU failed in {name}, with a code that cuda-bindings does not know: {error}") from error
     except RuntimeError as error:
         if isinstance(error, StoreError):
             raise
@@ -167,7 +211,23 @@ def failure(name: str, reason: str) -> StoreError:
         return BackendMissing(
             f"the CUDA driver rejects the kernels ({reason})", f"update it to {OLDEST_DRIVER} or newer"
         )
+    if reason in _BROKEN_CONTEXT:
+        return DeviceLost(
+            f"the GPU failed in {name} ({reason}), and this process cannot use it any more; start it again, or choose "
+            "texture.backend = cpu"
+        )
     return DeviceLost(f"the GPU failed in {name} ({reason}); open a new store, or choose texture.backend = cpu")
+
+
+@contextmanager
+def torch_failures(doing: str) -> Iterator[None]:
+    """Convert the errors of torch's work on the device into DeviceLost."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise DeviceLost(f"{OUT_OF_MEMORY} ({doing})") from error
+    except torch.AcceleratorError as error:
+        raise DeviceLost(f"the GPU failed while {doing} ({str(error).splitlines()[0]})") from error
 
 
 POINTER, HANDLE, INT, LONG, FLOAT = (
@@ -283,7 +343,7 @@ def _loaded(image: bytes) -> Any:
 class CudaDevice:
     """One GPU: torch's device for tensors, the context that both share, and the kernels for it.
 
-    `stream` gives the calling thread's current stream, as the driver's handle.
+    `stream` gives the calling thread's current stream, as the driver's handle, which is never 0.
     """
 
     index: int
@@ -307,11 +367,22 @@ class CudaDevice:
             call("cuCtxPopCurrent")
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor on the device, not filled. Raises DeviceLost if memory is short."""
-        try:
+        """A tensor on the device, not filled. Raises DeviceLost if memory is short or the device failed."""
+        with torch_failures(f"making a tensor {list(shape)}"):
             return torch.empty(shape, dtype=dtype, device=self.place)
-        except torch.OutOfMemoryError as error:
-            raise DeviceLost(f"{OUT_OF_MEMORY} (a tensor {list(shape)})") from error
+
+    def check_size(self, width_px: int, height_px: int) -> None:
+        """Raise BackendMissing if the device has no mipmapped textures of this size, with surfaces to write them."""
+        most = bindings().CUdevice_attribute
+        for kind in ("TEXTURE2D_MIPMAPPED", "SURFACE2D"):
+            names = (f"CU_DEVICE_ATTRIBUTE_MAXIMUM_{kind}_{side}" for side in ("WIDTH", "HEIGHT"))
+            width, height = (int(call("cuDeviceGetAttribute", getattr(most, name), self.index)) for name in names)
+            if width_px > width or height_px > height:
+                raise BackendMissing(
+                    f"CUDA device {self.index} takes textures of up to {width}x{height} texels, got "
+                    f"{width_px}x{height_px}",
+                    "choose a smaller picture or texture.backend = cpu",
+                )
 
     def check(self, tensor: torch.Tensor, what: str) -> None:
         """Raise ShapeError if a tensor lies elsewhere."""
@@ -336,7 +407,14 @@ def find_device() -> CudaDevice:
             "texture.backend = cuda: torch finds no CUDA device here",
             "check the driver with nvidia-smi, or choose texture.backend = cpu",
         )
-    return _opened(torch.cuda.current_device())
+    try:
+        index = torch.cuda.current_device()
+    except RuntimeError as error:  # as in a process that was forked after torch had started CUDA
+        reason = str(error).splitlines()[0]
+        raise BackendMissing(
+            f"texture.backend = cuda: torch cannot start CUDA here ({reason})", "choose texture.backend = cpu"
+        ) from error
+    return _opened(index)
 
 
 def device_at(index: int) -> CudaDevice:
@@ -361,7 +439,15 @@ def device_by_uuid(uuid: bytes) -> CudaDevice | None:
 
 
 def _uuid(index: int) -> bytes:
-    return bytes(call("cuDeviceGetUuid", call("cuDeviceGet", index)).bytes)
+    # Of two parts of a GPU (MIG), the first version gives the GPU's; since CUDA 13 the name is the second version's.
+    second = "cuDeviceGetUuid_v2"
+    name = second if hasattr(bindings(), second) else "cuDeviceGetUuid"
+    return bytes(call(name, call("cuDeviceGet", index)).bytes)
+
+
+LEGACY_STREAM = 1
+"""CU_STREAM_LEGACY of cuda.h: torch's default stream. Stream 0 is another one if cuda-bindings has default streams per
+thread (CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM)."""
 
 
 @cache
@@ -371,4 +457,6 @@ def _opened(index: int) -> CudaDevice:
     place = torch.device("cuda", index)
     context = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
     kernels = KernelSet(torch.cuda.get_device_capability(index))
-    return CudaDevice(index, place, context, kernels, lambda: torch.cuda.current_stream(place).cuda_stream)
+    return CudaDevice(
+        index, place, context, kernels, lambda: torch.cuda.current_stream(place).cuda_stream or LEGACY_STREAM
+    )

@@ -57,8 +57,7 @@ class FrameUploader:
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
         """Return the tiles that differ, bool [rows, cols]: the one thing that comes to the host."""
         slot = self._dirty
-        with self._texture.mapped() as texture, self._device.current() as stream:
-            self._order.before_read(stream)
+        with self._texture.mapped() as texture, self._device.current() as stream, self._order.reading(stream):
             limits = (thresholds.mean, thresholds.largest)
             self._launch("compare_frame", stream, frame, texture.handle, *limits, slot.device)
             slot.download(0, self._grid.tiles, stream)
@@ -71,12 +70,11 @@ class FrameUploader:
         slot = self._dirty
         with self._texture.mapped() as texture, self._device.current() as stream:
             slot.wait()
-            self._order.before_write(stream)
-            slot.host[:] = dirty.ravel()
-            slot.upload(self._grid.tiles, stream)
-            self._launch("upload_frame", stream, frame, slot.device, *texture.surfaces)
-            slot.mark(stream)
-            self._order.after_write(stream)
+            with self._order.writing(stream):
+                slot.host[:] = dirty.ravel()
+                slot.upload(self._grid.tiles, stream)
+                self._launch("upload_frame", stream, frame, slot.device, *texture.surfaces)
+                slot.mark(stream)
 
     def _launch(self, name: str, stream: int, frame: DeviceFrame, *values: float) -> None:
         rows, cols = self._grid.shape

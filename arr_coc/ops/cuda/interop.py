@@ -15,8 +15,7 @@ from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops.cuda.device import CudaDevice, call, device_at
 from arr_coc.ops.cuda.memory import StreamOrder, TextureHandles
 from arr_coc.ops.cuda.store import CudaStore
-from arr_coc.ops.gl.buffers import Fence
-from arr_coc.ops.gl.device import open_device
+from arr_coc.ops.gl.device import GlDevice, open_device
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import TileGrid
@@ -66,8 +65,17 @@ class MappedTexture:
                 self._drawn = False
 
     def close(self) -> None:
-        """Unmap and unregister the texture; the device has done what it was asked for."""
-        with self._lock, suppress(StoreError), self._texture.device.current(), self._device.current() as stream:
+        """Unmap and unregister the texture; the device has done what it was asked for.
+
+        If OpenGL lost its context, its texture is gone, and only what CUDA made of it is destroyed.
+        """
+        with (
+            self._lock,
+            suppress(StoreError),
+            self._device.current() as stream,
+            self._views,
+            self._texture.device.current(),
+        ):
             self._give_back(stream)
             call("cuGraphicsUnregisterResource", self._resource)
 
@@ -112,8 +120,7 @@ class GlCudaStore(CudaStore):
 
         Raises BackendMissing if it cannot, or CUDA is missing; DeviceLost if memory does not suffice.
         """
-        device_at(cuda_device)
-        self.device = open_device(cuda_device)
+        self.device = _shared_device(cuda_device)
         super().__init__(fmt, thresholds, lease_timeout_ms, cuda_device)
 
     @property
@@ -130,9 +137,8 @@ class GlCudaStore(CudaStore):
     def drawing(self, timeout_ms: int | None = None) -> Iterator[int]:
         """As `GlStore.drawing`; CUDA's readers and the writer wait meanwhile."""
         self.device.check_context()
-        with super().lease(timeout_ms), self._mapped.unmapped() as texture:
+        with super().lease(timeout_ms), self._mapped.unmapped() as texture, texture.drawing():
             yield texture.name
-            texture.drawn(Fence(self.device))
 
     def _make_texture(self, owned: ExitStack) -> MappedTexture:
         texture = TileTexture(self.device, *self.grid.shape, uploads=False)
@@ -152,8 +158,29 @@ def _release(texture: TileTexture) -> None:
 def interop_problem(cuda_device: int) -> str | None:
     """Return why CUDA device `cuda_device` cannot share textures with OpenGL here; None if it can."""
     try:
-        device_at(cuda_device)
-        open_device(cuda=cuda_device)
-    except BackendMissing as error:
+        _shared_device(cuda_device)
+    except StoreError as error:
         return " ".join(str(error).split())
     return None
+
+
+EVERY_DEVICE, MOST_DEVICES = 1, 16
+"""CU_GL_DEVICE_LIST_ALL of cudaGL.h, and how many devices may draw for one context."""
+
+
+def _shared_device(cuda_device: int) -> GlDevice:
+    """OpenGL on CUDA device `cuda_device`. Raises BackendMissing if there is none.
+
+    EGL numbers devices for all processes, CUDA for this one ($CUDA_VISIBLE_DEVICES): CUDA is asked where OpenGL draws.
+    """
+    device = device_at(cuda_device)
+    drawing = open_device(cuda_device)
+    with drawing.current(), device.current():
+        count, devices = call("cuGLGetDevices", MOST_DEVICES, EVERY_DEVICE)
+        drawn_by = [int(one) for one in list(devices)[: int(count)]]
+    if int(call("cuDeviceGet", cuda_device)) not in drawn_by:
+        raise BackendMissing(
+            f"OpenGL ({drawing.name}) draws on CUDA device {', '.join(map(str, drawn_by)) or 'none'}, "
+            f"not on {cuda_device}"
+        )
+    return drawing

@@ -1,16 +1,19 @@
 """Device memory that two processes share by CUDA IPC handles (CUDA Driver API, "Memory Management": cuIpc*).
 
-The memory is the driver's own, not torch's: a handle names a whole allocation, and torch's hold many tensors each.
+The memory is the driver's own, not torch's: a handle names a whole allocation, and torch's hold many tensors each. It
+is never freed, because freeing what another process still has open has no defined result; the next run uses it again.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
+from dataclasses import dataclass
 
 import torch
 
-from arr_coc.errors import BackendMissing, DeviceLost, ShapeError
-from arr_coc.ops.cuda.device import CudaDevice, bindings, call, device_by_uuid, find_device
+from arr_coc.errors import BackendMissing, DeviceLost, ShapeError, StoreError
+from arr_coc.ops.cuda.device import CudaDevice, bindings, call, device_at, device_by_uuid, find_device
 from arr_coc.types import TILE_PX
 
 HANDLE_BYTES = 64
@@ -21,8 +24,25 @@ LAZY_PEER_ACCESS = 1
 
 REGION_BYTES = 3 * TILE_PX * TILE_PX
 
-FIRST_REGIONS = 512
+WHOLE_BYTES = 2 << 20
+"""Allocations are multiples of this: a smaller one shares a block with others, which a handle would show too."""
+
+FIRST_REGIONS = WHOLE_BYTES // REGION_BYTES
 """Regions in the first allocation: more than the tokens of a usual budget. It is doubled if it does not suffice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """Memory with room for `regions`, on the device of number `device`, and its handle."""
+
+    device: int
+    address: int
+    regions: int
+    handle: bytes
+
+
+_spare: list[_Export] = []
+_sparing = threading.Lock()
 
 
 class SharedMemory:
@@ -31,47 +51,72 @@ class SharedMemory:
     `handle` is another one once more room was needed. Used by one thread.
     """
 
-    def __init__(self) -> None:
-        """Raise BackendMissing or DeviceLost if the device has no such memory."""
-        self._device = find_device()
+    def __init__(self, device: int | None = None) -> None:
+        """`device`: number of the device that pixels lie on, by default torch's current one.
+
+        Raise BackendMissing or DeviceLost if the device has no such memory.
+        """
+        self._device = find_device() if device is None else device_at(device)
         self.gpu = self._device.uuid
-        self._address = 0
-        self._make(FIRST_REGIONS)
+        self._export: _Export | None = None
+        self._take(FIRST_REGIONS)
+
+    @property
+    def handle(self) -> bytes:
+        """The memory's handle, for `OpenedMemory` of another process. Raises StoreError once closed."""
+        return self._held.handle
+
+    @property
+    def _held(self) -> _Export:
+        if self._export is None:
+            raise StoreError("the shared memory is closed")
+        return self._export
 
     def write(self, pixels: torch.Tensor) -> None:
         """Copy pixels uint8 [K, 3, 32, 32]; the copy is complete on return.
 
-        Raises ShapeError if they have another shape or device, DeviceLost.
+        Raises ShapeError if they have another shape or device, DeviceLost, StoreError once closed.
         """
         self._device.check(pixels, "the tensor of pixels")
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != (3, TILE_PX, TILE_PX):
             raise ShapeError(f"pixels are uint8 [K, 3, {TILE_PX}, {TILE_PX}], got {pixels.dtype} {list(pixels.shape)}")
-        if len(pixels) > self._regions:
-            self.close()
-            self._make(max(len(pixels), 2 * self._regions))
+        if len(pixels) > self._held.regions:
+            self._take(max(len(pixels), 2 * self._held.regions))
         if not len(pixels):
             return
         whole = pixels.contiguous()
         with self._device.current() as stream:
-            call("cuMemcpyDtoDAsync", self._address, whole.data_ptr(), len(whole) * REGION_BYTES, stream)
+            call("cuMemcpyDtoDAsync", self._held.address, whole.data_ptr(), len(whole) * REGION_BYTES, stream)
             call("cuStreamSynchronize", stream)
 
     def close(self) -> None:
-        """Free the memory; a process that has opened it must not read it any more. May be called twice."""
-        if self._address:
-            with self._device.current():
-                call("cuMemFree", self._address)
-            self._address = 0
+        """Leave the memory to the next one that is made in this process. May be called twice."""
+        if self._export is not None:
+            with _sparing:
+                _spare.append(self._export)
+            self._export = None
 
-    def _make(self, regions: int) -> None:
+    def _take(self, regions: int) -> None:
+        """Take spare memory with room for so many regions, or make some; what was held before is spare then."""
+        with _sparing:
+            fitting = [one for one in _spare if one.device == self._device.index and one.regions >= regions]
+            taken = min(fitting, key=lambda one: one.regions, default=None)
+            if taken is not None:
+                _spare.remove(taken)
+        taken = taken or self._made(regions)
+        self.close()
+        self._export = taken
+
+    def _made(self, regions: int) -> _Export:
+        nbytes = -(-regions * REGION_BYTES // WHOLE_BYTES) * WHOLE_BYTES
         with self._device.current():
-            address = int(call("cuMemAlloc", regions * REGION_BYTES))
+            address = int(call("cuMemAlloc", nbytes))
             try:
-                self.handle = ctypes.string_at(call("cuIpcGetMemHandle", address).getPtr(), HANDLE_BYTES)
+                handle = ctypes.string_at(call("cuIpcGetMemHandle", address).getPtr(), HANDLE_BYTES)
             except (BackendMissing, DeviceLost):
                 call("cuMemFree", address)
                 raise
-        self._address, self._regions = address, regions
+        return _Export(self._device.index, address, nbytes // REGION_BYTES, handle)
 
 
 class OpenedMemory:
@@ -92,7 +137,11 @@ class OpenedMemory:
         with device.current():
             try:
                 self._address = int(call("cuIpcOpenMemHandle", named, LAZY_PEER_ACCESS))
-                self._bytes = int(call("cuMemGetAddressRange", self._address)[1])
+                try:
+                    self._bytes = int(call("cuMemGetAddressRange", self._address)[1])
+                except StoreError:
+                    call("cuIpcCloseMemHandle", self._address)
+                    raise
             except DeviceLost as error:
                 raise BackendMissing(f"the driver does not share memory between processes ({error})") from error
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.device import CudaDevice, bindings, call
 from arr_coc.ops.packing import tiled
 from arr_coc.ops.store.planes import Plane
@@ -79,20 +80,44 @@ class StagingRing:
 class StreamOrder:
     """Events between streams: readers come after the last write, and a write after the reads that were given before.
 
-    Leases order the host's calls; this orders what they left for the device to do.
+    Leases order the host's calls; this orders what they left for the device to do. What a store owns is freed after
+    `wait`, which waits for the store's own work: waiting for the whole context would wait for the model too, and is an
+    error while it captures a graph (CUDA Programming Guide, "Prohibited and Unhandled Operations").
     """
 
     def __init__(self, owned: ExitStack) -> None:
         """In the current context."""
-        self._owned = owned
+        # closed last: `wait` needs them all, however late one was made
+        self._events = owned.enter_context(ExitStack())
         self._written = self._event()
         self._has_written = False
         self._reads: dict[int, Any] = {}
         self._spare: list[Any] = []
         self._lock = threading.Lock()
 
+    @contextmanager
+    def writing(self, stream: int) -> Iterator[None]:
+        """Work inside comes after every read and write before, and before every one that follows."""
+        self.before_write(stream)
+        with self._marking(self.after_write, stream):
+            yield
+
+    @contextmanager
+    def reading(self, stream: int) -> Iterator[None]:
+        """Work inside comes after the last write, and before the next one."""
+        self.before_read(stream)
+        with self._marking(self.after_read, stream):
+            yield
+
+    def wait(self) -> None:
+        """Return once the device has done all that was ordered. Raises DeviceLost."""
+        with self._lock:
+            events = [*self._reads.values(), *([self._written] if self._has_written else [])]
+        for event in events:
+            call("cuEventSynchronize", event)
+
     def before_write(self, stream: int) -> None:
-        """Order all later work of the stream after every read."""
+        """Order all later work of the stream after every read and write."""
         with self._lock:
             for event in self._reads.values():
                 call("cuStreamWaitEvent", stream, event, 0)
@@ -116,9 +141,20 @@ class StreamOrder:
                 self._reads[stream] = self._spare.pop() if self._spare else self._event()
             call("cuEventRecord", self._reads[stream], stream)
 
+    @contextmanager
+    def _marking(self, mark: Callable[[int], None], stream: int) -> Iterator[None]:
+        """Mark the work that was given inside, also if only some of it could be."""
+        try:
+            yield
+        except BaseException:
+            with suppress(StoreError):
+                mark(stream)
+            raise
+        mark(stream)
+
     def _event(self) -> Any:
         event = call("cuEventCreate", NO_TIMING)
-        self._owned.callback(call, "cuEventDestroy", event)
+        self._events.callback(call, "cuEventDestroy", event)
         return event
 
 
@@ -284,8 +320,11 @@ class HostMirror:
         slot = self._slot
         start = put_places(slot, tiles)
         name = "fetch_coarse" if first else "fetch_fine"
-        with self._texture.mapped() as texture, self._device.current() as stream:
-            self._order.before_read(stream)
+        with (
+            self._texture.mapped() as texture,
+            self._device.current() as stream,
+            self._order.reading(stream),
+        ):
             slot.upload(start, stream)
             size = (texture.width_px, texture.height_px)
             wanted = (texture.handle, slot.device, *size, slot.device + start)

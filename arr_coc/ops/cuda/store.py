@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import StoreError
-from arr_coc.ops.cuda.device import CudaDevice, call, device_at, find_device
+from arr_coc.ops.cuda.device import CudaDevice, device_at, find_device, torch_failures
 from arr_coc.ops.cuda.frames import DeviceFrame, FrameUploader
 from arr_coc.ops.cuda.memory import (
     AT_ONCE,
@@ -50,19 +50,22 @@ class CudaStore(BaseTextureStore):
     def __init__(
         self, fmt: PlaneFormat, thresholds: Thresholds, lease_timeout_ms: int, index: int | None = None
     ) -> None:
-        """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, DeviceLost if the device has
-        no memory for the texture.
+        """Raise BackendMissing without a CUDA device, its driver or torch with CUDA, or if it has no textures of this
+        size; DeviceLost if the device has no memory for the texture.
         """
         self._device = find_device() if index is None else device_at(index)
         self._thresholds = thresholds
         self._packer = TilePacker()
+        self._device.check_size(fmt.grid.padded_width_px, fmt.grid.padded_height_px)
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
         owned = ExitStack()
         self._finalizer = weakref.finalize(self, _free, self._device, owned)
         self._finalizer.atexit = False
         try:
-            with self._device.current():
+            with self._device.current() as stream, torch_failures("opening a texture store"):
                 self._open(owned)
+                # Torch gave memory that only this stream's earlier work has done with.
+                self._order.after_write(stream)
         except StoreError:
             self._finalizer()
             raise
@@ -124,11 +127,15 @@ class CudaStore(BaseTextureStore):
 
     @contextmanager
     def lease(self, timeout_ms: int | None = None) -> Iterator[CudaView]:
-        """As any store's, with a view that also gives what stays on the device."""
+        """As any store's, with a view that also gives what stays on the device.
+
+        An error of torch's on the device, inside, is raised as DeviceLost.
+        """
         with super().lease(timeout_ms) as view:
             own = CudaView(view.stamp, view.grid, view.versions, self._texels())
             try:
-                yield own
+                with torch_failures("working with a texture's tensors"):
+                    yield own
             finally:
                 own.release()
 
@@ -143,6 +150,7 @@ class CudaStore(BaseTextureStore):
         slot = StagingBuffer(self._device, room, owned)
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
+        owned.callback(self._order.wait)  # before all that is freed
 
     def _make_texture(self, owned: ExitStack) -> DeviceTexture:
         """Return a new texture, freed by `owned`. In the device's context. Raises DeviceLost."""
@@ -158,11 +166,9 @@ class CudaStore(BaseTextureStore):
         Raises DeviceLost if the device failed, StoreError once the texture was freed.
         """
         self._check_not_freed()
-        with self._texture.mapped() as texture, self._device.current() as stream:
-            self._order.before_write(stream)
+        with self._texture.mapped() as texture, self._device.current() as stream, self._order.writing(stream):
             for start in range(0, len(tiles), AT_ONCE):
                 self._upload(tiles[start : start + AT_ONCE], texture, stream)
-            self._order.after_write(stream)
         self._mirror.note(tiles, level0=False)
 
     def _upload(self, tiles: npt.NDArray[np.intp], texture: TextureHandles, stream: int) -> None:
@@ -195,7 +201,4 @@ class CudaStore(BaseTextureStore):
 def _free(device: CudaDevice, owned: ExitStack) -> None:
     """Free what a store made on the device, once the device has done with it. What cannot be freed went with it."""
     with suppress(StoreError), device.current():
-        try:
-            call("cuCtxSynchronize")
-        finally:
-            owned.close()
+        owned.close()

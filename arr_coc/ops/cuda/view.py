@@ -72,10 +72,8 @@ class CudaTexels:
     @contextmanager
     def _reading(self) -> Iterator[tuple[TextureHandles, int]]:
         """The texture, and the stream to read it in."""
-        with self.texture.mapped() as texture, self.device.current() as stream:
-            self.order.before_read(stream)
+        with self.texture.mapped() as texture, self.device.current() as stream, self.order.reading(stream):
             yield texture, stream
-            self.order.after_read(stream)
 
     def gather(self, regions: Regions) -> Plane:
         """The pixels of regions in host memory."""

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.gl.buffers import Fence
 from arr_coc.ops.gl.device import open_device
 from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_along
 from arr_coc.ops.gl.texture import TileTexture
@@ -114,8 +113,8 @@ class GlStore(BaseTextureStore):
         self.device.check_context()
         with BaseTextureStore.lease(self, timeout_ms):
             self._texture.order()
-            yield self._texture.name
-            self._texture.drawn(Fence(self.device))
+            with self._texture.drawing():
+                yield self._texture.name
 
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)

@@ -15,6 +15,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -173,9 +175,15 @@ class TileTexture(GlResource):
         while self._drawn:
             self._drawn.popleft().order()
 
-    def drawn(self, fence: Fence) -> None:
-        """Register a draw from the texture, up to this mark; later painting comes after it."""
-        self._drawn.append(fence)
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Commands inside, in the caller's context, draw from the texture; later painting comes after them, also if
+        they end with an error. Raises StoreError if no context is current at their end."""
+        try:
+            yield
+        finally:
+            self.device.check_context()
+            self._drawn.append(Fence(self.device))
 
     def release(self) -> None:
         """Free texture and ring. May be called twice."""

@@ -36,7 +36,8 @@ def ends(request: pytest.FixtureRequest, cuda_on_cpu: CpuMachine) -> Any:
         yield both, both
         return
     sender = IpcPixelSender()
-    yield sender, IpcPixelReceiver()
+    with cuda_on_cpu.two_processes():
+        yield sender, IpcPixelReceiver()
     sender.close()
 
 
@@ -81,7 +82,8 @@ def test_memory_that_cannot_be_opened_is_refused_with_the_reason(cuda_on_cpu: Cp
         assert reason in (receiver.refusal(wrong) or "")
         with pytest.raises(TransportError, match=reason):
             receiver.take(wrong, 1)
-    assert receiver.refusal(offer) is None
+    with cuda_on_cpu.two_processes():
+        assert receiver.refusal(offer) is None
     sender.close()
     sender.close()
 
@@ -90,7 +92,7 @@ def test_more_regions_than_there_are_cannot_be_read(cuda_on_cpu: CpuMachine) -> 
     """A message may claim too many regions; memory beyond is not read."""
     sender, receiver = IpcPixelSender(), IpcPixelReceiver()
     place = sender.put(pixels(3))
-    with pytest.raises(TransportError, match="cannot be read"):
+    with cuda_on_cpu.two_processes(), pytest.raises(TransportError, match="cannot be read"):
         receiver.take(place, 1_000_000)
     cuda_on_cpu.fail("cuMemcpyDtoDAsync", LAUNCH_FAILED)
     with pytest.raises(TransportError, match="failed in cuMemcpyDtoDAsync"):

@@ -20,7 +20,7 @@ from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda import device
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda import device as driver
-from arr_coc.ops.cuda.device import SIGNATURES, KernelSet
+from arr_coc.ops.cuda.device import LEGACY_STREAM, SIGNATURES, KernelSet
 from arr_coc.ops.cuda.frames import format_of
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
@@ -296,6 +296,6 @@ def test_a_write_outside_the_texture_is_caught(cuda_on_cpu: CpuMachine) -> None:
         store._texture.mapped() as texture,
         pytest.raises(DeviceLost, match="LAUNCH_FAILED"),
     ):
-        launch("upload_tiles", (1, 1), 0, tile.ctypes.data, place.ctypes.data, *texture.surfaces)
+        launch("upload_tiles", (1, 1), LEGACY_STREAM, tile.ctypes.data, place.ctypes.data, *texture.surfaces)
     cuda_on_cpu.recover()
     store.close()

@@ -12,6 +12,7 @@ import torch
 
 from arr_coc.errors import BackendMissing, DeviceLost, StoreError
 from arr_coc.ops.backends import open_store
+from arr_coc.ops.cuda import device as driver
 from arr_coc.ops.cuda import interop
 from arr_coc.ops.cuda.interop import GlCudaStore, interop_problem
 from arr_coc.ops.cuda.view import CudaView
@@ -174,6 +175,103 @@ def test_opengl_on_another_gpu_is_reported(cuda_on_cpu: CpuMachine, monkeypatch:
     monkeypatch.setattr(interop, "open_device", open_device)
     assert interop_problem(0) == "finds no OpenGL 4.5 on CUDA device 0"
     assert interop_problem(3) == "there is no CUDA device 3: 1 found; check them with nvidia-smi"
+
+
+def test_opengl_that_draws_on_another_device_of_cuda_is_reported(shared: CpuMachine) -> None:
+    """EGL's numbers are not those of a process that sees some of the devices only."""
+    with shared.opengl_on(1):
+        problem = interop_problem(0)
+    assert problem is not None
+    assert problem.endswith("draws on CUDA device 1, not on 0")
+    assert interop_problem(0) is None
+
+
+@contextmanager
+def registered(shared: CpuMachine) -> Iterator[tuple[GlCudaStore, Any]]:
+    """A store that holds a frame, and its registered texture; the driver's calls may be made inside."""
+    planes = random_planes(np.random.default_rng(7), 64, 64)
+    with sharing(planes) as store:
+        store.update(planes, stamp(0))
+        with gl_device.open_device().current(), shared.device.current():
+            yield store, store._mapped._resource
+
+
+@pytest.mark.parametrize(
+    ("first", "breach", "reason"),
+    [
+        (None, "cuGraphicsMapResources", "ALREADY_MAPPED"),
+        ("cuGraphicsUnmapResources", "cuGraphicsUnmapResources", "NOT_MAPPED"),
+        (None, "cuGraphicsUnregisterResource", "INVALID_VALUE"),
+    ],
+)
+def test_the_device_on_the_cpu_keeps_to_the_rules_of_mapping(
+    shared: CpuMachine, first: str | None, breach: str, reason: str
+) -> None:
+    with registered(shared) as (_, resource):
+        if first is not None:
+            driver.call(first, 1, resource, shared.stream)
+        with pytest.raises(DeviceLost, match=reason):
+            driver.call(breach, *([resource] if "Unregister" in breach else [1, resource, shared.stream]))
+
+
+def test_a_texture_is_mapped_with_opengl_current(shared: CpuMachine) -> None:
+    with registered(shared) as (_, resource):
+        calls = gl_device.open_device().library.calls
+        context = calls.eglGetCurrentContext()
+        display = calls.eglGetCurrentDisplay()
+        calls.eglMakeCurrent(display, None, None, None)
+        try:
+            with pytest.raises(DeviceLost, match="INVALID_GRAPHICS_CONTEXT"):
+                driver.call("cuGraphicsUnregisterResource", resource)
+        finally:
+            calls.eglMakeCurrent(display, None, None, context)
+
+
+def test_handles_of_a_mapping_are_worth_nothing_after_it(shared: CpuMachine) -> None:
+    """Work that runs after the texture was unmapped would write what OpenGL reads."""
+    with registered(shared) as (store, resource), store._mapped.mapped() as texture:
+        tile, place = np.zeros((1, 32, 32, 3), np.uint8), np.zeros((1, 2), np.int32)
+        with shared.late():
+            with shared.on_stream(2):
+                values = (tile.ctypes.data, place.ctypes.data, *texture.surfaces)
+                shared.device.kernels.launch("upload_tiles", (1, 1), shared.stream, *values)
+            driver.call("cuGraphicsUnmapResources", 1, resource, shared.stream)
+            with pytest.raises(DeviceLost, match="ILLEGAL_ADDRESS"):
+                driver.call("cuStreamSynchronize", 2)
+            shared.recover()
+        driver.call("cuGraphicsMapResources", 1, resource, shared.stream)
+
+
+def test_drawing_begins_once_all_streams_have_written_and_read(shared: CpuMachine) -> None:
+    rng = np.random.default_rng(8)
+    planes = random_planes(rng, 64, 64)
+    regions = torch.tensor([[0, 0, 0], [1, 0, 0]])
+    reference = open_store(PlaneFormat.of(planes), "cpu")
+    reference.update(planes, stamp(0))
+    gl = gl_device.open_device()
+    with sharing(planes) as store, shared.late(), reference.lease() as expected:
+        with shared.on_stream(3):
+            store.update(planes, stamp(0))
+        with shared.on_stream(2), store.lease() as view:
+            patches = view.patches(regions)
+        with gl.current(), store.drawing() as name:
+            np.testing.assert_array_equal(level_of(gl, name, 0, 64, 64)[..., :3], expected.read(0))
+            assert torch.equal(patches, torch.from_numpy(expected.gather(regions.numpy())))
+
+
+def test_what_cuda_made_of_a_texture_is_freed_though_opengl_was_lost(
+    shared: CpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes = random_planes(np.random.default_rng(9), 64, 64)
+    gl = gl_device.open_device()
+    before = shared.live()
+    with sharing(planes) as store:
+        store.update(planes, stamp(0))
+        with monkeypatch.context() as patched:
+            patched.setattr(gl, "lost", "the renderer was reset")
+            store.close()
+        left = {kind: count - before[kind] for kind, count in shared.live().items() if count != before[kind]}
+    assert left == {"registered": 1, "mapped": 1}, "these went with OpenGL's context"
 
 
 def test_on_this_machine_software_opengl_belongs_to_no_gpu(cuda_on_cpu: CpuMachine) -> None:

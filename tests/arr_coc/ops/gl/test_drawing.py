@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
-from arr_coc.errors import LeaseTimeout
+from arr_coc.errors import LeaseTimeout, StoreError
 from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.store.base import CpuStore
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
@@ -75,4 +75,24 @@ def test_nothing_is_written_during_a_draw(program: ArProgram) -> None:
     with shared_device().current(), store.drawing(), pytest.raises(LeaseTimeout, match="still read"):
         store.update(planes(1), stamp(1))
     store.update(planes(1), stamp(1))
+    store.close()
+
+
+def test_the_next_frame_waits_for_a_draw_that_ended_with_an_error() -> None:
+    store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 20)
+    store.update(planes(0), stamp(0))
+    with pytest.raises(ZeroDivisionError), shared_device().current(), store.drawing():
+        raise ZeroDivisionError
+    assert len(store._texture._drawn) == 1
+    store.update(planes(1), stamp(1))
+    assert not store._texture._drawn
+    store.close()
+
+
+def test_a_draw_ends_with_its_context_current() -> None:
+    store, device = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 20), shared_device()
+    store.update(planes(0), stamp(0))
+    with pytest.raises(StoreError, match="no OpenGL context is current"), device.current() as context, store.drawing():
+        device.library.calls.eglMakeCurrent(device.display, None, None, None)
+    assert context.handle
     store.close()
