@@ -104,6 +104,26 @@ def test_ordinary_pictures_are_answered_about_beside_packets(llm: LLM) -> None:
     assert beside == [alone, REQUESTS[0]["text"], alone, REQUESTS[1]["text"]]
 
 
+def test_a_packet_of_all_tiles_is_an_ordinary_picture(llm: LLM) -> None:
+    """To the model; the log-probabilities differ by rounding. Tiles at other places differ by much more."""
+    picture = np.random.default_rng(2).integers(0, 256, (6 * 32, 8 * 32, 3), dtype=np.uint8)
+    tiles = np.ascontiguousarray(picture.reshape(6, 32, 8, 32, 3).transpose(0, 2, 4, 1, 3)).reshape(48, 3, 32, 32)
+    regions = np.stack([np.zeros(48, np.int64), np.arange(48) // 8, np.arange(48) % 8], axis=-1)
+    sampling = SamplingParams(temperature=0, max_tokens=1, logprobs=3)
+    shown: list[Any] = [
+        Image.fromarray(picture),
+        Packet(tiles, regions, 6, 8),
+        Packet(tiles, regions[::-1].copy(), 6, 8),
+    ]
+    made = []
+    for one in shown:
+        prompt: Any = {"prompt": PROMPT.format("what moves?"), "multi_modal_data": {"image": [one]}}
+        (first,) = llm.generate(prompt, sampling, use_tqdm=False)[0].outputs[0].logprobs
+        made.append({token: found.logprob for token, found in first.items()})
+    assert made[1] == pytest.approx(made[0], abs=1e-4)
+    assert made[2] != pytest.approx(made[0], abs=1e-2)
+
+
 def test_one_name_for_two_frames_gives_each_its_answer(llm: LLM) -> None:
     contents = copy.deepcopy([REQUESTS[0]["content"], REQUESTS[3]["content"]])
     for content in contents:
