@@ -22,7 +22,7 @@ from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
-from stream.answer.api.tokens import NO_GLANCE, ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
+from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
@@ -128,6 +128,7 @@ class ApiAnswerModel:
 
     can_glance = False
     attention_readable = False
+    notice = ""
     takes_device_pixels = False
 
     def __init__(self, config: Config, served: Served, questions: ServedQuestions) -> None:
@@ -137,7 +138,6 @@ class ApiAnswerModel:
         self.knows_levels, self.knows_wide = questions.knows_levels, questions.knows_wide
         self.known_world, self.allocator = questions.known_world, questions.allocator
         self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
-        self.notice = "" if questions.allocator or answer.api.picture != "tokens" else NO_GLANCE
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
