@@ -53,19 +53,14 @@ class Packet:
         count = len(self.regions)
         if not 1 <= count <= TOKENS_MAX:
             raise PacketError(f"a packet holds 1 to {TOKENS_MAX} tokens, got {count}")
-        if not (1 <= self.rows <= SIDE_MAX_TILES and 1 <= self.cols <= SIDE_MAX_TILES):
+        if not (1 <= self.rows <= SIDE_MAX_TILES and 1 <= self.cols <= SIDE_MAX_TILES and 0 <= self.overview <= count):
             raise PacketError(
-                f"a packet's grid has 1 to {SIDE_MAX_TILES} rows and columns, got {self.rows} and {self.cols}"
+                f"a packet's grid has 1 to {SIDE_MAX_TILES} rows and columns and its overview 0 to K tokens, "
+                f"got {self.rows} and {self.cols}, and {self.overview} of {count}"
             )
-        if not 0 <= self.overview <= count:
-            raise PacketError(f"a packet of {count} tokens cannot have {self.overview} in its overview")
-        if self.tiles.dtype != np.uint8 or self.tiles.shape != (count, 3, TILE_PX, TILE_PX):
-            raise PacketError(
-                f"a packet of {count} tokens has uint8 pixels {[count, 3, TILE_PX, TILE_PX]}, "
-                f"got {self.tiles.dtype} {list(self.tiles.shape)}"
-            )
-        if self.regions.shape != (count, 3) or self.regions.dtype != np.int64:
-            raise PacketError(f"regions are int64 [K, 3], got {self.regions.dtype} {list(self.regions.shape)}")
+        kinds = f"{self.tiles.dtype} {list(self.tiles.shape)} and {self.regions.dtype} {list(self.regions.shape)}"
+        if kinds != f"uint8 {[count, 3, TILE_PX, TILE_PX]} and int64 {[count, 3]}":
+            raise PacketError(f"a packet has pixels uint8 [K, 3, 32, 32] and regions int64 [K, 3], got {kinds}")
         if self.regions.min() < 0 or self.regions[:, 0].max() >= len(SHAPES):
             raise PacketError(f"a region's shape is 0 to {len(SHAPES) - 1}, its row and column at least 0")
         outside = (self.regions[:, 1:] << SHAPES[self.regions[:, 0]]) >= (self.rows, self.cols)
@@ -87,7 +82,7 @@ class Packet:
 def find_places(png: bytes) -> bytes | None:
     """Return the content of a PNG file's chunk `arCO`; None for any other picture.
 
-    Raises PacketError if the chunk is damaged, or if there are two.
+    Raises PacketError for two chunks or a damaged one.
     """
     if not png.startswith(_SIGNATURE):
         return None
@@ -107,9 +102,7 @@ def read_packet(places: bytes, picture: npt.NDArray[Any]) -> Packet:
     if not places or places[0] not in VERSIONS:
         got = f"version {places[0]}" if places else "an empty one"
         raise PacketError(f"arr-coc-vllm reads packets of version {', '.join(map(str, VERSIONS))}, got {got}")
-    if len(places) < _HEAD.size:
-        raise PacketError(f"a packet's places begin with {_HEAD.size} bytes, got {len(places)}")
-    _, rows, cols, count, overview = _HEAD.unpack_from(places)
+    _, rows, cols, count, overview = _HEAD.unpack(places[: _HEAD.size].ljust(_HEAD.size, b"\0"))
     if len(places) != _HEAD.size + count * _REGION.itemsize:
         raise PacketError(f"a packet's places do not hold the {count} regions that they announce")
     if picture.dtype != np.uint8 or picture.shape != (count * TILE_PX, TILE_PX, 3) or not count:

@@ -47,7 +47,7 @@ def packet_png(packet: TokenPacket) -> bytes:
 def packet_uuid(packet: TokenPacket) -> str:
     """Return the name of a packet's content: SHA-256 of the chunk's bytes and the pixels, in hexadecimal.
 
-    The plugin identifies packets by it and refuses any other `uuid` beside them. Raises as `packet_png`.
+    The plugin identifies packets by it and ignores any other `uuid` beside them. Raises as `packet_png`.
     """
     return hashlib.sha256(_places(packet, VERSION) + _strip(packet).tobytes()).hexdigest()
 
