@@ -72,10 +72,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SeenFrame:
-    """Frame of a request, and its pictures."""
+    """Frame of a request, and its pictures. `packet`: that of a group of frames, which is sent again with the next
+    ones."""
 
     stamp: FrameStamp
     pictures: ApiPictures | ApiTokens
+    packet: TokenPacket | None = None
 
 
 @dataclass(slots=True)
@@ -224,7 +226,10 @@ class ApiAnswerModel:
         packet, api = question.packet, self._answer.api
         if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
             frames = shown_frames([*self.memory.before(question.client, packet.place), packet])
-            return [SeenFrame(frame.stamp, tokens_of(frame)) for frame in frames]
+            known = {id(frame.packet): frame for frame in self._frames.get(question.client, ())}
+            shown = [known.get(id(frame)) or SeenFrame(frame.stamp, tokens_of(frame), frame) for frame in frames]
+            self._frames[question.client] = deque(shown)
+            return shown
         stamp, earlier = packet.stamp, self._frames.get(question.client, ())
         # without frames before a cut, and without this frame, which may have been checked before its answer
         shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]

@@ -15,7 +15,7 @@ from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket, time_text
 from stream.answer.api.model import ApiAnswerModel, load_api_model
-from stream.answer.api.tokens import shown_frames
+from stream.answer.api.tokens import ApiTokens, shown_frames, tokens_of
 from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused
 from tests.support import api_server as fake
@@ -204,6 +204,23 @@ def test_frames_are_sent_once_in_the_same_order_each_with_its_time(server: FakeA
     assert (asking.stats.frames, asking.stats.memory_tokens, asking.stats.appended_tokens) == (4, 20, 5)
     asking.model.drop_client(asking.client)
     assert asking.model.memory.kept(asking.client) is None
+
+
+def test_a_frame_of_a_group_is_packed_once(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    TokenServer(server)
+    packed: list[int] = []
+
+    def counted(one: TokenPacket | FramePacket) -> ApiTokens:
+        packed.append(one.stamp.frame_index)
+        return tokens_of(one)
+
+    monkeypatch.setattr("stream.answer.api.model.tokens_of", counted)
+    asking = loaded(server, memory=MemoryConfig(frames=4))
+    for one in group(8, 4):
+        remembered(asking.model, asking, one)
+    assert packed == list(range(8))
+    remembered(asking.model, asking, packet(9, GroupPlace(1, 7, 4)))  # in the place of the last one
+    assert packed == [*range(8), 9]
 
 
 def test_the_allocator_of_a_model_whose_files_are_here_hears_the_question(server: FakeApiServer) -> None:
