@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stream.cli import main
@@ -175,7 +179,7 @@ def test_a_server_that_lists_no_model_in_time_is_ended(tmp_path: Path) -> None:
     assert own_children() == []
 
 
-def test_the_key_of_the_environment_is_the_servers(
+def test_the_server_gets_the_key_and_the_cluster_of_the_command(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARR_COC_API_KEY", "secret")
@@ -187,9 +191,22 @@ def test_the_key_of_the_environment_is_the_servers(
         return real(*arguments, env=env, **options)
 
     monkeypatch.setattr(vllm.subprocess, "Popen", noted)
-    place = VllmPlace.of(VllmSettings(), None, 1)
-    with VllmServer([served(place)], VllmSettings(command=command), place).running([], lambda _: None):
+    place = replace(VllmPlace.of(VllmSettings(), None, 1), ray="10.0.0.1:6379", engines=2)
+    settings = VllmSettings(command=command, options=["--note", str(tmp_path / "starts")])
+    with VllmServer([served(place)], settings, place).running([], lambda _: None):
         assert fetched((place.host, place.port), "/v1/models")[0] == 200
-    assert seen["VLLM_API_KEY"] == "secret"
+    assert (seen["VLLM_API_KEY"], seen["RAY_ADDRESS"]) == ("secret", "10.0.0.1:6379")
+    assert "--data-parallel-backend" in starts(tmp_path)[0]
     with socket.socket() as closed:
         assert closed.connect_ex((place.host, place.port)) != 0
+
+
+def test_a_server_ends_with_a_command_that_is_killed() -> None:
+    follow = [sys.executable, "-c", vllm.FOLLOW_PARENT, sys.executable, "-c", "import time; time.sleep(600)"]
+    starts_it = "import subprocess, sys, time; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", starts_it, *follow], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        child = psutil.Process(int(command.stdout.readline()))
+        until(lambda: "time.sleep(600)" in child.cmdline()[-1] and len(child.cmdline()) == 3)
+        command.kill()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
