@@ -27,10 +27,17 @@ from stream.errors import ConfigError, StreamError
 
 if TYPE_CHECKING:
     from stream.config import Config, OutputConfig
+    from stream.config_loading import ConfigLayer
     from stream.display import WatchOptions
     from stream.fleet.cameras import NamedCamera
+    from stream.fleet.file import FleetFile
     from stream.fleet.on_ray.settings import RaySettings
-    from stream.fleet.run import CameraOutcome
+    from stream.fleet.run import CameraOutcome, Fleet
+    from stream.fleet.vllm import VllmPlace, VllmServer, VllmSettings
+    from stream.sinks.base import Display
+
+ENGINES = ("transformers", "vllm")
+"""What answers for the cameras: answer processes of this program, or a vLLM server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,14 @@ class ClusterPlace:
 
     address: str
     settings: RaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class VllmChoice:
+    """vLLM server that is to answer: its settings and its place."""
+
+    settings: VllmSettings
+    place: VllmPlace
 
 
 @takes_options
@@ -53,6 +68,14 @@ def fleet(
             "--ray", metavar="ADDRESS", help="Spread the cameras over a Ray cluster: HOST:PORT, or auto. [off]"
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        text_option(
+            "--engine",
+            metavar="NAME",
+            help="transformers: answer here. vllm: start a vLLM server for all. [transformers]",
+        ),
+    ] = "transformers",
     *,
     options: GivenOptions,
 ) -> int:
@@ -66,19 +89,45 @@ def fleet(
 
     limit_s, every_s = limits_of(for_time, stats_every)
     found = read_fleet(file)
+    vllm = _vllm_choice(engine, found, ray)
     configs: dict[str, Config] = {}
     problems = dict(found.problems)
     for name, layers in found.cameras.items():
         base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *found.common, *layers]
         try:
-            configs[name] = options.configuration(base=base)
+            config = options.configuration(base=base)
+            if vllm is not None and not config.answer.elsewhere:
+                config = options.configuration(base=[*base, _vllm_layer(config, vllm.place)])
+            configs[name] = config
         except ConfigError as error:
             problems[name] = str(error)
     if not configs and len(reasons := set(problems.values())) == 1:
         raise ConfigError(reasons.pop())
     watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
     cluster = None if ray is None else ClusterPlace(ray, found.ray)
-    return watch_together(configs, problems, limit_s=limit_s, watched=watched, cluster=cluster)
+    return watch_together(configs, problems, limit_s=limit_s, watched=watched, cluster=cluster, vllm=vllm)
+
+
+def _vllm_choice(engine: str, found: FleetFile, ray: str | None) -> VllmChoice | None:
+    """Return the vLLM server that `--engine` asks for; None for `transformers`. Raises ConfigError for another
+    engine, or if the server cannot be placed."""
+    from stream.fleet.vllm import VllmPlace
+
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine} is none of {', '.join(ENGINES)}")
+    if engine != "vllm":
+        return None
+    return VllmChoice(found.vllm, VllmPlace.of(found.vllm, ray, found.ray.servers))
+
+
+def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
+    """Return the settings of a camera that a vLLM server at a place answers for."""
+    from arr_coc.hub import bundled_model_path
+    from stream.config_loading import ConfigLayer
+
+    model = config.answer.model or str(bundled_model_path())
+    values = {"answer.api.url": place.url, "answer.api.picture": "tokens", "answer.model": model}
+    return ConfigLayer("--engine vllm", values)
 
 
 def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watched: WatchOptions) -> int:
@@ -100,11 +149,13 @@ def watch_together(
     limit_s: float | None,
     watched: WatchOptions,
     cluster: ClusterPlace | None = None,
+    vllm: VllmChoice | None = None,
 ) -> int:
     """Watch cameras at once, each with its configuration; return the exit status of all.
 
-    `problems` are those of other cameras, by name. The cameras are on nodes of `cluster`, if that is given. Raises
-    ConfigError if two cameras would write one file, or the cluster cannot be used.
+    `problems` are those of other cameras, by name. The cameras are on nodes of `cluster`, if that is given, and `vllm`
+    is started for those whose configurations name its address. Raises ConfigError if two cameras would write one file,
+    or the cluster or the server cannot be used.
     """
     from stream.fleet.cameras import NamedCamera, check_together
 
@@ -122,7 +173,7 @@ def watch_together(
             report_error(f"{camera.name}: {reason}")
     if not ready:
         return BAD_INPUT
-    outcomes = _run_all(ready, refused, limit_s, watched, cluster)
+    outcomes = _run_all(ready, refused, limit_s, watched, cluster, vllm)
     _report_written(ready)
     report_note(_last_line(outcomes, len(refused)))
     return _status(ready, outcomes, refused=bool(refused))
@@ -134,9 +185,12 @@ def _run_all(
     limit_s: float | None,
     watched: WatchOptions,
     place: ClusterPlace | None,
+    vllm: VllmChoice | None,
 ) -> list[CameraOutcome]:
     from stream.config import STDOUT
     from stream.display import open_display
+
+    server = None if vllm is None else _server_of(cameras, vllm)
 
     captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
     display = open_display([camera.name for camera in cameras], captions=captions, watched=watched)
@@ -144,15 +198,32 @@ def _run_all(
         if place is None:
             from stream.fleet.run import Fleet
 
-            return Fleet(cameras, display, limit_s=limit_s, refused=refused).run()
+            return _answered(Fleet(cameras, display, limit_s=limit_s, refused=refused), server, display)
 
         from stream.fleet.on_ray.cluster import RayCluster
         from stream.fleet.on_ray.run import ClusterFleet
 
         with closing(RayCluster(place.address)) as cluster:
-            return ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused).run()
+            fleet = ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused)
+            return _answered(fleet, server, display)
     finally:
         display.close()
+
+
+def _server_of(cameras: Sequence[NamedCamera], vllm: VllmChoice) -> VllmServer | None:
+    """Return the vLLM server of the cameras that name its address; None if none does. Raises ConfigError."""
+    from stream.fleet.vllm import VllmServer
+
+    configs = [camera.config for camera in cameras if camera.config.answer.api.url == vllm.place.url]
+    return VllmServer(configs, vllm.settings, vllm.place) if configs else None
+
+
+def _answered(fleet: Fleet, server: VllmServer | None, display: Display) -> list[CameraOutcome]:
+    """Run a fleet, with the server that answers for it, if it has one."""
+    if server is None:
+        return fleet.run()
+    with server.running(fleet.controls, display.show_note):
+        return fleet.run()
 
 
 def _of_camera(config: Config, name: str) -> Config:

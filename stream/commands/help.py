@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("output.clips", "output.clip_", "output.clips_"),
     ),
     "Page": ("output.web", "output.web_"),
-    "Servers": ("ray", "answer.server", "answer.api.", "output.", "network."),
+    "Servers": ("ray", "engine", "answer.server", "answer.api.", "output.", "network."),
     BEHAVIOUR: (
         *("stats_every", "ask_stdin", "warmup", "answer.model", "texture.", "answer."),
         *("config", "set", "pipeline."),
@@ -39,7 +39,7 @@ order, too. The first group that fits counts, so a new option has its group by i
 MOST_USED = {
     "caption": "query model api output every budget start duration heatmap resume",
     "watch": "query model api output web every budget watch for_time set",
-    "fleet": "query model api output every budget for_time metrics_port mqtt ray",
+    "fleet": "query model api output every budget for_time metrics_port mqtt ray engine",
     "web": "query model api every budget any_source compare_model web_control web_token set",
     "bench": "runs limit against against_set json_path png_path query model budget set",
 }

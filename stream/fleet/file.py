@@ -21,12 +21,17 @@ from stream.config_loading import ConfigLayer, build_config, layer_from_file, le
 from stream.errors import ConfigError
 from stream.fleet.cameras import name_problem
 from stream.fleet.on_ray.settings import RaySettings, read_settings
+from stream.fleet.tables import read_table
+from stream.fleet.vllm import VllmSettings
 
 CAMERAS = "cameras"
 """Table that holds a table for each camera."""
 
 CLUSTER = "ray"
 """Table of resources that cameras need of the nodes of a Ray cluster."""
+
+VLLM = "vllm"
+"""Table of the vLLM server of `--engine vllm`."""
 
 CONFIG = "config"
 """Key of a camera's presets and configuration files."""
@@ -37,12 +42,13 @@ EXAMPLE = "[cameras.door] with source = 'rtsp://192.168.1.20/stream'"
 @dataclass(frozen=True)
 class FleetFile:
     """Content of a file: the layers of all cameras, those of each by name, and why others cannot be taken, by name;
-    placement on a Ray cluster."""
+    placement on a Ray cluster; the server of `--engine vllm`."""
 
     common: list[ConfigLayer]
     cameras: dict[str, list[ConfigLayer]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     ray: RaySettings = field(default_factory=RaySettings)
+    vllm: VllmSettings = field(default_factory=VllmSettings)
 
 
 def read_fleet(name: str) -> FleetFile:
@@ -64,7 +70,10 @@ def read_fleet(name: str) -> FleetFile:
             raise ConfigError(f"{name}: unknown key {near[0]}; did you mean {CAMERAS}?")
         raise ConfigError(f"{name}: it has no cameras; write a table for each, such as {EXAMPLE}")
     ray = read_settings(tables.pop(CLUSTER, {}), f"{name}: [{CLUSTER}]", cameras)
-    found = FleetFile(_layers(name, tables), ray=ray)
+    vllm = read_table(
+        VllmSettings, tables.pop(VLLM, {}), f"{name}: [{VLLM}]", '[vllm] with command = "/opt/vllm/bin/vllm"'
+    )
+    found = FleetFile(_layers(name, tables), ray=ray, vllm=vllm)
     build_config(found.common)
     for camera, table in cameras.items():
         try:

@@ -100,6 +100,11 @@ class Fleet:
         self._signals = 0
         self._unreachable: dict[str, str] = {}
 
+    @property
+    def controls(self) -> Sequence[RunControl]:
+        """Controls of the cameras' runs, in their order."""
+        return list(self._controls.values())
+
     def processes(self) -> dict[str, int]:
         """Return the shared processes, by what they do, and their ids; for any thread."""
         services = dict.fromkeys(self._answers.values())

@@ -22,7 +22,7 @@ from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatPiece, ChatStream
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
-from stream.answer.api.tokens import NO_GLANCE, ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
+from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
@@ -72,10 +72,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SeenFrame:
-    """Frame of a request, and its pictures."""
+    """Frame of a request, and its pictures. `packet`: that of a group of frames, which is sent again with the next
+    ones."""
 
     stamp: FrameStamp
     pictures: ApiPictures | ApiTokens
+    packet: TokenPacket | None = None
 
 
 @dataclass(slots=True)
@@ -128,6 +130,7 @@ class ApiAnswerModel:
 
     can_glance = False
     attention_readable = False
+    notice = ""
     takes_device_pixels = False
 
     def __init__(self, config: Config, served: Served, questions: ServedQuestions) -> None:
@@ -137,7 +140,6 @@ class ApiAnswerModel:
         self.knows_levels, self.knows_wide = questions.knows_levels, questions.knows_wide
         self.known_world, self.allocator = questions.known_world, questions.allocator
         self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
-        self.notice = "" if questions.allocator or answer.api.picture != "tokens" else NO_GLANCE
         self._connection = served.connection
         self._sent = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
@@ -224,7 +226,10 @@ class ApiAnswerModel:
         packet, api = question.packet, self._answer.api
         if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
             frames = shown_frames([*self.memory.before(question.client, packet.place), packet])
-            return [SeenFrame(frame.stamp, tokens_of(frame)) for frame in frames]
+            known = {id(frame.packet): frame for frame in self._frames.get(question.client, ())}
+            shown = [known.get(id(frame)) or SeenFrame(frame.stamp, tokens_of(frame), frame) for frame in frames]
+            self._frames[question.client] = deque(shown)
+            return shown
         stamp, earlier = packet.stamp, self._frames.get(question.client, ())
         # without frames before a cut, and without this frame, which may have been checked before its answer
         shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]

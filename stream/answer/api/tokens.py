@@ -18,11 +18,6 @@ from stream.errors import ConfigError
 PLUGIN = "arr-coc-vllm"
 """Name of the plugin, which stands in its refusals."""
 
-NO_GLANCE = (
-    "a model server returns no attention, and no allocator trained for the model is on this machine: tokens do not "
-    "follow the question (docs/servers.md#tokens-for-vllm)"
-)
-
 _VERSIONS = re.compile(r"packets of version ([\d, ]+)")
 
 

@@ -13,14 +13,14 @@ door_node = 1
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from stream.config import Config, Section
 from stream.errors import ConfigError
+from stream.fleet.tables import read_table, refuse_unknown
 
 SERVERS_MAX = 16
 
@@ -62,17 +62,8 @@ def read_settings(table: object, origin: str, cameras: Mapping[str, Any]) -> Ray
 
     Raises ConfigError with one line for an unknown key, a wrong value, and a camera that the file does not have.
     """
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{origin} should be a table, such as [ray] with servers = 1, got {table!r}")
-    _refuse_unknown("key", table, RaySettings.model_fields, origin)
-    try:
-        settings = RaySettings.model_validate(dict(table))
-    except ValidationError as error:
-        item = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in item["loc"])
-        expected = item["msg"].partition(" should ")[2] or item["msg"]
-        raise ConfigError(f"{origin}: {key} should {expected}, got {item['input']!r}") from error
-    _refuse_unknown("camera", settings.cameras, cameras, f"{origin}: cameras")
+    settings = read_table(RaySettings, table, origin, "[ray] with servers = 1")
+    refuse_unknown("camera", settings.cameras, cameras, f"{origin}: cameras")
     if settings.servers_max is not None and settings.servers_max < settings.servers:
         raise ConfigError(
             f"{origin}: servers_max = {settings.servers_max} is less than servers = {settings.servers}; raise it, or "
@@ -88,11 +79,3 @@ def check_far(config: Config) -> None:
             raise ConfigError(
                 f"output.{name} needs the frames themselves, which stay on the camera's node; leave it out, or --ray"
             )
-
-
-def _refuse_unknown(kind: str, given: Mapping[str, Any], known: Mapping[str, Any], origin: str) -> None:
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise ConfigError(f"{origin}: unknown {kind} {name}; {hint}")

@@ -15,7 +15,7 @@ from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.types import FramePacket, FrameStamp, GroupPlace, TileGrid, TokenPacket, time_text
 from stream.answer.api.model import ApiAnswerModel, load_api_model
-from stream.answer.api.tokens import NO_GLANCE, shown_frames
+from stream.answer.api.tokens import ApiTokens, shown_frames, tokens_of
 from stream.config import AnswerConfig, ApiConfig, Config, MemoryConfig
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused
 from tests.support import api_server as fake
@@ -66,7 +66,6 @@ def test_one_answer_is_one_request_with_the_tokens_as_the_plugin_reads_them(serv
     assert (model.stats.tokens_used, model.stats.frames, model.stats.feedback) == (5, 1, None)
     assert model.stats.extent == (THOUSANDTHS * 190 / 192, THOUSANDTHS * 120 / 128)
     assert (model.stats.prefilled_tokens, model.stats.memory_tokens) == (0, 0)
-    assert model.model.notice == NO_GLANCE
 
 
 def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> None:
@@ -207,6 +206,23 @@ def test_frames_are_sent_once_in_the_same_order_each_with_its_time(server: FakeA
     assert asking.model.memory.kept(asking.client) is None
 
 
+def test_a_frame_of_a_group_is_packed_once(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    TokenServer(server)
+    packed: list[int] = []
+
+    def counted(one: TokenPacket | FramePacket) -> ApiTokens:
+        packed.append(one.stamp.frame_index)
+        return tokens_of(one)
+
+    monkeypatch.setattr("stream.answer.api.model.tokens_of", counted)
+    asking = loaded(server, memory=MemoryConfig(frames=4))
+    for one in group(8, 4):
+        remembered(asking.model, asking, one)
+    assert packed == list(range(8))
+    remembered(asking.model, asking, packet(9, GroupPlace(1, 7, 4)))  # in the place of the last one
+    assert packed == [*range(8), 9]
+
+
 def test_the_allocator_of_a_model_whose_files_are_here_hears_the_question(server: FakeApiServer) -> None:
     TokenServer(server)
     folder = str(bundled_model_path())
@@ -221,7 +237,6 @@ def test_the_allocator_of_a_model_whose_files_are_here_hears_the_question(server
     np.testing.assert_array_equal(ours.tokens, theirs.tokens)
     assert ours.model_id == model.model_id
     assert model.check_watch("is there a zebra?") == qwen.unseen_words("is there a zebra?") == ("zebra",)
-    assert model.notice == ""
 
 
 def test_an_allocator_needs_the_files_of_its_model(server: FakeApiServer) -> None:

@@ -1,0 +1,40 @@
+"""Tables of a fleet file beside those of its cameras: strict sections, with one line for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from stream.config import Section
+from stream.errors import ConfigError
+
+Table = TypeVar("Table", bound=Section)
+
+
+def read_table(kind: type[Table], table: object, origin: str, example: str) -> Table:
+    """Return a table as a section of this kind; `origin` names it in messages, `example` is a right one.
+
+    Raises ConfigError with one line for an unknown key and a wrong value.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin} should be a table, such as {example}, got {table!r}")
+    refuse_unknown("key", table, kind.model_fields, origin)
+    try:
+        return kind.model_validate(dict(table))
+    except ValidationError as error:
+        item = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in item["loc"])
+        expected = item["msg"].partition(" should ")[2] or item["msg"]
+        raise ConfigError(f"{origin}: {key} should {expected}, got {item['input']!r}") from error
+
+
+def refuse_unknown(kind: str, given: Mapping[str, Any], known: Mapping[str, Any], origin: str) -> None:
+    """Raise ConfigError for a name that is not among the known ones, with the nearest of them."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"{origin}: unknown {kind} {name}; {hint}")
