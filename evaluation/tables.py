@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.allocation.inspection import SCORES
+from evaluation.public import estimate
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = ("README.md", "evaluation/README.md", "models/scenes-tiny/README.md")
+DOCUMENTS = ("README.md", "evaluation/README.md", "models/scenes-tiny/README.md", "docs/proof.md")
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SHARES = ("27%", "10%")
@@ -262,6 +263,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "stream-right": stream_right,
     "stream-costs": stream_costs,
+    "estimate": lambda: markdown(estimate.HEAD, estimate.rows()),
 }
 
 
