@@ -176,7 +176,7 @@ def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def measured(qwen: QwenVL, answers: int, share: float) -> Iterator[dict[str, Any]]:
     """The cases of the suite's first answers."""
     camera = Camera(qwen, share)
-    for question in named_suite("stream", answers).questions():
+    for question in (pending.load() for pending in named_suite("stream", answers).questions()):
         yield camera.take(question)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arr_coc.errors import counted
 from evaluation.errors import ResultsError
 from evaluation.report import FULL, OURS, Cell
 
@@ -124,6 +125,9 @@ HEADS = (
     "prefilled",
 )
 
+FEW = 10
+"""Groups of more than these are in the results only."""
+
 EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %", "covered", "other answers", "asked")
 
 
@@ -135,6 +139,25 @@ def table(cells: Sequence[Cell]) -> str:
 def effects_table(effects: Sequence[Mapping[str, Any]]) -> str:
     """One line an effect; differences in points."""
     return _aligned([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
+
+
+def benchmark_lines(report: Mapping[str, Any]) -> str:
+    """A public benchmark's own figures: one line a cell, with its groups of up to ten."""
+    lines = [f"{report['name']} {report['split']}: {report['metric']}"]
+    for cell in report["cells"]:
+        groups = [
+            ", ".join(f"{name} {100 * figure:.1f}" for name, figure in of_tag.items())
+            for of_tag in cell["groups"].values()
+            if len(of_tag) <= FEW
+        ]
+        lines.append(
+            "; ".join(
+                [f"{cell['strategy']} ({cell['encode']}) {cell['budget']}: {100 * cell['figure']:.1f} %", *groups]
+            )
+        )
+    if report["skipped"]:
+        lines.append(f"without {counted(report['skipped'], 'question')} whose file is missing")
+    return "\n".join(lines)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

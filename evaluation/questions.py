@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
-import numpy as np
 from PIL import Image as Pillow
 
 from arr_coc.errors import ShapeError
 from arr_coc.model import FRAMES_PER_S
 from arr_coc.qwen.preprocess import to_rgb
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
-from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import QuestionsError
+from evaluation.frames import Sampling, frames_of
 from stream.adaptation.question_lines import QuestionLine, read_question_lines
-from stream.clock import MonotonicClock
-from stream.config import CaptureConfig
 from stream.errors import ConfigError
-from stream.media import SourceFrame
-from stream.sources.factory import open_source
 from training.clips.truth import Box, Image, Sample
+
+Rule: TypeAlias = Callable[[Sequence[str], str], float]
+"""(right answers, answer) → its score in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,11 @@ class EvalQuestion:
     things that are asked about and things that must not draw the tokens. `group` names questions about successive
     frames of one clip; `before` are the frames of the group's earlier questions, at `before_s`. `stale`: answers that
     were right for the same question earlier in the clip.
+
+    Of a public benchmark: `rule` scores the answer (as `scoring` does, if None); without `answers` and `facts` the
+    score is the IoU of what is shown with `boxes`. `tags` are the groups of its report. `clip` names what several
+    questions are about, of which each is a separate stream. `seen_s`: time of the group's question before; `frames` are
+    all up to now, and a stream has had those until then.
     """
 
     id: str
@@ -49,6 +52,19 @@ class EvalQuestion:
     before: tuple[Image, ...] = ()
     before_s: tuple[float, ...] = ()
     stale: tuple[str, ...] = ()
+    rule: Rule | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    clip: str = ""
+    seen_s: float | None = None
+
+    @property
+    def asks_places(self) -> bool:
+        """True if its score is where the tokens lie, not what is answered."""
+        return not self.answers and not self.facts and bool(self.boxes)
+
+    def load(self) -> EvalQuestion:
+        """Return itself: its frames are there."""
+        return self
 
     @classmethod
     def of(cls, index: int, sample: Sample) -> EvalQuestion:
@@ -68,33 +84,19 @@ class EvalQuestion:
         )
 
 
-def frames_of(path: Path, count: int) -> tuple[tuple[Image, ...], tuple[float, ...]]:
-    """`count` frames uint8 RGB [H, W, 3], the middle ones of as many equal parts, and their times in seconds.
+class PendingQuestion(Protocol):
+    """A question whose frames may be read once they are needed."""
 
-    A video with fewer frames gives all of them. Raises SourceError if it cannot be read.
-    """
-    frames = sum(1 for _ in _decoded(path))
-    parts = min(count, frames)
-    wanted = {int((index + 0.5) * frames / parts) for index in range(parts)}
-    chosen = [
-        (_rgb(frame.planes), frame.media_ns / NS_PER_S) for frame in _decoded(path) if frame.frame_index in wanted
-    ]
-    return tuple(image for image, _ in chosen), tuple(at_s for _, at_s in chosen)
+    @property
+    def id(self) -> str:
+        """Its name within the suite."""
 
+    @property
+    def group(self) -> str:
+        """As of `EvalQuestion`."""
 
-def _decoded(path: Path) -> Iterator[SourceFrame]:
-    with open_source(str(path), CaptureConfig(), MonotonicClock()) as source:
-        yield from (frame for frame in source.frames() if isinstance(frame, SourceFrame))
-
-
-def _rgb(planes: FramePlanes) -> Image:
-    """As the texture store converts it."""
-    updater = TextureUpdater()
-    updater.process(planes, FrameStamp(0, 0, 0))
-    with updater.lease() as view:
-        image: Image = np.array(view.read(0)[: planes.height_px, : planes.width_px])
-    updater.close()
-    return image
+    def load(self) -> EvalQuestion:
+        """With its frames. Raises QuestionsError if they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Asked:
         """With its pictures; `video_frames` of a video. Raises QuestionsError if they cannot be read."""
         try:
             if self.is_video:
-                frames, times_s = frames_of(self.paths[0], video_frames)
+                frames, times_s = frames_of(self.paths[0], Sampling(video_frames, middles=True))
             else:
                 frames = tuple(to_rgb(path) for path in self.paths)
                 times_s = tuple(index / FRAMES_PER_S for index in range(len(frames)))
@@ -133,7 +135,7 @@ def read_questions(path: Path) -> list[Asked]:
         asked = read_question_lines(path, _asked)
     except ConfigError as error:
         raise QuestionsError(str(error)) from error
-    twice = _first_twice([one.id for one in asked])
+    twice = first_twice(one.id for one in asked)
     if twice is not None:
         raise QuestionsError(f'{path.name}: two questions have the id "{twice}"; give each its own, or none')
     return asked
@@ -163,7 +165,8 @@ def _size(path: Path) -> tuple[int, int]:
         raise QuestionsError(f"{path} is not an image that can be read; convert it to PNG or JPEG") from error
 
 
-def _first_twice(names: list[str]) -> str | None:
+def first_twice(names: Iterable[str]) -> str | None:
+    """The first name that comes more than once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 

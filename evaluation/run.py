@@ -22,10 +22,13 @@ from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.qwenvl import QwenVL
 from evaluation.errors import EvaluationError, ResultsError
 from evaluation.journal import AnswerJournal, Row, model_hash
-from evaluation.output import check_plotting, effects_table, plot, table
+from evaluation.output import benchmark_lines, check_plotting, effects_table, plot, table
+from evaluation.public.items import Request
+from evaluation.public.registry import BENCHMARKS, PublicSuite, benchmark_named, data_folder
 from evaluation.questions import Asked, loaded, read_questions
 from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects
-from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan, run_suite, split
+from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan, run_suite
+from evaluation.runner import split as listed
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import SUITES, named_suite
 from stream.bench.report import machine
@@ -33,6 +36,9 @@ from stream.errors import StreamError
 
 BAD_INPUT = 2
 """Exit status for a request that cannot be carried out."""
+
+VIDEO_FRAMES, MAX_TOKENS = 4, 64
+"""Of a question that belongs to no public benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,14 @@ class Outputs:
 
 
 def evaluate(
-    asking: ModelUnderTest, suites: Sequence[Suite], ways: Sequence[StrategyRun], outputs: Outputs
+    asking: ModelUnderTest,
+    suites: Sequence[Suite],
+    ways: Sequence[StrategyRun],
+    outputs: Outputs,
+    public: PublicSuite | None = None,
 ) -> dict[str, Any]:
-    """Ask the open questions, and write figures and picture. Returns the figures."""
+    """Ask the open questions, and write figures and picture. Returns the figures, with those that a public benchmark
+    has."""
     rows: list[Row] = []
     with AnswerJournal(outputs.answers, fresh=outputs.fresh) as journal:
         for suite in suites:
@@ -77,6 +88,8 @@ def evaluate(
         "at_equal_flops": at_equal_flops(made),
         "effects": effects(rows),
     }
+    if public is not None:
+        figures["benchmark"] = public.report(rows)
     _write(outputs.figures, json.dumps(figures, indent=2) + "\n")
     if outputs.picture is not None:
         plot(made, f"{asking.qwen.model_id}: accuracy against visual tokens", outputs.picture)
@@ -101,13 +114,35 @@ def main(
         bool, typer.Option("--untrained", help="Leave out the allocator's weights that come with the model.")
     ] = False,
     allocator: Annotated[Path | None, typer.Option(help="An allocator that `adapt` made for the model.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Questions of each suite; all when absent.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "--limit", min=1, help="Questions of each suite; all when absent.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Figures; the answers go beside it.")] = Path("evaluation.json"),
     png: Annotated[Path | None, typer.Option(help="A picture of the curves.")] = None,
     questions: Annotated[Path | None, typer.Option(help="Own questions, one JSON object a line.")] = None,
     seeds: Annotated[int, typer.Option(help="How often what is random is repeated.")] = 5,
-    frames: Annotated[int, typer.Option(min=1, help="Frames shown of each video of --questions.")] = 4,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
+    frames: Annotated[
+        int | None, typer.Option(min=1, help="Frames shown of each video: 4 of --questions, a benchmark's own number.")
+    ] = None,
+    benchmark: Annotated[str | None, typer.Option(help=f"A public benchmark: {', '.join(BENCHMARKS)}.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The benchmark's files, as published.")] = None,
+    split: Annotated[str | None, typer.Option(help="Part of the benchmark; its first one when absent.")] = None,
+    context: Annotated[
+        float | None, typer.Option(min=0, help="Seconds shown before a question's time; all when absent.")
+    ] = None,
+    subtitles: Annotated[bool, typer.Option("--subtitles", help="Video-MME with subtitles.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="A picture's question without the words that ask for a short answer.")
+    ] = False,
+    max_tiles: Annotated[
+        int | None, typer.Option(min=1, help="Largest picture or frame of a benchmark, in 32x32 tiles.")
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out a benchmark's questions whose file is missing.")
+    ] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer: 64, or what a benchmark needs.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Device of the model.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Precision of its weights.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
@@ -119,33 +154,46 @@ def main(
         ways = plan(strategy, budget, encode, seeds)
         outputs = Outputs(out, png, fresh)
         outputs.check(questions)
-        suites = _suites(suite, questions, count, frames)
+        public = None
+        if benchmark is not None:
+            known = benchmark_named(benchmark)
+            folder = data_folder(benchmark, data)
+            request = Request(folder, split or known.splits[0], frames, max_tiles, context, subtitles, bare)
+            public = PublicSuite.read(known, request, count, skip_missing=skip_missing)
+            max_tokens = max_tokens or known.max_tokens
+        suites = _suites(suite, questions, count, frames or VIDEO_FRAMES, public)
         if png is not None:
             check_plotting()
         qwen = load_qwen(model, device=device, dtype=dtype, allocator=allocator)
         named = model_hash(Path(qwen.model.name_or_path))
         if allocator is not None:
             named = f"{named} allocator {model_hash(allocator)}"
-        asking = ModelUnderTest(qwen, named, max_tokens)
+        asking = ModelUnderTest(qwen, named, max_tokens or MAX_TOKENS)
         if untrained:
-            asking = ModelUnderTest(replace(qwen, allocator=None), f"{named} untrained", max_tokens)
-        figures = evaluate(asking, suites, ways, outputs)
+            asking = ModelUnderTest(replace(qwen, allocator=None), f"{named} untrained", asking.max_tokens)
+        figures = evaluate(asking, suites, ways, outputs, public)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(BAD_INPUT) from None
     print(table(figures["cells"]))
     if figures["effects"]:
         print("\n" + effects_table(figures["effects"]))
+    if public is not None:
+        print("\n" + benchmark_lines(figures["benchmark"]))
     print(f"wrote {out}" + (f" and {png}" if png else ""), file=sys.stderr)
 
 
-def _suites(names: str | None, questions: Path | None, count: int | None, video_frames: int) -> list[Suite]:
+def _suites(
+    names: str | None, questions: Path | None, count: int | None, video_frames: int, public: PublicSuite | None
+) -> list[Suite]:
     found = []
-    if names is not None or questions is None:
-        wanted = list(SUITES) if names is None else split(names, "--suite")
+    if names is not None or (questions is None and public is None):
+        wanted = list(SUITES) if names is None else listed(names, "--suite")
         found = [named_suite(name, count) for name in wanted]
     if questions is not None:
         found.append(asked_suite(questions, read_questions(questions)[:count], video_frames))
+    if public is not None:
+        found.append(public.suite())
     return found
 
 

@@ -13,7 +13,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.types import Encode
 from evaluation.errors import ChoiceError
 from evaluation.journal import AnswerJournal, Row, key_of, peak_bytes, reset_peak
-from evaluation.questions import EvalQuestion
+from evaluation.questions import EvalQuestion, PendingQuestion
 from evaluation.scoring import looking, normalise, score
 from evaluation.strategies.base import EVERYTHING, Ask, Budget, Reply, Strategy, Stream
 from evaluation.strategies.catalogue import strategy_named
@@ -82,7 +82,7 @@ class Progress:
     def __init__(self, name: str) -> None:
         self._name, self._count, self._told_s = name, 0, 0.0
 
-    def step(self, question: EvalQuestion) -> None:
+    def step(self, question: PendingQuestion) -> None:
         """One more question has been answered in every way."""
         self._count += 1
         if time.monotonic() - self._told_s >= EVERY_S:
@@ -104,7 +104,7 @@ class Suite:
 
     name: str
     hash: str
-    questions: Callable[[], Iterable[EvalQuestion]]
+    questions: Callable[[], Iterable[PendingQuestion]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,44 +136,48 @@ def run_suite(
     suite: Suite,
     ways: Sequence[StrategyRun],
     journal: AnswerJournal,
-    on_answered: Callable[[EvalQuestion], None],
+    on_answered: Callable[[PendingQuestion], None],
 ) -> list[Row]:
     """Every answer that the journal does not hold yet; returns all rows of the suite, question by question.
 
     A strategy's first answer is made twice, and the second one kept: what the first use of anything takes is not its
     cost. Questions of a group are answered by one stream of each strategy. If the journal holds the first of them, a
     strategy that keeps something from answer to answer answers those once more.
-    `on_answered` is called with each question once it has been answered in every way.
+    `on_answered` is called with each question once it has been answered in every way. Frames of a question whose
+    answers the journal holds are not read.
     """
     keys = []
     warm: set[str] = set()
-    clip: list[EvalQuestion] = []
+    clip: list[PendingQuestion] = []
     streams: dict[int, tuple[Stream, int]] = {}
-    for question in suite.questions():
-        if not clip or not question.group or question.group != clip[-1].group:
+    for pending in suite.questions():
+        if not clip or not pending.group or pending.group != clip[-1].group:
             clip, streams = [], {}
-        clip.append(question)
+        clip.append(pending)
+        question: EvalQuestion | None = None
         for number, way in enumerate(ways):
-            key = asking.key(suite, way, question.id)
+            key = asking.key(suite, way, pending.id)
             keys.append(key_of(key))
             if keys[-1] in journal:
                 continue
+            question = question or pending.load()
             if way.strategy.name not in warm:
                 _reply(asking, way, way.strategy.stream(asking.qwen), question)
                 warm.add(way.strategy.name)
             stream, answered = streams.get(number) or (way.strategy.stream(asking.qwen), 0)
             for earlier in clip[answered:-1] if way.strategy.begin is not None else ():
-                _reply(asking, way, stream, earlier)
+                _reply(asking, way, stream, earlier.load())
             streams[number] = stream, len(clip)
             journal.add({**key, **_answer(asking, way, stream, question)})
-        on_answered(question)
+        on_answered(pending)
     return journal.rows(iter(keys))
 
 
 def _reply(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: EvalQuestion) -> Reply:
+    new = _new_frames(question) if way.strategy.begin is not None else 0
     ask = Ask(
-        question.frames,
-        question.times_s,
+        question.frames[new:],
+        question.times_s[new:],
         question.text,
         way.budget,
         way.encode,
@@ -185,16 +189,27 @@ def _reply(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: E
     return stream(ask)
 
 
+def _new_frames(question: EvalQuestion) -> int:
+    """Index of the first frame that the group's earlier questions were not about; of the newest one if there is
+    none."""
+    seen_s = question.seen_s
+    if seen_s is None:
+        return 0
+    return min(sum(at_s <= seen_s for at_s in question.times_s), len(question.times_s) - 1)
+
+
 def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: EvalQuestion) -> dict[str, Any]:
     reset_peak(asking.qwen.device)
     reply = _reply(asking, way, stream, question)
+    places = looking(question, reply)
     return {
         "kind": question.kind,
-        "group": question.group,
+        "group": question.group or question.clip,
+        **({"tags": dict(question.tags)} if question.tags else {}),
         "question": question.text,
         "answers": list(question.answers),
         "text": reply.text,
-        "score": score(question, reply.text),
+        "score": (places.iou or 0.0) if question.asks_places else score(question, reply.text),
         "stale": normalise(reply.text) in map(normalise, question.stale) if question.stale else None,
         "tokens": reply.tokens,
         "of_tokens": reply.of_tokens,
@@ -203,5 +218,5 @@ def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: 
         "flops": asdict(reply.flops) | {"total": reply.flops.total},
         "ttft_ms": reply.ttft_ms,
         "peak_bytes": peak_bytes(asking.qwen.device),
-        **asdict(looking(question, reply)),
+        **asdict(places),
     }

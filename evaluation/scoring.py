@@ -95,6 +95,8 @@ def normalise(text: str) -> str:
 
 def score(question: EvalQuestion, text: str) -> float:
     """Score of `text` as an answer."""
+    if question.rule is not None:
+        return question.rule(question.answers, text)
     given = normalise(text)
     if question.facts:
         return sum(f" {normalise(fact)} " in f" {given} " for fact in question.facts) / len(question.facts)

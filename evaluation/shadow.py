@@ -110,7 +110,7 @@ def measured(suite: str, count: int, path: Path) -> Iterator[dict[str, Any]]:
         for number, question in enumerate(named_suite(suite, count).questions()):
             if number not in known:
                 session = session or ShadowSession(load_qwen())
-                known[number] = {"suite": suite, "id": number, **session.row(question)}
+                known[number] = {"suite": suite, "id": number, **session.row(question.load())}
                 file.write(json.dumps(known[number]) + "\n")
                 file.flush()
             yield known[number]

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from arr_coc.allocation.inspection import SCORES
+from evaluation.public import estimate
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
 TRAINING = ROOT / "training" / "results"
 DOCUMENTS = (
     *("README.md", "evaluation/README.md", "models/scenes-tiny/README.md"),
-    *("docs/fine-tuning.md", "training/README.md"),
+    *("docs/fine-tuning.md", "docs/proof.md", "training/README.md"),
 )
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -340,6 +341,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "allocator-ways": allocator_ways,
     "shadow": shadow,
     "shadow-compare": shadow_compare,
+    "estimate": lambda: markdown(estimate.HEAD, estimate.rows()),
 }
 
 

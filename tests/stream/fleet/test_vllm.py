@@ -110,7 +110,7 @@ def test_a_server_that_cannot_start_is_one_line_with_its_reason(
         ("vllm.start_s = 0", (), "[vllm]: start_s should be greater than 0, got 0"),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_one_line(
+def test_invalid_settings_are_refused_in_one_line(
     tmp_path: Path, more: str, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cameras.toml"

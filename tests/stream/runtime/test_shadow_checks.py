@@ -404,7 +404,7 @@ def test_agreement_is_counted_and_shown() -> None:
     assert " · shadow 1 of 2 the same · " in figures_text(shown, "0:01.0")
 
 
-def test_what_checks_change_is_counted_and_shown() -> None:
+def test_changes_by_checks_are_counted_and_shown() -> None:
     live = RunStatistics(FakeClock())
     raised = BudgetChanged(
         answer=1, frame_index=2, pts_s=0.5, reason="differ", from_tokens=12, to_tokens=18, differing=3, checks=8

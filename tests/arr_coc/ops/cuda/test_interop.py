@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,11 +256,11 @@ def test_drawing_begins_once_all_streams_have_written_and_read(shared: CpuMachin
         with shared.on_stream(2), store.lease() as view:
             patches = view.patches(regions)
         with gl.current(), store.drawing() as name:
-            np.testing.assert_array_equal(level_of(gl, name, 0, 64, 64)[..., :3], expected.read(0))
+            np.testing.assert_array_equal(gl_level(gl, name, 0, 64, 64)[..., :3], expected.read(0))
             assert torch.equal(patches, torch.from_numpy(expected.gather(regions.numpy())))
 
 
-def test_what_cuda_made_of_a_texture_is_freed_though_opengl_was_lost(
+def test_cuda_resources_of_a_texture_are_freed_though_opengl_was_lost(
     shared: CpuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planes = random_planes(np.random.default_rng(9), 64, 64)

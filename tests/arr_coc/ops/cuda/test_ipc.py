@@ -83,7 +83,7 @@ def test_more_room_has_another_handle(cuda_on_cpu: CpuMachine) -> None:
     memory.close()
 
 
-def test_what_another_process_may_have_open_is_used_again_and_never_freed(cuda_on_cpu: CpuMachine) -> None:
+def test_memory_that_another_process_may_have_open_is_reused_and_never_freed(cuda_on_cpu: CpuMachine) -> None:
     """Freeing it has no defined result: the device on the CPU refuses to."""
     memory = SharedMemory()
     memory.write(pixels(5))

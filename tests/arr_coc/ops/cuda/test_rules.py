@@ -1,4 +1,4 @@
-"""Rules of CUDA that a device on the CPU forgives unless it is told to look: `tests/cuda_on_cpu` enforces them.
+"""Rules of CUDA that a device on the CPU forgives unless checks are on: `tests/cuda_on_cpu` enforces them.
 
 The first tests show that it does, the others that the stores keep the rules.
 """
@@ -222,7 +222,7 @@ def test_a_store_may_be_closed_while_the_model_captures_a_graph(cuda_on_cpu: Cpu
     assert cuda_on_cpu.live() == before
 
 
-def test_what_a_failed_write_left_to_do_is_waited_for(cuda_on_cpu: CpuMachine) -> None:
+def test_work_of_a_failed_write_is_waited_for(cuda_on_cpu: CpuMachine) -> None:
     """The first of two parts is on its way when the second fails."""
     planes = random_planes(np.random.default_rng(3), 32 * 20, 32 * 30)
     store, before = open_store(PlaneFormat.of(planes), "cuda"), cuda_on_cpu.live()

@@ -37,7 +37,7 @@ def test_a_missed_target_is_slow_and_comes_first() -> None:
     assert [figure.get("reached") for figure in row.figures] == [True, False, None]
 
 
-def test_what_is_not_here_is_absent() -> None:
+def test_missing_parts_are_absent() -> None:
     row = run_check(bad("absent"))
     assert (row.state, row.finding, row.remedy) == ("absent", "not on this machine", "buy one")
 

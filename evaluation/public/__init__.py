@@ -1,0 +1,1 @@
+"""Public benchmarks in the formats in which they are published."""
