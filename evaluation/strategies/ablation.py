@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE, allocator_for
 from evaluation.strategies.base import Ask, Budget, Reply, Strategy, stamps_of
 from evaluation.strategies.session import EvalSession
 from training.cases import random_samples
+from training.clips.truth import Sample
 
 FIRST_OTHER, OTHER_CLIPS = 7_000_000, 48
 """Clips of the training split that constants of an ablation are taken from: nothing else is measured on these."""
@@ -144,9 +146,14 @@ def realised_by(qwen: QwenVL, kind: type[RelevanceRealiser]) -> QwenVL:
     return replace(qwen, allocator=layer)
 
 
+@cache
+def _other_samples(clips: int) -> list[Sample]:
+    return list(random_samples("train", FIRST_OTHER, clips, questions=1))
+
+
 def other_asks(ask: Ask) -> Iterator[Ask]:
     """Questions about other single pictures, at the budget and encoding of `ask`."""
-    for sample in random_samples("train", FIRST_OTHER, OTHER_CLIPS, questions=1):
+    for sample in _other_samples(OTHER_CLIPS):
         yield replace(
             ask, frames=sample.clip.frames[:1], times_s=sample.clip.times_s[:1], text=sample.question, before=()
         )
