@@ -95,12 +95,77 @@ def attention() -> str:
     return _of_suites("right, 27 / 10 %", ("text", "still"), ways)
 
 
-def scores(results: str, strategy: str) -> str:
-    """Contribution of each score: alone, left out, all."""
-    ways = [Way("all three", results, strategy)]
-    ways += [Way(f"{score} alone", results, f"{strategy}-only-{score}") for score in SCORES]
-    ways += [Way(f"without {score}", results, f"{strategy}-without-{score}") for score in SCORES]
-    return _of_suites("right, 27 / 10 %", MEASURED, ways)
+ABLATED_BUDGET = "27%"
+SCORE_ROWS = {
+    **{f"{score} alone": f"only-{score}" for score in SCORES},
+    **{f"without {score}": f"without-{score}" for score in SCORES},
+}
+BALANCE_ROWS = {"constant weights, the means of these": "fixed-mean", "equal weights": "fixed-equal"}
+BUDGET_ROWS = {
+    "the budget follows the spread of relevance": "adaptive",
+    "… of relevance by 1 − ∏(1 − weight · score)": "amplified",
+    "… and strength of relevance by the sum of weight · score": "scaled",
+}
+
+
+def ablation(results: str, strategy: str, whole: str, rows: dict[str, str]) -> str:
+    """Right answers of a strategy, and of its ablations by the ends of their names, with their differences from it."""
+    lines: list[Line] = []
+    for label, name in {whole: strategy, **{label: f"{strategy}-{end}" for label, end in rows.items()}}.items():
+        way = Way(label, results, name, (ABLATED_BUDGET,))
+        tokens = [cell["token_share"] for suite in MEASURED for cell in way.cells(suite) if cell is not None]
+        share = f"{100 * sum(tokens) / len(tokens):.1f} %"
+        difference = NONE if name == strategy else _pooled(results, strategy, name)
+        lines.append((label, *(way.shown(suite, right) for suite in MEASURED), share, difference))
+    counts = {suite: cell["count"] for (suite, name, _), cell in _cells(results).items() if name == strategy}
+    heads = (f"{suite} ({counts[suite]})" if suite in counts else suite for suite in MEASURED)
+    return markdown(("right", *heads, "tokens", "difference, points"), lines)
+
+
+def _pooled(results: str, strategy: str, other: str) -> str:
+    """Right answers of another strategy minus those of this one over all suites, with the 95 % interval, in points."""
+    pairs = [
+        one
+        for one in _results(results)["at_equal_tokens"]
+        if (one["strategy"], one["against"], one["budget"]) == (strategy, f"{other} (sparse)", ABLATED_BUDGET)
+    ]
+    count = sum(one["count"] for one in pairs)
+    difference = -sum(one["count"] * one["difference"] for one in pairs) / count
+    reach = sum((one["count"] * (one["high"] - one["low"]) / 2) ** 2 for one in pairs) ** 0.5 / count
+    return f"{_signed(100 * difference, plus=True)} ± {100 * reach:.1f}"
+
+
+def sweep() -> str:
+    """Right answers of `large` by kind of question and number of tokens."""
+    budgets = ("64", "128", "256", "400")
+    cells = _cells("sweep")
+    whole = cells["large", "full", "100%"]
+    columns = [*(cells["large", "arr-coc", budget] for budget in budgets), whole]
+    lines: list[Line] = [
+        (kind, *(f"{100 * cell['kinds'][kind]['accuracy']:.0f} %" for cell in columns))
+        for kind in sorted(whole["kinds"])
+    ]
+    lines.append(("**all**", *(f"**{right(cell):.0f} %**" for cell in columns)))
+    scaled = (cells["large", "smaller", budget] for budget in budgets)
+    lines.append(("all, of the picture scaled down", *(f"{right(cell):.0f} %" for cell in scaled), NONE))
+    return markdown(("right, by tokens", *budgets, f"all, {whole['tokens']:.0f}"), lines)
+
+
+def channels() -> str:
+    """Figures of allocators that were trained alike on each profile of channels."""
+    ways = json.loads((TRAINING / "channels_3000.json").read_text("utf-8"))["ways"]
+    lines: list[Line] = []
+    for profile in ("core13", "full40"):
+        shown: list[str] = []
+        for past in ("nothing known", "after a glance"):
+            found = ways[profile][past]
+            shown += (f"{100 * found[share]:.0f} %" for share in ("recall", "recall_small"))
+            shown.append(f"{found['matched_iou']:.2f}")
+        answers = Way("", f"channels-{profile}", "arr-coc", (ABLATED_BUDGET,))
+        lines.append((f"`{profile}`", *shown, *(answers.shown(suite, right) for suite in MEASURED)))
+    figures = ("found of 25 %", "of 10 %", "IoU")
+    after = (f"after a glance: {figures[0]}", *figures[1:])
+    return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
 
 
 def strategies() -> str:
@@ -328,8 +393,14 @@ def shadow_compare() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "glances": glances,
     "attention": attention,
-    "scores-trained": lambda: scores("scores", "arr-coc"),
-    "scores-glanced": lambda: scores("scores-glanced", "arr-coc-glance"),
+    "scores-trained": lambda: ablation("scores", "arr-coc", "all three", SCORE_ROWS),
+    "scores-glanced": lambda: ablation("scores-glanced", "arr-coc-glance", "all three", SCORE_ROWS),
+    "balance-trained": lambda: ablation("balance", "arr-coc", "weights of the balancer", BALANCE_ROWS),
+    "balance-glanced": lambda: ablation("balance-glanced", "arr-coc-glance", "weights of the balancer", BALANCE_ROWS),
+    "budgets-trained": lambda: ablation("balance", "arr-coc", "27 % of each picture", BUDGET_ROWS),
+    "budgets-glanced": lambda: ablation("balance-glanced", "arr-coc-glance", "27 % of each picture", BUDGET_ROWS),
+    "sweep": sweep,
+    "channels": channels,
     "strategies": strategies,
     "whole": whole,
     "feedback": feedback,

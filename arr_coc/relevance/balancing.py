@@ -33,12 +33,13 @@ _BEGIN_BIAS = (
 
 
 class AdaptiveTensionBalancer(nn.Module):
-    """Weights for information, perspective and participation, each in [0, 1] on its own; all may be high.
+    """Weights for information, perspective and participation, each in [0, 1] on its own.
 
-    A small net of the question's mean embedding and of mean and maximum of each map. Untrained, a map counts more the
-    more something stands out in it (maximum − mean), and the question does not matter. Two guards: if the strongest
-    saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information raised unless the
-    question is used; participation counts only as far as it is trusted.
+    Only their ratios count: relevance is divided by their sum (`RelevanceRealiser.balanced`), so three high weights are
+    as three low ones. A small net of the question's mean embedding and of mean and maximum of each map gives them.
+    Untrained, a map counts more the more something stands out in it (maximum − mean), and the question does not matter.
+    Two guards: if the strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information
+    raised unless the question is used; participation counts only as far as it is trusted.
     """
 
     def __init__(self, query_dim: int = 0, width: int = 16) -> None:
@@ -154,7 +155,7 @@ class RelevanceRealiser(nn.Module):
         return RelevanceMaps(relevance, scores, weights)
 
     def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1]."""
+        """Mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1], 0 if no weight is above 0."""
         return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
 
     def _doubt(

@@ -32,13 +32,13 @@ from arr_coc.layer import ARRCOCLayer
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.relevance.balancing import AdaptiveTensionBalancer, RelevanceRealiser
+from evaluation.other_questions import other_questions
 from evaluation.strategies.arr_coc import ARR_COC, ARR_COC_GLANCE, allocator_for
 from evaluation.strategies.base import Ask, Budget, Reply, Strategy, stamps_of
 from evaluation.strategies.session import EvalSession
-from training.cases import random_samples
 
-FIRST_OTHER, OTHER_CLIPS = 7_000_000, 48
-"""Clips of the training split that constants of an ablation are taken from: nothing else is measured on these."""
+OTHER_CLIPS = 48
+"""Number of other clips that constants of an ablation are taken from."""
 
 LEAST_SHARE = 0.5
 """Least share of a budget that a picture gets if it adapts."""
@@ -146,10 +146,8 @@ def realised_by(qwen: QwenVL, kind: type[RelevanceRealiser]) -> QwenVL:
 
 def other_asks(ask: Ask) -> Iterator[Ask]:
     """Questions about other single pictures, at the budget and encoding of `ask`."""
-    for sample in random_samples("train", FIRST_OTHER, OTHER_CLIPS, questions=1):
-        yield replace(
-            ask, frames=sample.clip.frames[:1], times_s=sample.clip.times_s[:1], text=sample.question, before=()
-        )
+    for other in other_questions(OTHER_CLIPS):
+        yield replace(ask, frames=other.frames[:1], times_s=other.times_s[:1], text=other.text, before=())
 
 
 @dataclass(frozen=True)
