@@ -6,9 +6,12 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arr_coc.errors import BackendMissing
+from arr_coc.errors import BackendMissing, DeviceLost, StoreError
 
 LIBRARY = "libcuda.so.1"
+
+NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE of cuda.h."""
 
 _CAPABILITY = (75, 76)
 _MULTIPROCESSORS = 16
@@ -38,7 +41,7 @@ class NvidiaDriver:
 
 
 def read_driver() -> NvidiaDriver:
-    """Ask the driver. Raises BackendMissing without one, or if it cannot be used."""
+    """Ask the driver. Raises BackendMissing without a driver or a GPU, DeviceLost if the driver cannot be used."""
     library = _loaded()
     version = _int(library.cuDriverGetVersion)
     return NvidiaDriver(version, tuple(_device(library, index) for index in range(_count(library))))
@@ -48,7 +51,7 @@ def driver_devices() -> int:
     """Return the number of devices that the driver knows; 0 without one."""
     try:
         return _count(_loaded())
-    except BackendMissing:
+    except StoreError:
         return 0
 
 
@@ -57,8 +60,11 @@ def _loaded() -> ctypes.CDLL:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         raise BackendMissing("no NVIDIA driver") from error
-    if status := library.cuInit(0):
-        raise BackendMissing(f"the NVIDIA driver does not start (cuInit gives {status})", "check it with nvidia-smi")
+    status = library.cuInit(0)
+    if status == NO_DEVICE:
+        raise BackendMissing("no NVIDIA GPU")
+    if status:
+        raise DeviceLost(f"the NVIDIA driver does not start (cuInit gives {status})", "check it with nvidia-smi")
     return library
 
 
@@ -85,4 +91,4 @@ def _int(function: Callable[..., int], *arguments: int) -> int:
 
 def _check(status: int) -> None:
     if status:
-        raise BackendMissing(f"the NVIDIA driver does not describe its devices (error {status})")
+        raise DeviceLost(f"the NVIDIA driver does not describe its devices (error {status})")

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 LIBRARY = "CUDA_ON_CPU"
 
+PATIENCE = 30.0
+"""Factor of the limits of time: a CPU is slow, and may be busy."""
+
 
 def main() -> int:
     """Run the command; or, as its child, one check."""
-    CheckSettings.module = "tests.cuda_on_cpu.doctor"
+    CheckSettings.module, CheckSettings.patience = "tests.cuda_on_cpu.doctor", PATIENCE
     if LIBRARY in os.environ:
         if not sys.argv[1].endswith("system:driver"):
             emulate(Path(os.environ[LIBRARY]), sys.argv[1])

@@ -235,6 +235,8 @@ def compare_samples(size: Size, seed: int) -> None:
         points = _random_points(rng, size)
         found = view.sample(on_device(points.astype(np.float32))).cpu()
         require_close(found, trilinear(levels, points), "samples", SAMPLE_ERROR)
+    if seed % 4:
+        return
     with view_of(smooth_picture()) as view:
         levels = [view.read(0) / 255.0]
         centres, lines = _random_lines(rng)
@@ -290,6 +292,8 @@ def _compare_shaders(size: Size, seed: int) -> None:
             levels = [wanted.read(level) / 255.0 for level in range(LEVELS)]
         points = _random_points(rng, size)
         require_close(texels.sample(points), trilinear(levels, points), "samples", SAMPLE_ERROR)
+    if seed % 4:
+        return
     centres, lines = _random_lines(rng)
     with _gl_store(smooth_picture()) as store, store.texels() as texels:
         expected = _means_along(texels.read(0) / 255.0, centres, lines)

@@ -51,9 +51,10 @@ class GpuRow:
 
 
 class CheckSettings:
-    """Module that runs a check in a child process; tests replace it by one that emulates a device first."""
+    """Module that runs a check in a child process, and factor of all limits of time; tests emulate a slow device."""
 
     module = "stream.doctor.gpu.child"
+    patience = 1.0
 
 
 def check_command(*arguments: str) -> list[str]:
@@ -65,8 +66,9 @@ def run_check(check: GpuCheck, clock: Clock | None = None) -> GpuRow:
     """Run a check and return its row, however its process ends. It is killed if the caller is interrupted."""
     clock = clock or MonotonicClock()
     began_ns = clock.now_ns()
+    end_ns = began_ns + int(check.limit_s * CheckSettings.patience * NS_PER_S)
     with _started(check) as (process, output, report):
-        cause = _watch(process, (output, report), check, clock, began_ns + int(check.limit_s * NS_PER_S))
+        cause = _watch(process, (output, report), check, clock, end_ns)
         seconds = (clock.now_ns() - began_ns) / NS_PER_S
         return _row(check, process.returncode, cause, output, report, round(seconds, 2))
 
@@ -235,7 +237,7 @@ def examine_gpu(
     that runs next.
     """
     clock = clock or MonotonicClock()
-    end_ns = clock.now_ns() + int(TOTAL_S * NS_PER_S)
+    end_ns = clock.now_ns() + int(TOTAL_S * CheckSettings.patience * NS_PER_S)
     states: dict[str, GpuRow] = {}
     for check in checks:
         missing = next((states[need] for need in check.needs if states[need].state not in ("works", "slow")), None)

@@ -30,6 +30,7 @@ def machine(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> CpuMach
     monkeypatch.setattr(captured, "cuda_graph", emulated.run_first)
     monkeypatch.setattr(timing, "WARM_UP", 1)
     monkeypatch.setattr(CheckSettings, "module", "tests.cuda_on_cpu.doctor")
+    monkeypatch.setattr(CheckSettings, "patience", emulated.PATIENCE)
     monkeypatch.setenv(emulated.LIBRARY, str(cuda_on_cpu.path))
     return cuda_on_cpu
 
@@ -217,7 +218,7 @@ def test_the_whole_command_on_an_emulated_device(tmp_path: Path) -> None:
     require("gl")
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "tests.cuda_on_cpu.doctor", "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     report = json.loads(path.read_text())
     assert [row for row in report["rows"] if row["state"] == "broken"] == []
     assert (done.returncode, report["ended"]) == (0, "finished")
