@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.allocation.attending import STRATEGIES_ON_DEVICE, Tensions, check_strategy
+from arr_coc.allocation.evs import ComparedPicture
 from arr_coc.allocation.frame import FrameAllocation, FrameMaps, RegionSelector, SelectorOptions
 from arr_coc.allocation.glance import EVERY_S, GlanceOptions, GlancePolicy
 from arr_coc.allocation.group import GroupOfPictures, GroupOptions
@@ -97,6 +98,7 @@ class _EpochMemory:
     exploration: ExplorationTracker
     selector: RegionSelector
     history: HistoryTracker | None
+    picture: ComparedPicture | None
 
     def follow(self, frame_index: int, motion: TileMotion, maps: CompiledMaps | None) -> None:
         """Carry along with the picture all that belongs to content, not to places."""
@@ -246,10 +248,17 @@ class StreamAllocator:
         if frame.is_chosen:
             memory.exploration.mark_shown(frame.selection.choice.levels)
         memory.prior.on_request(frame.stamp.frame_index, _looks_of(frame))
+        self.mark_shown()
+
+    def mark_shown(self) -> None:
+        """The newest frame's tokens are shown to a model: the strategy `evs` compares later frames with it."""
+        if self._memory is not None and self._memory.picture is not None:
+            self._memory.picture.mark()
 
     def mark_looked(self) -> None:
         """The newest allocation was looked at for a standing question: `change_since_look` counts from here."""
         self._since_look.mark(self._texture.versions)
+        self.mark_shown()
 
     def allocate(
         self,
@@ -305,7 +314,8 @@ class StreamAllocator:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
         maps = self._realise(memory, texture, None if shown is None else shown.appearance, view.stamp.media_ns)
         relevance = self._raised(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
-        return self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=False)
+        change = None if memory.picture is None else memory.picture.change(view)
+        return self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), glanced=False)
 
     @torch.inference_mode()
     def reallocate(
@@ -323,7 +333,8 @@ class StreamAllocator:
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
         relevance, lines = self._raised(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
-        frame = self._plan(memory, view, maps, relevance, lines, (budget, at_most), glanced=True)
+        change = last.inputs.change
+        frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), glanced=True)
         _ = frame.selection
         return frame
 
@@ -390,6 +401,7 @@ class StreamAllocator:
                     exploration=ExplorationTracker(self._maps),
                     selector=RegionSelector(selector),
                     history=None if self._channels == "core13" else HistoryTracker(),
+                    picture=ComparedPicture() if options.strategy == "evs" else None,
                 ),
             )
             self._glances.reset()
@@ -421,6 +433,7 @@ class StreamAllocator:
         maps: FrameMaps,
         relevance: torch.Tensor,
         lines: npt.NDArray[np.float32] | None,
+        change: torch.Tensor | None,
         limits: tuple[Budget | None, int | None],
         *,
         glanced: bool,
@@ -447,7 +460,7 @@ class StreamAllocator:
             relevance=relevance,
             scores=realised.scores,
             weights=realised.weights,
-            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines, within),
+            inputs=memory.selector.inputs(relevance, plan, staleness, maps.looks, answered, lines, within, change),
             change_since=self._change,
             change_since_look=since_look,
             maps=maps,
@@ -482,8 +495,8 @@ def _untrained_profile(channels: str) -> str:
 def suits_device(options: AllocatorOptions, channels: str) -> bool:
     """Return True if frames with these options can be allocated on a device.
 
-    The host's own are: channels of the past (`full40`), wide tokens, the strategy `fixation`, and questions about a
-    part of the picture.
+    The host's own are: channels of the past (`full40`), wide tokens, the strategies `fixation` and `evs`, and questions
+    about a part of the picture.
     """
     if options.zones is not None and options.zones.only:
         return False

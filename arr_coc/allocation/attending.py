@@ -14,6 +14,7 @@ picture overrules its looks.
 | `grid` | every n-th tile, n the smallest that the budget pays, phase fixed |
 | `uniform` | K regions of one level, spread evenly: the coarsest level that has as many |
 | `random` | K tiles drawn with `seed` |
+| `evs` | the K tiles that changed most since the frame shown before (`arr_coc/allocation/evs.py`) |
 | `auto` | `topk` if glances are made, `grid` for a void; else `foveated` if the model knows levels and has 64 tokens
 or more, else `mixed` |
 """
@@ -31,6 +32,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from arr_coc.allocation.evs import changed_tiles
 from arr_coc.allocation.text_lines import line_pairs, line_tree
 from arr_coc.allocation.warping import structure_or_none
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits, tokens_for
@@ -168,11 +170,12 @@ def _sparsity(maps: torch.Tensor) -> torch.Tensor:
     return torch.where(norm > 0, 2 * (root - above.sum(dim=1) / norm) / (root - 1) - 1, 0.0)
 
 
-Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random"]
+Strategy = Literal["auto", "topk", "mixed", "foveated", "fixation", "grid", "uniform", "random", "evs"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name != "fixation")
-"""Strategies that a device can choose by. The host has to know the place that `fixation` follows."""
+STRATEGIES_ON_DEVICE = tuple(name for name in STRATEGIES if name not in ("fixation", "evs"))
+"""Strategies that a device can choose by. The host has to know the place that `fixation` follows, and keeps the picture
+that `evs` compares with."""
 
 STICKINESS = 0.25
 """Bonus of a region that was shown (as finely) before, so that near-equals do not take turns."""
@@ -213,11 +216,13 @@ class AllocationHistory:
 
     `previous`: the level map that was shown last, carried along with motion, int8 [gh, gw]. `staleness`: how much each
     tile deserves a look for its own sake, float32 [gh, gw]. `explore`: share of the budget that goes by `staleness`.
+    `change`: by how much each tile changed since the frame that was shown before, float32 [gh, gw]; for `evs`.
     """
 
     previous: torch.Tensor | None = None
     staleness: torch.Tensor | None = None
     explore: float = 0.0
+    change: torch.Tensor | None = None
 
     def exploring_tokens(self, tokens: int) -> int:
         return 0 if self.staleness is None else round(self.explore * tokens)
@@ -321,8 +326,9 @@ def allocate(
     maps = _checked_map(relevance).detach().to("cpu", torch.float32).contiguous()
     frames = maps[None] if maps.ndim == 2 else maps
     given = memory or AllocationHistory()
-    previous, stale = (None if one is None else torch.as_tensor(one) for one in (given.previous, given.staleness))
-    memory = AllocationHistory(previous, stale, given.explore)
+    maps_before = (given.previous, given.staleness, given.change)
+    previous, stale, change = (None if one is None else torch.as_tensor(one) for one in maps_before)
+    memory = AllocationHistory(previous, stale, given.explore, change)
     budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
     if len(budgets) != len(frames):
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
@@ -603,6 +609,12 @@ def _random(request: AllocationRequest) -> RegionChoice:
     return _of_table(request, "random")
 
 
+def _evs(request: AllocationRequest) -> RegionChoice:
+    change = None if request.memory.change is None else request.memory.change.numpy()
+    chosen = changed_tiles(change, request.shape, request.tokens)
+    return _of_tiles(request, torch.from_numpy(chosen), request.tokens)
+
+
 def _of_table(request: AllocationRequest, strategy: str) -> RegionChoice:
     """A strategy that looks at no map: its regions are of one level, and the host chooses them once for all frames."""
     seed = request.seed if strategy == "random" else 0
@@ -640,4 +652,5 @@ _STRATEGIES: dict[str, Callable[[AllocationRequest], RegionChoice]] = {
     "grid": _grid,
     "uniform": _uniform,
     "random": _random,
+    "evs": _evs,
 }

@@ -136,7 +136,7 @@ class SelectorMemory:
     """
 
     selection: Selection | None = None
-    made_from: tuple[torch.Tensor, torch.Tensor | None, int] | None = None
+    made_from: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, int] | None = None
     previous: torch.Tensor | None = None
     lines: npt.NDArray[np.bool_] | None = None
     void: torch.Tensor | None = None
@@ -146,8 +146,9 @@ class SelectorMemory:
         """True if the selection was made from the same maps and as many tokens."""
         if self.made_from is None:
             return False
-        relevance, staleness, tokens = self.made_from
-        return relevance is inputs.relevance and staleness is inputs.staleness and tokens == inputs.plan.tokens
+        relevance, staleness, change, tokens = self.made_from
+        same_maps = relevance is inputs.relevance and staleness is inputs.staleness and change is inputs.change
+        return same_maps and tokens == inputs.plan.tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +159,7 @@ class SelectionInputs:
     semantic-void guard judges; without it, the map. `fixation` looks at its last map, entropy.
     `prior` [3, gh, gw] is what answers taught: attention, similarity and trust. `lines` [2, gh, gw], as `line_strength`
     gives it, lets wide and tall regions show lines of text. `within` bool [gh, gw], in host memory: the tiles that the
-    question is about, if that are not all.
+    question is about, if that are not all. `change` float32 [gh, gw]: since the frame that was shown before, for `evs`.
     """
 
     options: SelectorOptions
@@ -170,6 +171,7 @@ class SelectionInputs:
     lines: Map | None = None
     memory: SelectorMemory = field(default_factory=SelectorMemory)
     within: torch.Tensor | None = None
+    change: torch.Tensor | None = None
 
     def select(self) -> Selection:
         """Choose the regions; the same objects as before keep the selection before. A device is asked for nothing."""
@@ -183,7 +185,7 @@ class SelectionInputs:
             self.plan.left,
             options.tensions.coverage,
             options.seed,
-            AllocationHistory(memory.previous, self.staleness, options.tensions.explore),
+            AllocationHistory(memory.previous, self.staleness, options.tensions.explore, self.change),
             None if self.appearance is None else self.appearance[-1],
             lines,
             self.within,
@@ -301,15 +303,17 @@ class RegionSelector:
         prior: torch.Tensor | None = None,
         lines: Map | None = None,
         within: torch.Tensor | None = None,
+        change: torch.Tensor | None = None,
     ) -> SelectionInputs:
         """Return the inputs of a frame's selection, in the light of the selection that was noted last."""
         memory = self._memory
-        return SelectionInputs(self._options, plan, relevance, staleness, appearance, prior, lines, memory, within)
+        maps = staleness, appearance, prior, lines
+        return SelectionInputs(self._options, plan, relevance, *maps, memory, within, change)
 
     def note(self, inputs: SelectionInputs, selection: Selection) -> None:
         """Record that the newest frame's regions were chosen: the next choice builds on it."""
         if selection is not self._memory.selection:
-            made_from = inputs.relevance, inputs.staleness, inputs.plan.tokens
+            made_from = inputs.relevance, inputs.staleness, inputs.change, inputs.plan.tokens
             self._memory = SelectorMemory(
                 selection, made_from, selection.levels, selection.lines, selection.void, inputs.appearance
             )

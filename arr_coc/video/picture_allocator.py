@@ -49,8 +49,8 @@ class AllocatedFrame:
 class FrameAllocator:
     """Texture and allocator of one stream, without the threads and processes of a run.
 
-    With the option `memory` each packet is taken to be shown. Raises BudgetError, StrategyError, and ValueError for
-    options that do not hold.
+    With the option `memory`, and for the strategy `evs`, each packet is taken to be shown. Raises BudgetError,
+    StrategyError, and ValueError for options that do not hold.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class FrameAllocator:
         with self.texture.lease() as view:
             allocation = self.allocator.allocate(view, update.motion)
             self._allocated = AllocatedFrame(update, allocation, self._packet(view, allocation))
+        self.allocator.mark_shown()
         return self._allocated
 
     def glance_packet(self) -> TokenPacket | None:

@@ -1,11 +1,9 @@
 """Grid, random, smaller, full, EVS.
 
-After Bagrov et al. 2025, "Efficient Video Sampling: Pruning Temporally Redundant Tokens for Faster VLM Inference"
-(arXiv:2510.14624) and the differential token drop of Yao et al. 2025, "TimeChat-Online" (arXiv:2504.17343), here on
-pixels, so that it is done before the encoder. Over all frames of a clip the tiles that changed most are kept; the first
-frame is new as a whole and comes first. That needs a budget of at least one frame. With less, each frame has its own
-share: of the first frame even coverage, of later ones the tiles that changed most. A single picture has no
-redundancy in time: even coverage.
+EVS is the strategy `evs` of the product (`arr_coc/allocation/evs.py`) on whole clips: over all frames the tiles that
+changed most are kept; the first frame is new as a whole and comes first. That needs a budget of at least one frame.
+With less, each frame has its own share: of the first frame even coverage, of later ones the tiles that changed most. A
+single picture has no redundancy in time: even coverage.
 
 A strong baseline for token reduction, as several comparisons found (Wen et al. 2025, "Token Pruning in Multimodal Large
 Language Models: Are We Solving the Right Problem?", arXiv:2502.11501).
@@ -21,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.allocation.evs import clip_tiles, even_lattice, tile_change
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from evaluation.strategies.base import Ask, Chosen, Reply, Strategy, TiledFrame
@@ -38,29 +37,8 @@ def _answer_full(qwen: QwenVL, ask: Ask) -> Reply:
 FULL = Strategy("full", _answer_full, encodes=("full",), budgeted=False)
 
 
-_GOLDEN = (np.sqrt(5) - 1) / 2
-
-
-def even_tiles(shape: tuple[int, int], tokens: int) -> Chosen:
-    """`tokens` tiles with about the same number in every part of the grid: bool [rows, cols].
-
-    The tiles nearest to the points of a Fibonacci lattice (((i + ½)/n, i·φ mod 1); Niederreiter 1992, "Random Number
-    Generation and Quasi-Monte Carlo Methods"), so that no row or column is left out; if two points meet in one
-    tile, the next free one along its row or below it is taken.
-    """
-    rows, cols = shape
-    index = np.arange(tokens)
-    row = np.minimum((index + 0.5) / tokens * rows, rows - 1).astype(int)
-    col = np.minimum((index * _GOLDEN + 0.5) % 1 * cols, cols - 1).astype(int)
-    taken = np.zeros(rows * cols, bool)
-    for place in row * cols + col:
-        free = np.flatnonzero(~np.roll(taken, -int(place)))[0]
-        taken[(place + free) % taken.size] = True
-    return taken.reshape(shape)
-
-
 def _choose_grid(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
-    return [even_tiles(view.grid.shape, ask.budget.of(view.grid.tiles)) for view in views]
+    return [even_lattice(view.grid.shape, ask.budget.of(view.grid.tiles)) for view in views]
 
 
 def _answer_grid(qwen: QwenVL, ask: Ask) -> Reply:
@@ -71,33 +49,12 @@ GRID = Strategy("grid", _answer_grid)
 
 
 def changes(views: Sequence[TiledFrame]) -> list[npt.NDArray[np.float64]]:
-    """For each frame but the first, the mean absolute difference of each tile with the frame before: [tiles]."""
-    tiles = [view.tiles().astype(np.int16) for view in views]
-    return [np.abs(later - earlier).mean(axis=(1, 2, 3)) for earlier, later in pairwise(tiles)]
-
-
-def most_changed(views: Sequence[TiledFrame], tokens: int) -> list[Chosen]:
-    """The tiles that the clip's budget, `tokens` a frame, buys."""
-    shape, tiles = views[0].grid.shape, views[0].grid.tiles
-    changed = changes(views)
-    spare = tokens * len(views) - tiles
-    if spare < len(changed) or not changed:
-        return [even_tiles(shape, tokens), *(_largest(change, tokens).reshape(shape) for change in changed)]
-    for change in changed:
-        change[change.argmax()] = np.inf  # a frame that shows nothing cannot be introduced
-    later = _largest(np.concatenate(changed), spare)
-    return [np.ones(shape, bool), *(part.reshape(shape) for part in np.split(later, len(changed)))]
-
-
-def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
-    """Mask of the `count` largest; of equals, the first."""
-    chosen = np.zeros(len(values), bool)
-    chosen[np.argsort(-values, kind="stable")[:count]] = True
-    return chosen
+    """For each frame but the first, by how much its tiles changed since the frame before: [gh, gw]."""
+    return [tile_change(earlier.image, later.image, later.tile_px) for earlier, later in pairwise(views)]
 
 
 def _choose_evs(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
-    return most_changed(views, ask.budget.of(views[0].grid.tiles))
+    return clip_tiles(changes(views), views[0].grid.shape, ask.budget.of(views[0].grid.tiles))
 
 
 def _answer_evs(qwen: QwenVL, ask: Ask) -> Reply:

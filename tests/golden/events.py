@@ -31,6 +31,7 @@ RUNS = {
     "glance": ("scene:street", ["-q", "What do the signs say?", "--glance"]),
     "adaptive": ("scene:moving", ["--budget", "adaptive", "--strategy", "mixed"]),
     "incremental": ("scene:moving", ["--encode", "incremental"]),
+    "evs": ("scene:demo", ["--strategy", "evs", "--no-memory"]),
     "prune": ("scene:pan", ["--encode", "prune", "--strategy", "topk"]),
 }
 

@@ -18,7 +18,7 @@ import torch
 from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.flops import Costs, Flops
 from arr_coc.qwen.qwenvl import QwenVL
-from evaluation.strategies.base import Ask, Reply, Strategy
+from evaluation.strategies.base import Ask, Reply, Strategy, TiledFrame
 from evaluation.strategies.pruning.staged import Candidates, Cuts, speak, staged_prefill
 from evaluation.strategies.session import EvalPrompt
 
@@ -49,10 +49,9 @@ class Pruner(ABC):
 
     def answer(self, qwen: QwenVL, ask: Ask) -> Reply:
         """Answer one question. Raises as `staged_prefill`."""
-        started_s = time.perf_counter()
-        views = ask.views(qwen)
+        views, frames, encode_s = _ENCODED.frames_of(qwen, ask)
+        started_s = time.perf_counter() - encode_s
         budgets = [ask.budget.of(view.grid.tiles) for view in views]
-        frames = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
         prompt = EvalPrompt(qwen, views, ask.text)
         part, places = prompt.with_frames(frames)
         tokens = sum(place.stop - place.start for place in places)
@@ -76,6 +75,33 @@ class Pruner(ABC):
             ttft_ms=(first_s - started_s) * 1e3,
             prefilled=done.lengths[0],
         )
+
+
+class _EncodedFrames:
+    """The whole frames of the question that was asked last: encoded once, and charged to each method that takes them,
+    operations and time."""
+
+    def __init__(self) -> None:
+        self._of: tuple[QwenVL, Ask] | None = None
+        self._made: tuple[list[TiledFrame], list[EncodedFrame], float] = [], [], 0.0
+
+    def frames_of(self, qwen: QwenVL, ask: Ask) -> tuple[list[TiledFrame], list[EncodedFrame], float]:
+        """Return a question's frames as the processor fits them, encoded, and the seconds that both took."""
+        if self._of is None or self._of[0] is not qwen or not _have_same_frames(self._of[1], ask):
+            started_s = time.perf_counter()
+            views = ask.views(qwen)
+            frames = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
+            self._of, self._made = (qwen, ask), (views, frames, time.perf_counter() - started_s)
+        return self._made
+
+
+_ENCODED = _EncodedFrames()
+
+
+def _have_same_frames(one: Ask, other: Ask) -> bool:
+    return (one.times_s, len(one.frames)) == (other.times_s, len(other.frames)) and all(
+        mine is theirs for mine, theirs in zip(one.frames, other.frames, strict=True)
+    )
 
 
 def _kept_regions(frame: EncodedFrame, place: slice, kept: torch.Tensor) -> npt.NDArray[np.int32]:

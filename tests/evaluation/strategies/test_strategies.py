@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.evs import clip_tiles
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
 from arr_coc.qwen.attention import PROBED_LAYERS
@@ -20,9 +22,9 @@ from arr_coc.types import NS_PER_S, Feedback, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.errors import ChoiceError, EvaluationError
 from evaluation.strategies.arr_coc import choosing_flops, glance_by_similarity
-from evaluation.strategies.base import Ask, TiledFrame
+from evaluation.strategies.base import Ask, TiledFrame, regions_of, stamps_of
 from evaluation.strategies.catalogue import STRATEGIES, strategy_named
-from evaluation.strategies.sampling import changes, even_tiles, most_changed, smaller_grid
+from evaluation.strategies.sampling import changes, smaller_grid
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask, picture
 from tests.support.models import ATTENDING, FAMILIES, tiny_qwen
@@ -201,56 +203,32 @@ def test_random_tiles_depend_on_the_seed_alone(qwen: QwenVL) -> None:
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (5, 7), (9, 16), (1, 9)])
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.27, 0.5, 1.0])
-def test_the_grid_is_even_and_spends_all(shape: tuple[int, int], share: float) -> None:
-    count = max(1, round(share * shape[0] * shape[1]))
-    chosen = even_tiles(shape, count)
-    assert chosen.sum() == count
-    for axis in (0, 1):
-        halves = np.array_split(chosen, 2, axis=axis)
-        expected = [count * half.size / chosen.size for half in halves]
-        assert all(abs(half.sum() - due) <= 0.15 * count + 1 for half, due in zip(halves, expected, strict=True))
-
-
 def views(qwen: QwenVL, frames: list[np.ndarray]) -> list[TiledFrame]:
     return [TiledFrame.fit(qwen.preprocessing, frame, FrameStamp(index, 0, 0)) for index, frame in enumerate(frames)]
 
 
-def test_frame_differences_keep_the_first_frame_and_what_changed(qwen: QwenVL) -> None:
+def test_evs_looks_at_the_pixels_of_each_pair_of_frames(qwen: QwenVL) -> None:
     first = picture()
     second, third = first.copy(), first.copy()
     second[32:64, 64:96] = 255 - second[32:64, 64:96]
     third[0:32, 0:32] = 0
     clip = views(qwen, [first, second, third])
-    assert [int((change > 0).sum()) for change in changes(clip)] == [1, 2]
-    chosen = most_changed(clip, tokens=13)
-    assert chosen[0].all()
-    assert sum(int(tiles.sum()) for tiles in chosen) == 39
-    assert chosen[1][1, 2]
-    assert chosen[2][1, 2]
-    assert chosen[2][0, 0]
+    assert [np.argwhere(change).tolist() for change in changes(clip)] == [[[1, 2]], [[0, 0], [1, 2]]]
 
 
-def test_every_frame_shows_something(qwen: QwenVL) -> None:
+def test_evs_of_a_clip_is_what_the_live_allocator_chooses(qwen: QwenVL) -> None:
+    """With less than one frame's budget, frame by frame; tiles that did not change are the same in both."""
     first = picture()
-    third = 255 - first
-    for tokens in (24, 25):
-        chosen = most_changed(views(qwen, [first, first, third]), tokens)
-        assert sum(int(tiles.sum()) for tiles in chosen) == 3 * tokens
-        assert all(tiles.any() for tiles in chosen)
-
-
-def test_frame_differences_below_one_frame_share_the_budget_evenly(qwen: QwenVL) -> None:
-    first = picture()
-    second = first.copy()
+    second, third = first.copy(), first.copy()
     second[32:64, 64:96] = 255 - second[32:64, 64:96]
-    chosen = most_changed(views(qwen, [first, second]), tokens=4)
-    assert [int(tiles.sum()) for tiles in chosen] == [4, 4]
-    assert chosen[1][1, 2]
-    assert np.array_equal(chosen[0], even_tiles((5, 7), 4))
-    (single,) = most_changed(views(qwen, [first]), tokens=9)
-    assert np.array_equal(single, even_tiles((5, 7), 9))
+    third[0:32, 0:32] = 0
+    asked = replace(ask("10%"), frames=(first, second, third), times_s=(0.0, 1.0, 2.0))
+    live = PictureAllocator(qwen, asked.text, AllocatorOptions("evs", 4))
+    packets = [live.allocate(frame, stamp) for frame, stamp in zip(asked.frames, stamps_of(asked.times_s), strict=True)]
+    chosen = clip_tiles(changes(asked.views(qwen)), (5, 7), 4)
+    assert [packet.regions.tolist() for packet in packets] == [regions_of(tiles).tolist() for tiles in chosen]
+    reply = STRATEGIES["evs"].answer(qwen, asked)
+    assert reply.regions.tolist() == packets[-1].regions.tolist()
 
 
 @pytest.mark.parametrize(

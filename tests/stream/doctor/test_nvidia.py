@@ -110,7 +110,7 @@ def test_a_driver_that_cannot_be_used_is_broken(use: Any) -> None:
         (FakeDriver(capability=(6, 1)), r"compute capability 6\.1, and 7\.5 is needed"),
     ],
 )
-def test_what_is_too_old_is_broken(use: Any, driver: FakeDriver, message: str) -> None:
+def test_versions_that_are_too_old_are_broken(use: Any, driver: FakeDriver, message: str) -> None:
     use(driver)
     with pytest.raises(CheckFailed, match=message):
         system.driver()

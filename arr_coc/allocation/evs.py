@@ -1,0 +1,112 @@
+"""Efficient Video Sampling: the tiles that changed most since the frame that was shown before, by their pixels.
+
+After Bagrov et al. 2025, "Efficient Video Sampling: Pruning Temporally Redundant Tokens for Faster VLM Inference"
+(arXiv:2510.14624) and the differential token drop of Yao et al. 2025, "TimeChat-Online" (arXiv:2504.17343), here before
+the encoder. Neither the question nor relevance plays a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from arr_coc.ops.store.base import TextureView
+from arr_coc.types import TILE_PX, TileVersions
+
+Tiles = npt.NDArray[np.bool_]
+Change = npt.NDArray[np.floating]
+
+CHANGE_LEVEL = 2
+"""Level of the texture that is compared: means of 4×4 pixels, which hold less of a sensor's noise."""
+
+_GOLDEN = (np.sqrt(5) - 1) / 2
+
+
+def tile_change(before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], tile_px: int) -> npt.NDArray[np.float64]:
+    """Return the mean absolute difference of each tile of two pictures uint8 [gh * tile_px, gw * tile_px, 3]: [gh,
+    gw], from 0 to 255."""
+    rows, cols = before.shape[0] // tile_px, before.shape[1] // tile_px
+    difference = cv2.absdiff(before, after).reshape(rows, tile_px, cols, tile_px * 3)
+    return difference.sum(axis=(1, 3), dtype=np.int64) / (3 * tile_px * tile_px)
+
+
+def even_lattice(shape: tuple[int, int], tokens: int, taken: Tiles | None = None) -> Tiles:
+    """Return `taken` tiles, none if that is None, and `tokens` others with about the same number in every part of the
+    grid: bool [gh, gw].
+
+    The tiles nearest to the points of a Fibonacci lattice (((i + ½)/n, i·φ mod 1); Niederreiter 1992, "Random Number
+    Generation and Quasi-Monte Carlo Methods"), so that no row or column is left out; if two points meet in one
+    tile, the next free one along its row or below it is taken.
+    """
+    rows, cols = shape
+    index = np.arange(tokens)
+    row = np.minimum((index + 0.5) / max(1, tokens) * rows, rows - 1).astype(int)
+    col = np.minimum((index * _GOLDEN + 0.5) % 1 * cols, cols - 1).astype(int)
+    chosen = np.zeros(rows * cols, bool) if taken is None else taken.flatten()
+    for place in row * cols + col:
+        free = np.flatnonzero(~np.roll(chosen, -int(place)))[0]
+        chosen[(place + free) % chosen.size] = True
+    return chosen.reshape(shape)
+
+
+def changed_tiles(change: Change | None, shape: tuple[int, int], tokens: int) -> Tiles:
+    """Return the `tokens` tiles of one frame that changed most, bool [gh, gw], by their `change` [gh, gw] since the
+    frame before; of equals, the first. What is left of the budget once every tile that changed is shown covers the
+    frame evenly, as does all of it without a frame before (None)."""
+    if change is None:
+        return even_lattice(shape, tokens)
+    chosen = _largest(change.ravel(), tokens).reshape(shape) & (change > 0)
+    return even_lattice(shape, tokens - int(chosen.sum()), chosen)
+
+
+def clip_tiles(changes: Sequence[Change], shape: tuple[int, int], tokens: int) -> list[Tiles]:
+    """Return the tiles of each frame of a clip, bool [gh, gw], that a budget of `tokens` a frame buys; `changes`: of
+    each frame but the first, by how much its tiles changed.
+
+    With a budget of at least one frame the first one is shown whole, and of all others together the tiles that changed
+    most, of each frame at least one. With less, each frame has its own budget.
+    """
+    spare = tokens * (len(changes) + 1) - shape[0] * shape[1]
+    if spare < len(changes) or not changes:
+        return [changed_tiles(change, shape, tokens) for change in (None, *changes)]
+    later = np.stack([change.ravel() for change in changes])
+    later[np.arange(len(later)), later.argmax(axis=1)] = np.inf  # a frame that shows nothing cannot be introduced
+    chosen = _largest(later.ravel(), spare).reshape(len(changes), *shape)
+    return [np.ones(shape, bool), *chosen]
+
+
+def _largest(values: Change, count: int) -> Tiles:
+    """Mask of the `count` largest; of equals, the first."""
+    chosen = np.zeros(len(values), bool)
+    chosen[np.argsort(-values, kind="stable")[:count]] = True
+    return chosen
+
+
+class ComparedPicture:
+    """The picture of one epoch's frame that was shown to a model last, and that of the newest frame."""
+
+    def __init__(self) -> None:
+        self._versions: TileVersions | None = None
+        self._newest: npt.NDArray[np.uint8] | None = None
+        self._shown: npt.NDArray[np.uint8] | None = None
+        self._change: torch.Tensor | None = None
+
+    def change(self, view: TextureView) -> torch.Tensor | None:
+        """Return by how much each tile of a new frame, whose texture is `view`, changed since the frame that was shown
+        last: float32 [gh, gw], the same tensor while nothing changes; None if none was shown."""
+        if self._versions is None or self._versions.stale(view.versions).any():
+            self._versions, self._newest, self._change = view.versions, view.read(CHANGE_LEVEL).copy(), None
+        if self._shown is None or self._newest is None:
+            return None
+        if self._change is None:
+            change = tile_change(self._shown, self._newest, TILE_PX >> CHANGE_LEVEL)
+            self._change = torch.from_numpy(change.astype(np.float32))
+        return self._change
+
+    def mark(self) -> None:
+        """The newest frame is shown: later ones are compared with it."""
+        self._shown, self._change = self._newest, None

@@ -1,0 +1,49 @@
+"""Runs with `--strategy evs`: what changed is shown, a cut is covered, and a recording gives the same answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arr_coc.allocation.evs import even_lattice
+from stream.cli import main
+
+GRID = (12, 20)
+
+
+def reasons(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """The `why` lines of the demo, one an answer."""
+    path = folder / "why.jsonl"
+    run = ["caption", "scene:demo", "--strategy", "evs", "--max-frames", "120", "--every", "2", "--why", str(path)]
+    assert main([*run, *options]) == 0
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def shown(reason: dict[str, Any]) -> np.ndarray:
+    tiles = np.zeros(GRID, bool)
+    for token in reason["tokens"]:
+        assert token["level"] == 0
+        tiles[token["row"], token["col"]] = True
+    return tiles
+
+
+def test_the_demo_shows_what_changed_since_the_last_answer_and_covers_a_cut(tmp_path: Path) -> None:
+    answered = reasons(tmp_path, "--no-memory")
+    assert [reason["frame_index"] for reason in answered][:4] == [0, 48, 96, 108]
+    assert {reason["strategy"] for reason in answered} == {"evs"}
+    first, *others = (shown(reason) for reason in answered)
+    budget = int(first.sum())
+    assert all(tiles.sum() == budget for tiles in others)
+    even = even_lattice(GRID, budget)
+    assert np.array_equal(first, even)
+    assert not np.array_equal(others[0], even)
+    assert np.array_equal(others[2], even), "the first frame after the cut"
+
+
+def test_a_recording_gives_the_same_answers(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    reasons(tmp_path, "--until", "is there a green star?", "--go-on", "--record", str(recording))
+    assert main(["replay", str(recording)]) == 0
