@@ -159,6 +159,15 @@ def test_packets_and_pictures_are_not_mixed(llm: LLM) -> None:
     assert texts(llm, [REQUESTS[0]["content"]]) == [REQUESTS[0]["text"]]
 
 
+def test_what_cannot_be_read_together_is_refused(llm: LLM) -> None:
+    processor = llm.llm_engine.renderer.mm_processor
+    packet = packet_in(png_of(REQUESTS[0]["content"][0]))
+    with pytest.raises(PacketError, match="send all packets again"):
+        processor._apply_hf_processor_main({"image": PacketItems([packet, None], "image")}, {})
+    with pytest.raises(PacketError, match="packets or videos, not both"):
+        processor._apply_hf_processor_main({"image": PacketItems([packet], "image"), "video": [None]}, {})
+
+
 def test_packets_changed_at_random_are_read_or_refused(llm: LLM) -> None:
     """10,000 PNG files through vLLM's own reader of pictures and the plugin's parser: nothing but ValueError."""
     parser = llm.llm_engine.renderer.mm_processor.info.data_parser
@@ -208,6 +217,20 @@ def test_the_rotary_table_holds_halves(llm: LLM) -> None:
     angles = torch.tensor([[7.0], [7.5]]) * frequencies
     expected = torch.cat([angles.cos(), angles.sin()], dim=-1)
     torch.testing.assert_close(table[[7, rows + 7]], expected, atol=1e-6, rtol=0)
+
+
+def test_another_rotary_table_is_refused(llm: LLM) -> None:
+    from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
+
+    def extended(model: Any) -> str:
+        rotary = next(copy.deepcopy(one) for one in model.modules() if isinstance(one, MRotaryEmbedding))
+        del rotary.arr_coc_rows
+        rotary.cos_sin_cache = rotary.cos_sin_cache.roll(1, dims=0)
+        with pytest.raises(RuntimeError, match="rotary table") as caught:
+            with_halves(rotary)
+        return str(caught.value)
+
+    assert "VLLM_PLUGINS" in llm.apply_model(extended)[0]
 
 
 def test_pixels_are_normalised_once(llm: LLM) -> None:
