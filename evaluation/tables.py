@@ -168,13 +168,39 @@ def channels() -> str:
     return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
 
 
+ASKED = (*MEASURED, "camouflage", "pan")
+
+
 def strategies() -> str:
-    """All strategies and suites."""
-    names = dict.fromkeys(strategy for _, strategy, _ in _cells("scenes-tiny"))
-    names.pop("full")
+    """All strategies and suites; of baselines that were measured later, with what was measured beside them."""
+    later = [name for name in _names("baselines") if name not in ("full", "arr-coc", "divprune")]
+    names = [name for name in _names("scenes-tiny") if name not in ("full", *later)]
     ways = [Way("`full` (100 %)", "scenes-tiny", "full", ("100%",))]
     ways += [Way(f"`{name}`", "scenes-tiny", name) for name in names]
-    return _of_suites("right, 27 / 10 %", (*MEASURED, "camouflage", "pan"), ways)
+    ways += [Way(f"`{name}`", "baselines", name) for name in later]
+    return _of_suites("right, 27 / 10 %", ASKED, ways)
+
+
+def baselines() -> str:
+    """This project minus each baseline at equal tokens, in points, with the interval of the pairs."""
+    compared = {
+        (one["suite"], one["against"].split(" (")[0], one["budget"]): one
+        for one in _results("baselines")["at_equal_tokens"]
+    }
+    names = [name for name in _names("baselines") if name not in ("arr-coc", "full")]
+    lines: list[Line] = []
+    for name in names:
+        for budget in SHARES:
+            found = (_difference(compared[suite, name, budget]) for suite in ASKED)
+            lines.append((f"`{name}`" if budget == SHARES[0] else "", budget.replace("%", " %"), *found))
+    return markdown(("`arr-coc` minus", "tokens", *ASKED), lines)
+
+
+def _difference(one: dict[str, Any]) -> str:
+    """Points with their interval; bold if that does not hold 0."""
+    low, high = (_signed(100 * one[end], digits=0) for end in ("low", "high"))
+    points = f"{_signed(100 * one['difference'], digits=0, plus=True)} ({low} to {high})"
+    return f"**{points}**" if one["low"] > 0 or one["high"] < 0 else points
 
 
 def whole() -> str:
@@ -257,7 +283,7 @@ def costs() -> str:
         Way("ARR-COC, 27 / 10 % of the tokens", "scenes-tiny", "arr-coc"),
         Way("the picture scaled down to as many tokens", "scenes-tiny", "smaller"),
         Way("EVS, which drops tiles that did not change", "scenes-tiny", "evs"),
-        Way("DivPrune, which encodes all tokens first", "scenes-tiny", "divprune"),
+        Way("VidCom2, which encodes all tokens first", "baselines", "vidcom2"),
     ):
         tokens = way.shown(suite, lambda cell: cell["tokens"], unit="")
         gflops = way.shown(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
@@ -290,8 +316,12 @@ PAST = ("before", "long before")
 
 
 def stream(*parts: tuple[str, Callable[[Any], str]]) -> str:
-    """Figures of the suite `stream`, a row for each strategy and budget."""
-    cells = _results("stream")["cells"]
+    """Figures of the suite `stream`, a row for each strategy and budget; of baselines that were measured later, on a
+    machine with more to do, without times."""
+    cells = list(_results("stream")["cells"])
+    measured = {(cell["strategy"], cell["budget"]) for cell in cells}
+    later = (cell | {"ttft_ms": None} for cell in _results("stream-baselines")["cells"])
+    cells += [cell for cell in later if (cell["strategy"], cell["budget"]) not in measured]
     lines = ((f"`{cell['strategy']}`, {cell['budget']}", *(show(cell) for _, show in parts)) for cell in cells)
     return markdown(("", *(head for head, _ in parts)), lines)
 
@@ -328,7 +358,7 @@ def stream_costs() -> str:
         ("appended", lambda cell: f"{cell['appended']:.0f}"),
         ("prefilled", lambda cell: f"{cell['prefilled']:.0f}"),
         ("GFLOPs", lambda cell: f"{cell['flops']['total'] / 1e9:.2f}"),
-        ("first token, ms", lambda cell: f"{cell['ttft_ms']:.0f}"),
+        ("first token, ms", lambda cell: NONE if cell["ttft_ms"] is None else f"{cell['ttft_ms']:.0f}"),
     )
 
 
@@ -402,6 +432,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweep": sweep,
     "channels": channels,
     "strategies": strategies,
+    "baselines": baselines,
     "whole": whole,
     "feedback": feedback,
     "presence": presence,
@@ -426,6 +457,11 @@ def _results(name: str) -> dict[str, Any]:
 def _cells(name: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Cells by suite, strategy and budget."""
     return {(cell["suite"], cell["strategy"], cell["budget"]): cell for cell in _results(name)["cells"]}
+
+
+def _names(results: str) -> list[str]:
+    """Strategies in the order in which they were measured."""
+    return list(dict.fromkeys(strategy for _, strategy, _ in _cells(results)))
 
 
 def filled(text: str) -> str:
