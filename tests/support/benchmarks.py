@@ -164,7 +164,7 @@ def streaming_bench(folder: Path) -> Path:
     ]
     write_json(folder / "questions_omni.json", omni)
     plain = {"options": ["Cat.", "Dog.", "Cow.", "Fox."], "task_type": "Related Context Understanding"}
-    sqa = [[streaming_part(at, "sample_3_sqa", **plain) for at in ("00:00:02", "00:00:05")]]
+    sqa = [[streaming_part(at, "sample_3_sqa", **plain) for at in ("00:00:02", "00:00:05", "00:00:07")]]
     write_json(folder / "questions_sqa.json", sqa)
     instruction = {
         **{"task_type": "Active Output", "question": 'When it is white, output "white".', "time_stamp": "0:00:01"},

@@ -138,11 +138,13 @@ def test_long_streams_are_looked_at_less_often(tmp_path: Path, at: str, frames: 
 
 
 def test_sequential_questions_have_the_earlier_ones(folders: dict[str, Path]) -> None:
-    first, second = loaded(read("streamingbench", folders["streamingbench"], "sqa"))
+    first, second, third = loaded(read("streamingbench", folders["streamingbench"], "sqa"))
     assert "contextual information" not in first.text
     known = "At timestamp 00:00:02, the following question and answer occurred: Question: What is seen at 00:00:02?; "
     assert known + "Options: A. Cat., B. Dog., C. Cow., D. Fox.; Answer: B; " in second.text
     assert "Options:\nA. Cat.\nB. Dog.\nC. Cow.\nD. Fox.\n\nThe best option is:" in second.text
+    assert third.text.count("Here are the contextual information") == 1
+    assert third.text.index("At timestamp 00:00:02") < third.text.index("At timestamp 00:00:05")
 
 
 def test_an_instruction_is_polled_each_second(folders: dict[str, Path]) -> None:
