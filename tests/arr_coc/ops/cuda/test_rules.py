@@ -1,4 +1,4 @@
-"""Rules of CUDA that a device on the CPU forgives unless it is told to look: `tests/cuda_on_cpu` enforces them.
+"""Rules of CUDA that a device on the CPU would forgive: `tests/cuda_on_cpu` enforces them.
 
 The first tests show that it does, the others that the stores keep the rules.
 """
