@@ -318,7 +318,7 @@ def test_a_forked_process_is_refused_with_the_reason(cuda_on_cpu: CpuMachine) ->
         [sys.executable, "-W", "ignore", "-c", FORKED, str(cuda_on_cpu.path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=ROOT,
         check=True,
     )
