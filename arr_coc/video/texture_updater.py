@@ -6,16 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, TextureStore, TextureView
+from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, DrawnTexture, TextureStore, TextureView
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
 from arr_coc.video.compiled_motion import motion_estimator
 from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
+
+if TYPE_CHECKING:
+    from arr_coc.ops.gl.device import GlDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +169,7 @@ class TextureUpdater:
         DeviceLost if hardware failed while the view was read; StoreReplaced if the CPU store could take over:
         another lease shows the same frame, in a new epoch.
         """
-        with self._swap:
-            store = self._store
-        if store is None:
-            raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
+        store = self._shown_store()
         try:
             with store.lease(timeout_ms) as view:
                 yield view
@@ -176,11 +177,41 @@ class TextureUpdater:
             self._replace(store, error)
             raise StoreReplaced(str(error)) from error
 
+    @contextmanager
+    def drawing(self, timeout_ms: int | None = None) -> Iterator[DrawnTexture]:
+        """The current texture for OpenGL's commands inside, given in a context that shares objects with `gl_device`.
+
+        The frame stays while the block lasts; the next one is written after what was drawn. Its name and size are
+        another frame's once the stream has changed its size. Raises as `TextureStore.drawing`.
+        """
+        with self._shown_store().drawing(timeout_ms) as drawn:
+            yield drawn
+
+    @property
+    def gl_device(self) -> GlDevice:
+        """OpenGL's device, with which a context for `drawing` shares its objects (`GlDevice.make_context`).
+
+        Raises StoreError if the texture is none of OpenGL, BackendMissing if OpenGL does not work here.
+        """
+        if self._options.backend != "gl":
+            raise StoreError(f"OpenGL draws from a texture with texture.backend = gl, not {self._options.backend}")
+        from arr_coc.ops.gl.device import open_device
+
+        return open_device(self._options.interop)
+
     def close(self) -> None:
         """Refuses new leases. May be called twice."""
         self._closed = True
         self._show(None)
         self._close_retired()
+
+    def _shown_store(self) -> TextureStore:
+        """The store that readers lease from. Raises StoreError before the first frame and after `close`."""
+        with self._swap:
+            store = self._store
+        if store is None:
+            raise StoreError("the texture is closed" if self._closed else "the texture holds no frame yet")
+        return store
 
     def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
         """A frame that differs, and if it differs much, whether it is a cut."""

@@ -93,6 +93,11 @@ class FrameProcess:
             self._supervisor = ProcessSupervisor(FRAMES, self._start, policy, run.clock)
             self._resources = stack.pop_all()
 
+    @property
+    def texture(self) -> None:
+        """None: it is in the frame process."""
+        return None
+
     def processes(self) -> dict[str, int]:
         """The processes that are the run's own."""
         own = {FRAMES: self._supervisor.child.pid}

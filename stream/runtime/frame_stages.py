@@ -124,8 +124,9 @@ class FrameStages:
 
     Making one opens the source. `answers` is the answer process that it holds, `endpoint` one that its parent holds;
     `overlays` takes pictures for a heat map. `journal` has the answers of a run that this one continues, `watches` the
-    states of its watches. `wall_s` returns the Unix time that schedules count. `pictures_to`: addresses at which
-    viewers of live pictures are served, if not in this process; `first_frame`: number of frames of the workers before.
+    states of its watches. `maps`: frame events hold their relevance and regions, whatever the outputs. `wall_s` returns
+    the Unix time that schedules count. `pictures_to`: addresses at which viewers of live pictures are served, if not in
+    this process; `first_frame`: number of frames of the workers before.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class FrameStages:
         overlays: SlotTable[AllocationOverlay] | None = None,
         journal: Journal | None = None,
         watches: WatchStates | None = None,
+        maps: bool = False,
         wall_s: Callable[[], float] = time.time,
         pictures_to: PictureEndpoints | None = None,
         first_frame: int = 0,
@@ -157,7 +159,8 @@ class FrameStages:
         with ExitStack() as stack:
             stack.callback(self._source.close)
             self._info = info = self._source.describe()
-            self._plan = RunPlan.of(config, info, journal=journal, watches=watches, wall_s=wall_s)
+            plan = RunPlan.of(config, info, journal=journal, watches=watches, wall_s=wall_s)
+            self._plan = replace(plan, tap=replace(plan.tap, maps=plan.tap.maps or maps))
             stack.pop_all()
         # Drawn into the heat map: every frame, for which allocate waits. A live source does not wait.
         self._overlays = overlays if config.output.heatmap is not None and not self._plan.paced else None
@@ -186,6 +189,11 @@ class FrameStages:
             self._notices.append(store_lost(str(error)))
             return "cpu"
         return wanted
+
+    @property
+    def texture(self) -> TextureUpdater:
+        """The texture that the stages write and read; closed at their end."""
+        return self._updater
 
     def processes(self) -> dict[str, int]:
         """This process, and its answer process."""
@@ -385,16 +393,23 @@ def run_in_threads(
     model_loader: str = CONFIGURED,
     answers: AnswerService | None = None,
     journal: Journal | None = None,
+    maps: bool = False,
 ) -> Run:
-    """Opens a run whose frame stages are threads of this process, and gives its events.
+    """Opens a run whose frame stages, and so its `texture`, are in this process, and gives its events.
 
-    `answers` answers for other runs too; `journal` has the answers of a run that this one continues. Raises what `Run`
-    raises.
+    `answers` answers for other runs too; `journal` has the answers of a run that this one continues. `maps`: frame
+    events hold their relevance and regions. Raises what `Run` raises.
     """
 
     def stages(run: Run) -> FrameStages:
         return FrameStages(
-            config, run.clock, model_loader=model_loader, answers=answers, overlays=run.overlays, journal=journal
+            config,
+            run.clock,
+            model_loader=model_loader,
+            answers=answers,
+            overlays=run.overlays,
+            journal=journal,
+            maps=maps,
         )
 
     return Run(config, stages, clock, model_loader=model_loader)

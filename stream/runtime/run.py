@@ -7,11 +7,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from arr_coc.errors import ArrCocError
+from arr_coc.errors import ArrCocError, StoreError
 from arr_coc.types import NS_PER_S
 from stream.answer.model import CONFIGURED, check_watched, model_name
 from stream.answer.standing import watch_of
@@ -48,6 +48,9 @@ from stream.runtime.worker_messages import (
 from stream.transport import SocketDirectory, ipc_endpoint
 from stream.transport.pool import ServerAddress
 
+if TYPE_CHECKING:
+    from arr_coc.video.texture_updater import TextureUpdater
+
 FRAMES = "frames"
 """Name of the frame worker in events and metrics."""
 
@@ -83,6 +86,11 @@ class FrameWorker(Protocol):
     @property
     def picture_endpoints(self) -> PictureEndpoints:
         """Addresses at which viewers of live pictures are served."""
+        ...
+
+    @property
+    def texture(self) -> TextureUpdater | None:
+        """The texture of the stages; None if it is in another process."""
         ...
 
     def send(self, command: WorkerCommand) -> None:
@@ -167,6 +175,20 @@ class Run:
     def picture_endpoints(self) -> PictureEndpoints:
         """Addresses at which viewers of live pictures are served."""
         return self._worker.picture_endpoints
+
+    @property
+    def texture(self) -> TextureUpdater:
+        """The live texture, to be read under a `lease`, or drawn from with OpenGL inside `drawing`, by any thread.
+
+        Raises StoreError if the frame stages run in another process.
+        """
+        texture = self._worker.texture
+        if texture is None:
+            raise StoreError(
+                "the texture of this run is in its frame process; open the run with run_in_threads, or with "
+                "pipeline.single_process = true, to draw from it"
+            )
+        return texture
 
     def end(self, outcome: str = INTERRUPTED) -> None:
         """Accepts no new frames and finishes those in flight. `outcome` stands in the summary."""

@@ -125,7 +125,7 @@ class _Film:
         self._claim = OutputFile(path)
         self._scene = _scene_of(scene)
         self._held: tuple[FrameReady, AllocationOverlay] | None = None
-        self._video: _Video | _Still | None = None
+        self._video: PictureFile | None = None
         self._last_pts = -1
         self.caption = ""
         self.detections: tuple[LabelledBox, ...] = ()
@@ -165,10 +165,7 @@ class _Film:
         picture = draw(overlay, self.caption, f"{share} · {clock_text(event.pts_s)}")
         if self._video is None:
             self._claim.keep()
-            if self._claim.path.lower().endswith(STILL):
-                self._video = _Still(self._claim.path)
-            else:
-                self._video = _Video(self._claim.path, picture.shape[1], picture.shape[0])
+            self._video = picture_file(self._claim.path, picture.shape[1], picture.shape[0])
         self._last_pts = max(self._last_pts + 1, round(event.pts_s * CLOCK_HZ))
         self._video.add(picture, self._last_pts)
         self.drawn += 1
@@ -267,6 +264,29 @@ def _boxes(scene: Scene | PacedScene | None, at_s: float) -> tuple[LabelledBox, 
     return tuple(
         LabelledBox(label, *(edge / side for edge, side in zip(box, sides, strict=True))) for label, box in facts.labels
     )
+
+
+class PictureFile(Protocol):
+    """File of drawn pictures."""
+
+    def add(self, picture: npt.NDArray[np.uint8], pts: int) -> None:
+        """Add a picture, uint8 RGB [height, width, 3], at a time in units of `CLOCK_HZ`, later than the one before.
+
+        Raises OutputFailed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Complete the file. Raises OutputFailed."""
+        ...
+
+
+def picture_file(path: str, width_px: int, height_px: int) -> PictureFile:
+    """Return the file at a path, which is overwritten: the last picture if it ends in `STILL`, else a video.
+
+    Raises OutputError if a video cannot be written there.
+    """
+    return _Still(path) if path.lower().endswith(STILL) else _Video(path, width_px, height_px)
 
 
 class _Still:

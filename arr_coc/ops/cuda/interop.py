@@ -17,6 +17,7 @@ from arr_coc.ops.cuda.memory import StreamOrder, TextureHandles
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.gl.device import GlDevice, open_device
 from arr_coc.ops.gl.texture import TileTexture
+from arr_coc.ops.store.base import DrawnTexture
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import TileGrid
 
@@ -134,11 +135,11 @@ class GlCudaStore(CudaStore):
         return self._mapped.maps
 
     @contextmanager
-    def drawing(self, timeout_ms: int | None = None) -> Iterator[int]:
-        """As `GlStore.drawing`; CUDA's readers and the writer wait meanwhile."""
+    def drawing(self, timeout_ms: int | None = None) -> Iterator[DrawnTexture]:
+        """As of any store of OpenGL; CUDA's readers and the writer wait meanwhile."""
         self.device.check_context()
-        with super().lease(timeout_ms), self._mapped.unmapped() as texture, texture.drawing():
-            yield texture.name
+        with super().lease(timeout_ms) as view, self._mapped.unmapped() as texture, texture.drawing():
+            yield DrawnTexture(texture.name, view.stamp, view.grid)
 
     def _make_texture(self, owned: ExitStack) -> MappedTexture:
         texture = TileTexture(self.device, *self.grid.shape, uploads=False)

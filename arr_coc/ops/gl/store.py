@@ -15,7 +15,7 @@ from arr_coc.ops.gl.kernels import Floats, gather, read_back, sample, sample_alo
 from arr_coc.ops.gl.texture import TileTexture
 from arr_coc.ops.gl.upload import Way, cheaper, plan_upload
 from arr_coc.ops.packing import cover
-from arr_coc.ops.store.base import BaseTextureStore
+from arr_coc.ops.store.base import BaseTextureStore, DrawnTexture
 from arr_coc.ops.store.planes import Mask, Plane, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
@@ -103,18 +103,12 @@ class GlStore(BaseTextureStore):
             yield self._reader
 
     @contextmanager
-    def drawing(self, timeout_ms: int | None = None) -> Iterator[int]:
-        """Lease the texture for drawing: its OpenGL name, an RGBA8 texture of six levels, not to be written to.
-
-        The caller's context is current, and shares objects with `device` (`GlDevice.make_context`). What it draws
-        inside shows one frame; the next one is written after that. Raises what `lease` raises, and StoreError without a
-        context.
-        """
+    def drawing(self, timeout_ms: int | None = None) -> Iterator[DrawnTexture]:
         self.device.check_context()
-        with BaseTextureStore.lease(self, timeout_ms):
+        with BaseTextureStore.lease(self, timeout_ms) as view:
             self._texture.order()
             with self._texture.drawing():
-                yield self._texture.name
+                yield DrawnTexture(self._texture.name, view.stamp, view.grid)
 
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)

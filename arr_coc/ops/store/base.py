@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -92,6 +93,19 @@ class TextureView:
             first = wanted[np.flatnonzero(~there)[0]].tolist()
             raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
         return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTexture:
+    """A texture for OpenGL to draw from: `name` of an RGBA8 texture of six levels, which shows the frame of `stamp`.
+
+    It is not to be written to. Its size is that of `grid`, 32 texels a tile,
+    to which a picture's edge is repeated.
+    """
+
+    name: int
+    stamp: FrameStamp
+    grid: TileGrid
 
 
 class LeaseLock:
@@ -223,6 +237,18 @@ class TextureStore(ABC):
         Raises LeaseTimeout if the writer does not finish in time, StoreError before the first frame and after
         `close`.
         """
+
+    def drawing(self, timeout_ms: int | None = None) -> AbstractContextManager[DrawnTexture]:
+        """Lease the texture for drawing with OpenGL; only stores of OpenGL have one.
+
+        The caller's context is current, and shares objects with the store's (`GlDevice.make_context`). What it draws
+        inside shows one frame; the next one is written after that. Raises what `lease` raises, and StoreError without a
+        context, or if the texture is none of OpenGL.
+        """
+        raise StoreError(
+            f"OpenGL cannot draw from a texture that is stored by {self.backend} ({self.hardware}); "
+            "choose texture.backend = gl"
+        )
 
     @abstractmethod
     def close(self) -> None:

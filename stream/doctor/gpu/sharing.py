@@ -100,9 +100,9 @@ def gl_cuda_store() -> CheckResult:
             for each in (store, reference):
                 each.write(planes, Difference.everywhere(store.grid), stamp(index))
             compare_with_reference(store, reference, rng)
-            with gl.current(), store.drawing() as name, reference.lease() as wanted:
+            with gl.current(), store.drawing() as drawn, reference.lease() as wanted:
                 for level in range(LEVELS):
-                    found = gl_level(gl, name, level, *(side * TILE_PX >> level for side in store.grid.shape))
+                    found = gl_level(gl, drawn.name, level, *(side * TILE_PX >> level for side in store.grid.shape))
                     require_equal(found[..., :3], wanted.read(level), f"level {level}, drawn by OpenGL")
         if store.maps != frames:
             raise CheckFailed(f"the texture was mapped {store.maps} times for {frames} drawings")

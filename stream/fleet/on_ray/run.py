@@ -60,6 +60,11 @@ class FrameActor:
         self._news: list[Report] = []
         self.picture_endpoints = PictureEndpoints()
 
+    @property
+    def texture(self) -> None:
+        """None: it is on another machine."""
+        return None
+
     def processes(self) -> dict[str, int]:
         """None: they are on another machine."""
         return {}

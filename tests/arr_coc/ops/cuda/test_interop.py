@@ -95,9 +95,9 @@ def test_each_drawing_shows_the_newest_frame_and_costs_one_map(shared: CpuMachin
         for index, frame in enumerate(frames):
             for one in (store, reference):
                 one.update(frame, stamp(index))
-            with gl.current(), store.drawing() as name, reference.lease() as expected:
+            with gl.current(), store.drawing() as drawn, reference.lease() as expected:
                 for level in range(LEVELS):
-                    seen = gl_level(gl, name, level, 64 >> level, 96 >> level)[..., :3]
+                    seen = gl_level(gl, drawn.name, level, 64 >> level, 96 >> level)[..., :3]
                     np.testing.assert_array_equal(seen, expected.read(level))
         assert store.maps == len(frames)
 
@@ -119,11 +119,11 @@ def test_a_drawer_has_the_texture_for_itself(shared: CpuMachine) -> None:
                 view.patches(np.array([[0, 0, 0]]))
             done.set()
 
-        with gl.current(), store.drawing() as name:
+        with gl.current(), store.drawing() as drawn:
             assert shared.live()["mapped"] == before, "OpenGL must not touch what CUDA has mapped"
             reader = threading.Thread(target=read)
             reader.start()
-            np.testing.assert_array_equal(gl_level(gl, name, 0, 64, 96)[..., :3], expected)
+            np.testing.assert_array_equal(gl_level(gl, drawn.name, 0, 64, 96)[..., :3], expected)
             with store.lease() as view, pytest.raises(StoreError, match="read it with CUDA afterwards"):
                 view.patches(np.array([[0, 0, 0]]))
             assert not done.is_set()
@@ -255,8 +255,8 @@ def test_drawing_begins_once_all_streams_have_written_and_read(shared: CpuMachin
             store.update(planes, stamp(0))
         with shared.on_stream(2), store.lease() as view:
             patches = view.patches(regions)
-        with gl.current(), store.drawing() as name:
-            np.testing.assert_array_equal(gl_level(gl, name, 0, 64, 64)[..., :3], expected.read(0))
+        with gl.current(), store.drawing() as drawn:
+            np.testing.assert_array_equal(gl_level(gl, drawn.name, 0, 64, 64)[..., :3], expected.read(0))
             assert torch.equal(patches, torch.from_numpy(expected.gather(regions.numpy())))
 
 

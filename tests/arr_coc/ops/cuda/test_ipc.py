@@ -45,7 +45,7 @@ def test_another_process_reads_what_one_wrote(cuda_on_cpu: CpuMachine) -> None:
     for count in (5, 700):
         memory.write(pixels(count))
         arguments = (str(cuda_on_cpu.path), memory.handle.hex(), memory.gpu.hex(), str(count))
-        read = subprocess.run([sys.executable, "-c", READER, *arguments], capture_output=True, text=True, timeout=120)
+        read = subprocess.run([sys.executable, "-c", READER, *arguments], capture_output=True, text=True, timeout=300)
         assert read.returncode == 0, read.stderr
         assert int(read.stdout) == int(pixels(count).sum())
     memory.close()

@@ -1,4 +1,4 @@
-"""Rules of CUDA that a device on the CPU forgives unless checks are on: `tests/cuda_on_cpu` enforces them.
+"""Rules of CUDA that a device on the CPU would forgive: `tests/cuda_on_cpu` enforces them.
 
 The first tests show that it does, the others that the stores keep the rules.
 """
@@ -318,7 +318,7 @@ def test_a_forked_process_is_refused_with_the_reason(cuda_on_cpu: CpuMachine) ->
         [sys.executable, "-W", "ignore", "-c", FORKED, str(cuda_on_cpu.path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=ROOT,
         check=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,15 @@ from arr_coc.ops.gl.store import GlStore
 from arr_coc.ops.store.base import CpuStore
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes
-from scripts.ar_overlay import ArProgram, camera_matrix
+from scripts.ar_overlay import KEY, ArOverlay, ArProgram, camera_matrix
+from stream.sinks.drawing import strip_height
+from stream.stages.frame_tap import packed_map
 from tests.support.stores import shared_device
 from tests.support.video import scenery, stamp
 
-ROWS, COLS, SIZE = 4, 6, (320, 200)
+ROWS, COLS, SIZE = 4, 6, (320, 280)
+ABOVE = SIZE[1] - strip_height(SIZE[0], KEY)
+"""Height of the picture above its strip of text."""
 
 
 def planes(seed: int) -> FramePlanes:
@@ -41,12 +46,14 @@ def test_a_drawing_follows_the_texture_and_leaves_it_alone(program: ArProgram) -
             each.update(planes(index), stamp(len(drawn)))
         with store.lease() as view:
             frame = allocator.allocate(view)
-        drawn.append(program.picture(store, frame))
+        picture, shown = program.picture(store, ArOverlay().with_map(packed_map(frame)))
+        assert (shown.stamp, shown.grid) == (frame.stamp, store.grid)
+        drawn.append(picture)
         with store.lease() as view, reference.lease() as expected:
             for level in range(LEVELS):
                 np.testing.assert_array_equal(view.read(level), expected.read(level))
     assert drawn[0].shape == (SIZE[1], SIZE[0], 3)
-    assert (drawn[0] != drawn[1]).mean() > 0.2, "another scene"
+    assert (drawn[0] != drawn[1]).mean() > 0.1, "another scene"
     np.testing.assert_array_equal(drawn[1], drawn[2])
     borders = (drawn[0][..., 0] > 240) & (drawn[0][..., 2] < 40)
     assert borders.sum() > 50, "regions float above the picture"
@@ -61,11 +68,42 @@ def test_the_plane_shows_the_pictures_own_colours(program: ArProgram) -> None:
     store.update(FramePlanes("rgb", (halves,)), stamp(0))
     with store.lease() as view:
         frame = StreamAllocator(AllocatorOptions(budget=1, strategy="grid")).allocate(view)
-    picture = program.picture(store, frame)
-    place = camera_matrix(*SIZE) @ np.array([[-0.3, 0.3], [0, 0], [0.2, 0.2], [1, 1]], np.float32)
+    picture, _ = program.picture(store, ArOverlay().with_map(packed_map(frame)))
+    place = camera_matrix(SIZE[0], ABOVE) @ np.array([[-0.3, 0.3], [0, 0], [0.2, 0.2], [1, 1]], np.float32)
     cols = ((place[0] / place[3] + 1) / 2 * SIZE[0]).astype(int)
-    rows = ((1 - place[1] / place[3]) / 2 * SIZE[1]).astype(int)
+    rows = ((1 - place[1] / place[3]) / 2 * ABOVE).astype(int)
     np.testing.assert_array_equal(picture[rows, cols], [[70, 0, 0], [0, 0, 70]])
+    store.close()
+
+
+def test_the_newest_answer_stands_below_the_picture(program: ArProgram) -> None:
+    store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 200)
+    store.update(planes(0), stamp(0))
+    pictures = [program.picture(store, ArOverlay(caption=text))[0] for text in ("", "a red circle", "a red circle", "")]
+    np.testing.assert_array_equal(pictures[1], pictures[2])
+    np.testing.assert_array_equal(pictures[0], pictures[3])
+    np.testing.assert_array_equal(pictures[0][:ABOVE], pictures[1][:ABOVE])
+    assert (pictures[0][ABOVE:] != pictures[1][ABOVE:]).any(axis=2).sum() > 50
+    store.close()
+
+
+def test_regions_of_a_frame_of_another_size_are_not_drawn(program: ArProgram) -> None:
+    store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 200)
+    store.update(planes(0), stamp(0))
+    with store.lease() as view:
+        shown = packed_map(StreamAllocator(AllocatorOptions(budget=8, levels=True)).allocate(view))
+    overlay = ArOverlay().with_map(shown)
+    plain = program.picture(store, ArOverlay())[0]
+    assert (program.picture(store, overlay)[0] != plain).any()
+    of_another = replace(overlay, grid=(ROWS + 1, COLS))
+    np.testing.assert_array_equal(program.picture(store, of_another)[0], plain)
+    store.close()
+
+
+def test_a_texture_that_is_none_of_opengl_is_not_drawn_from() -> None:
+    store = CpuStore(PlaneFormat.of(planes(0)), Thresholds(), 200)
+    with pytest.raises(StoreError, match=r"stored by cpu \(host memory.*; choose texture.backend = gl"):
+        store.drawing()
     store.close()
 
 
