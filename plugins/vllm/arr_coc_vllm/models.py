@@ -56,6 +56,8 @@ def with_halves(rotary: MRotaryEmbedding) -> int:
         raise RuntimeError("arr-coc-vllm does not know this model's rotary table; set VLLM_PLUGINS='' to serve it")
     table[: len(stock)] = stock
     rotary.cos_sin_cache = table
+    if getattr(rotary, "cos_sin_cache_bf16", None) is not None:  # a second table, on ROCm
+        rotary.cos_sin_cache_bf16 = table.to(torch.bfloat16)
     rotary.arr_coc_rows = count
     return count
 

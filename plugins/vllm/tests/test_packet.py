@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import arr_coc_vllm
 import numpy as np
@@ -154,6 +155,19 @@ def test_another_vllm_is_named_with_those_that_work(version: str) -> None:
 
 def test_the_range_holds_what_was_tested() -> None:
     assert unsupported("0.32.0") == unsupported("0.32.1+cpu") == ""
+
+
+@pytest.mark.parametrize(("version", "registered"), [("0.31.2", 0), ("0.32.1", len(MODELS))])
+def test_classes_are_registered_for_a_vllm_of_the_range_only(
+    version: str, registered: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a registry in the place of vLLM's, as vLLM cannot be installed beside the program."""
+    classes: dict[str, str] = {}
+    registry = SimpleNamespace(register_model=classes.__setitem__)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__=version, ModelRegistry=registry))
+    arr_coc_vllm.register()
+    assert len(classes) == registered
+    assert [record.getMessage() for record in caplog.records] == [unsupported(version)] * (not registered)
 
 
 def test_the_plugin_is_loaded_without_vllm_and_torch() -> None:

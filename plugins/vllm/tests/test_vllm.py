@@ -104,6 +104,26 @@ def test_ordinary_pictures_are_answered_about_beside_packets(llm: LLM) -> None:
     assert beside == [alone, REQUESTS[0]["text"], alone, REQUESTS[1]["text"]]
 
 
+def test_a_packet_of_all_tiles_is_an_ordinary_picture(llm: LLM) -> None:
+    """To the model; the log-probabilities differ by rounding. Tiles at other places differ by much more."""
+    picture = np.random.default_rng(2).integers(0, 256, (6 * 32, 8 * 32, 3), dtype=np.uint8)
+    tiles = np.ascontiguousarray(picture.reshape(6, 32, 8, 32, 3).transpose(0, 2, 4, 1, 3)).reshape(48, 3, 32, 32)
+    regions = np.stack([np.zeros(48, np.int64), np.arange(48) // 8, np.arange(48) % 8], axis=-1)
+    sampling = SamplingParams(temperature=0, max_tokens=1, logprobs=3)
+    shown: list[Any] = [
+        Image.fromarray(picture),
+        Packet(tiles, regions, 6, 8),
+        Packet(tiles, regions[::-1].copy(), 6, 8),
+    ]
+    made = []
+    for one in shown:
+        prompt: Any = {"prompt": PROMPT.format("what moves?"), "multi_modal_data": {"image": [one]}}
+        (first,) = llm.generate(prompt, sampling, use_tqdm=False)[0].outputs[0].logprobs
+        made.append({token: found.logprob for token, found in first.items()})
+    assert made[1] == pytest.approx(made[0], abs=1e-4)
+    assert made[2] != pytest.approx(made[0], abs=1e-2)
+
+
 def test_one_name_for_two_frames_gives_each_its_answer(llm: LLM) -> None:
     contents = copy.deepcopy([REQUESTS[0]["content"], REQUESTS[3]["content"]])
     for content in contents:
@@ -137,6 +157,15 @@ def test_packets_and_pictures_are_not_mixed(llm: LLM) -> None:
     with pytest.raises(PacketError, match="not both"):
         texts(llm, [[picture_part(), *REQUESTS[0]["content"]]])
     assert texts(llm, [REQUESTS[0]["content"]]) == [REQUESTS[0]["text"]]
+
+
+def test_what_cannot_be_read_together_is_refused(llm: LLM) -> None:
+    processor = llm.llm_engine.renderer.mm_processor
+    packet = packet_in(png_of(REQUESTS[0]["content"][0]))
+    with pytest.raises(PacketError, match="send all packets again"):
+        processor._apply_hf_processor_main({"image": PacketItems([packet, None], "image")}, {})
+    with pytest.raises(PacketError, match="packets or videos, not both"):
+        processor._apply_hf_processor_main({"image": PacketItems([packet], "image"), "video": [None]}, {})
 
 
 def test_packets_changed_at_random_are_read_or_refused(llm: LLM) -> None:
@@ -188,6 +217,20 @@ def test_the_rotary_table_holds_halves(llm: LLM) -> None:
     angles = torch.tensor([[7.0], [7.5]]) * frequencies
     expected = torch.cat([angles.cos(), angles.sin()], dim=-1)
     torch.testing.assert_close(table[[7, rows + 7]], expected, atol=1e-6, rtol=0)
+
+
+def test_another_rotary_table_is_refused(llm: LLM) -> None:
+    from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
+
+    def extended(model: Any) -> str:
+        rotary = next(copy.deepcopy(one) for one in model.modules() if isinstance(one, MRotaryEmbedding))
+        del rotary.arr_coc_rows
+        rotary.cos_sin_cache = rotary.cos_sin_cache.roll(1, dims=0)
+        with pytest.raises(RuntimeError, match="rotary table") as caught:
+            with_halves(rotary)
+        return str(caught.value)
+
+    assert "VLLM_PLUGINS" in llm.apply_model(extended)[0]
 
 
 def test_pixels_are_normalised_once(llm: LLM) -> None:
