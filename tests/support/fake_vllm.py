@@ -1,21 +1,18 @@
 """Command in the place of vLLM's: `vllm serve MODEL --host HOST --port PORT …`, which takes tokens and answers alike.
 
-`--note FILE` appends its arguments, as a JSON line, to a file at each start. `--refuse TEXT` prints that and ends;
-`--die-after N` kills it at the packet after N answers, at its first start only.
+`--note FILE` appends its process id and arguments, as a JSON line, to a file at each start. `--refuse TEXT` prints
+that and ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
-from tests.support import api_server as fake
-from tests.support.api_server import ApiHandler, FakeApiServer
+from tests.support.api_server import FakeApiServer
 from tests.support.vllm_plugin import TokenServer
 
 SCRIPT = """#!{python}
@@ -41,17 +38,9 @@ def main(arguments: list[str]) -> None:
         print(f"INFO starting\nValueError: {refusal}", flush=True)
         sys.exit(1)
     note = Path(after("--note") or os.devnull)
-    starts = len(note.read_text().splitlines()) if note.is_file() else 0
     with note.open("a") as file:
         file.write(json.dumps([os.getpid(), *arguments]) + "\n")
-    die_after = int(after("--die-after") or 0)
-
-    def speak(handler: ApiHandler, body: dict[str, Any]) -> None:
-        if die_after and not starts and len(plugin.requests) > die_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        fake.speak(handler, body)
-
     server = FakeApiServer(int(after("--port") or 0))
     server.models = [arguments[1]]
-    plugin = TokenServer(server, speak)
+    TokenServer(server)
     threading.Event().wait()

@@ -159,7 +159,7 @@ def test_packets_and_pictures_are_not_mixed(llm: LLM) -> None:
     assert texts(llm, [REQUESTS[0]["content"]]) == [REQUESTS[0]["text"]]
 
 
-def test_what_cannot_be_read_together_is_refused(llm: LLM) -> None:
+def test_packets_beside_other_inputs_are_refused(llm: LLM) -> None:
     processor = llm.llm_engine.renderer.mm_processor
     packet = packet_in(png_of(REQUESTS[0]["content"][0]))
     with pytest.raises(PacketError, match="send all packets again"):

@@ -1,4 +1,4 @@
-"""Live texture of a run in threads: drawn from while the run goes on; the example program with a source of its own."""
+"""Live texture of a run in threads: drawn from while the run goes on; the example program with a separate source."""
 
 from __future__ import annotations
 
