@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc.qwen.flops import Costs
-from benchmarks.support.qwen_2b import qwen3_vl_2b
+from arr_coc.qwen.untrained import qwen3_vl_2b
 from evaluation.public.estimate import HEAD, LOADS, MODELS, rows
 
 
