@@ -39,7 +39,7 @@ order, too. The first group that fits counts, so a new option has its group by i
 MOST_USED = {
     "caption": "query model api output every budget start duration heatmap resume",
     "watch": "query model api output web every budget watch for_time set",
-    "fleet": "query model api output every budget for_time metrics_port mqtt ray engine",
+    "fleet": "query model api output every budget for_time metrics_port mqtt ray",
     "web": "query model api every budget any_source compare_model web_control web_token set",
     "bench": "runs limit against against_set json_path png_path query model budget set",
 }

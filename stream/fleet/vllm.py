@@ -230,7 +230,7 @@ class VllmServer:
             environment["VLLM_API_KEY"] = self._address.key
         self._last_lines.clear()
         self._process = process = subprocess.Popen(
-            [sys.executable, "-c", FOLLOW_PARENT, *self._command],
+            [sys.executable, "-I", "-c", FOLLOW_PARENT, *self._command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

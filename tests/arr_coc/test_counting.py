@@ -36,10 +36,16 @@ NEVER_ONE = {
     "figures.fps",
     "limit",
     "reply.prompt_tokens",
+    "TOKENS_MAX",
+    "SIDE_MAX_TILES",
+    "TEXT_TOKENS",
+    "2 * rounds",
+    "nbytes",
+    "cols",
 }
 """Tokens of a whole prompt, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name", "self._dtype", "base", "path"}
+NAMES = {"name", "self.name", "self._dtype", "base", "path", "allocator"}
 """No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
 
 SOURCES = [

@@ -324,12 +324,6 @@ int cuMemcpyDtoHAsync(void *to, unsigned long long from, size_t bytes, void *str
     return copied(to, (const void *)from, bytes, stream);
 }
 
-int cuDeviceGetAttribute(int *value, int attribute, int) {
-    const bool is_size = attribute == 56 || attribute == 57 || attribute == 73 || attribute == 74;
-    *value = is_size ? largest_side : 0;
-    return is_size ? SUCCESS : INVALID_VALUE;
-}
-
 int cuGLGetDevices(unsigned *count, int *devices, unsigned most, int) {
     ENTER_GL("cuGLGetDevices");
     *count = most > 0 ? 1 : 0;

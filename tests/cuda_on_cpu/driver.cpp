@@ -75,9 +75,12 @@ int cuDeviceTotalMem_v2(size_t *bytes, int) {
     return SUCCESS;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    const int major = 75, minor = 76, multiprocessors = 16;
-    *value = attribute == major ? 7 : attribute == minor ? 5 : attribute == multiprocessors ? 1 : 0;
-    return SUCCESS;
+    // Compute capability 7.5, one multiprocessor, and the widths and heights of mipmapped textures and of surfaces.
+    const std::map<int, int> values = {{75, 7}, {76, 5}, {16, 1}, {56, largest_side}, {57, largest_side},
+                                       {73, largest_side}, {74, largest_side}};
+    const auto known = values.find(attribute);
+    *value = known == values.end() ? 0 : known->second;
+    return known == values.end() ? INVALID_VALUE : SUCCESS;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = (void *)(intptr_t)(device + 1);

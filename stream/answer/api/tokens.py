@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from arr_coc.errors import ModelError
+from arr_coc.errors import ModelError, counted
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.types import TILE_PX, FramePacket, TokenPacket
 from stream.answer.api.packet_pictures import VERSION, packet_part, probe_part
@@ -62,7 +62,7 @@ def shown_frames(packets: Sequence[TokenPacket]) -> list[TokenPacket]:
     assert place is not None
     if place.frames == 1:
         raise ModelError(
-            f"answer.memory.tokens has no room for two frames of {len(frames[0].regions)} tokens",
+            f"answer.memory.tokens has no room for two frames of {counted(len(frames[0].regions), 'token')}",
             "raise it, lower --budget, or leave --memory-frames out",
         )
     leaving = -(-place.frames // 2)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
+from arr_coc.errors import counted
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.cuda.device import find_device
 from arr_coc.ops.store.planes import PlaneFormat
@@ -38,7 +39,7 @@ SCORE_ERRORS = {"cuda": 0.03, "cpu": 2e-3}
 def allocator() -> CheckResult:
     """Score and choose on the device, and compare with the host."""
     frames = sum(compare_allocator(channels) for channels in ("core13", "full40"))
-    return CheckResult(f"{frames} frames scored and chosen as on the CPU")
+    return CheckResult(f"{counted(frames, 'frame')} scored and chosen as on the CPU")
 
 
 def compare_allocator(
@@ -61,7 +62,9 @@ def compare_allocator(
             found, expected = maps
             require_close(found.relevance.cpu(), expected.relevance.cpu(), f"relevance of {channels}", tolerance)
             if found.allocation.tokens != expected.allocation.tokens:
-                raise CheckFailed(f"{found.allocation.tokens} tokens were chosen, and {expected.allocation.tokens}")
+                raise CheckFailed(
+                    f"{counted(found.allocation.tokens, 'token')} chosen, and {expected.allocation.tokens}"
+                )
     return len(shown)
 
 

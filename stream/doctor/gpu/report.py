@@ -158,7 +158,7 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
         str(CHECKOUT): "<program>",
         sys.prefix: "<python>",
         sys.base_prefix: "<base-python>",
-        str(Path(sys.executable).resolve().parent): "<base-python>/bin",
+        os.path.realpath(sys.base_prefix): "<base-python>",
         os.path.expanduser("~"): "~",
         os.environ.get("XDG_CACHE_HOME", ""): "<cache>",
         os.environ.get("TMPDIR", ""): "<temporary>",

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from arr_coc.errors import BackendMissing
+from arr_coc.errors import BackendMissing, counted
 from arr_coc.ops.cuda.device import call, find_device
 from arr_coc.ops.cuda.interop import GlCudaStore, MappedTexture, interop_problem
 from arr_coc.ops.cuda.ipc import FIRST_REGIONS, OpenedMemory, SharedMemory
@@ -106,7 +106,7 @@ def gl_cuda_store() -> CheckResult:
                     require_equal(found[..., :3], wanted.read(level), f"level {level}, drawn by OpenGL")
         if store.maps != frames:
             raise CheckFailed(f"the texture was mapped {store.maps} times for {frames} drawings")
-    return CheckResult(f"{frames} frames written by CUDA and drawn by OpenGL", software=gl.software)
+    return CheckResult(f"{counted(frames, 'frame')} written by CUDA and drawn by OpenGL", software=gl.software)
 
 
 def compare_with_reference(store: GlCudaStore, reference: object, rng: np.random.Generator) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import torch
 
+from arr_coc.errors import counted
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
 from arr_coc.ops.cuda.memory import StagingBuffer
 from arr_coc.ops.cuda.store import CudaStore
@@ -46,7 +47,7 @@ def cuda_store() -> CheckResult:
     device = find_device()
     large = device.place.type == "cuda"
     count = _follow("cuda", large=large)
-    return CheckResult(f"{count} frames of {len(FORMATS)} formats: the bytes of the CPU store")
+    return CheckResult(f"{counted(count, 'frame')} of {len(FORMATS)} formats: the bytes of the CPU store")
 
 
 def gl_store() -> CheckResult:
@@ -55,7 +56,7 @@ def gl_store() -> CheckResult:
 
     device = open_device()
     count = _follow("gl", large=False, frames=3 if device.software else FRAMES)
-    finding = f"{count} frames of {len(FORMATS)} formats: the bytes of the CPU store"
+    finding = f"{counted(count, 'frame')} of {len(FORMATS)} formats: the bytes of the CPU store"
     return CheckResult(finding, {"renderer": device.renderer}, software=device.software)
 
 

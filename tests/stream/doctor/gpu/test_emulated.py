@@ -154,7 +154,7 @@ def test_memory_that_another_process_cannot_open_is_absent(
 ) -> None:
     from arr_coc.ops.cuda.ipc import SharedMemory
 
-    monkeypatch.setattr(SharedMemory, "write", lambda self, pixels: setattr(self, "handle", bytes(64)))
+    monkeypatch.setattr(SharedMemory, "handle", property(lambda _: bytes(64)))
     report = run(BY_NAME["ipc"])
     assert report.state == "absent"
     assert "the driver does not share memory between processes" in report.finding
