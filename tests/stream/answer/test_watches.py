@@ -28,6 +28,7 @@ from stream.media import SourceInfo
 from stream.options.schedule import Schedule
 from stream.runtime.plan import SCHEDULE_OFF, RunPlan
 from tests.support.events import look, match
+from tests.support.garbage import collect_earlier
 
 S = 1_000_000_000
 FILE = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel_format="")
@@ -283,6 +284,7 @@ def test_a_match_has_a_line() -> None:
 
 
 def test_memory_stays_constant_over_many_checks() -> None:
+    collect_earlier()
     run = WatchList([watching(cooldown_ns=S), watching("is it gone?", "gone", hold_ns=S)])
 
     def look_often(times: int) -> int:

@@ -20,6 +20,7 @@ from stream.sources.file import FileSource
 from stream.sources.motion_vectors import DecodedVectors
 from tests.support.camera_moves import HEIGHT, WIDTH, clutter, filmed
 from tests.support.clock import FakeClock
+from tests.support.garbage import collect_earlier
 from tests.support.video import make_video
 
 RIGHT_PX, DOWN_PX = 8, 4
@@ -84,6 +85,7 @@ def test_vectors_are_turned_and_scaled_with_the_picture(tmp_path: Path) -> None:
 
 
 def test_an_unreferenced_frame_is_freed_at_once(tmp_path: Path) -> None:
+    collect_earlier()
     clip = panned(tmp_path / "a.mp4", "libx264", bf="0")
 
     def alive() -> int:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from arr_coc.types import FramePlanes
 from stream.sources.planes import colour_of, planes_of, quarter_turns, rgb_of
+from tests.support.garbage import collect_earlier
 from tests.support.video import make_video
 
 Pixels = npt.NDArray[np.uint8]
@@ -218,6 +219,7 @@ def test_ten_bits_are_rounded_not_cut() -> None:
 
 
 def test_planes_are_read_only_views_that_outlive_the_frame() -> None:
+    collect_earlier()
     frame = frame_of(gradient(), "yuv420p")
     address = frame.planes[0].buffer_ptr
     planes = planes_of(frame)

@@ -19,6 +19,7 @@ from arr_coc.ops.gl import library
 from arr_coc.ops.gl.buffers import MappedBuffer
 from arr_coc.ops.gl.device import GlDevice, display_candidates, find_device, open_device
 from arr_coc.ops.gl.texture import program, source
+from tests.support.garbage import collect_earlier
 from tests.support.stores import own_device, seen_by, shared_device
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -91,6 +92,7 @@ def test_a_thread_that_ends_ends_its_context(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_unreferenced_device_ends_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    collect_earlier()
     device = own_device()
     ended: list[int] = []
     calls = device.library.calls

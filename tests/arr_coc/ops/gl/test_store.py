@@ -22,6 +22,7 @@ from arr_coc.ops.packing import Rectangle, cover
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import FramePlanes
+from tests.support.garbage import collect_earlier
 from tests.support.stores import own_device, shared_device
 from tests.support.video import Bytes, expected_levels, random_planes, stamp
 
@@ -196,6 +197,7 @@ def test_a_store_closed_in_the_middle_of_a_write_keeps_its_memory_until_then(mon
 
 
 def test_a_store_that_was_not_closed_is_freed() -> None:
+    collect_earlier()
     store = opened(noise(0))
     store.update(noise(0), stamp(0))
     device, name = store.device, store._texture.name
