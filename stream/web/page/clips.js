@@ -5,6 +5,9 @@ import { byId, make } from "./dom.js";
 
 const MATCHES_MAX = 100;
 
+/** Address of a file of a match of a camera; "" for the only one, which has no name. */
+export const clipAddress = (name, camera) => `/clips/${encodeURIComponent(name)}${camera ? `?camera=${encodeURIComponent(camera)}` : ""}`;
+
 export class Clips {
   constructor() {
     this.section = byId("clips");
@@ -79,6 +82,6 @@ export class Clips {
   }
 
   placeOf(name) {
-    return `/clips/${encodeURIComponent(name)}${this.camera ? `?camera=${encodeURIComponent(this.camera)}` : ""}`;
+    return clipAddress(name, this.camera);
   }
 }

@@ -48,7 +48,7 @@ const handlers = {
     run.camera = message.browser_camera;
     byId("camera").hidden = !run.camera;
     showCameras(message.cameras, message.camera);
-    if (message.past) run.past ??= new Past(byId("past"), message.camera);
+    if (message.past) run.past ??= new Past(byId("past"), message.camera ?? "");
     showMirror();
     if (!run.camera && camera.on) camera.stop("The camera is off.");
     if (!message.control) byId("asked").textContent = "This page only shows the run; it takes no questions.";

@@ -1,6 +1,7 @@
 // The past: moments of the file of --remember, with their pictures, by words, time and camera.
 
 import { clock } from "./answers.js";
+import { clipAddress } from "./clips.js";
 import { make } from "./dom.js";
 
 const HOUR_MS = 3600000;
@@ -15,10 +16,12 @@ const whenOf = (ms) => (isToday(ms) ? timeOf(ms) : `${dayOf(ms)} ${timeOf(ms)}`)
 const countOf = (count) => (count === 1 ? "1 moment" : `${count} moments`);
 
 export class Past {
-  /** `root`: the section of the page; `camera`: the name of the only camera that is shown at first, "" for all. */
-  constructor(root, camera = "") {
+  /** `root`: the section of the page; `camera`: the name of the page's camera, shown at first; "" if it has no name,
+   * undefined on a page of all cameras. */
+  constructor(root, camera) {
     this.root = root;
-    this.camera = camera;
+    this.camera = camera ?? "";
+    this.named = camera !== "";
     this.known = new Set();
     this.asked = 0;
     this.loadedMs = 0;
@@ -147,14 +150,8 @@ export class Past {
     const match = moment.kind === "match" ? `match, ${Math.round(100 * moment.yes)} % yes` : null;
     const meta = [moment.camera, match, `at ${clock(moment.pts_s)}`, held].filter(Boolean).join(" · ");
     const clip = moment.clip_video ?? moment.clip_picture;
-    const facts = make("p", { className: "meta" }, meta, ...(clip ? [" · ", make("a", { href: this.clipAddress(clip, moment.camera) }, "clip")] : []));
+    const facts = make("p", { className: "meta" }, meta, ...(clip ? [" · ", make("a", { href: clipAddress(clip, this.named ? moment.camera : "") }, "clip")] : []));
     const text = make("p", {}, make("time", { dateTime: new Date(moment.unix_ms).toISOString() }, when), moment.text.trim());
     return make("li", { className: moment.kind, title: moment.question }, picture, make("div", {}, text, facts));
-  }
-
-  /** Address of a file of a match: in the page of one camera that of this page, in the grid of the moment's camera. */
-  clipAddress(name, camera) {
-    const asked = this.camera ? new URLSearchParams(location.search).get("camera") : camera;
-    return `/clips/${encodeURIComponent(name)}${asked ? `?camera=${encodeURIComponent(asked)}` : ""}`;
   }
 }
