@@ -35,7 +35,7 @@ from arr_coc.relevance.kernel import kernel_or_none
 from arr_coc.types import TILE_PX, Feedback, FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "allocate.json"
 HEIGHT_PX, WIDTH_PX = 1080, 1920

@@ -41,7 +41,7 @@ from benchmarks.support.answer_ways import (
     stock_processor,
 )
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "answer.json"
 WARM_UP = 2

@@ -40,8 +40,8 @@ from stream.answer.admission import ServerOptions
 from stream.answer.model import AnswerModel
 from stream.answer.qwen import QwenAnswerModel
 from stream.answer.server import AnswerServer
-from stream.bench.report import machine
 from stream.control import CancelledError, RunControl
+from stream.monitor.machine import machine
 from stream.transport import Transport, ipc_endpoint, private_directory
 
 RESULTS = Path(__file__).parent / "results" / "batching.json"

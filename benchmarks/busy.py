@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "busy.json"

@@ -33,7 +33,7 @@ from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.allocate import PERIOD_NS, WIDTH_PX, Picture, inverted, scenery
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "channels.json"

@@ -34,7 +34,7 @@ from benchmarks.support.clips import CLIPS, described_clips
 from benchmarks.support.cut_grounds import Part, decoded
 from benchmarks.support.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.sources.planes import planes_of
 
 try:

@@ -30,7 +30,7 @@ from arr_coc.types import FrameStamp, TileGrid, TokenPacket
 from benchmarks.incremental import DRIFT_FRAMES, drift_sources, measure_drift, measure_speed, model_2b
 from benchmarks.support.answer_ways import speak_on
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
 SPARSE_TOKENS = 273

@@ -30,11 +30,11 @@ from benchmarks.support.answer_servers import AnswerServerProcess, free_port, ma
 from benchmarks.support.harness import write_report
 from benchmarks.support.watched_fleet import WatchedFleet
 from stream.answer.connection import ANSWER_SERVER
-from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import ANSWERS_LOST, AnswerDeltaEvent, Event, Notice
 from stream.fleet.cameras import NamedCamera
 from stream.fleet.run import Fleet
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "failover.json"
 CAMERAS = "abcd"

@@ -33,7 +33,7 @@ from arr_coc.types import NS_PER_S, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.answer_ways import QUERY, TEXT_TOKENS, pictures, speak_on
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "feedback.json"
 BUDGETS = (102, 273)

@@ -41,10 +41,10 @@ from benchmarks.support.harness import percentiles, write_report
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
 from stream.answer.request import ClientOptions, GlanceOutcome, Outcome
-from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent
+from stream.monitor.machine import machine
 from stream.runtime.answer_worker import serve_answers
 from stream.runtime.frame_stages import run_in_threads
 from stream.transport import Transport, ipc_endpoint, private_directory

@@ -27,9 +27,9 @@ import torch
 from arr_coc.ops.cuda import device as compiling
 from arr_coc.ops.cuda.device import CudaDevice, call, find_device
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
 from stream.doctor.gpu.stores import SETTLING, measure_leaks
 from stream.doctor.gpu.timing import TARGETS_MS, Timer, make_scene, pieces
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 

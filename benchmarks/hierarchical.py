@@ -31,7 +31,7 @@ from arr_coc.qwen.vision import Attend, VisualTokens, embed_rows, run_blocks
 from arr_coc.types import TILE_PX, TileGrid
 from benchmarks.allocate import scenery
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.scenes.catalogue import load_scene
 
 RESULTS = Path(__file__).parent / "results"

@@ -44,7 +44,7 @@ from benchmarks.support.hop_channels import (
     Picture,
     Sender,
 )
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.scenes import load_scene
 from stream.transport import ipc_endpoint, private_directory
 

@@ -24,7 +24,7 @@ import numpy as np
 from arr_coc.types import TileGrid
 from benchmarks.support.harness import write_report
 from benchmarks.support.texture_frames import SIZES, TextureCase, changing_tiles
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE = Path(__file__).parent / "support" / "layouts.cpp"

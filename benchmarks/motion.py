@@ -29,9 +29,9 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from benchmarks.support.clips import CLIPS, clips_here
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
+from stream.monitor.machine import machine
 from stream.sources.file import FileSource
 from stream.sources.motion_vectors import EXPORT_VECTORS
 

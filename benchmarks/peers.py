@@ -33,7 +33,7 @@ from benchmarks.support.gguf_files import write_text, write_vision
 from benchmarks.support.harness import write_report
 from benchmarks.support.openvino_files import export
 from benchmarks.whole_model import material
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "peers.json"

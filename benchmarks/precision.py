@@ -32,8 +32,8 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import LEVELS, TILE_PX, FramePlanes, FrameStamp, TileGrid, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
 from stream.config import DEFAULT_QUERY
+from stream.monitor.machine import machine
 from stream.scenes import load_scene
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"

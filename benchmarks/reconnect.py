@@ -20,9 +20,9 @@ from typing import Any
 
 from benchmarks.support.harness import write_report
 from benchmarks.support.rtsp_server import RtspServer, encode
-from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config
 from stream.events import Answer, AnswerDeltaEvent, Event, FrameReady, Outage
+from stream.monitor.machine import machine
 from stream.runtime.run import Run
 from stream.runtime.session import open_run
 from stream.scenes import load_scene

@@ -40,7 +40,7 @@ from benchmarks.support.clips import CLIPS
 from benchmarks.support.harness import write_report
 from benchmarks.support.whole_runs import EVERY_S, RunFigures
 from benchmarks.whole_model import material, measured, row, table
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "small_weights.json"

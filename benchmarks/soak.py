@@ -25,9 +25,9 @@ import psutil
 
 from benchmarks.support.harness import write_report
 from stream.answer.model import CONFIGURED
-from stream.bench.report import machine
 from stream.config import AnswerConfig, Config
 from stream.events import Answer, Cut, FrameReady, Summary
+from stream.monitor.machine import machine
 from stream.runtime.frame_stages import run_in_threads
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"

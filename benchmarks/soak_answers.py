@@ -48,8 +48,8 @@ from stream.answer.model import AnswerModel, ClientQuestion, ask_alone
 from stream.answer.qwen import load_qwen_model
 from stream.answer.request import words_of
 from stream.answer.triggers import AnswerTriggerOptions, AnswerTriggers, TriggerReason
-from stream.bench.report import machine
 from stream.config import AllocateConfig, AnswerConfig, Config, MemoryConfig
+from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
 
 RESULTS = Path(__file__).parent / "results" / "soak_answers.json"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "startup.json"

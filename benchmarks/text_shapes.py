@@ -36,7 +36,7 @@ from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import PlaneFormat
 from arr_coc.types import REGION_SHAPES, TILE_PX, FramePlanes, FrameStamp, TileGrid
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results"
 CHARACTERS = string.ascii_letters + string.digits

@@ -59,7 +59,7 @@ from benchmarks.support.texture_frames import (
     rgb_of,
 )
 from benchmarks.support.texture_report import judged, plot, summary, table
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 

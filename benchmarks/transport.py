@@ -30,7 +30,7 @@ import torch
 
 from arr_coc.types import FramePacket, FrameStamp, TileGrid, TokenPacket
 from benchmarks.support.harness import percentiles, write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.protocol.buffers import SharedFrameReader, SharedFrameWriter
 from stream.protocol.codec import frame_message, frame_packet, token_message, token_packet
 from stream.protocol.messages import Cancel, Credit, FrameCaptured, FramePacketMessage, TokenPacketMessage

@@ -32,9 +32,9 @@ import torch
 
 from arr_coc.hub import bundled_model_path
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
 from stream.config import AnswerConfig, Config, PipelineConfig, WatchConfig
 from stream.events import VerdictChanged, YesNoResult
+from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
 from stream.runtime.frame_stages import run_in_threads
 from stream.scenes.catalogue import MOSS, SAND, SLATE

@@ -45,9 +45,9 @@ from evaluation.strategies.arr_coc import allocator_for
 from evaluation.strategies.base import Ask, Budget, stamps_of
 from evaluation.suites import named_suite
 from stream.answer.api.packet_pictures import CHUNK, packet_part, packet_png
-from stream.bench.report import machine
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
+from stream.monitor.machine import machine
 from stream.sources.factory import open_source
 
 RESULTS = Path(__file__).parent / "results" / "vllm.json"

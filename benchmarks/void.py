@@ -31,7 +31,7 @@ from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.picture_allocator import FrameAllocator
 from benchmarks.support.clips import CLIPS, described_clips
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.scenes.drawing import COLOURS, RGB, SHAPES, SceneObject, draw_object, gradient, page
 from stream.scenes.textures import grained, plain
 from training.clips.scenes import clip_rng, random_clip

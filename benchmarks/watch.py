@@ -43,8 +43,8 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, FrameStamp
 from arr_coc.video.picture_allocator import PictureAllocator
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
 from stream.config import WatchConfig
+from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
 from stream.scenes.catalogue import SLATE
 from stream.scenes.drawing import gradient

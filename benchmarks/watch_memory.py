@@ -22,7 +22,7 @@ import psutil
 from benchmarks.live import make_clip
 from benchmarks.soak import Samples, process_figures, rounded
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "watch_memory.json"

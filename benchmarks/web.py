@@ -33,9 +33,9 @@ import numpy as np
 import psutil
 
 from benchmarks.support.harness import percentiles, write_report
-from stream.bench.report import machine
 from stream.config import AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.events import Answer, FrameReady
+from stream.monitor.machine import machine
 from stream.runtime.frame_process import run_in_child
 from stream.sinks.factory import open_services
 from stream.sinks.web import WebSink

@@ -28,7 +28,7 @@ import psutil
 from benchmarks.soak import Samples, rounded
 from benchmarks.support.harness import write_report
 from benchmarks.web import BROWSERS, WatchedScene
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "web_memory.json"
 SAMPLE_S = 15.0

@@ -33,7 +33,7 @@ from benchmarks.support.clips import CLIPS, clips_here
 from benchmarks.support.harness import write_report
 from benchmarks.support.qwen_2b import write_qwen3_vl_2b
 from benchmarks.support.whole_runs import EVERY_S, MEASURED_MS, STOCK, RunFigures
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
 RESULTS = Path(__file__).parent / "results" / "whole_model.json"

@@ -42,7 +42,7 @@ from evaluation.strategies.base import stamps_of
 from evaluation.strategies.memory import LONGEST_S
 from evaluation.suites import SUITES, named_suite
 from stream.answer.model import history_text
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from stream.protocol.messages import PastAnswer
 
 RESULTS = Path(__file__).parent / "results" / "news.json"

@@ -29,8 +29,8 @@ import torch
 from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
-from stream.bench.report import machine
 from stream.config import WatchConfig
+from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
 from training.calibration import Found, measure
 from training.questions.presence import KINDS, presence_scenes

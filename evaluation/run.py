@@ -31,8 +31,8 @@ from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan
 from evaluation.runner import split as listed
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import SUITES, named_suite
-from stream.bench.report import machine
 from stream.errors import StreamError
+from stream.monitor.machine import machine
 
 BAD_INPUT = 2
 """Exit status for a request that cannot be carried out."""

@@ -40,8 +40,8 @@ from evaluation.strategies.sampling import FULL
 from evaluation.suites import named_suite
 from stream.answer.quality import ShadowRule
 from stream.answer.request import text_agreement
-from stream.bench.report import machine
 from stream.config import ShadowConfig
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "shadow.json"
 

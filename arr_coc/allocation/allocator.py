@@ -121,9 +121,9 @@ class StreamAllocator:
     everything but the question. Frames of a texture on a device are allocated there, if the options say so and suit
     (`suits_device`): they differ a little from the host's, and nothing of them comes to the host, but for
     `measures_change`, which is one number each for the last answer and the last look, and the budget `adaptive`, which
-    is one more; regions and relevance once a
-    frame is asked about. A view that is no device's, because its hardware failed, is allocated in host memory. Raises
-    BudgetError, StrategyError, ProfileError, and ValueError for shares outside [0, 1].
+    is one more; regions and relevance once a frame is asked about. A view that is no device's, because its hardware
+    failed, is allocated in host memory. Raises BudgetError, StrategyError, ProfileError, and ValueError for shares
+    outside [0, 1].
     """
 
     def __init__(

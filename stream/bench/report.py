@@ -14,7 +14,6 @@ import numpy.typing as npt
 from stream.clock import MonotonicClock
 from stream.config import Config
 from stream.events import AnswerPoint, Cut, Event, FrameReady, Summary
-from stream.monitor.machine import machine as machine
 from stream.monitor.metrics import (
     TRIM_S,
     Jitter,

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream.bench.report import PERCENTILES, Report, config_json, machine
+from stream.bench.report import PERCENTILES, Report, config_json
 from stream.config import Config
+from stream.monitor.machine import machine
 
 SCHEMA = 2
 """Of the JSON that `bench --json` writes; docs/measuring.md describes its keys."""

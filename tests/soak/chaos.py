@@ -44,7 +44,7 @@ from mcap.reader import make_reader
 from benchmarks.soak import Samples, process_figures
 from benchmarks.support.answer_servers import COMMAND, AnswerServerProcess, free_port, make_clip
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 QUESTIONS = {

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from benchmarks.support.harness import write_report
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from tests.soak.chaos_fleet import ChaosFleet
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos_simulated.json"

@@ -42,7 +42,7 @@ from benchmarks.support.client_processes import ClientProcess
 from benchmarks.support.harness import write_report
 from stream.answer.model import ClientQuestion
 from stream.answer.qwen import QwenAnswerModel
-from stream.bench.report import machine
+from stream.monitor.machine import machine
 from tests.soak.fleet_model import Costs, Fleet, Outage
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -32,9 +32,9 @@ from benchmarks.support.harness import write_report
 from stream.answer.admission import ServerOptions
 from stream.answer.model import AnswerStats, ClientQuestion
 from stream.answer.server import AnswerServer
-from stream.bench.report import machine
 from stream.config import NetworkConfig
 from stream.control import RunControl
+from stream.monitor.machine import machine
 from stream.protocol.codec import token_message
 from stream.protocol.messages import (
     AnswerReply,

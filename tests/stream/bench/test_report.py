@@ -8,9 +8,10 @@ from collections.abc import Container
 import pytest
 from msgspec import structs
 
-from stream.bench.report import FRAME, Report, RunRecord, config_json, machine, report
+from stream.bench.report import FRAME, Report, RunRecord, config_json, report
 from stream.config import Config
 from stream.events import AnswerUnchanged, Cut, Event, Outage, Restarted
+from stream.monitor.machine import machine
 from stream.monitor.statistics import MemorySample, RunStatistics
 from tests.support.clock import FakeClock
 from tests.support.events import answer, frame, summary
