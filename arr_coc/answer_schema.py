@@ -194,19 +194,19 @@ def _all_required(node: Node) -> bool:
 def _bounded(node: Node) -> Node:
     if "anyOf" in node:
         return {"anyOf": [_bounded(node["anyOf"][0]), NULL]}
-    made = {key: value for key, value in node.items() if key != "description"}
+    schema = {key: value for key, value in node.items() if key != "description"}
     match node.get("type"):
         case "object":
-            made["properties"] = {name: _bounded(item) for name, item in node["properties"].items()}
+            schema["properties"] = {name: _bounded(item) for name, item in node["properties"].items()}
         case "array":
-            made |= {"items": _bounded(node["items"]), "maxItems": _upper(node, "minItems", "maxItems", ITEMS)}
+            schema |= {"items": _bounded(node["items"]), "maxItems": _upper(node, "minItems", "maxItems", ITEMS)}
         case "string":
-            made["maxLength"] = _upper(node, "minLength", "maxLength", STRING_CHARS)
+            schema["maxLength"] = _upper(node, "minLength", "maxLength", STRING_CHARS)
         case "integer" | "number":
-            made["minimum"] = node.get("minimum", min(-NUMBER_MAX, node.get("maximum", 0)))
-            made["maximum"] = _upper(node, "minimum", "maximum", NUMBER_MAX)
-            made |= {"multipleOf": DECIMALS} if node["type"] == "number" else {}
-    return made
+            schema["minimum"] = node.get("minimum", min(-NUMBER_MAX, node.get("maximum", 0)))
+            schema["maximum"] = _upper(node, "minimum", "maximum", NUMBER_MAX)
+            schema |= {"multipleOf": DECIMALS} if node["type"] == "number" else {}
+    return schema
 
 
 def _upper(node: Node, low: str, high: str, usual: int) -> Any:

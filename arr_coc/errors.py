@@ -117,6 +117,6 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def of_counted(number: int, whole: int, noun: str) -> str:
+def of_counted(number: int, total: int, noun: str) -> str:
     """So many of a whole: `1 of 4 tokens`, `1 of 1 token`."""
-    return f"{number} of {counted(whole, noun)}"
+    return f"{number} of {counted(total, noun)}"

@@ -52,14 +52,14 @@ def local_folder(name: str | Path) -> Path | None:
         raise ModelNotFound(f"{str(name)!r} names no model", "give the folder of a model, or a name on the hub")
     try:
         path = Path(name).expanduser()
-        there, folder = path.exists(), path.is_dir()
+        exists, is_folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # no permission; or ~user of an unknown user
         raise ModelNotFound(f"{name} cannot be read ({error})", "check its permissions") from error
-    if folder:
+    if is_folder:
         return path
     if str(name).endswith(".gguf"):
         raise ModelNotFound(f"{name} is a GGUF file, which is not read", GGUF_REMEDY)
-    if there:
+    if exists:
         raise ModelNotFound(f"{name} is a file", "give the folder of a model, or a name on the hub")
     if (page := _HUB_PAGE.match(str(name))) is not None:
         raise ModelNotFound(f"{name} is an address, not a model's name", f"give its name, {page[1]}")

@@ -174,10 +174,10 @@ class ARRCOCLayer(nn.Module):
             hidden_dim, config = None, hidden_dim
         sizes = {"hidden_dim": hidden_dim, "texture_channels": texture_channels}
         sizes |= {"min_tokens": min_tokens, "max_tokens": max_tokens}
-        named = {name: size for name, size in sizes.items() if size is not None}
-        if config is not None and named:
-            raise OptionError(f"a config has its own sizes, got {', '.join(named)} too", "give one or the other")
-        of = self.config = _checked(config or (_config_of(**named) if named else ARRCOCConfig()))
+        arguments = {name: size for name, size in sizes.items() if size is not None}
+        if config is not None and arguments:
+            raise OptionError(f"a config has its own sizes, got {', '.join(arguments)} too", "give one or the other")
+        of = self.config = _checked(config or (_config_of(**arguments) if arguments else ARRCOCConfig()))
         self.realiser = RelevanceRealiser(of.query_dim, of.trained_for, of.scorer, of.channels)
 
     def forward(
@@ -246,11 +246,11 @@ class ARRCOCLayer(nn.Module):
             NonFiniteError: NaN or Inf in a tensor, which it names.
         """
         like = self.realiser.balancer.out.weight
-        learned = query_embeds.to(like) if query_embeds is not None and self.config.query_dim else None
+        query = query_embeds.to(like) if query_embeds is not None and self.config.query_dim else None
         with torch.autocast(like.device.type, enabled=False):
             maps = self.realiser(
                 TextureArray(texture.channels.to(like), texture.entropy.to(like)),
-                learned,
+                query,
                 None if prior is None else prior.to(like),
             )
         return RelevanceMaps(maps.relevance.float(), maps.scores.float(), maps.weights.float())
@@ -262,26 +262,26 @@ class ARRCOCLayer(nn.Module):
         """
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"
-        drawn = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
+        ranking = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
         looks = texture.looks.detach().float().cpu()
-        known = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu()
-        pictures = zip(relevance.detach().cpu(), drawn.cpu(), looks, known, strict=True)
+        priors = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu()
+        pictures = zip(relevance.detach().cpu(), ranking.cpu(), looks, priors, strict=True)
         allocation = stacked([self._regions(*picture) for picture in pictures])
         token_of = token_of_tiles(allocation, (relevance.shape[1], relevance.shape[2])).to(relevance.device)
         shares = log_shares(relevance, token_of, allocation.mask.shape[1], config.temperature)
         return LayerChoice(allocation, token_of, straight_through(shares))
 
     def _regions(
-        self, relevance: torch.Tensor, drawn: torch.Tensor, looks: torch.Tensor, known: torch.Tensor | None
+        self, relevance: torch.Tensor, ranking: torch.Tensor, looks: torch.Tensor, prior: torch.Tensor | None
     ) -> Allocation:
         """The regions of one picture: tokens by its relevance [gh, gw], places by what chance has made of it."""
         config, tokens = self.config, tokens_for(self.config.budget, relevance, self.config.limits)
-        taught = known is not None and bool(map_structure(known) >= VOID_STRUCTURE)
+        taught = prior is not None and bool(map_structure(prior) >= VOID_STRUCTURE)
         void = config.strategy == "auto" and not taught and bool(picture_structure(looks) < VOID_STRUCTURE)
         strategy = resolve_strategy(config.strategy, void, tokens, config.levels)
-        chosen = allocate(drawn, tokens, strategy, coverage=config.coverage, seed=config.seed)
-        means = torch.from_numpy(region_mean(chosen.regions.numpy(), relevance.numpy()))
-        return Allocation(chosen.regions, means, chosen.mask)
+        allocation = allocate(ranking, tokens, strategy, coverage=config.coverage, seed=config.seed)
+        means = torch.from_numpy(region_mean(allocation.regions.numpy(), relevance.numpy()))
+        return Allocation(allocation.regions, means, allocation.mask)
 
     def _with_embeddings(
         self, texture: TextureArray, vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None
@@ -291,8 +291,8 @@ class ARRCOCLayer(nn.Module):
         if axes is None or vision_embeds.shape[2] != len(axes.mean):
             return texture
         components = axes(vision_embeds).mT.unflatten(2, texture.entropy.shape[1:])
-        asked = None if query_embeds is None else axes(query_embeds.float().mean(dim=1))
-        return with_embeddings(texture, components, asked)
+        question = None if query_embeds is None else axes(query_embeds.float().mean(dim=1))
+        return with_embeddings(texture, components, question)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write configuration and weights into a folder, which is made if it does not exist. Raises OSError."""
@@ -425,9 +425,9 @@ def _grid_of(tiles: int, image: torch.Tensor) -> tuple[int, int]:
     aspect = image.shape[3] / image.shape[2]
     pairs = [(side, tiles // side) for side in range(1, tiles + 1) if tiles % side == 0]
     # Of an encoder that keeps the aspect, both sides are rounded to whole tiles.
-    alike = [(r, c) for r, c in pairs if abs(c - r * aspect) <= 1 and abs(r - c / aspect) <= 1]
-    if alike:
-        return min(alike, key=lambda pair: abs(math.log(pair[1] / (pair[0] * aspect))))
+    candidates = [(r, c) for r, c in pairs if abs(c - r * aspect) <= 1 and abs(r - c / aspect) <= 1]
+    if candidates:
+        return min(candidates, key=lambda pair: abs(math.log(pair[1] / (pair[0] * aspect))))
     side = math.isqrt(tiles)
     if side * side == tiles and side:
         return side, side

@@ -57,14 +57,14 @@ def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) ->
     Raises:
         ModelError: Files that do not fit the code.
     """
-    own = folder / ALLOCATOR_FOLDER
-    if not (own / CONFIG_FILE).is_file():
+    allocator_folder = folder / ALLOCATOR_FOLDER
+    if not (allocator_folder / CONFIG_FILE).is_file():
         return None
-    layer = ARRCOCLayer.from_pretrained(own)
+    layer = ARRCOCLayer.from_pretrained(allocator_folder)
     if layer.config.trained_for != fingerprint(embeddings):
         log.warning(
             "the allocator's weights in %s are not for these weights of %s and are left out; make others with `adapt`",
-            own,
+            allocator_folder,
             model_id,
         )
         return None
@@ -113,9 +113,9 @@ def deserialize_realiser(data: bytes, model_id: str) -> RelevanceRealiser | None
     if not data:
         return None
     try:
-        weights, made = load(data), _header(data)["__metadata__"]
+        weights, metadata = load(data), _header(data)["__metadata__"]
         query_dim = weights["balancer.query.weight"].shape[1]
-        realiser = RelevanceRealiser(query_dim, model_id, made["scorer"], made["channels"])
+        realiser = RelevanceRealiser(query_dim, model_id, metadata["scorer"], metadata["channels"])
         realiser.load_state_dict(weights)
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(

@@ -114,7 +114,7 @@ class ARRCOCQwen(nn.Module):
         self.allocator.to(qwen.device)
         self.encode = encode
         self.fallbacks = 0
-        self._learned = False
+        self._is_trained = False
         self._bind(qwen)
         self.register_state_dict_post_hook(_drop_tied)
         self.register_load_state_dict_pre_hook(_add_tied)
@@ -152,12 +152,12 @@ class ARRCOCQwen(nn.Module):
         """
         if dtype is not None and torch_dtype not in (None, dtype):
             raise OptionError(f"dtype={dtype} and torch_dtype={torch_dtype} are the same; give one")
-        chosen = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
-        assert chosen is not None
+        load_dtype = "auto" if dtype is None and torch_dtype is None else dtype or torch_dtype
+        assert load_dtype is not None
         qwen = load_qwen(
             name,
             device=device,
-            dtype=chosen,
+            dtype=load_dtype,
             device_map=device_map,
             token=token,
             allocator=allocator,
@@ -410,7 +410,7 @@ class ARRCOCQwen(nn.Module):
         """
         if max_tokens is not None and max_new_tokens not in (None, max_tokens):
             raise OptionError(f"max_tokens={max_tokens} and max_new_tokens={max_new_tokens} are the same; give one")
-        named = {
+        decoding_options = {
             "max_new_tokens": max_new_tokens if max_tokens is None else max_tokens,
             "do_sample": do_sample,
             "temperature": temperature,
@@ -418,11 +418,11 @@ class ARRCOCQwen(nn.Module):
             "top_k": top_k,
             "stop_strings": stop_strings,
         }
-        decoding = decoding_of(named, generation_config, others, self.qwen.eos_ids, seed)
+        decoding = decoding_of(decoding_options, generation_config, others, self.qwen.eos_ids, seed)
         inputs = None
         if input_ids is not None:
             inputs = BatchInputs(input_ids, attention_mask, None, pixel_values, image_grid_thw)
-        elif not all(given is None for given in (attention_mask, pixel_values, image_grid_thw, mm_token_type_ids)):
+        elif not all(tensor is None for tensor in (attention_mask, pixel_values, image_grid_thw, mm_token_type_ids)):
             raise OptionError("a processor's inputs need input_ids", "give all that it returns: generate(**inputs)")
         ways = (image_or_frames is not None or query is not None, messages is not None, inputs is not None)
         if sum(ways) != 1:
@@ -468,9 +468,9 @@ class ARRCOCQwen(nn.Module):
         Answers choose with a copy of the allocator, in float32 on the CPU, so that they disturb no training.
         """
         self.qwen = qwen
-        if self._learned or qwen.allocator is not None or self.allocator.config.query_dim:
-            own = copy.deepcopy(self.allocator).to("cpu", torch.float32).eval().requires_grad_(False)
-            self.qwen = replace(qwen, allocator=own)
+        if self._is_trained or qwen.allocator is not None or self.allocator.config.query_dim:
+            allocator = copy.deepcopy(self.allocator).to("cpu", torch.float32).eval().requires_grad_(False)
+            self.qwen = replace(qwen, allocator=allocator)
         self._session = AnswerSession(self.qwen)
         self._versions = _versions(self.model), _versions(self.allocator)
 
@@ -478,7 +478,7 @@ class ARRCOCQwen(nn.Module):
         """Drop what was kept of earlier answers if weights have changed since."""
         now = _versions(self.model), _versions(self.allocator)
         if now != self._versions:
-            self._learned |= now[1] != self._versions[1]
+            self._is_trained |= now[1] != self._versions[1]
             self._bind(self.qwen)
 
     def _apply(self, fn: Any, recurse: bool = True) -> ARRCOCQwen:
@@ -499,15 +499,15 @@ class ARRCOCQwen(nn.Module):
         spent_ms = (time.perf_counter() - started_s) * 1e3
         self.fallbacks += allocator.fallbacks
         self._speak(self._session.answer(packets, query, asking.should_stop, asking.schema), asking)
-        shown = _Shown(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
-        return shown.generation(self._session.last, asking.schema)
+        answer_input = _AnswerInput(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
+        return answer_input.generation(self._session.last, asking.schema)
 
     def _answer_chat(self, prompt: ChatPrompt, asking: _Asking) -> Generation:
         """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
         qwen = fitted_model(self.qwen) if prompt.fitted else self.qwen
         glance = asking.allocator.glance
         options = replace(asking.allocator, glance=None if glance is None else replace(glance, keep=False))
-        shown = _Shown([], [], np.zeros((0, 0), np.float32), None, 0.0)
+        answer_input = _AnswerInput([], [], np.zeros((0, 0), np.float32), None, 0.0)
         pieces: list[Ids | Packet] = []
         started_s = time.perf_counter()
         for piece in prompt.pieces:
@@ -517,15 +517,19 @@ class ARRCOCQwen(nn.Module):
             _check_question(prompt.query)
             allocator = PictureAllocator(qwen, prompt.query, options, asking.encode)
             glancer = Glancer(self._session, prompt.query, timed=False)
-            packet = allocator.allocate(piece, _stamps(len(shown.packets) + 1, None)[-1], glancer.after([]))
+            packet = allocator.allocate(piece, _stamps(len(answer_input.packets) + 1, None)[-1], glancer.after([]))
             pieces.append(packet)
             self.fallbacks += allocator.fallbacks
-            shown = _Shown(
-                [*shown.packets, packet], [*shown.glances, *glancer.glances], allocator.relevance, piece, 0.0
+            answer_input = _AnswerInput(
+                [*answer_input.packets, packet],
+                [*answer_input.glances, *glancer.glances],
+                allocator.relevance,
+                piece,
+                0.0,
             )
-        shown = replace(shown, spent_ms=(time.perf_counter() - started_s) * 1e3)
+        answer_input = replace(answer_input, spent_ms=(time.perf_counter() - started_s) * 1e3)
         self._speak(self._session.answer_chat(pieces, asking.should_stop, asking.schema), asking)
-        return shown.generation(self._session.last, asking.schema)
+        return answer_input.generation(self._session.last, asking.schema)
 
     def _speak(self, answer: Generator[str, None, None], asking: _Asking) -> None:
         with closing(answer) as pieces:
@@ -538,7 +542,7 @@ class ARRCOCQwen(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _AnswerInput:
     """Input of one answer: `packets` of its pictures, the `glances` made for them, `relevance` [gh, gw] and
     `picture` of the newest; allocating and glancing took `spent_ms`."""
 
@@ -604,7 +608,7 @@ def _stamps(frames: int, times_s: Sequence[float] | None) -> list[FrameStamp]:
     if times_s is not None and not all(isinstance(at_s, Real) and math.isfinite(at_s) for at_s in times_s):
         raise OptionError(f"times_s must hold finite numbers of seconds, got {list(times_s)}")
     times = [index / FRAMES_PER_S for index in range(frames)] if times_s is None else list(times_s)
-    if len(times) != frames or any(later < earlier for earlier, later in pairwise(times)):
+    if len(times) != frames or any(after < before for before, after in pairwise(times)):
         raise OptionError(f"times_s must hold one time for each frame, {frames} in order, got {times}")
     return [FrameStamp(index, round(at_s * NS_PER_S), round(at_s * NS_PER_S)) for index, at_s in enumerate(times)]
 
@@ -630,5 +634,9 @@ def _add_tied(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
 def _tied(module: nn.Module) -> dict[str, str]:
     """Names of parameters that have another name too, each with its first one."""
     first: dict[int, str] = {}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: own for name, parameter in named if (own := first.setdefault(id(parameter), name)) != name}
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {
+        name: first_name
+        for name, parameter in parameters
+        if (first_name := first.setdefault(id(parameter), name)) != name
+    }

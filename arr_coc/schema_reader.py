@@ -80,22 +80,22 @@ class SchemaReader:
         """Return the normal form of a JSON Schema."""
         self._enter(where, level)
         value = self._resolved(value, where)
-        made = self._made(value, where, level)
-        described, description = nullable(made)[0], value.get("description")
+        schema = self._made(value, where, level)
+        described, description = nullable(schema)[0], value.get("description")
         if isinstance(description, str) and description.strip():
             described["description"] = " ".join(description.split())[:DESCRIPTION_CHARS_MAX]
-        return made
+        return schema
 
     def _made(self, value: Mapping[str, Any], where: str, level: int) -> Node:
-        if (either := value.get("anyOf", value.get("oneOf"))) is not None:
-            return self._nullable(either, where, level)
+        if (alternatives := value.get("anyOf", value.get("oneOf"))) is not None:
+            return self._nullable(alternatives, where, level)
         if "const" in value:
             return self._enum([value["const"]], where)
         if "enum" in value:
             return self._enum(value["enum"], where)
         kind = value.get("type")
         if isinstance(kind, list):
-            return self._nullable([{**value, "type": one} if one != "null" else NULL for one in kind], where, level)
+            return self._nullable([{**value, "type": name} if name != "null" else NULL for name in kind], where, level)
         if not isinstance(kind, str) or kind not in _KEYWORDS:
             raise _refusal(where, f"type {shown(kind)} is not supported", f"use object, array, {', '.join(TYPES)}")
         unknown = value.keys() - _KEYWORDS[kind] - _IGNORED - {"type", "description", "$defs", "definitions"}
@@ -112,12 +112,12 @@ class SchemaReader:
 
     def _resolved(self, value: object, where: str) -> Mapping[str, Any]:
         """Return a schema, or that which its reference names. Raises OptionError for a loop of references."""
-        seen: set[str] = set()
+        references: set[str] = set()
         while isinstance(value, dict) and "$ref" in value:
             name = value["$ref"]
-            if not isinstance(name, str) or name in seen:
+            if not isinstance(name, str) or name in references:
                 raise _refusal(where, f"the reference {shown(name)} leads to itself", "write the part in its place")
-            seen.add(name)
+            references.add(name)
             root, _, key = name.rpartition("/")
             if root not in ("#/$defs", "#/definitions") or key not in self._definitions:
                 raise _refusal(where, f"there is no {shown(name)}", "references lead to #/$defs/NAME")
@@ -126,13 +126,13 @@ class SchemaReader:
             raise _refusal(where, f"{shown(value)} is no schema", 'give such as {"type": "integer"}')
         return value
 
-    def _nullable(self, either: object, where: str, level: int) -> Node:
-        options = either if isinstance(either, list) else []
+    def _nullable(self, alternatives: object, where: str, level: int) -> Node:
+        options = alternatives if isinstance(alternatives, list) else []
         others = [option for option in options if option != NULL]
         if len(others) != 1 or len(options) > 2:
             raise _refusal(where, "alternatives are not supported but for one type and null", "name one type")
-        made = self.node(others[0], where, level)
-        return made if len(options) == 1 or "anyOf" in made else {"anyOf": [made, NULL]}
+        schema = self.node(others[0], where, level)
+        return schema if len(options) == 1 or "anyOf" in schema else {"anyOf": [schema, NULL]}
 
     def _of_kind(self, kind: str, value: Mapping[str, Any], where: str, level: int) -> Node:
         if kind == "object":
@@ -141,14 +141,14 @@ class SchemaReader:
                 raise _refusal(
                     where, "an object has properties, and no additionalProperties", "name each of its fields"
                 )
-            made = {
+            nodes = {
                 _field(name, where): self.node(item, name_in(where, name), level + 1)
                 for name, item in properties.items()
             }
             required = value.get("required", [])
-            if not isinstance(required, list) or any(name not in made for name in required):
+            if not isinstance(required, list) or any(name not in nodes for name in required):
                 raise _refusal(where, f"required names a field that is no property: {shown(required)}")
-            return object_of(_some(made, where), [name for name in made if name in required])
+            return object_of(_some(nodes, where), [name for name in nodes if name in required])
         if kind == "array":
             if "items" not in value:
                 raise _refusal(where, "a list needs items", 'give such as "items": {"type": "string"}')
@@ -224,13 +224,13 @@ def _limits(
     value: Mapping[str, Any], low: str, high: str, least: int, most: int, where: str, kind: str = "integer"
 ) -> Node:
     """Return the lower and upper limit of a size or a number, of those that are given."""
-    given = {name: value[name] for name in (low, high) if name in value}
-    for name, limit in given.items():
+    limits = {name: value[name] for name in (low, high) if name in value}
+    for name, limit in limits.items():
         if type_of(limit) not in {kind, "integer"} or not least <= limit <= most:
             raise _refusal(where, f"{name} is a number from {least} to {most}, got {shown(limit)}")
-    if given.get(low, least) > given.get(high, most):
+    if limits.get(low, least) > limits.get(high, most):
         raise _refusal(where, f"{low} is more than {high}", "raise the one or lower the other")
-    return given
+    return limits
 
 
 def is_whole(text: str) -> bool:

@@ -350,8 +350,8 @@ class TokenPacket:
 def shown_tokens(packets: Sequence[TokenPacket]) -> int:
     """Return the number of tokens that a group of pictures shows, by its packets, those that append something."""
     place = packets[-1].place if packets else None
-    shown = packets if place is None or place.frames == 1 else packets[-place.frames :]
-    return sum(len(packet.regions) - len(packet.superseded) for packet in shown)
+    visible_packets = packets if place is None or place.frames == 1 else packets[-place.frames :]
+    return sum(len(packet.regions) - len(packet.superseded) for packet in visible_packets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +424,6 @@ class TileMotion:
     @property
     def lengths_px(self) -> npt.NDArray[np.float32]:
         """Lengths of the motion of those tiles that move, and of which that is sure: float32 [N], row by row."""
-        sure = (self.confidence >= LEAST_CONFIDENCE) & ((self.dy_px != 0) | (self.dx_px != 0))
-        lengths = np.hypot(self.dy_px[sure], self.dx_px[sure])
+        mask = (self.confidence >= LEAST_CONFIDENCE) & ((self.dy_px != 0) | (self.dx_px != 0))
+        lengths = np.hypot(self.dy_px[mask], self.dx_px[mask])
         return lengths[lengths >= LEAST_MOTION_PX]

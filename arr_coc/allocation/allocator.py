@@ -306,16 +306,18 @@ class StreamAllocator:
         make = device_texture_array if self.options.on_device else texture_array
         texture = make(view, self._channels, self._texture)
         same_picture = last is not None and last.maps is not None and last.maps.texture is texture
-        shown = last.inputs if last is not None and same_picture else None
+        last_inputs = last.inputs if last is not None and same_picture else None
         lines = None
         if self.options.wide:
-            lines = line_strength(view) if shown is None else shown.lines
+            lines = line_strength(view) if last_inputs is None else last_inputs.lines
         if memory.history is not None:
             memory.history.observe(view.versions, motion, view.stamp.media_ns)
-        maps = self._realise(memory, texture, None if shown is None else shown.appearance, view.stamp.media_ns)
+        maps = self._realise(
+            memory, texture, None if last_inputs is None else last_inputs.appearance, view.stamp.media_ns
+        )
         relevance = self._raised(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
         change = None if memory.picture is None else memory.picture.change(view)
-        return self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), glanced=False)
+        return self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=False)
 
     @torch.inference_mode()
     def reallocate(
@@ -334,7 +336,7 @@ class StreamAllocator:
             memory.selector.note_judgement(last.inputs, last.selection)
         relevance, lines = self._raised(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
         change = last.inputs.change
-        frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), glanced=True)
+        frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=True)
         _ = frame.selection
         return frame
 
@@ -354,7 +356,7 @@ class StreamAllocator:
             entropy=copied(maps.scored.entropy),
             scores=copied(frame.scores),
             weights=copied(frame.weights),
-            own=copied(maps.realised.relevance),
+            frame_relevance=copied(maps.realised.relevance),
             blended=copied(frame.relevance),
             prior=None if maps.prior is None else copied(maps.prior),
             staleness=None if staleness is None else copied(staleness),
@@ -381,8 +383,8 @@ class StreamAllocator:
             return
         looks = _looks_of(frame)
         if memory.history is not None:
-            asked = memory.prior.appearance_asked(feedback.stamp.frame_index, looks)
-            memory.history.update(feedback, (rows, cols), warp, asked.numpy())
+            appearance = memory.prior.appearance_asked(feedback.stamp.frame_index, looks)
+            memory.history.update(feedback, (rows, cols), warp, appearance.numpy())
         memory.prior.update(feedback, looks, warp, glance=glance)
 
     def _memory_of(self, view: TextureView) -> _EpochMemory:
@@ -415,8 +417,8 @@ class StreamAllocator:
             looks = texture.looks if self.on_device else texture.looks.cpu()
         prior, scored = memory.prior.evaluate(media_ns, looks), texture
         if memory.history is not None:
-            known = None if prior is None else prior.numpy()
-            scored = memory.history.fill(texture, media_ns, looks.numpy(), known, self._relevance.question)
+            prior_map = None if prior is None else prior.numpy()
+            scored = memory.history.fill(texture, media_ns, looks.numpy(), prior_map, self._relevance.question)
         realised = self._questions.unite(self._relevance.compute(scored, prior), scored, prior)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
@@ -436,7 +438,7 @@ class StreamAllocator:
         change: torch.Tensor | None,
         limits: tuple[Budget | None, int | None],
         *,
-        glanced: bool,
+        after_glance: bool,
     ) -> FrameAllocation:
         zones, within = self._zones, None
         if zones is not None:
@@ -446,7 +448,7 @@ class StreamAllocator:
         budget, at_most = limits
         budget = self._tensions.budget if budget is None else budget
         self._warn_clamped(budget, relevance.numel())
-        plan = memory.selector.plan(relevance, budget, at_most, glanced=glanced, within=within)
+        plan = memory.selector.plan(relevance, budget, at_most, after_glance=after_glance, within=within)
         realised = maps.realised
         staleness = memory.exploration.staleness(realised.scores[0]) if self._tensions.explore else None
         if zones is not None and staleness is not None:
@@ -469,13 +471,13 @@ class StreamAllocator:
 
     def _numbers(self, *shares: torch.Tensor | float) -> list[float]:
         """Numbers of which a device has some, in one copy; 1 for these if nothing is to come from there."""
-        there = [share for share in shares if isinstance(share, torch.Tensor)]
-        if not there:
+        tensors = [share for share in shares if isinstance(share, torch.Tensor)]
+        if not tensors:
             return list(shares)  # type: ignore[arg-type]
-        known = iter(
-            torch.stack(there).cpu().tolist() if self._measures_change or there[0].is_cpu else [1.0] * len(there)
+        numbers = iter(
+            torch.stack(tensors).cpu().tolist() if self._measures_change or tensors[0].is_cpu else [1.0] * len(tensors)
         )
-        return [next(known) if isinstance(share, torch.Tensor) else share for share in shares]
+        return [next(numbers) if isinstance(share, torch.Tensor) else share for share in shares]
 
     def _warn_clamped(self, budget: Budget, tiles: int) -> None:
         least = least_tokens_wanted(budget, self._tensions.limits)
@@ -483,9 +485,8 @@ class StreamAllocator:
             return
         self._warned = True
         tokens = counted(least, "token")
-        named = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
-        there = counted(tiles, "tile")
-        log.warning("a budget %s is more than the frame's %s: all of them are shown", named, there)
+        size = f"of at least {tokens}" if budget in (AUTO, ADAPTIVE) else f"of {tokens}"
+        log.warning("a budget %s is more than the frame's %s: all of them are shown", size, counted(tiles, "tile"))
 
 
 def _untrained_profile(channels: str) -> str:
@@ -498,7 +499,7 @@ def suits_device(options: AllocatorOptions, channels: str) -> bool:
     The host's own are: channels of the past (`full40`), wide tokens, the strategies `fixation` and `evs`, and questions
     about a part of the picture.
     """
-    if options.zones is not None and options.zones.only:
+    if options.zones is not None and options.zones.focus:
         return False
     return channels == "core13" and not options.wide and options.strategy in STRATEGIES_ON_DEVICE
 
@@ -508,6 +509,6 @@ def _looks_of(frame: FrameAllocation) -> torch.Tensor:
     return frame.maps.looks
 
 
-def _is_same(one: QueryEmbedding, other: QueryEmbedding) -> bool:
+def _is_same(query: QueryEmbedding, other: QueryEmbedding) -> bool:
     """True if two embeddings are of the same question by the same model."""
-    return (one.text, one.model_id) == (other.text, other.model_id) and np.array_equal(one.tokens, other.tokens)
+    return (query.text, query.model_id) == (other.text, other.model_id) and np.array_equal(query.tokens, other.tokens)

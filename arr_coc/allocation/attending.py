@@ -267,23 +267,23 @@ class RegionChoice:
     relevance: torch.Tensor
     levels: torch.Tensor
 
-    def or_else(self, other: RegionChoice, wanted: torch.Tensor) -> RegionChoice:
-        """This choice, or `other` if `wanted` (a scalar bool) is False."""
+    def or_else(self, other: RegionChoice, condition: torch.Tensor) -> RegionChoice:
+        """This choice, or `other` if `condition` (a scalar bool) is False."""
         count = max(len(self.mask), len(other.mask))
-        mine, theirs = self._padded(count), other._padded(count)
+        choice, fallback = self._padded(count), other._padded(count)
         return RegionChoice(
-            torch.where(wanted, mine.regions, theirs.regions),
-            torch.where(wanted, mine.mask, theirs.mask),
-            torch.where(wanted, mine.relevance, theirs.relevance),
-            torch.where(wanted, mine.levels, theirs.levels),
+            torch.where(condition, choice.regions, fallback.regions),
+            torch.where(condition, choice.mask, fallback.mask),
+            torch.where(condition, choice.relevance, fallback.relevance),
+            torch.where(condition, choice.levels, fallback.levels),
         )
 
     def _padded(self, count: int) -> RegionChoice:
-        more = count - len(self.mask)
+        padding = count - len(self.mask)
         return RegionChoice(
-            torch.cat([self.regions, self.regions.new_zeros(more, 3)]),
-            torch.cat([self.mask, self.mask.new_zeros(more)]),
-            torch.cat([self.relevance, self.relevance.new_zeros(more)]),
+            torch.cat([self.regions, self.regions.new_zeros(padding, 3)]),
+            torch.cat([self.mask, self.mask.new_zeros(padding)]),
+            torch.cat([self.relevance, self.relevance.new_zeros(padding)]),
             self.levels,
         )
 
@@ -325,26 +325,26 @@ def allocate(
     check_strategy(strategy)
     maps = _checked_map(relevance).detach().to("cpu", torch.float32).contiguous()
     frames = maps[None] if maps.ndim == 2 else maps
-    given = memory or AllocationHistory()
-    maps_before = (given.previous, given.staleness, given.change)
-    previous, stale, change = (None if one is None else torch.as_tensor(one) for one in maps_before)
-    memory = AllocationHistory(previous, stale, given.explore, change)
+    history = memory or AllocationHistory()
+    maps_before = (history.previous, history.staleness, history.change)
+    previous, stale, change = (None if array is None else torch.as_tensor(array) for array in maps_before)
+    memory = AllocationHistory(previous, stale, history.explore, change)
     budgets = budget if isinstance(budget, Sequence) and not isinstance(budget, str) else [budget] * len(frames)
     if len(budgets) != len(frames):
         raise ShapeError(f"{len(budgets)} budgets were given for {len(frames)} relevance maps")
-    chosen = []
+    allocations = []
     for frame, frame_budget in zip(frames, budgets, strict=True):
         tokens = tokens_for(frame_budget, frame, limits)
         void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
         request = AllocationRequest(frame, tokens, coverage, seed, memory)
-        chosen.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
-    return chosen[0] if maps.ndim == 2 else stacked(chosen)
+        allocations.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
+    return allocations[0] if maps.ndim == 2 else stacked(allocations)
 
 
 def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
     """Choose one frame's regions, in host memory, by a strategy that is not `auto`; nothing is checked."""
-    chosen = choose(request, strategy)
-    return Allocation(chosen.regions, chosen.relevance, chosen.mask)
+    choice = choose(request, strategy)
+    return Allocation(choice.regions, choice.relevance, choice.mask)
 
 
 def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
@@ -359,9 +359,9 @@ def choose(request: AllocationRequest, strategy: str) -> RegionChoice:
 def _chosen_within(request: AllocationRequest, within: torch.Tensor, strategy: str) -> RegionChoice:
     """Choose regions that show some of the tiles `within`: all of these if the budget pays for them. Else the strategy
     chooses from the whole frame with so much more that what lies within costs the budget, or hardly less."""
-    inside, flags = int(within.sum()), within.numpy()
-    if inside <= request.tokens:
-        return _of_tiles(request, within, inside)
+    count, flags = int(within.sum()), within.numpy()
+    if count <= request.tokens:
+        return _of_tiles(request, within, count)
     best: Regions = np.zeros((0, 3), np.int64)
     tokens = least = request.tokens
     most = request.relevance.numel()
@@ -419,8 +419,8 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
     if isinstance(relevance, np.ndarray) and relevance.dtype.kind in "fiub":
         relevance = torch.from_numpy(np.ascontiguousarray(relevance))
     if not isinstance(relevance, torch.Tensor) or relevance.dtype.is_complex:
-        found = str(relevance.dtype) if isinstance(relevance, torch.Tensor) else type(relevance).__name__
-        raise ShapeError(f"relevance must be a tensor or an array of real numbers, got {found}")
+        type_name = str(relevance.dtype) if isinstance(relevance, torch.Tensor) else type(relevance).__name__
+        raise ShapeError(f"relevance must be a tensor or an array of real numbers, got {type_name}")
     if relevance.ndim not in (2, 3) or 0 in relevance.shape:
         raise ShapeError(f"relevance must be [gh, gw] or [B, gh, gw], got {list(relevance.shape)}")
     if not torch.isfinite(relevance).all():
@@ -428,18 +428,18 @@ def _checked_map(relevance: torch.Tensor | Map) -> torch.Tensor:
     return relevance
 
 
-def _first(chosen: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices of what is chosen of `chosen` bool [N], in order; on a device, which is not asked how many that are,
+def _first(mask: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of the True entries of `mask` bool [N], in order; on a device, which is not asked how many there are,
     always `count` of them: others behind."""
-    return chosen.nonzero()[:, 0] if chosen.is_cpu else (~chosen).to(torch.uint8).argsort(stable=True)[:count]
+    return mask.nonzero()[:, 0] if mask.is_cpu else (~mask).to(torch.uint8).argsort(stable=True)[:count]
 
 
-def _of_tiles(request: AllocationRequest, chosen: torch.Tensor, count: int) -> RegionChoice:
-    """The `count` tiles that are chosen, bool [gh, gw], in token order."""
-    flat, cols = chosen.flatten(), request.shape[1]
+def _of_tiles(request: AllocationRequest, tiles: torch.Tensor, count: int) -> RegionChoice:
+    """The `count` tiles of the mask `tiles` bool [gh, gw], in token order."""
+    flat, cols = tiles.flatten(), request.shape[1]
     index = _first(flat, count)
     regions = torch.stack([torch.zeros_like(index), index // cols, index % cols], dim=1)
-    levels = torch.where(chosen, 0, ABSENT).to(torch.int8)
+    levels = torch.where(tiles, 0, ABSENT).to(torch.int8)
     return RegionChoice(regions, flat[index], request.relevance.flatten()[index], levels)
 
 
@@ -453,10 +453,10 @@ def _of_regions(request: AllocationRequest, regions: Regions) -> RegionChoice:
     )
 
 
-def _best(worth: torch.Tensor, count: int, taken: torch.Tensor) -> torch.Tensor:
-    """`taken` with the `count` tiles of highest worth (of equals, the first) beside."""
-    order = torch.where(taken, math.inf, -worth).flatten().argsort(stable=True)[:count]
-    return taken.flatten().scatter(0, order, True).reshape(taken.shape)
+def _best(worth: torch.Tensor, count: int, selection: torch.Tensor) -> torch.Tensor:
+    """`selection` with the `count` tiles of highest worth (of equals, the first) beside."""
+    order = torch.where(selection, math.inf, -worth).flatten().argsort(stable=True)[:count]
+    return selection.flatten().scatter(0, order, True).reshape(selection.shape)
 
 
 @lru_cache(maxsize=64)
@@ -466,10 +466,10 @@ def even_tiles(shape: tuple[int, int], count: int) -> npt.NDArray[np.bool_]:
     rows, cols = np.indices(shape, sparse=True)
     step = -(-shape[0] * shape[1] // count)
     while True:
-        chosen = (cols - shape[1] // 2 + (rows - shape[0] // 2) * round(step * _GOLDEN)) % step == 0
-        if chosen.sum() <= count:
-            chosen.flags.writeable = False
-            return chosen
+        tiles = (cols - shape[1] // 2 + (rows - shape[0] // 2) * round(step * _GOLDEN)) % step == 0
+        if tiles.sum() <= count:
+            tiles.flags.writeable = False
+            return tiles
         step += 1
 
 
@@ -479,50 +479,50 @@ def _even_on(shape: tuple[int, int], count: int, device: torch.device) -> torch.
 
 
 def _topk(request: AllocationRequest) -> RegionChoice:
-    nothing = torch.zeros_like(request.relevance, dtype=torch.bool)
-    return _of_tiles(request, _most_worth(request, nothing, 0), request.tokens)
+    empty = torch.zeros_like(request.relevance, dtype=torch.bool)
+    return _of_tiles(request, _most_worth(request, empty, 0), request.tokens)
 
 
 def _mixed(request: AllocationRequest) -> RegionChoice:
     covering = round(request.coverage * request.tokens)
-    even = even_tiles(request.shape, covering) if covering else np.zeros(request.shape, bool)
+    tiles = even_tiles(request.shape, covering) if covering else np.zeros(request.shape, bool)
     pairs = _NO_PAIRS if request.lines is None else line_pairs(request.lines)
     if len(pairs):
-        return _of_regions(request, _tiles_and_pairs(request, even, pairs))
+        return _of_regions(request, _tiles_and_pairs(request, tiles, pairs))
     if not covering:
         return _topk(request)
-    chosen = _even_on(request.shape, covering, request.relevance.device)
-    return _of_tiles(request, _most_worth(request, chosen, int(even.sum())), request.tokens)
+    device_tiles = _even_on(request.shape, covering, request.relevance.device)
+    return _of_tiles(request, _most_worth(request, device_tiles, int(tiles.sum())), request.tokens)
 
 
 _NO_PAIRS = np.zeros((0, 3), np.int64)
 
 
-def _tiles_and_pairs(request: AllocationRequest, chosen: npt.NDArray[np.bool_], pairs: Regions) -> Regions:
-    """The tiles `chosen` already and those of most worth; of lines, `pairs` of tiles in one token each."""
+def _tiles_and_pairs(request: AllocationRequest, tiles: npt.NDArray[np.bool_], pairs: Regions) -> Regions:
+    """The tiles of the mask `tiles` and those of most worth; of lines, `pairs` of tiles in one token each."""
     single = np.argwhere(paint(pairs, np.zeros(len(pairs), bool), request.shape, True))
     regions = np.concatenate([pairs, np.insert(single, 0, 0, axis=1)])
     matter = region_mean(regions, request.relevance.numpy() + np.float32(DULL))
     if request.memory.previous is not None:
-        shown = request.memory.previous.numpy() == shape_map(regions, request.shape)
-        kept = region_pool(regions, shown.astype(np.int32), np.minimum) > 0
-        matter = np.where(kept, matter * np.float32(1 + STICKINESS), matter)
+        same_shape = request.memory.previous.numpy() == shape_map(regions, request.shape)
+        is_stable = region_pool(regions, same_shape.astype(np.int32), np.minimum) > 0
+        matter = np.where(is_stable, matter * np.float32(1 + STICKINESS), matter)
     # worth of two tiles of a line in one token, of one tile: 24 px text is read at 97 % there (benchmarks/README.md).
     of_pairs = matter[: len(pairs)] * np.float32(1.5)
     worth = np.concatenate(
         [of_pairs, matter[len(pairs) :], 2 * matter[: len(pairs)] - of_pairs]
     )  # the last: of a split
-    taken = np.concatenate([region_pool(regions, chosen.astype(np.int32)) > 0, np.zeros(len(pairs), bool)])
-    left = max(0, request.tokens - int(taken.sum()))
-    exploring = min(request.memory.exploring_tokens(request.tokens), left)
-    taken = _best(torch.from_numpy(worth), left - exploring, torch.from_numpy(taken)).numpy()
-    split, taken = taken[len(regions) :], taken[: len(regions)]
+    selection = np.concatenate([region_pool(regions, tiles.astype(np.int32)) > 0, np.zeros(len(pairs), bool)])
+    remaining_tokens = max(0, request.tokens - int(selection.sum()))
+    exploring = min(request.memory.exploring_tokens(request.tokens), remaining_tokens)
+    selection = _best(torch.from_numpy(worth), remaining_tokens - exploring, torch.from_numpy(selection)).numpy()
+    split, selection = selection[len(regions) :], selection[: len(regions)]
     if exploring and request.memory.staleness is not None:
         stale = torch.from_numpy(region_pool(regions, request.memory.staleness.numpy(), np.maximum))
-        taken = _best(stale, exploring, torch.from_numpy(taken)).numpy()
+        selection = _best(stale, exploring, torch.from_numpy(selection)).numpy()
     matter[: len(pairs)][split] = np.inf
-    extra = int(split.sum()) + max(0, request.tokens - int(taken.sum()) - int(split.sum()))
-    return _in_token_order(_pairs_split(regions[taken], matter[taken], extra), request.shape)
+    extra = int(split.sum()) + max(0, request.tokens - int(selection.sum()) - int(split.sum()))
+    return _in_token_order(_pairs_split(regions[selection], matter[selection], extra), request.shape)
 
 
 def _pairs_split(regions: Regions, worth: Map, count: int) -> Regions:
@@ -542,19 +542,19 @@ def _in_token_order(regions: Regions, shape: tuple[int, int]) -> Regions:
     return regions[np.argsort(first[:, 0] * shape[1] + first[:, 1], kind="stable")]
 
 
-def _most_worth(request: AllocationRequest, chosen: torch.Tensor, spent: int) -> torch.Tensor:
-    """Fill `chosen` up to the budget, of which `spent` is: by relevance first, then the exploring share by neglect."""
+def _most_worth(request: AllocationRequest, selection: torch.Tensor, spent_tokens: int) -> torch.Tensor:
+    """Fill `selection` up to the budget less `spent_tokens`: by relevance, then the exploring share by neglect."""
     memory = request.memory
-    left = request.tokens - spent
-    exploring = min(memory.exploring_tokens(request.tokens), left)
+    remaining_tokens = request.tokens - spent_tokens
+    exploring = min(memory.exploring_tokens(request.tokens), remaining_tokens)
     worth = request.relevance
     if memory.previous is not None:
         matter = worth + DULL
         worth = torch.where(memory.previous == 0, matter * (1 + STICKINESS), matter)
-    chosen = _best(worth, left - exploring, chosen)
+    selection = _best(worth, remaining_tokens - exploring, selection)
     if exploring and memory.staleness is not None:
-        chosen = _best(memory.staleness, exploring, chosen)
-    return chosen
+        selection = _best(memory.staleness, exploring, selection)
+    return selection
 
 
 def _foveated(request: AllocationRequest) -> RegionChoice:
@@ -591,8 +591,10 @@ def _few(request: AllocationRequest, tree: CoverTree) -> RegionChoice:
     best = (-worth).argsort(stable=True)[: request.tokens].sort().values
     top, (rows, cols) = int(tree.regions[0, 0]), request.shape
     row, col = (torch.arange(side, device=best.device) >> top for side in (rows, cols))
-    shown = torch.zeros(tree.roots, dtype=torch.bool, device=best.device).scatter(0, best, True)
-    levels = torch.where(shown[row[:, None] * level_shape((rows, cols), top)[1] + col], top, ABSENT).to(torch.int8)
+    visible_roots = torch.zeros(tree.roots, dtype=torch.bool, device=best.device).scatter(0, best, True)
+    levels = torch.where(visible_roots[row[:, None] * level_shape((rows, cols), top)[1] + col], top, ABSENT).to(
+        torch.int8
+    )
     mask = torch.ones_like(best, dtype=torch.bool)
     return RegionChoice(tree.places[best], mask, tree.means(request.relevance)[best], levels)
 
@@ -611,8 +613,8 @@ def _random(request: AllocationRequest) -> RegionChoice:
 
 def _evs(request: AllocationRequest) -> RegionChoice:
     change = None if request.memory.change is None else request.memory.change.numpy()
-    chosen = changed_tiles(change, request.shape, request.tokens)
-    return _of_tiles(request, torch.from_numpy(chosen), request.tokens)
+    tiles = changed_tiles(change, request.shape, request.tokens)
+    return _of_tiles(request, torch.from_numpy(tiles), request.tokens)
 
 
 def _of_table(request: AllocationRequest, strategy: str) -> RegionChoice:
@@ -632,14 +634,14 @@ def _table_of(
     if strategy == "grid":
         rows, cols = np.nonzero(even_tiles(shape, tokens))
     elif strategy == "random":
-        picked = np.sort(np.random.default_rng(seed).permutation(shape[0] * shape[1])[:tokens])
-        rows, cols = np.divmod(picked, shape[1])
+        indices = np.sort(np.random.default_rng(seed).permutation(shape[0] * shape[1])[:tokens])
+        rows, cols = np.divmod(indices, shape[1])
     else:
         level = max(level for level in range(LEVELS) if level == 0 or level_count(shape, level) >= tokens)
         count = level_count(shape, level)
-        wanted = min(tokens, count)
-        picked = (2 * np.arange(wanted) + 1) * count // (2 * wanted)
-        rows, cols = np.divmod(picked, level_shape(shape, level)[1])
+        samples = min(tokens, count)
+        indices = (2 * np.arange(samples) + 1) * count // (2 * samples)
+        rows, cols = np.divmod(indices, level_shape(shape, level)[1])
     regions = np.stack([np.full_like(rows, level), rows, cols], axis=1)
     return torch.from_numpy(regions).to(device), torch.from_numpy(shape_map(regions, shape)).to(device), level
 

@@ -53,8 +53,10 @@ def token_of_tiles(allocation: Allocation, shape: tuple[int, int]) -> torch.Tens
     absent = allocation.mask.shape[1]
     rows = []
     for regions, mask in zip(allocation.regions, allocation.mask, strict=True):
-        own = regions[mask].numpy()
-        rows.append(torch.from_numpy(paint(own, torch.arange(len(own)).numpy(), shape, absent)).flatten())
+        frame_regions = regions[mask].numpy()
+        rows.append(
+            torch.from_numpy(paint(frame_regions, torch.arange(len(frame_regions)).numpy(), shape, absent)).flatten()
+        )
     return torch.stack(rows)
 
 

@@ -34,8 +34,8 @@ def tile_change(before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], til
     return difference.sum(axis=(1, 3), dtype=np.int64) / (3 * tile_px * tile_px)
 
 
-def even_lattice(shape: tuple[int, int], tokens: int, taken: Tiles | None = None) -> Tiles:
-    """Return `taken` tiles, none if that is None, and `tokens` others with about the same number in every part of the
+def even_lattice(shape: tuple[int, int], tokens: int, base: Tiles | None = None) -> Tiles:
+    """Return `base` tiles, none if that is None, and `tokens` others with about the same number in every part of the
     grid: bool [gh, gw].
 
     The tiles nearest to the points of a Fibonacci lattice (((i + ½)/n, i·φ mod 1); Niederreiter 1992, "Random Number
@@ -46,11 +46,11 @@ def even_lattice(shape: tuple[int, int], tokens: int, taken: Tiles | None = None
     index = np.arange(tokens)
     row = np.minimum((index + 0.5) / max(1, tokens) * rows, rows - 1).astype(int)
     col = np.minimum((index * _GOLDEN + 0.5) % 1 * cols, cols - 1).astype(int)
-    chosen = np.zeros(rows * cols, bool) if taken is None else taken.flatten()
+    tiles = np.zeros(rows * cols, bool) if base is None else base.flatten()
     for place in row * cols + col:
-        free = np.flatnonzero(~np.roll(chosen, -int(place)))[0]
-        chosen[(place + free) % chosen.size] = True
-    return chosen.reshape(shape)
+        free = np.flatnonzero(~np.roll(tiles, -int(place)))[0]
+        tiles[(place + free) % tiles.size] = True
+    return tiles.reshape(shape)
 
 
 def changed_tiles(change: Change | None, shape: tuple[int, int], tokens: int) -> Tiles:
@@ -59,8 +59,8 @@ def changed_tiles(change: Change | None, shape: tuple[int, int], tokens: int) ->
     frame evenly, as does all of it without a frame before (None)."""
     if change is None:
         return even_lattice(shape, tokens)
-    chosen = _largest(change.ravel(), tokens).reshape(shape) & (change > 0)
-    return even_lattice(shape, tokens - int(chosen.sum()), chosen)
+    tiles = _largest(change.ravel(), tokens).reshape(shape) & (change > 0)
+    return even_lattice(shape, tokens - int(tiles.sum()), tiles)
 
 
 def clip_tiles(changes: Sequence[Change], shape: tuple[int, int], tokens: int) -> list[Tiles]:
@@ -73,17 +73,19 @@ def clip_tiles(changes: Sequence[Change], shape: tuple[int, int], tokens: int) -
     spare = tokens * (len(changes) + 1) - shape[0] * shape[1]
     if spare < len(changes) or not changes:
         return [changed_tiles(change, shape, tokens) for change in (None, *changes)]
-    later = np.stack([change.ravel() for change in changes])
-    later[np.arange(len(later)), later.argmax(axis=1)] = np.inf  # a frame that shows nothing cannot be introduced
-    chosen = _largest(later.ravel(), spare).reshape(len(changes), *shape)
-    return [np.ones(shape, bool), *chosen]
+    priorities = np.stack([change.ravel() for change in changes])
+    priorities[np.arange(len(priorities)), priorities.argmax(axis=1)] = (
+        np.inf
+    )  # a frame that shows nothing cannot be introduced
+    tiles = _largest(priorities.ravel(), spare).reshape(len(changes), *shape)
+    return [np.ones(shape, bool), *tiles]
 
 
 def _largest(values: Change, count: int) -> Tiles:
     """Mask of the `count` largest; of equals, the first."""
-    chosen = np.zeros(len(values), bool)
-    chosen[np.argsort(-values, kind="stable")[:count]] = True
-    return chosen
+    mask = np.zeros(len(values), bool)
+    mask[np.argsort(-values, kind="stable")[:count]] = True
+    return mask
 
 
 class ComparedPicture:
@@ -92,7 +94,7 @@ class ComparedPicture:
     def __init__(self) -> None:
         self._versions: TileVersions | None = None
         self._newest: npt.NDArray[np.uint8] | None = None
-        self._shown: npt.NDArray[np.uint8] | None = None
+        self._reference: npt.NDArray[np.uint8] | None = None
         self._change: torch.Tensor | None = None
 
     def change(self, view: TextureView) -> torch.Tensor | None:
@@ -100,13 +102,13 @@ class ComparedPicture:
         last: float32 [gh, gw], the same tensor while nothing changes; None if none was shown."""
         if self._versions is None or self._versions.stale(view.versions).any():
             self._versions, self._newest, self._change = view.versions, view.read(CHANGE_LEVEL).copy(), None
-        if self._shown is None or self._newest is None:
+        if self._reference is None or self._newest is None:
             return None
         if self._change is None:
-            change = tile_change(self._shown, self._newest, TILE_PX >> CHANGE_LEVEL)
+            change = tile_change(self._reference, self._newest, TILE_PX >> CHANGE_LEVEL)
             self._change = torch.from_numpy(change.astype(np.float32))
         return self._change
 
     def mark(self) -> None:
         """The newest frame is shown: later ones are compared with it."""
-        self._shown, self._change = self._newest, None
+        self._reference, self._change = self._newest, None

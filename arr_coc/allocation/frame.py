@@ -41,12 +41,12 @@ VOID_HYSTERESIS = 0.05
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
     """Division of a frame's `tokens` before regions are chosen: the regions [N, 3] of the `overview` that they have
-    room for, those of them that are `shown`, and how many tokens are `left` to choose."""
+    room for, the `packet_overview`, those of them that the packet shows, and the `choice_tokens` of all others."""
 
     tokens: int
     overview: npt.NDArray[np.int64]
-    shown: npt.NDArray[np.int64]
-    left: int
+    packet_overview: npt.NDArray[np.int64]
+    choice_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Selection:
 
     `levels` int8 [gh, gw]: the shape that shows each tile, but for the overview; `jitter`, a scalar: the share of tiles
     that are shown by another shape than before, carried along with motion. `void`, a scalar bool: the picture is one
-    (None if that was not judged); `covered`: so `grid` was chosen in the place of `strategy`, which on a device stays
-    to be seen. `lines` bool [2, gh, gw]: the tiles of lines of text.
+    (None if that was not judged); `uses_grid`: so `grid` was chosen in the place of `planned_strategy`,
+    which on a device stays to be seen. `lines` bool [2, gh, gw]: the tiles of lines of text.
     """
 
     choice: RegionChoice
     overview: int
     levels: torch.Tensor
     jitter: torch.Tensor
-    planned: str
-    covered: torch.Tensor | bool
+    planned_strategy: str
+    uses_grid: torch.Tensor | bool
     void: torch.Tensor | None
     lines: npt.NDArray[np.bool_] | None
 
@@ -108,23 +108,26 @@ class Selection:
         choice = self.choice
         if self.levels.is_cpu:
             allocation = Allocation(choice.regions, choice.relevance, choice.mask, overview=self.overview)
-            return allocation, float(self.jitter), "grid" if self.covered else self.planned
+            return allocation, float(self.jitter), "grid" if self.uses_grid else self.planned_strategy
         count, jitter = len(choice.mask), self.jitter.float()
-        covered = self.covered.float() if isinstance(self.covered, torch.Tensor) else torch.zeros_like(jitter)
-        numbers = torch.stack([jitter, covered])
+        uses_grid = self.uses_grid.float() if isinstance(self.uses_grid, torch.Tensor) else torch.zeros_like(jitter)
+        numbers = torch.stack([jitter, uses_grid])
         parts = [choice.regions.int().flatten(), torch.cat([choice.relevance, numbers]).view(torch.int32)]
         try:
-            together = torch.cat([*parts, choice.mask.int()]).cpu()
+            buffer = torch.cat([*parts, choice.mask.int()]).cpu()
         except torch.AcceleratorError as error:
             raise DeviceLost(f"the GPU failed while a frame was chosen from ({str(error).splitlines()[0]})") from error
-        regions, relevance, two, mask = together.split((3 * count, count, 2, count))
-        kept = int(mask.sum())
-        shown, (jitter_share, grid) = relevance.view(torch.float32)[:kept], two.view(torch.float32).tolist()
-        if not torch.isfinite(shown).all():
+        regions, relevance, two, mask = buffer.split((3 * count, count, 2, count))
+        length = int(mask.sum())
+        region_relevance, (jitter_share, grid) = (
+            relevance.view(torch.float32)[:length],
+            two.view(torch.float32).tolist(),
+        )
+        if not torch.isfinite(region_relevance).all():
             raise NonFiniteError("the relevance of the chosen regions holds NaN or Inf")
-        tokens = torch.ones(kept, dtype=torch.bool)
-        allocation = Allocation(regions.view(-1, 3)[:kept].long(), shown, tokens, overview=self.overview)
-        return allocation, jitter_share, "grid" if grid else self.planned
+        tokens = torch.ones(length, dtype=torch.bool)
+        allocation = Allocation(regions.view(-1, 3)[:length].long(), region_relevance, tokens, overview=self.overview)
+        return allocation, jitter_share, "grid" if grid else self.planned_strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +181,11 @@ class SelectionInputs:
         memory, options = self.memory, self.options
         if memory.selection is not None and memory.is_made_from(self):
             return memory.selection
-        void, covered = self._judged() if options.strategy == "auto" else (None, False)
+        void, uses_grid = self._judged() if options.strategy == "auto" else (None, False)
         lines = None if self.lines is None else line_tiles(self.lines, memory.lines)
         request = AllocationRequest(
             self.relevance,
-            self.plan.left,
+            self.plan.choice_tokens,
             options.tensions.coverage,
             options.seed,
             AllocationHistory(memory.previous, self.staleness, options.tensions.explore, self.change),
@@ -191,17 +194,17 @@ class SelectionInputs:
             self.within,
         )
         glances = options.glance is not None
-        strategy = resolve_strategy(options.strategy, covered is True, request.tokens, options.levels, glances)
-        chosen = choose(request, strategy)
-        if isinstance(covered, torch.Tensor):
-            chosen = choose(request, "grid").or_else(chosen, covered)
+        strategy = resolve_strategy(options.strategy, uses_grid is True, request.tokens, options.levels, glances)
+        choice = choose(request, strategy)
+        if isinstance(uses_grid, torch.Tensor):
+            choice = choose(request, "grid").or_else(choice, uses_grid)
         return Selection(
-            choice=after_overview(self.plan.shown, chosen, self.relevance),
-            overview=len(self.plan.shown),
-            levels=chosen.levels,
-            jitter=_jitter(memory.previous, chosen.levels),
-            planned=strategy,
-            covered=covered,
+            choice=after_overview(self.plan.packet_overview, choice, self.relevance),
+            overview=len(self.plan.packet_overview),
+            levels=choice.levels,
+            jitter=_jitter(memory.previous, choice.levels),
+            planned_strategy=strategy,
+            uses_grid=uses_grid,
             void=void,
             lines=lines,
         )
@@ -214,25 +217,25 @@ class SelectionInputs:
             limit: torch.Tensor | float = VOID_STRUCTURE
             if void is not None:
                 limit = torch.where(void, VOID_STRUCTURE + VOID_HYSTERESIS, VOID_STRUCTURE - VOID_HYSTERESIS)
-            judged = map_structure(self.relevance) if self.appearance is None else picture_structure(self.appearance)
-            void = judged < limit
+            structure = map_structure(self.relevance) if self.appearance is None else picture_structure(self.appearance)
+            void = structure < limit
         if self.prior is None or (void.is_cpu and not void):
             return void, bool(void) if void.is_cpu else void
-        covered = void & (map_structure(self.prior[0] * self.prior[2]) < VOID_STRUCTURE)
-        return void, bool(covered) if covered.is_cpu else covered
+        uses_grid = void & (map_structure(self.prior[0] * self.prior[2]) < VOID_STRUCTURE)
+        return void, bool(uses_grid) if uses_grid.is_cpu else uses_grid
 
 
-def after_overview(overview: npt.NDArray[np.int64], chosen: RegionChoice, relevance: torch.Tensor) -> RegionChoice:
+def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, relevance: torch.Tensor) -> RegionChoice:
     """A choice behind the regions of an overview [N, 3], which may be none."""
     if not len(overview):
-        return chosen
+        return choice
     level, device = int(overview[0, 0]), relevance.device
     areas = torch.from_numpy(REGION_AREAS).to(device)
     return RegionChoice(
-        torch.cat([torch.from_numpy(overview).to(device), chosen.regions]),
-        torch.cat([torch.ones(len(overview), dtype=torch.bool, device=device), chosen.mask]),
-        torch.cat([pyramid_means(relevance, level)[-1].flatten(), chosen.relevance]),
-        torch.where(areas[chosen.levels.long()] <= areas[level], chosen.levels, level).to(torch.int8),
+        torch.cat([torch.from_numpy(overview).to(device), choice.regions]),
+        torch.cat([torch.ones(len(overview), dtype=torch.bool, device=device), choice.mask]),
+        torch.cat([pyramid_means(relevance, level)[-1].flatten(), choice.relevance]),
+        torch.where(areas[choice.levels.long()] <= areas[level], choice.levels, level).to(torch.int8),
     )
 
 
@@ -245,8 +248,8 @@ def _jitter(previous: torch.Tensor | None, levels: torch.Tensor) -> torch.Tensor
     """
     if previous is None:
         return torch.zeros((), device=levels.device)
-    seen = previous != UNKNOWN
-    return ((previous != levels) & seen).sum().double() / seen.sum().clamp(min=1)
+    in_view = previous != UNKNOWN
+    return ((previous != levels) & in_view).sum().double() / in_view.sum().clamp(min=1)
 
 
 class RegionSelector:
@@ -273,14 +276,14 @@ class RegionSelector:
         budget: Budget,
         at_most: int | None = None,
         *,
-        glanced: bool = False,
+        after_glance: bool = False,
         within: torch.Tensor | None = None,
     ) -> TokenPlan:
         """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means, and so do the tiles
         `within` the part that the question is about. An adaptive budget goes up to `at_most` if that is more than its
         own limit.
 
-        If frames have an overview, it comes first; if it is not shown, a frame that was `glanced` at has paid for
+        If frames have an overview, it comes first; if it is not shown, a frame `after_glance` has paid for
         it all the same. Raises BudgetError.
         """
         tiles, (rows, cols), glance = relevance.numel(), relevance.shape, self._options.glance
@@ -291,8 +294,12 @@ class RegionSelector:
         if within is not None:
             tokens, all_fit = min(tokens, int(within.sum())), int(within.sum()) <= tokens
             overview = overview[:0] if all_fit else overview[region_pool(overview, within.numpy(), np.logical_or)]
-        shown = overview if glance is not None and glance.keeps(overview, glanced=glanced) else overview[:0]
-        return TokenPlan(tokens, overview, shown, tokens - (len(overview) if glanced else len(shown)))
+        packet_overview = (
+            overview if glance is not None and glance.keeps(overview, after_glance=after_glance) else overview[:0]
+        )
+        return TokenPlan(
+            tokens, overview, packet_overview, tokens - (len(overview) if after_glance else len(packet_overview))
+        )
 
     def inputs(
         self,
@@ -418,7 +425,7 @@ class FrameAllocation:
     @property
     def overview(self) -> int:
         """Number of leading regions of the allocation that are an overview."""
-        return len(self.inputs.plan.shown)
+        return len(self.inputs.plan.packet_overview)
 
     @property
     def glance_tokens(self) -> int:
@@ -429,7 +436,7 @@ class FrameAllocation:
     def tokens(self) -> int:
         """Number of regions; before they are known in host memory, of those that are planned: a quadtree may leave two
         of them, and the grid of a void some."""
-        return self.allocation.tokens if self._is_known else self.inputs.plan.left + self.overview
+        return self.allocation.tokens if self._is_known else self.inputs.plan.choice_tokens + self.overview
 
     @property
     def tiles(self) -> int:

@@ -79,9 +79,9 @@ class GlanceOptions:
             )
         return overview_regions(shape, self.tokens)
 
-    def keeps(self, overview: npt.NDArray[np.int64], *, glanced: bool) -> bool:
-        """True if an overview [K, 3] stands in the packet of a frame, which was `glanced` at or not."""
-        return self.keep and (glanced or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
+    def keeps(self, overview: npt.NDArray[np.int64], *, after_glance: bool) -> bool:
+        """True if an overview [K, 3] stands in the packet of a frame, before or `after_glance`."""
+        return self.keep and (after_glance or len(overview) >= LEAST_REGIONS or self.tokens != "auto")
 
 
 def _distinguishes(regions: npt.NDArray[np.int64]) -> bool:

@@ -73,10 +73,10 @@ class GroupOptions:
 class GroupFrame:
     """A frame in its group, and the group up to it.
 
-    `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `began`: why the
-    group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were appended,
-    or those of the frames that it shows, the last `appended` with this frame; `relevance` float32 [appended]. The first
-    `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
+    `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `reason`:
+    why the group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were
+    appended, or those of the frames that it shows, the last `appended` with this frame; `relevance` float32 [appended].
+    The first `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
     `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE,
@@ -86,7 +86,7 @@ class GroupFrame:
 
     stamp: FrameStamp
     place: GroupPlace | None
-    began: GroupReason
+    reason: GroupReason
     regions: Regions
     relevance: npt.NDArray[np.float32]
     shown_ns: npt.NDArray[np.int64]
@@ -125,7 +125,7 @@ class GroupFrame:
     def states(self) -> list[TokenState]:
         """State of each token."""
         older = self.superseded[: len(self.regions) - self.appended].tolist()
-        return [*("superseded" if one else "shown" for one in older), *["new"] * self.appended]  # type: ignore[list-item]
+        return [*("superseded" if is_superseded else "shown" for is_superseded in older), *["new"] * self.appended]  # type: ignore[list-item]
 
 
 class GroupOfPictures:
@@ -160,43 +160,54 @@ class GroupOfPictures:
         """Place of the next frame, as the model reports it if it holds what it was sent."""
         return None if self._newest is None else self._newest.next_place
 
-    def packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket:
+    def packet(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> TokenPacket:
         """Return what a frame, whose texture is `view`, appends to the group: a key frame if a new one begins.
 
-        `kept`: what the model holds, as the place of the next frame of its group. Raises as
+        `model_place`: what the model holds, as the place of the next frame of its group. Raises as
         `FrameAllocation.allocation`.
         """
-        made = self._next(view, frame, kept)
-        regions = made.regions[len(made.regions) - made.appended :]
-        pixels = gathered(view, regions) if made.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        whole = made.began or made.place is None or made.place.frames > 1
-        overview = frame.allocation.overview if whole and made.appended else 0
-        packet = TokenPacket(view.stamp, view.grid, regions, made.relevance, pixels, overview, made.place, made.dropped)
-        self._newest, self._frame, self._asks_anew = made, frame, False
-        if made.place is not None:
-            self._number = made.place.group
+        group_frame = self._next(view, frame, model_place)
+        regions = group_frame.regions[len(group_frame.regions) - group_frame.appended :]
+        pixels = gathered(view, regions) if group_frame.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        is_complete = group_frame.reason or group_frame.place is None or group_frame.place.frames > 1
+        overview = frame.allocation.overview if is_complete and group_frame.appended else 0
+        packet = TokenPacket(
+            view.stamp,
+            view.grid,
+            regions,
+            group_frame.relevance,
+            pixels,
+            overview,
+            group_frame.place,
+            group_frame.dropped,
+        )
+        self._newest, self._frame, self._asks_anew = group_frame, frame, False
+        if group_frame.place is not None:
+            self._number = group_frame.place.group
         return packet
 
     def preview(self, view: TextureView, frame: FrameAllocation) -> GroupFrame:
         """Return the group as it would be with the packet of a frame, if the model holds what it was sent."""
         return self._next(view, frame, self.next_place)
 
-    def glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
+    def glance_packet(
+        self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None
+    ) -> TokenPacket | None:
         """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group
         begins with this frame."""
-        if self._newest is None or self._ended(view, frame, kept):
+        if self._newest is None or self._ended(view, frame, model_place):
             return None
-        nothing, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        regions, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
         place = self._newest.next_place
-        return TokenPacket(view.stamp, view.grid, nothing, np.zeros(0, np.float32), pixels, place=place)
+        return TokenPacket(view.stamp, view.grid, regions, np.zeros(0, np.float32), pixels, place=place)
 
-    def _next(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupFrame:
+    def _next(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupFrame:
         newest = self._newest
         repeated = newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions)
-        if newest is not None and repeated and kept in (newest.place, newest.next_place):
+        if newest is not None and repeated and model_place in (newest.place, newest.next_place):
             return newest
-        began = self._ended(view, frame, kept)
-        if newest is not None and not began:
+        reason = self._ended(view, frame, model_place)
+        if newest is not None and not reason:
             if newest.place is not None and newest.place.frames > 1:
                 grown = self._followed(newest, view, frame, newest.place.frames)
             else:
@@ -205,10 +216,10 @@ class GroupOfPictures:
                     grown = self._grown(newest, view, frame, only_news=True)
             if grown is not None and len(grown.regions) <= GROUP_GROWTH * grown.held:
                 return grown
-            began = "full" if grown is None else "superseded"
-        return self._key_frame(view, frame, began, kept)
+            reason = "full" if grown is None else "superseded"
+        return self._key_frame(view, frame, reason, model_place)
 
-    def _ended(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> GroupReason:
+    def _ended(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupReason:
         """Return why the group cannot go on with a frame, whatever that appends; empty if it can."""
         newest = self._newest
         if newest is None or newest.place is None:
@@ -217,24 +228,27 @@ class GroupOfPictures:
             return "epoch"
         if frame.maps is None:
             return "failed"
-        if kept != newest.next_place:
+        if model_place != newest.next_place:
             return "lost"
         aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
         return "age" if aged and newest.place.frames == 1 else ""
 
     def _key_frame(
-        self, view: TextureView, frame: FrameAllocation, began: GroupReason, kept: GroupPlace | None
+        self, view: TextureView, frame: FrameAllocation, reason: GroupReason, model_place: GroupPlace | None
     ) -> GroupFrame:
         allocation, shape = frame.allocation, view.grid.shape
         regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
-        number, fits = max(self._number, 0 if kept is None else kept.group) + 1, len(regions) <= self.options.tokens
+        number, fits = (
+            max(self._number, 0 if model_place is None else model_place.group) + 1,
+            len(regions) <= self.options.tokens,
+        )
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         if frames == 1:
             _show(regions, areas)
         return GroupFrame(
             stamp=view.stamp,
             place=GroupPlace(number, 0, frames) if fits else None,
-            began=began if fits else "",
+            reason=reason if fits else "",
             regions=regions,
             relevance=allocation.relevance.numpy().copy(),
             shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
@@ -256,20 +270,21 @@ class GroupOfPictures:
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if not self._asks_anew and not (changed.any() and _differing(newest.picture, picture, changed).any()):
-            none = np.zeros(0, np.float32)
-            return replace(newest, stamp=view.stamp, place=newest.next_place, began="", relevance=none)
+            return replace(
+                newest, stamp=view.stamp, place=newest.next_place, reason="", relevance=np.zeros(0, np.float32)
+            )
         lengths = newest.lengths[-(frames - 1) :]
         first, regions = len(newest.regions) - sum(lengths), allocation.regions.numpy().astype(np.int32)
         now = self._key_frame(view, frame, "", None)
-        whole = np.concatenate([newest.regions[first:], regions])
-        if len(whole) > self.options.tokens:
+        all_regions = np.concatenate([newest.regions[first:], regions])
+        if len(all_regions) > self.options.tokens:
             return None
         return replace(
             now,
             place=newest.next_place,
-            regions=whole,
+            regions=all_regions,
             shown_ns=np.concatenate([newest.shown_ns[first:], now.shown_ns]),
-            superseded=np.zeros(len(whole), bool),
+            superseded=np.zeros(len(all_regions), bool),
             overview=0,  # each frame may have its own, among the others
             begun_ns=newest.begun_ns,
             lengths=(*lengths, len(regions)),
@@ -296,23 +311,23 @@ class GroupOfPictures:
             areas[areas < STALE] = STALE
             _show(newest.regions[~superseded], areas)
         before, relevance = areas.copy(), frame.relevance.cpu().numpy()
-        chosen = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
+        choice = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
         scores = allocation.relevance.numpy()[allocation.overview :]
         if only_news:
-            new = region_pool(chosen, (areas == STALE) | (areas == NEWS), np.logical_or)
-            chosen, scores = chosen[new], scores[new]
-        unshown = _show(chosen, areas)
-        parts, budget = [chosen[unshown]], frame.inputs.plan.tokens
-        needed, within = len(parts[0]), frame.inputs.within
+            new = region_pool(choice, (areas == STALE) | (areas == NEWS), np.logical_or)
+            choice, scores = choice[new], scores[new]
+        is_addition = _show(choice, areas)
+        parts, budget = [choice[is_addition]], frame.inputs.plan.tokens
+        needed_tokens, within = len(parts[0]), frame.inputs.within
         shows = np.ones_like(changed) if within is None else within.numpy()
-        parts.append(_most_relevant(shows & (areas == STALE), relevance, budget - needed))
-        needed += len(parts[1])
+        parts.append(_most_relevant(shows & (areas == STALE), relevance, budget - needed_tokens))
+        needed_tokens += len(parts[1])
         room = self.options.tokens - int(np.count_nonzero(~superseded))
-        if needed > room:
+        if needed_tokens > room:
             return None
         if self.options.refine:
             blurred = shows & (areas > 0) & (areas != STALE) & (areas == before)
-            parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed))
+            parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed_tokens))
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0
         superseded = superseded | _is_covered(newest.regions, areas)
@@ -322,9 +337,9 @@ class GroupOfPictures:
         return GroupFrame(
             stamp=view.stamp,
             place=place,
-            began="",
+            reason="",
             regions=np.concatenate([newest.regions, regions]),
-            relevance=np.concatenate([scores[unshown], relevance[tiles[:, 1], tiles[:, 2]]]),
+            relevance=np.concatenate([scores[is_addition], relevance[tiles[:, 1], tiles[:, 2]]]),
             shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
             superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
             dropped=dropped,
@@ -342,12 +357,12 @@ def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDAr
     return picture.reshape(shape[0], side, shape[1], side * 3)
 
 
-def _differing(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
+def _differing(reference: npt.NDArray[np.uint8], current: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
     """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
-    shape, (rows, cols), differing = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
-    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (one, other))
-    differing[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
-    return differing
+    shape, (rows, cols), mask = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
+    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (reference, current))
+    mask[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
+    return mask
 
 
 def _replaced(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
@@ -364,25 +379,25 @@ def _show(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
     """Show regions [K, 3], the smallest first, and return which of them show a tile that none as small showed: bool
     [K]. `areas` [gh, gw] are brought up to date."""
     shape, codes = (areas.shape[0], areas.shape[1]), regions[:, 0]
-    unshown = np.zeros(len(regions), bool)
+    is_addition = np.zeros(len(regions), bool)
     for code in sorted(np.unique(codes).tolist(), key=lambda code: int(_AREAS[code])):
-        mine = np.flatnonzero(codes == code)
-        rows, cols = regions[mine, 1], regions[mine, 2]
+        indices = np.flatnonzero(codes == code)
+        rows, cols = regions[indices, 1], regions[indices, 2]
         new = shape_pool(areas, code, np.maximum)[rows, cols] > _AREAS[code]
-        unshown[mine] = new
-        shown: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
-        shown[rows[new], cols[new]] = _AREAS[code]
-        np.minimum(areas, spread(shown, code, shape), out=areas)
-    return unshown
+        is_addition[indices] = new
+        shape_areas: npt.NDArray[Any] = np.full(shape_grid(shape, code), NEVER, np.int8)
+        shape_areas[rows[new], cols[new]] = _AREAS[code]
+        np.minimum(areas, spread(shape_areas, code, shape), out=areas)
+    return is_addition
 
 
 def _is_covered(regions: Regions, areas: npt.NDArray[np.int8]) -> Flags:
     """Return which regions [K, 3] show only tiles that smaller ones show: bool [K]."""
-    codes, covered = regions[:, 0], np.zeros(len(regions), bool)
+    codes, mask = regions[:, 0], np.zeros(len(regions), bool)
     for code in np.unique(codes[_AREAS[codes] > 0]).tolist():
-        mine = np.flatnonzero(codes == code)
-        covered[mine] = shape_pool(areas, code, np.maximum)[regions[mine, 1], regions[mine, 2]] < _AREAS[code]
-    return covered
+        indices = np.flatnonzero(codes == code)
+        mask[indices] = shape_pool(areas, code, np.maximum)[regions[indices, 1], regions[indices, 2]] < _AREAS[code]
+    return mask
 
 
 def _most_relevant(candidates: Flags, relevance: npt.NDArray[np.float32], count: int) -> Regions:

@@ -53,7 +53,7 @@ class HistoryTracker:
         self._motion: Map | None = None
         self._attention: _Attention | None = None
         self._embedding: _Embedding | None = None
-        self._known: tuple[object, ...] = ()
+        self._inputs: tuple[object, ...] = ()
         self._history = FrameHistory()
         self._filled: tuple[TextureArray, FrameHistory, TextureArray] | None = None
 
@@ -62,18 +62,22 @@ class HistoryTracker:
         that come into view nothing is known."""
         self._advance()
         if self._before is not None:
-            relevance, sure = self._before
-            sure = np.minimum(_sampled(warp, sure, 0), motion.confidence)
-            self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, sure, np.float32(0))])
+            relevance, confidence = self._before
+            confidence = np.minimum(_sampled(warp, confidence, 0), motion.confidence)
+            self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, confidence, np.float32(0))])
             self._relevance = None  # what is warped is not the newest relevance, even if that is the same object
         if step is None:
             return
         if self._changed_ns is not None:
             self._changed_ns = _nearest(step, self._changed_ns, np.inf)
-        if (kept := self._attention) is not None:
-            self._attention = _Attention(_nearest(step, kept.last, 0), _nearest(step, kept.mean, 0), kept.media_ns)
-        if (shown := self._embedding) is not None:
-            self._embedding = _Embedding(_nearest(step, shown.components, 0), _nearest(step, shown.appearance, np.nan))
+        if (attention := self._attention) is not None:
+            self._attention = _Attention(
+                _nearest(step, attention.last, 0), _nearest(step, attention.mean, 0), attention.media_ns
+            )
+        if (embedding := self._embedding) is not None:
+            self._embedding = _Embedding(
+                _nearest(step, embedding.components, 0), _nearest(step, embedding.appearance, np.nan)
+            )
 
     def forget_question(self) -> None:
         """Another question: attention was about the old one. Embeddings are about the picture, and stay."""
@@ -99,8 +103,8 @@ class HistoryTracker:
         mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
         if past is not None:
             # time constant of the mean attention of the answers
-            kept = math.exp(-max(media_ns - past.media_ns, 0) / (5.0 * NS_PER_S))
-            mean = (kept * past.mean + (1 - kept) * attention).astype(np.float32)
+            decay = math.exp(-max(media_ns - past.media_ns, 0) / (5.0 * NS_PER_S))
+            mean = (decay * past.mean + (1 - decay) * attention).astype(np.float32)
         self._attention = _Attention(attention, mean, media_ns)
         if feedback.embedding is not None:
             self._embedding = self._embedded(feedback, shape, warp, _sampled(warp, appearance, np.nan))
@@ -127,10 +131,10 @@ class HistoryTracker:
         age_s = np.maximum(media_ns // _TICK_NS * _TICK_NS - self._changed_ns, 0) / NS_PER_S
         unchanged_s = np.minimum(age_s, LONG_S).astype(np.float32)
         steady = self._history.unchanged_s is not None and np.array_equal(unchanged_s, self._history.unchanged_s)
-        known = (self._before, self._motion, self._attention, self._embedding, appearance, prior, question)
-        if steady and len(known) == len(self._known) and all(map(is_, known, self._known)):
+        inputs = (self._before, self._motion, self._attention, self._embedding, appearance, prior, question)
+        if steady and len(inputs) == len(self._inputs) and all(map(is_, inputs, self._inputs)):
             return self._history
-        self._known = known
+        self._inputs = inputs
         self._history = FrameHistory(
             motion=self._motion,
             relevance=self._before,
@@ -170,12 +174,12 @@ class HistoryTracker:
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)
         order = _nearest(warp, order, -1)
         components = np.zeros((feedback.embedding.shape[1], *shape), np.float32)
-        looked = np.full((1, *shape), np.nan, np.float32)
+        old_appearance = np.full((1, *shape), np.nan, np.float32)
         if self._embedding is not None:
-            components, looked = self._embedding.components.copy(), self._embedding.appearance
-        shown = order >= 0
-        components[:, shown] = feedback.embedding[order[shown]].T
-        return _Embedding(components, np.where(shown, appearance, looked))
+            components, old_appearance = self._embedding.components.copy(), self._embedding.appearance
+        mask = order >= 0
+        components[:, mask] = feedback.embedding[order[mask]].T
+        return _Embedding(components, np.where(mask, appearance, old_appearance))
 
 
 def _sampled(warp: Warp, values: Map, entering: float) -> Map:

@@ -83,14 +83,14 @@ class BudgetController:
         fixed_tokens(start, tiles=1)
         self._start, self.limits = start, limits
         self._budget: int | None = None
-        self._seen: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
+        self._samples: deque[tuple[int, float]] = deque(maxlen=ANSWERS)
         # ratios whose tail is p95: three of sixty answers lie above it
         self._ratios: deque[float] = deque(maxlen=60)
         self._line: LatencyModel | None = None
         self._known_slope = 0.0
         self._streak = 0
         self._at_least = 0
-        self._missed = False
+        self._target_missed = False
 
     def budget_for(self, tiles: int) -> int:
         """Tokens for the next frame of `tiles` tiles: within the limits, and never more than there are tiles."""
@@ -111,7 +111,7 @@ class BudgetController:
             return None
         least, most = min(self.limits.min_tokens, tiles), min(self.limits.max_tokens, tiles)
         self._learn(ttft_ms, tokens)
-        if len(self._seen) >= STREAK:
+        if len(self._samples) >= STREAK:
             self._steer(least, most, self.budget_for(tiles))
         self._at_least = self._at_least + 1 if tokens <= least else 0
         return self._verdict(least)
@@ -122,10 +122,10 @@ class BudgetController:
             self._known_slope = 0.7 * ttft_ms / tokens
         else:
             self._look_for_another_load(ttft_ms / self._line.at(tokens))
-        self._seen.append((tokens, ttft_ms))
+        self._samples.append((tokens, ttft_ms))
         if abs(self._streak) >= STREAK:
             self._begin_again()
-        self._line = _fitted(self._seen, self._known_slope)
+        self._line = _fitted(self._samples, self._known_slope)
         # by this share the known slope moves with each answer towards the one that is seen
         self._known_slope += 0.1 * (self._line.per_token_ms - self._known_slope)
 
@@ -141,22 +141,22 @@ class BudgetController:
         """Start over under another load: earlier answers count only for the scatter."""
         assert self._line is not None
         before = self._line
-        recent = list(self._seen)[-STREAK:]
+        recent = list(self._samples)[-STREAK:]
         for _ in range(min(STREAK, len(self._ratios))):
             self._ratios.pop()
         self._known_slope = before.per_token_ms * float(np.median([ms / before.at(k) for k, ms in recent]))
-        self._seen = deque(recent, maxlen=ANSWERS)
+        self._samples = deque(recent, maxlen=ANSWERS)
         self._streak = 0
 
-    def _steer(self, least: int, most: int, held: int) -> None:
+    def _steer(self, least: int, most: int, current_tokens: int) -> None:
         assert self._line is not None
         above = self._above()
-        p95 = self._line.at(held) * above
-        low, high = (LOW, 1.0) if len(self._seen) > SETTLING else (EARLY_LOW, EARLY_HIGH)
+        p95 = self._line.at(current_tokens) * above
+        low, high = (LOW, 1.0) if len(self._samples) > SETTLING else (EARLY_LOW, EARLY_HIGH)
         if low * self.target_ms <= p95 <= high * self.target_ms:
             return
-        wanted = self._line.tokens_for(AIM * self.target_ms / above)
-        bounded = min(max(wanted, held / STEP, least), held * STEP, most)
+        target_tokens = self._line.tokens_for(AIM * self.target_ms / above)
+        bounded = min(max(target_tokens, current_tokens / STEP, least), current_tokens * STEP, most)
         self._budget = max(self.limits.min_tokens, round(bounded))
 
     def _above(self) -> float:
@@ -173,18 +173,18 @@ class BudgetController:
     def _verdict(self, least: int) -> Verdict | None:
         p95 = self.p95_ms(least)
         assert p95 is not None
-        if not self._missed and self._at_least >= STREAK and p95 > self.target_ms:
-            self._missed = True
+        if not self._target_missed and self._at_least >= STREAK and p95 > self.target_ms:
+            self._target_missed = True
             return "missed"
-        if self._missed and p95 < LOW * self.target_ms:
-            self._missed = False
+        if self._target_missed and p95 < LOW * self.target_ms:
+            self._target_missed = False
             return "met"
         return None
 
 
-def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
+def _fitted(samples: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     """The line through the answers, neither falling nor below 0 at no tokens."""
-    tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
     slope, base = known_slope, float(np.median(ttft - known_slope * tokens))
     for _ in range(4):  # rounds of weighting anew; later ones move a line by less than it is known
         off = ttft - base - slope * tokens
@@ -193,9 +193,9 @@ def _fitted(seen: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
         weights = limit / np.maximum(np.abs(off), limit)
         middle, height = np.average(tokens, weights=weights), np.average(ttft, weights=weights)
         # the slope that was known counts as much as answers whose budgets differ by this share
-        pull = weights.sum() * (0.25 * middle) ** 2 / len(seen)
-        apart = weights * (tokens - middle)
-        slope = float((apart @ (ttft - height) + pull * known_slope) / (apart @ (tokens - middle) + pull))
+        pull = weights.sum() * (0.25 * middle) ** 2 / len(samples)
+        offsets = weights * (tokens - middle)
+        slope = float((offsets @ (ttft - height) + pull * known_slope) / (offsets @ (tokens - middle) + pull))
         slope = min(max(slope, 0.0), float(height / middle))
         base = float(height - slope * middle)
     return LatencyModel(max(base, 0.0), slope)

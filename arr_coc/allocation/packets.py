@@ -32,13 +32,13 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
     An overview comes first. Pixels of a texture on a device stay there. Raises as `FrameAllocation.allocation`.
     """
     allocation = frame.allocation
-    regions, chosen = allocation.regions.numpy(), frame.selection.choice.regions
+    regions, choice_regions = allocation.regions.numpy(), frame.selection.choice.regions
     return TokenPacket(
         stamp=view.stamp,
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=allocation.relevance.numpy().copy(),
-        pixels=gathered(view, regions if chosen.is_cpu else chosen[: len(regions)]),
+        pixels=gathered(view, regions if choice_regions.is_cpu else choice_regions[: len(regions)]),
         overview=allocation.overview,
     )
 
@@ -82,8 +82,8 @@ def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
     """
     image, within = view.read(0), frame.inputs.within
     if within is not None:
-        shown = within.numpy().repeat(TILE_PX, axis=0).repeat(TILE_PX, axis=1)
-        image = np.where(shown[..., None], image, np.uint8(0))
+        mask = within.numpy().repeat(TILE_PX, axis=0).repeat(TILE_PX, axis=1)
+        image = np.where(mask[..., None], image, np.uint8(0))
     return FramePacket(
         stamp=view.stamp,
         grid=view.grid,
@@ -96,9 +96,9 @@ def frame_packet_from(view: TextureView, frame: FrameAllocation) -> FramePacket:
 def all_tokens(view: TextureView, within: torch.Tensor | None = None) -> FrameAllocation:
     """Every tile of the frame at level 0, or of those `within`, bool [gh, gw], all equally relevant; for a frame whose
     allocation fails."""
-    (rows, cols), none = view.grid.shape, np.zeros((0, 3), np.int64)
+    (rows, cols), no_regions = view.grid.shape, np.zeros((0, 3), np.int64)
     tokens = rows * cols if within is None else int(within.sum())
-    relevance, plan = torch.ones(rows, cols), TokenPlan(tokens, none, none, tokens)
+    relevance, plan = torch.ones(rows, cols), TokenPlan(tokens, no_regions, no_regions, tokens)
     inputs = SelectionInputs(SelectorOptions("all", Tensions()), plan, relevance, within=within)
     return FrameAllocation(view.stamp, relevance, torch.zeros(3, rows, cols), torch.zeros(3), inputs)
 

@@ -23,7 +23,7 @@ TAU_MS = 93.0
 """Time constant of blending: a = exp(−Δt/τ) is 0.7 at 30 frames a second."""
 
 DEAD_BAND = 0.02
-"""A tile's relevance moves only when it has drifted this far from what is held."""
+"""A tile's relevance moves only when it has drifted this far from the output."""
 
 RENEWAL = 0.25
 """A tile whose appearance changed by this much forgets its past altogether; less change, in proportion."""
@@ -39,25 +39,24 @@ Map = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The frame before: `blended` and `held` [gh, gw], `appearance` [C, gh, gw]; NaN for tiles that came into view."""
+    """The frame before: `blended`, `output` [gh, gw], `appearance` [C, gh, gw]; NaN for tiles that came into view."""
 
     blended: torch.Tensor
-    held: torch.Tensor
+    output: torch.Tensor
     appearance: torch.Tensor
 
     def at(self, warp: Warp | None) -> _Past:
         """The same on the grid of a later frame."""
         if warp is None:
             return self
-        moved = warp.sample(torch.cat([self.blended[None], self.held[None], self.appearance]), math.nan)
-        return _Past(moved[0], moved[1], moved[2:])
+        maps = warp.sample(torch.cat([self.blended[None], self.output[None], self.appearance]), math.nan)
+        return _Past(maps[0], maps[1], maps[2:])
 
 
 class TemporalBlend:
     """blended = a·carried + (1 − a)·current, with a per tile lowered if its appearance changed.
 
-    What is given out is `held`: blended with a dead band; in host memory, the same tensor as long as no tile leaves the
-    band.
+    The output is the blended map with a dead band; in host memory, the same tensor as long as no tile leaves the band.
     """
 
     def __init__(self, tau_ms: float = TAU_MS, maps: CompiledMaps | None = None) -> None:
@@ -67,7 +66,7 @@ class TemporalBlend:
         self._past: _Past | None = None
         self._warp: Warp | None = None
         self._current: torch.Tensor | None = None
-        self._settled = False
+        self._is_settled = False
         self._kept_share = 0.0
         self._media_ns = 0
 
@@ -75,18 +74,18 @@ class TemporalBlend:
         """Motion of tiles with the next frame; tiles that come into view have no past."""
         if self._past is not None:
             self._past, self._warp = self._past.at(self._warp), warp
-            self._settled, self._kept_share = False, 1.0
+            self._is_settled, self._kept_share = False, 1.0
 
     def replace(self, relevance: torch.Tensor) -> torch.Tensor:
         """The newest frame's relevance as it is: the past is forgotten, including the dead band of `step`."""
         if self._past is None:
             raise RuntimeError("there is no frame yet whose relevance could be replaced")
         self._past, self._warp = _Past(relevance, relevance, self._past.appearance), None
-        self._current, self._settled = relevance, True
+        self._current, self._is_settled = relevance, True
         return relevance
 
     def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> torch.Tensor:
-        """The held map of this frame: float32 [gh, gw].
+        """The output map of this frame: float32 [gh, gw].
 
         `relevance` float32 [gh, gw] of this frame alone; the same object as the last time means the same values.
         `appearance` float32 [C, gh, gw], in which change is measured, but for its last map, entropy. Neither may be
@@ -94,34 +93,34 @@ class TemporalBlend:
         """
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
-            self._past, self._settled = _Past(relevance, relevance, appearance), True
-        elif not (self._settled and relevance is self._current):
+            self._past, self._is_settled = _Past(relevance, relevance, appearance), True
+        elif not (self._is_settled and relevance is self._current):
             share = math.exp(-elapsed_ns / self._tau_ns)
             self._kept_share = share * (self._kept_share if relevance is self._current else 1)
             self._past = self._blended(past, relevance, appearance, share)
         self._warp, self._current, self._media_ns = None, relevance, media_ns
         assert self._past is not None
-        return self._past.held
+        return self._past.output
 
     def _blended(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
         """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
-            limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.held, past.appearance)
-            blended, moved, largest = self._maps.blend(origin, before, relevance, appearance, limits)
-            held, self._settled = past.held if moved is None else moved, largest < _SETTLED
+            limits, before = (share, RENEWAL, DEAD_BAND), (past.blended, past.output, past.appearance)
+            blended, new_output, largest = self._maps.blend(origin, before, relevance, appearance, limits)
+            output, self._is_settled = past.output if new_output is None else new_output, largest < _SETTLED
         else:
             past = past.at(self._warp)
             change = (appearance[:-1] - past.appearance[:-1]).abs().amax(dim=0)
-            kept = share * (1 - (change / RENEWAL).clamp(max=1))
-            blended = relevance + kept * (past.blended - relevance)
+            past_share = share * (1 - (change / RENEWAL).clamp(max=1))
+            blended = relevance + past_share * (past.blended - relevance)
             blended = torch.where(blended.isnan(), relevance, blended)
-            held = torch.where((blended - past.held).abs() <= DEAD_BAND, past.held, blended)
-            self._settled = self._kept_share <= _SETTLED_SHARE
+            output = torch.where((blended - past.output).abs() <= DEAD_BAND, past.output, blended)
+            self._is_settled = self._kept_share <= _SETTLED_SHARE
             if relevance.is_cpu:
-                held = past.held if held.equal(past.held) else held
-                self._settled = float((blended - relevance).abs().max()) < _SETTLED
-        return _Past(relevance if self._settled else blended, held, appearance)
+                output = past.output if output.equal(past.output) else output
+                self._is_settled = float((blended - relevance).abs().max()) < _SETTLED
+        return _Past(relevance if self._is_settled else blended, output, appearance)
 
 
 INFORMATION_BAND = 0.1
@@ -171,12 +170,12 @@ class ExplorationTracker:
             self._staleness = (self._answers - self._shown_at) * self._information
         return self._staleness
 
-    def _drifted(self, information: torch.Tensor, kept: torch.Tensor) -> torch.Tensor | None:
-        """The `kept` information, updated by values that left the band; None if the host sees that there are none."""
+    def _drifted(self, information: torch.Tensor, reference: torch.Tensor) -> torch.Tensor | None:
+        """The `reference` information, updated by values that left the band; None if the host sees none of them."""
         if self._maps is not None and information.is_cpu:
-            return self._maps.drift(information, kept, INFORMATION_BAND)
-        near = (information - kept).abs() <= INFORMATION_BAND
-        return None if near.is_cpu and near.all() else torch.where(near, kept, information)
+            return self._maps.drift(information, reference, INFORMATION_BAND)
+        in_band = (information - reference).abs() <= INFORMATION_BAND
+        return None if in_band.is_cpu and in_band.all() else torch.where(in_band, reference, information)
 
 
 FADE_S = 5.0
@@ -210,27 +209,27 @@ def _maps_of(feedback: Feedback, shape: tuple[int, int], *, glance: bool) -> Map
 
 
 @dataclass(frozen=True, eq=False)
-class _Learned:
-    """Feedback of answers, on the grid of one frame: `known` float32 [2, gh, gw] (attention, similarity), `learned_ns`
+class _FeedbackMaps:
+    """Feedback of answers, on the grid of one frame: `values` float32 [2, gh, gw] (attention, similarity), `learned_ns`
     float64 [gh, gw] (−inf for never), `confidence` [gh, gw] of what taught it, and the tiles' `appearance` [C, gh, gw]
     at that time; NaN if nothing is known of it."""
 
-    known: torch.Tensor
+    values: torch.Tensor
     learned_ns: torch.Tensor
     confidence: torch.Tensor
     appearance: torch.Tensor
 
     @classmethod
-    def nothing(cls, appearance: torch.Tensor) -> _Learned:
+    def nothing(cls, appearance: torch.Tensor) -> _FeedbackMaps:
         """Nothing of any tile of a grid, whose tiles look so."""
-        known = torch.zeros_like(appearance[:1]).repeat(2, 1, 1)
-        never = torch.full_like(known[0], -math.inf, dtype=torch.float64)
-        return cls(known, never, known[0], torch.full_like(appearance, math.nan))
+        values = torch.zeros_like(appearance[:1]).repeat(2, 1, 1)
+        never = torch.full_like(values[0], -math.inf, dtype=torch.float64)
+        return cls(values, never, values[0], torch.full_like(appearance, math.nan))
 
-    def at(self, warp: Warp) -> _Learned:
+    def at(self, warp: Warp) -> _FeedbackMaps:
         """The same on the grid of a later frame; of tiles that came into view nothing is known."""
-        return _Learned(
-            warp.sample(self.known, 0.0),
+        return _FeedbackMaps(
+            warp.sample(self.values, 0.0),
             warp.nearest(self.learned_ns, -math.inf),
             warp.nearest(self.confidence, 0.0),
             warp.sample(self.appearance, math.nan),
@@ -257,33 +256,33 @@ class FeedbackPrior:
         """`maps`: the compiled kernel, if it evaluates in host memory."""
         self.answered = False
         self._maps = maps
-        self._learned: _Learned | None = None
+        self._feedback: _FeedbackMaps | None = None
         self._warp: Warp | None = None
-        self._here: _Learned | None = None
-        self._asked: tuple[int, torch.Tensor] | None = None
+        self._newest: _FeedbackMaps | None = None
+        self._request: tuple[int, torch.Tensor] | None = None
         self._prior: torch.Tensor | None = None
         self._evaluated_for: tuple[int, torch.Tensor] | None = None
 
     def reset(self) -> None:
         """Another question: nothing is known about it."""
         self.answered = False
-        self._learned = self._warp = self._here = self._evaluated_for = None
+        self._feedback = self._warp = self._newest = self._evaluated_for = None
 
     def follow(self, warp: Warp) -> None:
         """Motion of tiles with the next frame; of tiles that come into view nothing is known."""
-        if self._learned is not None:
+        if self._feedback is not None:
             self._warp = warp if self._warp is None else self._warp.then(warp)
-            self._here = self._evaluated_for = None
+            self._newest = self._evaluated_for = None
 
     def on_request(self, frame_index: int, appearance: torch.Tensor) -> None:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
-        self._asked = frame_index, appearance
+        self._request = frame_index, appearance
 
     def appearance_asked(self, frame_index: int, like: torch.Tensor) -> torch.Tensor:
         """Return the appearance of an asked frame's tiles, as they lay there; NaN, `like` another one, if it is
         unknown."""
-        if self._asked is not None and self._asked[0] == frame_index:
-            return self._asked[1]
+        if self._request is not None and self._request[0] == frame_index:
+            return self._request[1]
         return torch.full_like(like, math.nan)
 
     def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
@@ -291,16 +290,16 @@ class FeedbackPrior:
         [C, gh, gw] is that of the tiles now."""
         self.answered |= not glance
         rows, cols = appearance.shape[1:]
-        learned = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
-        maps = warp.sample(learned, math.nan)
-        looked = warp.sample(self.appearance_asked(feedback.stamp.frame_index, appearance), math.nan)
-        spoken, old = ~maps[0].isnan(), self._now() or _Learned.nothing(looked)
-        mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.known, maps)
-        self._learned = self._here = _Learned(
-            torch.where(spoken, mixed, old.known),
-            torch.where(spoken, float(feedback.stamp.media_ns), old.learned_ns),
-            torch.where(spoken, GLANCE_TRUST if glance else 1.0, old.confidence),
-            torch.where(spoken, looked, old.appearance),
+        frame_maps = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
+        maps = warp.sample(frame_maps, math.nan)
+        asked_appearance = warp.sample(self.appearance_asked(feedback.stamp.frame_index, appearance), math.nan)
+        is_reported, old = ~maps[0].isnan(), self._now() or _FeedbackMaps.nothing(asked_appearance)
+        mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.values, maps)
+        self._feedback = self._newest = _FeedbackMaps(
+            torch.where(is_reported, mixed, old.values),
+            torch.where(is_reported, float(feedback.stamp.media_ns), old.learned_ns),
+            torch.where(is_reported, GLANCE_TRUST if glance else 1.0, old.confidence),
+            torch.where(is_reported, asked_appearance, old.appearance),
         )
         self._warp = self._evaluated_for = None
 
@@ -310,44 +309,45 @@ class FeedbackPrior:
 
         The same tensor for a quarter of a second, unless something was learned or carried, or `appearance` is another.
         """
-        if self._learned is None:
+        if self._feedback is None:
             return None
-        tick, done = media_ns // TICK_NS, self._evaluated_for
-        if done is None or done[0] != tick or done[1] is not appearance:
-            self._prior = self._evaluated(self._learned, tick * TICK_NS, appearance)
+        tick, key = media_ns // TICK_NS, self._evaluated_for
+        if key is None or key[0] != tick or key[1] is not appearance:
+            self._prior = self._evaluated(self._feedback, tick * TICK_NS, appearance)
             self._evaluated_for = tick, appearance
         return self._prior
 
-    def _evaluated(self, learned: _Learned, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
+    def _evaluated(self, feedback: _FeedbackMaps, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
         if self._maps is not None and appearance.is_cpu:
             origin, limits = None if self._warp is None else self._warp.origin, (RENEWAL, FADE_S)
-            known = learned.known, learned.learned_ns, learned.confidence, learned.appearance
-            return self._maps.recall(origin, known, appearance, media_ns, limits)
-        here = self._now()
-        assert here is not None
-        age_s = (media_ns - here.learned_ns).clamp(min=0) / NS_PER_S
-        trust = here.confidence * torch.exp(-age_s / FADE_S) * (1 - (_change(appearance, here) / RENEWAL).clamp(max=1))
-        return torch.cat([here.known, trust.float()[None]])
+            maps = feedback.values, feedback.learned_ns, feedback.confidence, feedback.appearance
+            return self._maps.recall(origin, maps, appearance, media_ns, limits)
+        newest = self._now()
+        assert newest is not None
+        age_s = (media_ns - newest.learned_ns).clamp(min=0) / NS_PER_S
+        fade = torch.exp(-age_s / FADE_S)
+        trust = newest.confidence * fade * (1 - (_change(appearance, newest) / RENEWAL).clamp(max=1))
+        return torch.cat([newest.values, trust.float()[None]])
 
     def unknown_share(self, appearance: torch.Tensor) -> float:
         """Share of tiles, which look so, of which nothing is known: never spoken of, or changed altogether since. One
         number comes to the host."""
-        learned = self._now()
-        if learned is None:
+        feedback = self._now()
+        if feedback is None:
             return 1.0
-        unknown = ~learned.learned_ns.isfinite() | (_change(appearance, learned) >= RENEWAL)
+        unknown = ~feedback.learned_ns.isfinite() | (_change(appearance, feedback) >= RENEWAL)
         return float(unknown.double().mean())
 
-    def _now(self) -> _Learned | None:
+    def _now(self) -> _FeedbackMaps | None:
         """The feedback, on the grid of the newest frame."""
-        if self._here is None and self._learned is not None:
-            self._here = self._learned if self._warp is None else self._learned.at(self._warp)
-        return self._here
+        if self._newest is None and self._feedback is not None:
+            self._newest = self._feedback if self._warp is None else self._feedback.at(self._warp)
+        return self._newest
 
 
-def _change(appearance: torch.Tensor, learned: _Learned) -> torch.Tensor:
+def _change(appearance: torch.Tensor, feedback: _FeedbackMaps) -> torch.Tensor:
     """By how much tiles look different from when they were learned about; 0 if that is unknown."""
-    return (appearance - learned.appearance).abs().amax(dim=0).nan_to_num()
+    return (appearance - feedback.appearance).abs().amax(dim=0).nan_to_num()
 
 
 class ChangeMeter:

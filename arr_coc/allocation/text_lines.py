@@ -74,11 +74,11 @@ def _coherence(texels: npt.NDArray[np.uint8], grid: tuple[int, int]) -> Map:
     grey = cv2.cvtColor(texels, cv2.COLOR_RGB2GRAY)
     slopes = (cv2.Sobel(grey, cv2.CV_32F, *order, borderType=cv2.BORDER_REPLICATE) for order in ((0, 1), (1, 0)))
     down, across = (_tile_means(slope * slope, grid) for slope in slopes)
-    found = []
+    shares = []
     for over, along, window in ((down, across, (WINDOW, 1)), (across, down, (1, WINDOW))):
-        one, other = (cv2.blur(part, window, borderType=cv2.BORDER_REPLICATE) for part in (over, along))
-        found.append((one - other) / np.maximum(one + other, np.float32(1)))
-    return np.stack(found)
+        over_energy, along_energy = (cv2.blur(part, window, borderType=cv2.BORDER_REPLICATE) for part in (over, along))
+        shares.append((over_energy - along_energy) / np.maximum(over_energy + along_energy, np.float32(1)))
+    return np.stack(shares)
 
 
 def line_tiles(strength: Map, previous: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
@@ -87,25 +87,25 @@ def line_tiles(strength: Map, previous: npt.NDArray[np.bool_] | None) -> npt.NDA
     `previous` are those of the frame before, carried along with motion: what was of a line stays so a little longer.
     """
     least = 1.0 if previous is None else np.where(previous, np.float32(STAY), np.float32(1))
-    found = (strength >= least) & (strength >= strength[::-1])
-    return np.stack([_runs(found[0], (LEAST_RUN, 1)), _runs(found[1], (1, LEAST_RUN)) & ~found[0]])
+    candidates = (strength >= least) & (strength >= strength[::-1])
+    return np.stack([_runs(candidates[0], (LEAST_RUN, 1)), _runs(candidates[1], (1, LEAST_RUN)) & ~candidates[0]])
 
 
 def line_pairs(lines: npt.NDArray[np.bool_]) -> Ints:
     """Each two neighbouring tiles of a line, of `lines` bool [2, gh, gw], as one region: int64 [P, 3]."""
     pairs = []
-    for one, scales in zip(lines, ((0, 1), (1, 0)), strict=True):
+    for tiles, scales in zip(lines, ((0, 1), (1, 0)), strict=True):
         code = REGION_SHAPES.index(scales)
-        rows, cols = one.shape[0] >> scales[0] << scales[0], one.shape[1] >> scales[1] << scales[1]
-        row, col = np.nonzero(shape_pool(one[:rows, :cols], code, np.logical_and))
+        rows, cols = tiles.shape[0] >> scales[0] << scales[0], tiles.shape[1] >> scales[1] << scales[1]
+        row, col = np.nonzero(shape_pool(tiles[:rows, :cols], code, np.logical_and))
         pairs.append(np.stack([np.full_like(row, code), row, col], axis=1))
     return np.concatenate(pairs)
 
 
-def _runs(found: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def _runs(tiles: npt.NDArray[np.bool_], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """The tiles that lie in a run of at least `size` (width, height), its gaps filled."""
     run = np.ones(size[::-1], np.uint8)
-    filled = cv2.morphologyEx(found.astype(np.uint8), cv2.MORPH_CLOSE, run)
+    filled = cv2.morphologyEx(tiles.astype(np.uint8), cv2.MORPH_CLOSE, run)
     opened = cv2.morphologyEx(filled, cv2.MORPH_OPEN, run, borderType=cv2.BORDER_CONSTANT, borderValue=0)
     return np.asarray(opened.astype(bool))
 
@@ -146,11 +146,11 @@ class LineTree(CoverTree):
             regions, parent = (np.concatenate(part) for part in zip(*waiting[scale], strict=True))
             down, across = _ways(regions, lines)
             for way in ((1, 1), (1, 0), (0, 1)):
-                mine = np.flatnonzero((down == way[0]) & (across == way[1]))
-                if not len(mine):
+                indices = np.flatnonzero((down == way[0]) & (across == way[1]))
+                if not len(indices):
                     continue
-                children, of = _children(regions[mine], way, shape)
-                waiting[scale - sum(way)].append((children, count + mine[of]))
+                children, of = _children(regions[indices], way, shape)
+                waiting[scale - sum(way)].append((children, count + indices[of]))
             blocks.append(regions)
             parents.append(parent)
             halved.append(down + across == 1)
@@ -161,11 +161,11 @@ class LineTree(CoverTree):
 
     def ranked(self, worth: torch.Tensor) -> torch.Tensor:
         # worth of splitting a region one way, of splitting it both ways: half of the gain at a third of the cost
-        ranked = np.where(self._halved, worth.numpy() * np.float32(1.5), worth.numpy())
+        priority = np.where(self._halved, worth.numpy() * np.float32(1.5), worth.numpy())
         for scale in np.unique(self._inner_scales)[::-1].tolist():
-            mine = np.flatnonzero((self._inner_scales == scale) & (self.parent[: self.inner] >= 0))
-            ranked[mine] = np.minimum(ranked[mine], ranked[self.parent[mine]])
-        return torch.from_numpy(ranked)
+            indices = np.flatnonzero((self._inner_scales == scale) & (self.parent[: self.inner] >= 0))
+            priority[indices] = np.minimum(priority[indices], priority[self.parent[indices]])
+        return torch.from_numpy(priority)
 
 
 @lru_cache(maxsize=8)
@@ -186,7 +186,7 @@ def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
     it, and otherwise along it: side by side, lines are read better in squares than in stripes of the same size.
     """
     rows, cols = region_scales(regions).T
-    along_rows, along_cols = (region_pool(regions, one.astype(np.int32)) for one in lines)
+    along_rows, along_cols = (region_pool(regions, tiles.astype(np.int32)) for tiles in lines)
     small = rows + cols <= 2 * LARGEST
     wide = small & (along_rows > 0) & (along_rows >= along_cols)
     tall = small & (along_cols > 0) & ~wide
@@ -199,8 +199,8 @@ def _ways(regions: Ints, lines: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 def _in_one_half(regions: Ints, line: npt.NDArray[np.bool_], axis: int) -> npt.NDArray[np.bool_]:
     """Return the regions of which only the even or the odd rows (columns, if `axis` is 1) hold tiles of a line."""
     odd = np.indices(line.shape, sparse=True)[axis] % 2 == 1
-    held = [region_pool(regions, (line & side).astype(np.int32)) > 0 for side in (odd, ~odd)]
-    return np.asarray(held[0] != held[1])
+    halves = [region_pool(regions, (line & side).astype(np.int32)) > 0 for side in (odd, ~odd)]
+    return np.asarray(halves[0] != halves[1])
 
 
 def _children(regions: Ints, way: tuple[int, int], shape: tuple[int, int]) -> tuple[Ints, Ints]:
@@ -210,5 +210,5 @@ def _children(regions: Ints, way: tuple[int, int], shape: tuple[int, int]) -> tu
     places = (regions[:, None, 1:] << way) + parts
     children = np.concatenate([np.broadcast_to(codes[:, None, None], (*places.shape[:2], 1)), places], axis=2)
     of = np.arange(len(regions)).repeat(len(parts))
-    there = exist_on(children.reshape(-1, 3), shape)
-    return children.reshape(-1, 3)[there], of[there]
+    on_grid = exist_on(children.reshape(-1, 3), shape)
+    return children.reshape(-1, 3)[on_grid], of[on_grid]

@@ -85,16 +85,16 @@ class Warp:
     def of(cls, motion: TileMotion, maps: CompiledMaps | None = None) -> Warp:
         """The warp from a frame to the one before."""
         shape = 2, *motion.dy_px.shape
-        moved = np.empty(shape, np.float32) if maps is None else maps.arrays.take(shape)
-        for way, way_px in zip(moved, (motion.dy_px, motion.dx_px), strict=True):
+        motion_tiles = np.empty(shape, np.float32) if maps is None else maps.arrays.take(shape)
+        for way, way_px in zip(motion_tiles, (motion.dy_px, motion.dx_px), strict=True):
             np.multiply(way_px, np.float32(1 / TILE_PX), out=way)
-        return cls.by(moved, maps)
+        return cls.by(motion_tiles, maps)
 
     @classmethod
-    def by(cls, moved: Map, maps: CompiledMaps | None = None) -> Warp:
+    def by(cls, motion_tiles: Map, maps: CompiledMaps | None = None) -> Warp:
         """The warp of tiles that moved by this much with a frame: float32 [2, gh, gw], in tiles."""
-        origin = None if maps is None else maps.arrays.take(moved.shape)
-        return cls(np.subtract(_places(*moved.shape[1:]), moved, out=origin), moved, maps)
+        origin = None if maps is None else maps.arrays.take(motion_tiles.shape)
+        return cls(np.subtract(_places(*motion_tiles.shape[1:]), motion_tiles, out=origin), motion_tiles, maps)
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Warp:
@@ -111,38 +111,38 @@ class Warp:
         if newer.maps is not None:
             ways = (self.origin, self.newest), (newer.origin, newer.newest)
             return Warp(newer.maps.then(*ways, APART_TILES, NEAR_TILES), newer.newest, newer.maps)
-        read = way = self.origin - _places(*self.origin.shape[1:])
+        way_at_origin = way = self.origin - _places(*self.origin.shape[1:])
         if (box := newer.box) is not None:
-            read = way.copy()
-            read[:, box.rows, box.cols] = _read_exactly(way, newer.origin[:, box.rows, box.cols])
+            way_at_origin = way.copy()
+            way_at_origin[:, box.rows, box.cols] = _read_exactly(way, newer.origin[:, box.rows, box.cols])
         # a tile that moved neither now nor before takes its own way
-        apart = _at_borders(way) & (newer._moved | (self.newest != 0).any(axis=0))
-        if apart.any():
-            read = way.copy() if read is way else read
-            read[:, apart] = self._way_of_the_same_thing(way, newer, apart)
-        return Warp(newer.origin + read, newer.newest)
+        borders = _at_borders(way) & (newer._moving_tiles | (self.newest != 0).any(axis=0))
+        if borders.any():
+            way_at_origin = way.copy() if way_at_origin is way else way_at_origin
+            way_at_origin[:, borders] = self._way_of_the_same_thing(way, newer, borders)
+        return Warp(newer.origin + way_at_origin, newer.newest)
 
-    def _way_of_the_same_thing(self, way: Map, newer: Warp, apart: npt.NDArray[np.bool_]) -> Map:
-        """For each of n tiles `apart` bool [gh, gw], of the nine tiles around its origin, the way of the one whose last
+    def _way_of_the_same_thing(self, way: Map, newer: Warp, tiles: npt.NDArray[np.bool_]) -> Map:
+        """For each of the n `tiles` bool [gh, gw], of the nine tiles around its origin, the way of the one whose last
         motion is the nearest: float32 [2, n]."""
         rows, cols = way.shape[1:]
-        origin, newest = newer.origin[:, apart], newer.newest[:, apart]
-        near = np.rint(origin).astype(np.intp)[:, None] + _NINE[..., None]
-        row, col = np.clip(near[0], 0, rows - 1), np.clip(near[1], 0, cols - 1)
-        unlike = np.abs(self.newest[:, row, col] - newest[:, None]).max(axis=0)
-        unlike += NEAR_TILES * np.hypot(row - origin[0], col - origin[1])
-        best = unlike.argmin(axis=0), np.arange(origin.shape[1])
+        origin, newest = newer.origin[:, tiles], newer.newest[:, tiles]
+        neighbours = np.rint(origin).astype(np.intp)[:, None] + _NINE[..., None]
+        row, col = np.clip(neighbours[0], 0, rows - 1), np.clip(neighbours[1], 0, cols - 1)
+        distance = np.abs(self.newest[:, row, col] - newest[:, None]).max(axis=0)
+        distance += NEAR_TILES * np.hypot(row - origin[0], col - origin[1])
+        best = distance.argmin(axis=0), np.arange(origin.shape[1])
         return np.asarray(way[:, row[best], col[best]])
 
     @cached_property
-    def _moved(self) -> npt.NDArray[np.bool_]:
+    def _moving_tiles(self) -> npt.NDArray[np.bool_]:
         """Tiles that were somewhere else: bool [gh, gw]."""
         return (self.origin != _places(*self.origin.shape[1:])).any(axis=0)
 
     @cached_property
     def box(self) -> Box | None:
         """The box that holds all tiles that moved; None if there are none."""
-        return Box.around(self._moved)
+        return Box.around(self._moving_tiles)
 
     @cached_property
     def inside(self) -> npt.NDArray[np.bool_]:
@@ -159,21 +159,21 @@ class Warp:
         at = self._places_on(values.device)
         maps = values.reshape(-1, *values.shape[-2:]).float()
         unknown = maps.isnan()
-        known = at.read((~unknown).float())
-        read = at.read(maps.masked_fill(unknown, 0)) / known.clamp(min=1e-6)
+        known_share = at.read((~unknown).float())
+        means = at.read(maps.masked_fill(unknown, 0)) / known_share.clamp(min=1e-6)
         # least weight of known neighbours for a value between tiles to be known
-        return torch.where(at.inside & (known >= 0.5), read, entering).reshape(values.shape)
+        return torch.where(at.in_grid & (known_share >= 0.5), means, entering).reshape(values.shape)
 
     def nearest(self, values: torch.Tensor, entering: float) -> torch.Tensor:
         """The same for values that do not mix: those of the nearest tile, in their own dtype."""
         if self.maps is not None and values.is_cpu:
             return self.maps.nearest(self.origin, values, entering)
         at = self._places_on(values.device)
-        taken = values.flatten(-2)[..., at.nearest].reshape(values.shape)
-        return torch.where(at.inside, taken, torch.full((), entering, dtype=values.dtype, device=values.device))
+        gathered = values.flatten(-2)[..., at.nearest].reshape(values.shape)
+        return torch.where(at.in_grid, gathered, torch.full((), entering, dtype=values.dtype, device=values.device))
 
     def _places_on(self, device: torch.device) -> _Places:
-        if self._placed is None or self._placed.inside.device != device:
+        if self._placed is None or self._placed.in_grid.device != device:
             object.__setattr__(self, "_placed", _Places.of(self, device))
         assert self._placed is not None
         return self._placed
@@ -182,12 +182,12 @@ class Warp:
 @dataclass(frozen=True, slots=True)
 class _Places:
     """Places of a warp's tiles, on a device: the four tiles `around` each place int64 [4, n] and their `shares`
-    float32 [4, n], the `nearest` one int64 [n], and whether it was `inside` the grid bool [gh, gw]."""
+    float32 [4, n], the `nearest` one int64 [n], and which were `in_grid` bool [gh, gw]."""
 
     around: torch.Tensor
     shares: torch.Tensor
     nearest: torch.Tensor
-    inside: torch.Tensor
+    in_grid: torch.Tensor
 
     @classmethod
     def of(cls, warp: Warp, device: torch.device) -> _Places:
@@ -197,8 +197,8 @@ class _Places:
         first = np.floor(between)
         down, across = between - first
         (top, left), (under, right) = (np.clip(place, 0, last).astype(np.int64) for place in (first, first + 1))
-        near = np.clip(np.rint(warp.origin), 0, last).astype(np.int64)
-        corners = [row * cols + col for row, col in ((top, left), (top, right), (under, left), (under, right), near)]
+        nearest = np.clip(np.rint(warp.origin), 0, last).astype(np.int64)
+        corners = [row * cols + col for row, col in ((top, left), (top, right), (under, left), (under, right), nearest)]
         shares = [(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across]
         places = torch.from_numpy(np.stack(corners)).to(device).flatten(1)
         weights = torch.from_numpy(np.stack([*shares, warp.inside]).astype(np.float32)).to(device)
@@ -207,10 +207,10 @@ class _Places:
     def read(self, maps: torch.Tensor) -> torch.Tensor:
         """Values of maps [C, gh, gw] between tiles; beyond the edge, those of the edge."""
         flat = maps.flatten(1)
-        read = flat[:, self.around[0]] * self.shares[0]
+        total = flat[:, self.around[0]] * self.shares[0]
         for corner in range(1, 4):
-            read = read + flat[:, self.around[corner]] * self.shares[corner]
-        return read.reshape(maps.shape)
+            total = total + flat[:, self.around[corner]] * self.shares[corner]
+        return total.reshape(maps.shape)
 
 
 def _read_exactly(values: Map, origin: Map) -> Map:
@@ -222,19 +222,19 @@ def _read_exactly(values: Map, origin: Map) -> Map:
     left = np.clip(np.floor(col), 0, max(cols - 2, 0))
     corner = (top * cols + left).astype(np.intp)
     right, below = min(1, cols - 1), cols * min(1, rows - 1)
-    together = np.ascontiguousarray(values.reshape(len(values), -1).T)
+    tile_values = np.ascontiguousarray(values.reshape(len(values), -1).T)
     down, across = (row - top)[..., None], (col - left)[..., None]
-    above = together[corner] + across * (together[corner + right] - together[corner])
-    under = together[corner + below] + across * (together[corner + below + right] - together[corner + below])
+    above = tile_values[corner] + across * (tile_values[corner + right] - tile_values[corner])
+    under = tile_values[corner + below] + across * (tile_values[corner + below + right] - tile_values[corner + below])
     return np.ascontiguousarray((above + down * (under - above)).transpose(2, 0, 1), np.float32)
 
 
 def _at_borders(way: Map) -> npt.NDArray[np.bool_]:
     """Tiles at whose place the ways [2, gh, gw] around do not lie in a plane, and their neighbours: bool [gh, gw]."""
     departs = np.max([np.abs(part - cv2.blur(part, (3, 3))) for part in way], axis=0)
-    apart = np.zeros(departs.shape, np.uint8)
-    apart[1:-1, 1:-1] = departs[1:-1, 1:-1] > APART_TILES
-    return cv2.dilate(apart, np.ones((3, 3), np.uint8)) > 0
+    borders = np.zeros(departs.shape, np.uint8)
+    borders[1:-1, 1:-1] = departs[1:-1, 1:-1] > APART_TILES
+    return cv2.dilate(borders, np.ones((3, 3), np.uint8)) > 0
 
 
 class MotionHistory:
@@ -242,25 +242,25 @@ class MotionHistory:
 
     def __init__(self, frame_index: int) -> None:
         """`frame_index`: the frame with which the epoch begins."""
-        self._moved: deque[tuple[int, Map]] = deque()
+        self._motions: deque[tuple[int, Map]] = deque()
         self._maps: CompiledMaps | None = None
         self._known_from = frame_index
 
     def add(self, frame_index: int, warp: Warp) -> None:
         """Tiles moved so with this frame."""
-        self._moved.append((frame_index, warp.newest.copy()))
+        self._motions.append((frame_index, warp.newest.copy()))
         self._maps = warp.maps
-        if len(self._moved) * warp.newest.nbytes > REMEMBERED_BYTES:
-            self._known_from, _ = self._moved.popleft()
+        if len(self._motions) * warp.newest.nbytes > REMEMBERED_BYTES:
+            self._known_from, _ = self._motions.popleft()
 
     def since(self, frame_index: int, shape: tuple[int, int]) -> Warp | None:
         """The warp from now to that frame, on a grid of `shape`; None if the motion since is no longer known."""
         if frame_index < self._known_from:
             return None
         warp = Warp.none(shape)
-        for moved_at, moved in self._moved:
-            if moved_at > frame_index:
-                warp = warp.then(Warp.by(moved, self._maps))
+        for index, motion in self._motions:
+            if index > frame_index:
+                warp = warp.then(Warp.by(motion, self._maps))
         return warp
 
 
@@ -272,33 +272,37 @@ class WholeTileSteps:
     """
 
     def __init__(self) -> None:
-        self._left: Map | None = None
+        self._remainder: Map | None = None
 
     def step(self, warp: Warp) -> Warp | None:
         """Tiles moved by `warp` with this frame; the warp in whole tiles that maps are to follow now, None for none."""
         places = _places(*warp.origin.shape[1:])
         if warp.maps is not None:
-            if self._left is None:
-                self._left = warp.maps.arrays.take(places.shape)
-                self._left.fill(0)
-            taken = warp.maps.whole_steps(warp.origin, self._left, CARRY_AT_TILES, CARRY_WITH_TILES)
-            return None if taken is None else Warp(places - taken, taken, warp.maps)
-        left = np.zeros_like(places) if self._left is None else warp.nearest(torch.from_numpy(self._left), 0.0).numpy()
-        moved = places - warp.origin + left
-        due = _due(np.abs(moved).max(axis=0))
-        whole = np.where(due, np.trunc(moved + np.copysign(1 - CARRY_WITH_TILES, moved)), np.float32(0))
-        self._left = moved - whole
-        return Warp(places - whole, whole) if due.any() else None
+            if self._remainder is None:
+                self._remainder = warp.maps.arrays.take(places.shape)
+                self._remainder.fill(0)
+            whole_tiles = warp.maps.whole_steps(warp.origin, self._remainder, CARRY_AT_TILES, CARRY_WITH_TILES)
+            return None if whole_tiles is None else Warp(places - whole_tiles, whole_tiles, warp.maps)
+        remainder = (
+            np.zeros_like(places)
+            if self._remainder is None
+            else warp.nearest(torch.from_numpy(self._remainder), 0.0).numpy()
+        )
+        total = places - warp.origin + remainder
+        due = _due(np.abs(total).max(axis=0))
+        whole_tiles = np.where(due, np.trunc(total + np.copysign(1 - CARRY_WITH_TILES, total)), np.float32(0))
+        self._remainder = total - whole_tiles
+        return Warp(places - whole_tiles, whole_tiles) if due.any() else None
 
 
 def _due(moved_tiles: Map) -> npt.NDArray[np.bool_]:
     """Tiles that maps are to follow now, bool [gh, gw]: they moved far enough, or nearly and beside such a tile."""
-    far = moved_tiles >= CARRY_AT_TILES
-    if not far.any():
-        return far
+    is_far = moved_tiles >= CARRY_AT_TILES
+    if not is_far.any():
+        return is_far
     _, groups = cv2.connectedComponents((moved_tiles > CARRY_WITH_TILES).astype(np.uint8), connectivity=8)
     due = np.zeros(groups.max() + 1, bool)
-    due[groups[far]] = True
+    due[groups[is_far]] = True
     return due[groups]
 
 
@@ -347,11 +351,11 @@ class CompiledMaps:
     def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
         """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
         rows, cols = origin.shape[1:]
-        maps, taken, other = values.contiguous(), torch.empty_like(values), _scalar(entering, values.dtype)
+        maps, output, fill = values.contiguous(), torch.empty_like(values), _scalar(entering, values.dtype)
         count, size = maps.numel() // (rows * cols), maps.element_size()
-        at = self.arrays.address(origin), maps.data_ptr(), count, size, other.data_ptr(), taken.data_ptr()
+        at = self.arrays.address(origin), maps.data_ptr(), count, size, fill.data_ptr(), output.data_ptr()
         self._library.maps_nearest(rows, cols, *at)
-        return taken
+        return output
 
     def then(self, older: tuple[Map, Map], newer: tuple[Map, Map], apart_tiles: float, near_tiles: float) -> Map:
         """The origin of one warp and another one after it, each by origin and newest motion; see `Warp.then`."""
@@ -364,16 +368,16 @@ class CompiledMaps:
         )
         return origin
 
-    def whole_steps(self, origin: Map, left: Map, at_tiles: float, with_tiles: float) -> Map | None:
-        """Add a frame's motion to what is `left` [2, gh, gw], in place, and take what is due in whole tiles: float32
+    def whole_steps(self, origin: Map, remainder: Map, at_tiles: float, with_tiles: float) -> Map | None:
+        """Add a frame's motion to the `remainder` [2, gh, gw], in place, and take what is due in whole tiles: float32
         [2, gh, gw], None if nothing moved; see `WholeTileSteps.step`."""
         rows, cols = origin.shape[1:]
-        whole, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
+        whole_tiles, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
         due, at = self.arrays.take((rows, cols), np.uint8), self.arrays.address
-        found = self._library.maps_steps(
-            rows, cols, at(origin), at_tiles, with_tiles, at(left), at(whole), at(queue), at(due)
+        any_due = self._library.maps_steps(
+            rows, cols, at(origin), at_tiles, with_tiles, at(remainder), at(whole_tiles), at(queue), at(due)
         )
-        return whole if found else None
+        return whole_tiles if any_due else None
 
     def blend(
         self,
@@ -392,42 +396,43 @@ class CompiledMaps:
         """
         rows, cols = current.shape
         count, take = len(looks) - 1, self._take
-        blended, held, scratch = take(rows, cols), take(rows, cols), take(count + 1, rows, cols)
+        blended, output, scratch = take(rows, cols), take(rows, cols), take(count + 1, rows, cols)
         places = (*past, current, looks)
-        moved = self._library.maps_blend(
-            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, *limits),
-            *(scratch.data_ptr(), blended.data_ptr(), held.data_ptr(), self._largest_at),
+        is_changed = self._library.maps_blend(
+            *(rows, cols, self._at(origin), *(tensor.data_ptr() for tensor in places), count, *limits),
+            *(scratch.data_ptr(), blended.data_ptr(), output.data_ptr(), self._largest_at),
         )
-        return blended, held if moved or origin is not None else None, self._largest.value
+        return blended, output if is_changed or origin is not None else None, self._largest.value
 
     def recall(
         self,
         origin: Map | None,
-        learned: tuple[torch.Tensor, ...],
+        feedback: tuple[torch.Tensor, ...],
         looks: torch.Tensor,
         now_ns: int,
         limits: tuple[float, float],
     ) -> torch.Tensor:
         """Attention, similarity and trust [3, gh, gw] at a time; see `FeedbackPrior.evaluate`.
 
-        `learned`: what is known [2, gh, gw], when it was learned (float64), how sure, and how tiles looked [C, gh, gw].
+        `feedback`: values [2, gh, gw], when they were learned (float64), how sure, and how tiles looked [C, gh, gw].
         `limits`: by how much a tile's looks renew it, and the time in seconds in which trust fades.
         """
         count, rows, cols = looks.shape
         prior, scratch = self._take(3, rows, cols), self._take(count + 1, rows, cols)
-        places = (*learned, looks)
+        places = (*feedback, looks)
         self._library.maps_recall(
-            *(rows, cols, self._at(origin), *(one.data_ptr() for one in places), count, now_ns, *limits),
+            *(rows, cols, self._at(origin), *(tensor.data_ptr() for tensor in places), count, now_ns, *limits),
             *(scratch.data_ptr(), prior.data_ptr()),
         )
         return prior
 
-    def drift(self, values: torch.Tensor, kept: torch.Tensor, band: float) -> torch.Tensor | None:
-        """`kept`, with the `values` that are farther from it than `band`, or unlike any; None if there are none."""
+    def drift(self, values: torch.Tensor, reference: torch.Tensor, band: float) -> torch.Tensor | None:
+        """`reference`, with the `values` that are farther from it than `band`, or whose
+        reference is NaN; None if there are none."""
         rows, cols = values.shape
-        moved = self._take(rows, cols)
-        places = values.data_ptr(), kept.data_ptr(), band, moved.data_ptr()
-        return moved if self._library.maps_drift(rows, cols, *places) else None
+        output = self._take(rows, cols)
+        places = values.data_ptr(), reference.data_ptr(), band, output.data_ptr()
+        return output if self._library.maps_drift(rows, cols, *places) else None
 
     def changed_share(
         self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor

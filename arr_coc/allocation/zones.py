@@ -17,12 +17,12 @@ class ZoneOptions:
     """Zones of a stream, as polygons with corners (x, y) in shares of the picture.
 
     `weights`: each polygon with the factor of the relevance of its tiles, 0 or more. A tile counts by the share s that
-    the polygon covers, so its factor is 1 + s·(factor − 1); those of polygons that overlap are multiplied. `only`: the
+    the polygon covers, so its factor is 1 + s·(factor − 1); those of polygons that overlap are multiplied. `focus`: the
     polygons that questions are about; none for the whole picture.
     """
 
     weights: tuple[tuple[Polygon, float], ...] = ()
-    only: tuple[Polygon, ...] = ()
+    focus: tuple[Polygon, ...] = ()
 
 
 class ZoneMaps:
@@ -35,7 +35,7 @@ class ZoneMaps:
 
     def within(self, grid: TileGrid) -> torch.Tensor | None:
         """Return the tiles that questions are about, bool [rows, cols] in host memory; None for all."""
-        tiles = [zone_tiles(polygon, grid) for polygon in self.options.only]
+        tiles = [zone_tiles(polygon, grid) for polygon in self.options.focus]
         return torch.stack(tiles).any(dim=0) if tiles else None
 
     def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
@@ -43,20 +43,20 @@ class ZoneMaps:
 
         The same map of this `name` as before gives the same tensor, so that what follows from it need not be made anew.
         """
-        known = self._weighed.get(name)
-        if known is None or known[0] is not values or known[1] != grid:
-            known = values, grid, values * self._weights(grid, values.device)
-            self._weighed[name] = known
-        return known[2]
+        entry = self._weighed.get(name)
+        if entry is None or entry[0] is not values or entry[1] != grid:
+            entry = values, grid, values * self._weights(grid, values.device)
+            self._weighed[name] = entry
+        return entry[2]
 
     def _made_weights(self, grid: TileGrid, device: torch.device) -> torch.Tensor:
         weights = np.ones(grid.shape, np.float32)
         for polygon, factor in self.options.weights:
             weights *= 1 + covered_shares(polygon, grid) * np.float32(factor - 1)
-        made = torch.from_numpy(weights)
+        tensor = torch.from_numpy(weights)
         if (within := self.within(grid)) is not None:
-            made *= within
-        return made.to(device)
+            tensor *= within
+        return tensor.to(device)
 
 
 @lru_cache(maxsize=16)

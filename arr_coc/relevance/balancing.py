@@ -55,12 +55,12 @@ class AdaptiveTensionBalancer(nn.Module):
         flat = scores.flatten(2)
         strongest = flat.amax(dim=2)
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
-        asked = query is not None and self.query is not None
+        uses_query = query is not None and self.query is not None
         if query is not None and self.query is not None:
             hidden = hidden + self.pooled(query)
         information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
         strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
-        if not asked:
+        if not uses_query:
             information = information + (1 - information) * (1 - strength)
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
 
@@ -140,10 +140,11 @@ class RelevanceRealiser(nn.Module):
         NonFiniteError, naming the tensor, if the result is `checked`, which waits for the device.
         """
         participation, trust = self.participation(texture, query, prior, query_weights)
-        seen = self.score_picture(texture) if picture_scores is None else picture_scores
-        scores = torch.cat([seen, participation[:, None]], dim=1)
+        if picture_scores is None:
+            picture_scores = self.score_picture(texture)
+        scores = torch.cat([picture_scores, participation[:, None]], dim=1)
         weights = self.balancer(scores, trust, query)
-        doubt = None if prior is None else self._doubt(seen[:, 1], prior, query, query_weights)
+        doubt = None if prior is None else self._doubt(picture_scores[:, 1], prior, query, query_weights)
         if doubt is not None:
             weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
         relevance = self.balanced(scores, weights)
@@ -159,11 +160,15 @@ class RelevanceRealiser(nn.Module):
         return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
 
     def _doubt(
-        self, saliency: torch.Tensor, prior: torch.Tensor, query: torch.Tensor | None, heard: QueryWeights | None
+        self,
+        saliency: torch.Tensor,
+        prior: torch.Tensor,
+        query: torch.Tensor | None,
+        query_weights: QueryWeights | None,
     ) -> torch.Tensor | None:
         """Doubt that what stands out is what is asked for, [B]; None if learned parts read the question, which is
         better evidence."""
-        hears = self.participation.asked is not None and not (query is None and heard is None)
+        hears = self.participation.asked is not None and not (query is None and query_weights is None)
         return None if hears else contradiction(saliency, prior)
 
 
@@ -174,7 +179,7 @@ def _first_broken(
     scores: torch.Tensor,
     weights: torch.Tensor,
 ) -> str:
-    named = {
+    tensors = {
         "the texture array's channels": texture.channels,
         "the texture array's entropy": texture.entropy,
         "the query's embeddings": query,
@@ -184,5 +189,5 @@ def _first_broken(
         "the participatory score": scores[:, 2],
         "the balancing weights": weights,
     }
-    broken = (name for name, tensor in named.items() if tensor is not None and not torch.isfinite(tensor).all())
+    broken = (name for name, tensor in tensors.items() if tensor is not None and not torch.isfinite(tensor).all())
     return f"{next(broken, 'relevance')} holds NaN or Inf"

@@ -88,9 +88,9 @@ class CompiledScores:
     ) -> None:
         """`query` [1, Lq, D] and `query_weights` as `RelevanceRealiser` takes them."""
         self._kernel, self._realiser, self.shape, self._arrays = kernel, realiser, shape, arrays
-        self._asked = None if query_weights is None else realiser.participation.asked
+        self._query_scorer = None if query_weights is None else realiser.participation.asked
         self._query_weights = query_weights
-        film = isinstance(self._asked, QueryAttention)
+        film = isinstance(self._query_scorer, QueryAttention)
         # weights that came back from a device while frames were allocated are not trained any more
         self._parameters = [parameter for parameter in realiser.parameters() if not parameter.is_inference()]
         self._made_for = self._versions
@@ -120,16 +120,16 @@ class CompiledScores:
         self._balance_weights = [
             _array(part) for part in (balancer.statistics.weight, bias, balancer.out.weight, balancer.out.bias)
         ]
-        made = KernelBalance(*self.shape, len(bias), self._asked is not None)
-        made.asked = query is not None and balancer.query is not None
-        made.hears = query is not None and participation.asked is not None
+        balance = KernelBalance(*self.shape, len(bias), self._query_scorer is not None)
+        balance.asked = query is not None and balancer.query is not None
+        balance.hears = query is not None and participation.asked is not None
         for name, array in zip(("statistics", "bias", "out", "out_bias"), self._balance_weights, strict=True):
-            setattr(made, name, array.ctypes.data)
-        made.recall[:] = participation.recall.detach().softmax(dim=0).tolist()
-        made.weak, made.doubt, made.alone, made.faint = WEAK_SALIENCY, DOUBT, ALONE, FAINT
-        made.looked_away, made.looked_at = contradiction.LOOKED_AWAY, contradiction.LOOKED_AT
-        made.sure, made.tiny = contradiction.GLANCE_TRUST, contradiction.TINY
-        return made
+            setattr(balance, name, array.ctypes.data)
+        balance.recall[:] = participation.recall.detach().softmax(dim=0).tolist()
+        balance.weak, balance.doubt, balance.alone, balance.faint = WEAK_SALIENCY, DOUBT, ALONE, FAINT
+        balance.looked_away, balance.looked_at = contradiction.LOOKED_AWAY, contradiction.LOOKED_AT
+        balance.sure, balance.tiny = contradiction.GLANCE_TRUST, contradiction.TINY
+        return balance
 
     @property
     def is_outdated(self) -> bool:
@@ -146,19 +146,19 @@ class CompiledScores:
         places = channels.data_ptr(), entropy.data_ptr(), self._arrays.address(self._scores)
         self._kernel.scores_picture(ctypes.byref(self._scorer), *places)
         self._scorer.fresh = 0
-        if self._asked is not None and not self._scorer.film:
+        if self._query_scorer is not None and not self._scorer.film:
             batch = TextureArray(texture.channels[None], texture.entropy[None])
-            self._scores[2] = self._asked(batch, self._query_weights)[0].detach().numpy()
+            self._scores[2] = self._query_scorer(batch, self._query_weights)[0].detach().numpy()
 
     def balance(self, prior: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """Relevance [gh, gw], scores [3, gh, gw] and weights [3] of the picture, with a `prior` [3, gh, gw]; None if
         they are not finite."""
         arrays = self._arrays
         scores, relevance, weights = arrays.copy(self._scores), arrays.take(self.shape), arrays.take((3,))
-        known = None if prior is None else prior.contiguous()
+        prior_map = None if prior is None else prior.contiguous()
         places = (arrays.address(array) for array in (scores, weights, relevance))
-        known_at = None if known is None else known.data_ptr()
-        finite = self._kernel.scores_balance(ctypes.byref(self._balance), known_at, *places)
+        prior_at = None if prior_map is None else prior_map.data_ptr()
+        finite = self._kernel.scores_balance(ctypes.byref(self._balance), prior_at, *places)
         if not finite:
             return None
         return torch.from_numpy(relevance), torch.from_numpy(scores), torch.from_numpy(weights)
@@ -167,14 +167,14 @@ class CompiledScores:
 def follows(realiser: RelevanceRealiser) -> bool:
     """Return True if the kernel computes what this realiser does: each of its parts is the product's own class, and
     nothing is hooked to them."""
-    own: dict[str, type[nn.Module]] = {
+    classes: dict[str, type[nn.Module]] = {
         "": RelevanceRealiser,
         "information": InformationScorer,
         "perspective": PerspectivalScorer,
         "participation": ParticipatoryScorer,
         "balancer": AdaptiveTensionBalancer,
     }
-    if any(type(realiser.get_submodule(name)) is not kind for name, kind in own.items()):
+    if any(type(realiser.get_submodule(name)) is not kind for name, kind in classes.items()):
         return False
     hooked = any(part._forward_hooks or part._forward_pre_hooks for part in realiser.modules())
     return not hooked and type(realiser.participation.asked) in (type(None), QueryAttention, QueryCrossAttention)
@@ -182,20 +182,27 @@ def follows(realiser: RelevanceRealiser) -> bool:
 
 def _packed(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
     """The weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without one."""
-    perspective, asked = realiser.perspective, realiser.participation.asked
+    perspective, query_scorer = realiser.perspective, realiser.participation.asked
     first = [_first_layer(perspective.wide)]
-    first.append(_first_layer(asked.near) if isinstance(asked, QueryAttention) else torch.zeros_like(first[0]))
-    both = torch.cat(first, dim=2)
+    first.append(
+        _first_layer(query_scorer.near) if isinstance(query_scorer, QueryAttention) else torch.zeros_like(first[0])
+    )
+    first_weights = torch.cat(first, dim=2)
     bias = [_bias(perspective.wide), torch.zeros(HIDDEN)]
     parts = [
         *(realiser.information.gate.weight, _bias(realiser.information.gate)),
-        *(torch.zeros(2 * HIDDEN), both[[*range(CLUSTERS), CORE]], both[CLUSTERS]),
+        *(torch.zeros(2 * HIDDEN), first_weights[[*range(CLUSTERS), CORE]], first_weights[CLUSTERS]),
         *(_by_input(perspective.narrow), _bias(perspective.narrow), perspective.out.weight, _bias(perspective.out)),
     ]
-    if isinstance(asked, QueryAttention) and film is not None:
-        bias[1] = _bias(asked.near)
-        parts += [film.weight[0].T, film.bias, _by_input(asked.narrow), _bias(asked.narrow)]
-        parts += [asked.around.weight, _bias(asked.around), asked.out.weight, _bias(asked.out)]
+    if isinstance(query_scorer, QueryAttention) and film is not None:
+        bias[1] = _bias(query_scorer.near)
+        parts += [film.weight[0].T, film.bias, _by_input(query_scorer.narrow), _bias(query_scorer.narrow)]
+        parts += [
+            query_scorer.around.weight,
+            _bias(query_scorer.around),
+            query_scorer.out.weight,
+            _bias(query_scorer.out),
+        ]
     parts[2] = torch.cat(bias)
     return np.concatenate([_array(part).ravel() for part in parts])
 
@@ -252,12 +259,12 @@ class CachedRelevance:
 
     def set_query(self, query: QueryEmbedding) -> None:
         """Ask another question; only learned parts that know its model's embeddings hear it."""
-        known, axes = self._realiser.knows(query.model_id), self._realiser.axes
+        is_known, axes = self._realiser.knows(query.model_id), self._realiser.axes
         self.question = None
-        if known and axes is not None:
+        if is_known and axes is not None:
             pooled = torch.from_numpy(query.tokens.astype(np.float32)).mean(dim=0)
             self.question = axes(pooled.to(axes.mean.device)).detach().cpu().numpy()
-        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if known else None
+        self._query = torch.from_numpy(query.tokens.astype(np.float32))[None].to(self._device) if is_known else None
         self._encode_query()
 
     def _encode_query(self) -> None:
@@ -279,37 +286,37 @@ class CachedRelevance:
             raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
 
     def _made(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
-        done, same_picture = self._realised, texture is self._texture
-        if done is not None and same_picture and prior is self._prior:
-            return done
+        previous, same_picture = self._realised, texture is self._texture
+        if previous is not None and same_picture and prior is self._prior:
+            return previous
         # scorers and question follow the texture, which changes its device if hardware fails
         if texture.channels.device != self._device:
             self._device = texture.channels.device
             self._realiser.to(texture.channels.device)
             self._query = None if self._query is None else self._query.to(texture.channels.device)
             self._encode_query()
-        again = done is not None and same_picture
-        made = None
+        reuses_scores = previous is not None and same_picture
+        maps = None
         if self._kernel is not None and self._device.type == "cpu":
-            made = self._made_compiled(self._kernel, texture, prior, same_picture=again)
-        if made is None:
-            made = self._made_by_modules(texture, prior, done if again else None)
-        self._texture, self._prior, self._realised = texture, prior, made
-        return made
+            maps = self._made_compiled(self._kernel, texture, prior, same_picture=reuses_scores)
+        if maps is None:
+            maps = self._made_by_modules(texture, prior, previous if reuses_scores else None)
+        self._texture, self._prior, self._realised = texture, prior, maps
+        return maps
 
     def _made_by_modules(
-        self, texture: TextureArray, prior: torch.Tensor | None, done: RelevanceMaps | None
+        self, texture: TextureArray, prior: torch.Tensor | None, previous: RelevanceMaps | None
     ) -> RelevanceMaps:
-        """Relevance by the realiser's modules; `done`, of the same picture, saves its scores."""
-        picture_scores = None if done is None else done.scores[None, :2].to(self._device)
+        """Relevance by the realiser's modules; `previous`, of the same picture, saves its scores."""
+        picture_scores = None if previous is None else previous.scores[None, :2].to(self._device)
         batch = TextureArray(texture.channels[None], texture.entropy[None])
-        known, stays = None if prior is None else prior[None].to(self._device), self._stays
+        batch_prior, stays = None if prior is None else prior[None].to(self._device), self._stays
         checked = not stays or self._device.type == "cpu"
-        maps = self._realiser(batch, self._query, known, picture_scores, self._query_weights, checked=checked)
+        maps = self._realiser(batch, self._query, batch_prior, picture_scores, self._query_weights, checked=checked)
         if stays:
             return RelevanceMaps(maps.relevance[0], maps.scores[0], maps.weights[0])
-        together = torch.cat([maps.relevance, maps.scores[0]]).cpu()
-        return RelevanceMaps(together[0], together[1:], maps.weights[0].cpu())
+        host_maps = torch.cat([maps.relevance, maps.scores[0]]).cpu()
+        return RelevanceMaps(host_maps[0], host_maps[1:], maps.weights[0].cpu())
 
     @torch.no_grad()
     def _made_compiled(

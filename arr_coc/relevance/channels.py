@@ -349,12 +349,12 @@ class TextureArrayCache:
 
     def compiled_array(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> TextureArray | None:
         """The texture array of `core13` by the compiled kernel, of which `stale` is made again; None without it."""
-        kernel, made = self._kernel, self._compiled
+        kernel, channels = self._kernel, self._compiled
         if kernel is None:
             return None
-        if made is None or made.shape != stale.shape:
-            made = self._compiled = CompiledChannels(kernel, _coordinates(*stale.shape), _SCALES, self._arrays)
-        planes = torch.from_numpy(made.update([view.read(level) for level in KERNEL_LEVELS], stale))
+        if channels is None or channels.shape != stale.shape:
+            channels = self._compiled = CompiledChannels(kernel, _coordinates(*stale.shape), _SCALES, self._arrays)
+        planes = torch.from_numpy(channels.update([view.read(level) for level in KERNEL_LEVELS], stale))
         return TextureArray(planes[:CORE], planes[CORE])
 
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
@@ -379,9 +379,9 @@ def texture_array(view: MipLevels, profile: str = "core13", cache: TextureArrayC
     if cache.latest is not None and not stale.any():
         return cache.latest
     rows, cols = stale.shape
-    made = cache.compiled_array(view, stale) if profile == "core13" else None
-    if made is not None:
-        return cache.keep(view.versions, profile, made)
+    compiled = cache.compiled_array(view, stale) if profile == "core13" else None
+    if compiled is not None:
+        return cache.keep(view.versions, profile, compiled)
     local, coarse = cache.local_channels(view, stale, profile), view.read(5)
     channels = np.empty((CORE, rows, cols), np.float32)
     channels[RGB] = coarse.transpose(2, 0, 1) / np.float32(255)
@@ -482,11 +482,11 @@ class _LocalChannels:
     def update(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
         """Update the channels on the tiles `stale` bool [gh, gw], which is not empty."""
         self._update_luma(view, stale)
-        near = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
-        if np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+        neighbourhood = cv2.dilate(stale.view(np.uint8), np.ones((3, 3), np.uint8)).view(bool)
+        if np.count_nonzero(neighbourhood) > _WHOLE_FRAME_SHARE * neighbourhood.size:
             self.channels[:3] = edge_means(self._luma[None])
         else:
-            self.channels[:3, near] = edge_means(self._haloed[near])[..., 0]
+            self.channels[:3, neighbourhood] = edge_means(self._haloed[neighbourhood])[..., 0]
         rows, cols = stale.shape
         colour = view.read(2).reshape(rows, COLOUR_SIDE, cols, COLOUR_SIDE, 3).swapaxes(1, 2)
         self.channels[3, stale] = colour_variance(colour[stale])
@@ -496,10 +496,13 @@ class _LocalChannels:
             from arr_coc.relevance.full40 import LumaDetail
 
             text = self.profile == TEXT_PROFILE
-            if self.detail is None or np.count_nonzero(near) > _WHOLE_FRAME_SHARE * near.size:
+            if self.detail is None or np.count_nonzero(neighbourhood) > _WHOLE_FRAME_SHARE * neighbourhood.size:
                 self.detail = LumaDetail.of(torch.from_numpy(self._luma[None]), text=text)
             else:
-                self.detail.put(torch.from_numpy(near), LumaDetail.of(torch.from_numpy(self._haloed[near]), text=text))
+                self.detail.put(
+                    torch.from_numpy(neighbourhood),
+                    LumaDetail.of(torch.from_numpy(self._haloed[neighbourhood]), text=text),
+                )
 
     def _update_luma(self, view: MipLevels, stale: npt.NDArray[np.bool_]) -> None:
         """Luma with its border replicated, over the box that holds every stale tile."""

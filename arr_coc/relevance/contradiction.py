@@ -25,10 +25,12 @@ def contradiction(saliency: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     the contradiction; 0 if nothing is known, and if nothing stands out.
     """
     attention, trust = prior[:, 0], prior[:, 2]
-    looked = attention**4 * trust
-    near = F.max_pool2d(saliency[:, None], kernel_size=3, stride=1, padding=1)[:, 0]
-    seen = (looked * near).sum(dim=(1, 2)) / looked.sum(dim=(1, 2)).clamp(min=TINY)
-    usual = near.mean(dim=(1, 2))
-    away = ((LOOKED_AT - seen / usual.clamp(min=TINY)) / (LOOKED_AT - LOOKED_AWAY)).clamp(0, 1)
-    known = (looked.sum(dim=(1, 2)) > TINY) & (usual > TINY)
-    return away * (trust.amax(dim=(1, 2)) / GLANCE_TRUST).clamp(max=1) * known
+    attention_weight = attention**4 * trust
+    edge_saliency = F.max_pool2d(saliency[:, None], kernel_size=3, stride=1, padding=1)[:, 0]
+    attended_saliency = (attention_weight * edge_saliency).sum(dim=(1, 2)) / attention_weight.sum(dim=(1, 2)).clamp(
+        min=TINY
+    )
+    usual = edge_saliency.mean(dim=(1, 2))
+    degree = ((LOOKED_AT - attended_saliency / usual.clamp(min=TINY)) / (LOOKED_AT - LOOKED_AWAY)).clamp(0, 1)
+    is_known = (attention_weight.sum(dim=(1, 2)) > TINY) & (usual > TINY)
+    return degree * (trust.amax(dim=(1, 2)) / GLANCE_TRUST).clamp(max=1) * is_known

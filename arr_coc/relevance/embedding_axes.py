@@ -26,8 +26,8 @@ class EmbeddingAxes(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        drawn = torch.randn(width, EMBEDDING_COMPONENTS, generator=torch.Generator().manual_seed(_SEED))
-        orthonormal = torch.linalg.qr(drawn)[0].T
+        directions = torch.randn(width, EMBEDDING_COMPONENTS, generator=torch.Generator().manual_seed(_SEED))
+        orthonormal = torch.linalg.qr(directions)[0].T
         axes = torch.zeros(EMBEDDING_COMPONENTS, width)
         axes[: len(orthonormal)] = orthonormal / _DEVIATIONS
         self.register_buffer("mean", torch.zeros(width))
@@ -39,8 +39,8 @@ class EmbeddingAxes(nn.Module):
         Raises ShapeError for fewer than sixteen embeddings, or of another width.
         """
         if embeddings.ndim != 2 or embeddings.shape[1] != len(self.mean) or len(embeddings) < EMBEDDING_COMPONENTS:
-            wanted = f"at least {EMBEDDING_COMPONENTS} rows, {len(self.mean)} wide"
-            raise ShapeError(f"embeddings must be [n, D] of {wanted}, got {list(embeddings.shape)}")
+            requirement = f"at least {EMBEDDING_COMPONENTS} rows, {len(self.mean)} wide"
+            raise ShapeError(f"embeddings must be [n, D] of {requirement}, got {list(embeddings.shape)}")
         rows = embeddings.detach().double().cpu()
         centred = rows - rows.mean(dim=0)
         values, vectors = torch.linalg.eigh(centred.T @ centred / len(rows))

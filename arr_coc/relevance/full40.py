@@ -119,12 +119,12 @@ def _bit_counts(device: torch.device) -> torch.Tensor:
 
 def _strokes(opening: torch.Tensor, closing: torch.Tensor) -> torch.Tensor:
     """The texels from an opening step to a closing one within reach, inside a tile's row, as bits."""
-    inside = torch.zeros_like(opening)
+    strokes = torch.zeros_like(opening)
     for width in range(1, 5 + 1):  # widest stroke, in texels of level 1: 10 px
-        found = opening & (closing >> width)
+        starts = opening & (closing >> width)
         for offset in range(width):
-            inside |= found << offset
-    return inside
+            strokes |= starts << offset
+    return strokes
 
 
 def edge_distance(edges: torch.Tensor) -> torch.Tensor:
@@ -133,8 +133,7 @@ def edge_distance(edges: torch.Tensor) -> torch.Tensor:
     `edges` bool [B, 4h, 4w]. The exact Euclidean distance between block centres, by columns and then rows (Felzenszwalb
     and Huttenlocher, 2012).
     """
-    far = torch.full(edges.shape, EDGE_REACH * 2.0, device=edges.device)
-    down = far.masked_fill(edges, 0)
+    down = torch.full(edges.shape, EDGE_REACH * 2.0, device=edges.device).masked_fill(edges, 0)
     for _ in range(EDGE_REACH):
         down[:, 1:] = torch.minimum(down[:, 1:], down[:, :-1] + 1)
         down[:, :-1] = torch.minimum(down[:, :-1], down[:, 1:] + 1)
@@ -169,9 +168,13 @@ def grouping(colours: torch.Tensor) -> torch.Tensor:
     lab = rgb_to_lab(torch.cat([means, points.mean(dim=2, keepdim=True)], dim=2)[:, :, None])[:, :, 0]
     contrast = (lab[..., :-1] - lab[..., -1:]).norm(dim=1) / LARGEST_CONTRAST
     shape = colours.shape[2:]
-    own = labels.unflatten(1, shape)
+    cluster_map = labels.unflatten(1, shape)
     return torch.stack(
-        [_boundary_share(own), area.unflatten(1, shape), contrast.clamp(max=1).gather(1, labels).unflatten(1, shape)],
+        [
+            _boundary_share(cluster_map),
+            area.unflatten(1, shape),
+            contrast.clamp(max=1).gather(1, labels).unflatten(1, shape),
+        ],
         dim=1,
     )
 
@@ -196,21 +199,21 @@ def _nearest(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
 
 def _boundary_share(labels: torch.Tensor) -> torch.Tensor:
     """Share of the four neighbours inside the frame whose label [B, h, w] is another."""
-    other, near = torch.zeros(labels.shape, device=labels.device), torch.zeros(labels.shape, device=labels.device)
+    other, neighbours = torch.zeros(labels.shape, device=labels.device), torch.zeros(labels.shape, device=labels.device)
     for axis in (1, 2):
         size = labels.shape[axis] - 1
         differ = (labels.narrow(axis, 0, size) != labels.narrow(axis, 1, size)).float()
         for start in (0, 1):
             other.narrow(axis, start, size).add_(differ)
-            near.narrow(axis, start, size).add_(1)
-    return other / near.clamp(min=1)
+            neighbours.narrow(axis, start, size).add_(1)
+    return other / neighbours.clamp(min=1)
 
 
 def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
     """The forty channels [40, gh, gw] of a picture of which nothing earlier is known, from its `core13` [13, gh, gw]
     and the detail of its luma, a batch of one."""
     colours, magnitude, unknown = core[None, RGB], core[EDGES][2:], torch.zeros_like(core[:1])
-    seen = [
+    channels = [
         core[:5],
         unknown,
         magnitude,
@@ -224,4 +227,4 @@ def picture_channels(core: torch.Tensor, detail: LumaDetail) -> torch.Tensor:
         detail.text,
         unknown.expand(23, -1, -1),
     ]
-    return torch.cat(seen)
+    return torch.cat(channels)

@@ -52,25 +52,25 @@ class FrameHistory:
 
         Raises ShapeError for maps of another grid.
         """
-        found = np.zeros((FULL, *shape), np.float32)
+        channels = np.zeros((FULL, *shape), np.float32)
         for name in ("motion", "relevance", "unchanged_s", "attention", "embedding"):
-            given = getattr(self, name)
-            if given is not None and given.shape[-2:] != shape:
-                raise ShapeError(f"the history's {name} is of a grid of {given.shape[-2:]}, the texture's is {shape}")
+            values = getattr(self, name)
+            if values is not None and values.shape[-2:] != shape:
+                raise ShapeError(f"the history's {name} is of a grid of {values.shape[-2:]}, the texture's is {shape}")
         if self.motion is not None:
             speed = np.hypot(self.motion[0], self.motion[1]) / 32.0  # motion of a frame that counts as 1: a tile
-            found[MOTION] = np.minimum(speed, 1) * self.motion[2]
+            channels[MOTION] = np.minimum(speed, 1) * self.motion[2]
         if self.relevance is not None:
-            found[PREVIOUS][:2] = self.relevance
-            found[ECCENTRICITY] = eccentricity(self.relevance[0])
+            channels[PREVIOUS][:2] = self.relevance
+            channels[ECCENTRICITY] = eccentricity(self.relevance[0])
         if self.unchanged_s is not None:
-            found[PREVIOUS][2] = np.clip(self.unchanged_s / LONG_S, 0, 1)
+            channels[PREVIOUS][2] = np.clip(self.unchanged_s / LONG_S, 0, 1)
         if self.attention is not None:
-            found[ATTENTION] = self.attention
+            channels[ATTENTION] = self.attention
         if self.embedding is not None:
-            found[EMBEDDING] = self.embedding
-            found[QUESTION] = _cosine(self.embedding, self.question)
-        return found
+            channels[EMBEDDING] = self.embedding
+            channels[QUESTION] = _cosine(self.embedding, self.question)
+        return channels
 
 
 def eccentricity(relevance: Map) -> Map:

@@ -127,8 +127,8 @@ class QueryEncoder(nn.Module):
     def forward(self, query: torch.Tensor) -> torch.Tensor:
         query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
         # models differ in how large their embeddings are
-        even = F.layer_norm(query, query.shape[2:], eps=_TINY)
-        words = F.relu(self.words(even.transpose(1, 2)))
+        embeddings = F.layer_norm(query, query.shape[2:], eps=_TINY)
+        words = F.relu(self.words(embeddings.transpose(1, 2)))
         padding = ~query.any(dim=2)[:, None]
         attention = self.heads(words).masked_fill(padding, torch.finfo(words.dtype).min).softmax(dim=2)
         return (attention @ words.transpose(1, 2)).flatten(1)
@@ -171,11 +171,11 @@ class QueryAttention(nn.Module):
         return FilmWeights(self.tile.weight[..., 0] * scale, _bias(self.tile)[:, None] * scale + shift)
 
     def forward(self, texture: TextureArray, query_weights: FilmWeights) -> torch.Tensor:
-        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
-        hidden = F.relu_(self.near(seen)).flatten(2)
+        inputs = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu_(self.near(inputs)).flatten(2)
         hidden = torch.baddbmm(query_weights.bias, query_weights.weight, hidden)
-        asked = F.relu_(self.narrow(F.relu_(hidden))).unflatten(2, texture.entropy.shape[1:])
-        return torch.sigmoid(self.out(F.relu_(self.around(asked) + asked)))[:, 0]
+        features = F.relu_(self.narrow(F.relu_(hidden))).unflatten(2, texture.entropy.shape[1:])
+        return torch.sigmoid(self.out(F.relu_(self.around(features) + features)))[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,8 @@ class QueryCrossAttention(nn.Module):
     def encode_query(self, query: torch.Tensor) -> WordKeys:
         """Return the words of the question [B, Lq, D], each ready to be compared with tiles."""
         query = query if query.shape[1] else query.new_zeros(len(query), 1, query.shape[2])
-        even = F.layer_norm(query, query.shape[2:], eps=_TINY)
-        words = F.relu(self.words(even.transpose(1, 2))).transpose(1, 2)
+        embeddings = F.layer_norm(query, query.shape[2:], eps=_TINY)
+        words = F.relu(self.words(embeddings.transpose(1, 2))).transpose(1, 2)
         keys = self.key(words).unflatten(2, (_CROSS_HEADS, _CROSS_WIDTH)).transpose(1, 2) * _CROSS_WIDTH**-0.5
         # the tiles' projection is folded into the keys: a question's words are fewer than a frame's tiles
         bias = torch.einsum("bhld,hd->bhl", keys, self.query.bias.unflatten(0, (_CROSS_HEADS, _CROSS_WIDTH)))[..., None]
@@ -237,17 +237,17 @@ class QueryCrossAttention(nn.Module):
         )
 
     def forward(self, texture: TextureArray, query_weights: WordKeys) -> torch.Tensor:
-        seen = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
-        hidden = F.relu_(self.near(seen)).flatten(2)
+        inputs = torch.cat([texture.channels, texture.entropy[:, None]], dim=1)
+        hidden = F.relu_(self.near(inputs)).flatten(2)
         scale, shift = self.gate(self.likeness(hidden, query_weights)).chunk(2, dim=1)
-        asked = F.relu(self.narrow(F.relu(hidden * (1 + scale) + shift)))
-        asked = asked.unflatten(2, texture.entropy.shape[1:])
-        return torch.sigmoid(self.out(F.relu(self.around(asked) + asked)))[:, 0]
+        features = F.relu(self.narrow(F.relu(hidden * (1 + scale) + shift)))
+        features = features.unflatten(2, texture.entropy.shape[1:])
+        return torch.sigmoid(self.out(F.relu(self.around(features) + features)))[:, 0]
 
     def likeness(self, hidden: torch.Tensor, words: WordKeys) -> torch.Tensor:
         """Tiles [B, W, tiles] compared with words, pooled: [B, heads, tiles]."""
-        each = torch.baddbmm(words.bias, words.keys, hidden).unflatten(1, (_CROSS_HEADS, -1))
-        largest = self.pooling.softmax(dim=1)[:, :1] * each.amax(dim=2)
+        scores = torch.baddbmm(words.bias, words.keys, hidden).unflatten(1, (_CROSS_HEADS, -1))
+        largest = self.pooling.softmax(dim=1)[:, :1] * scores.amax(dim=2)
         return largest + torch.baddbmm(words.mixed_bias, words.mixed_keys, hidden)
 
 
@@ -304,8 +304,8 @@ class ParticipatoryScorer(nn.Module):
         batch, _, rows, cols = texture.channels.shape
         query_weights = query_weights or self.encode_query(query)
         if query_weights is not None and self.asked is not None:
-            learned: torch.Tensor = self.asked(texture, query_weights)
-            return learned, torch.ones_like(learned[:, 0, 0])
+            learned_score: torch.Tensor = self.asked(texture, query_weights)
+            return learned_score, torch.ones_like(learned_score[:, 0, 0])
         if prior is None:
             return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
         score, usual, trust = self._recalled(prior)
@@ -328,8 +328,8 @@ class ParticipatoryScorer(nn.Module):
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
         score = share[0] * prior[:, 0] + share[1] * prior[:, 1]
-        known = trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
-        return score, (score * trust).sum(dim=(1, 2), keepdim=True) / known, trust
+        total_trust = trust.sum(dim=(1, 2), keepdim=True).clamp(min=1e-6)
+        return score, (score * trust).sum(dim=(1, 2), keepdim=True) / total_trust, trust
 
 
 def _bias(layer: nn.Conv1d | nn.Conv2d) -> torch.Tensor:

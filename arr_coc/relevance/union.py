@@ -22,15 +22,15 @@ def united_relevance(maps: Sequence[RelevanceMaps]) -> RelevanceMaps:
     first, *others = maps
     if not others:
         return first
-    relevance = torch.stack([one.relevance.flatten() for one in maps])
+    relevance = torch.stack([question_maps.relevance.flatten() for question_maps in maps])
     sorted_relevance, order = relevance.sort(dim=1, descending=True, stable=True)
     ranks = torch.empty_like(order)
     ranks.scatter_(1, order, torch.arange(relevance.shape[1], device=relevance.device).expand_as(order))
     united = sorted_relevance.mean(dim=0)[ranks.amin(dim=0)]
     return RelevanceMaps(
         united.view_as(first.relevance),
-        torch.stack([one.scores for one in maps]).amax(dim=0),
-        torch.stack([one.weights for one in maps]).mean(dim=0),
+        torch.stack([question_maps.scores for question_maps in maps]).amax(dim=0),
+        torch.stack([question_maps.weights for question_maps in maps]).mean(dim=0),
     )
 
 
@@ -39,13 +39,13 @@ class UnitedQuestions:
 
     def __init__(self) -> None:
         self.others: list[CachedRelevance] = []
-        self._done: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
+        self._cache: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
 
     def unite(self, first: RelevanceMaps, scored: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
         """Return the relevance of a picture for all questions; `scored` and `prior` as CachedRelevance takes them."""
         if not self.others:
             return first
         maps = [first, *(other.compute(scored, prior) for other in self.others)]
-        if self._done is None or any(one is not before for one, before in zip(maps, self._done[0], strict=True)):
-            self._done = maps, united_relevance(maps)
-        return self._done[1]
+        if self._cache is None or any(new is not old for new, old in zip(maps, self._cache[0], strict=True)):
+            self._cache = maps, united_relevance(maps)
+        return self._cache[1]

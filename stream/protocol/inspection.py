@@ -202,7 +202,7 @@ def tile_maps(
     }
     named["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
     named |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
-    named["relevance of this frame"] = TileMap("relevance", maps.own, *POSITIVE)
+    named["relevance of this frame"] = TileMap("relevance", maps.frame_relevance, *POSITIVE)
     named["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
     if maps.prior is not None:
         ranges = {"attention": POSITIVE, "similarity": SIGNED, "trust": POSITIVE}
@@ -260,7 +260,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
         head["group"] = {
             "number": 0 if group.place is None else group.place.group,
             "frame": 0 if group.place is None else group.place.frame,
-            "began": group.began,
+            "began": group.reason,
             "overview": group.overview,
             "tokens": len(group.regions),
             "appended": group.appended,

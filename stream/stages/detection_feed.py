@@ -228,7 +228,7 @@ class DetectionFeed:
         for polygon, weight in self._zones.weights:
             if weight == 0:
                 counts &= ~points_inside(polygon, middles)
-        inside = [points_inside(polygon, middles) for polygon in self._zones.only]
+        inside = [points_inside(polygon, middles) for polygon in self._zones.focus]
         return counts & np.any(inside, axis=0) if inside else counts
 
     def _subscriber(self) -> FrameSubscriber:

@@ -130,7 +130,7 @@ def with_group(answer: AnswerPoint, shown: GroupFrame | None) -> AnswerPoint:
         answer,
         superseded_tokens=shown.superseded_tokens,
         group=shown.place.group,
-        began=shown.began,
+        began=shown.reason,
     )
 
 

@@ -167,7 +167,7 @@ def test_a_budget_of_all_tiles_shows_all() -> None:
 def test_a_question_about_a_zone_gets_the_changed_tiles_within() -> None:
     left = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
     stream, picture = PictureStream(), scenery(ROWS, COLS)
-    allocator = StreamAllocator(replace(OPTIONS, zones=ZoneOptions(only=(left,))))
+    allocator = StreamAllocator(replace(OPTIONS, zones=ZoneOptions(focus=(left,))))
     allocator.allocate(stream.show(picture))
     allocator.mark_answered()
     shown = tiles_of(allocator.allocate(stream.show(changed_picture(picture, (1, 1), (1, 8)))))

@@ -109,8 +109,8 @@ class Run:
         before = self.model.kept
         preview = self.group.preview(self.shown, self.frame)
         packet = self.group.packet(self.shown, self.frame, before)
-        assert preview.began in (self.newest.began, "") or before is None
-        if preview.began == self.newest.began:
+        assert preview.reason in (self.newest.reason, "") or before is None
+        if preview.reason == self.newest.reason:
             np.testing.assert_array_equal(preview.regions, self.newest.regions)
         self.check(packet)
         if packet.place is not None:
@@ -236,7 +236,7 @@ def act(run: Run, action: str, value: object) -> None:
         run.shown = run.view()
         run.frame = all_tokens(run.shown)
         run.send()
-        assert run.newest.began in ("failed", "first", "epoch", "")
+        assert run.newest.reason in ("failed", "first", "epoch", "")
     else:
         run.ask(budget)
     if action == "glance":
@@ -301,7 +301,7 @@ def test_a_still_scene_ends_with_all_tiles_shown_at_level_0(levels: bool, budget
         run.ask()
         asked += 1
         assert asked <= 2 * ROWS * COLS
-    assert (run.newest.began, len(run.ask().regions)) == ("", 0)
+    assert (run.newest.reason, len(run.ask().regions)) == ("", 0)
     assert run.newest.place == GroupPlace(1, len(run.model.packets))
 
 
@@ -357,7 +357,7 @@ def test_changed_regions_are_shown_before_refinement() -> None:
 def began_after(run: Run, action: str, value: object = None) -> str:
     run.ask()
     act(run, action, value)
-    return run.newest.began
+    return run.newest.reason
 
 
 @pytest.mark.parametrize(
@@ -386,9 +386,9 @@ def test_a_group_begins_where_more_is_superseded_than_valid() -> None:
     run.ask()
     everything = tuple(np.ndindex(ROWS, COLS))
     run.change(*everything)
-    assert (run.ask().place, run.newest.began) == (GroupPlace(1, 1), "")
+    assert (run.ask().place, run.newest.reason) == (GroupPlace(1, 1), "")
     run.change(*everything)
-    assert (run.ask().place, run.newest.began) == (GroupPlace(2, 0), "superseded")
+    assert (run.ask().place, run.newest.reason) == (GroupPlace(2, 0), "superseded")
 
 
 def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> None:
@@ -401,7 +401,7 @@ def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> 
     hidden = [tile for tile in np.ndindex(ROWS, COLS) if tile not in shown]
     run.change(*hidden)
     run.allocator.set_query(QueryEmbedding("another one", np.ones((2, 8), np.float32), "m"))
-    assert (run.ask().place, run.newest.began) == (GroupPlace(2, 0), "full")
+    assert (run.ask().place, run.newest.reason) == (GroupPlace(2, 0), "full")
 
 
 def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
@@ -410,7 +410,7 @@ def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
     assert (run.newest.regions[:, 0] > 0).any()
     for _ in range(12):
         run.ask()
-    assert (run.newest.held, run.newest.began) == (ROWS * COLS, "")
+    assert (run.newest.held, run.newest.reason) == (ROWS * COLS, "")
     assert not (run.newest.areas > 0).any()
 
 
@@ -418,7 +418,7 @@ def test_a_frame_that_alone_exceeds_the_limit_is_complete_in_itself() -> None:
     run = Run(options(30, GroupOptions(tokens=29)))
     for _ in range(2):
         assert run.ask().place is None
-        assert (run.newest.place, run.newest.began, run.newest.next_place) == (None, "", None)
+        assert (run.newest.place, run.newest.reason, run.newest.next_place) == (None, "", None)
     assert run.ask(budget=10).place == GroupPlace(1, 0)
 
 
@@ -510,7 +510,7 @@ def test_several_frames_last_until_a_cut_or_their_limit() -> None:
         assert run.newest.place == GroupPlace(1, index, 2)
         assert run.newest.held == min(index + 1, 2) * 10
     act(run, "cut", None)
-    assert (run.newest.place, run.newest.began) == (GroupPlace(2, 0, 2), "epoch")
+    assert (run.newest.place, run.newest.reason) == (GroupPlace(2, 0, 2), "epoch")
 
 
 def test_a_paused_source_counts_its_frames() -> None:

@@ -52,10 +52,10 @@ def test_an_inspection_keeps_its_numbers_while_frames_go_on() -> None:
     allocator.allocate(view)
     maps = allocator.inspect(view.stamp)
     assert maps is not None
-    before = [part.copy() for part in (maps.channels, maps.scores, maps.own, maps.blended)]
+    before = [part.copy() for part in (maps.channels, maps.scores, maps.frame_relevance, maps.blended)]
     for shade in (0, 255):
         allocator.allocate(stream.show(np.full((ROWS * 32, COLS * 32, 3), shade, np.uint8)))
-    for kept, part in zip(before, (maps.channels, maps.scores, maps.own, maps.blended), strict=True):
+    for kept, part in zip(before, (maps.channels, maps.scores, maps.frame_relevance, maps.blended), strict=True):
         np.testing.assert_array_equal(kept, part)
 
 
@@ -108,7 +108,7 @@ def test_a_device_shows_the_same() -> None:
         here, there = host.inspect(view.stamp), device.inspect(view.stamp)
     assert here is not None
     assert there is not None
-    for name in ("channels", "entropy", "scores", "weights", "own", "blended"):
+    for name in ("channels", "entropy", "scores", "weights", "frame_relevance", "blended"):
         np.testing.assert_allclose(getattr(there, name), getattr(here, name), atol=1e-4, err_msg=name)
 
 

@@ -68,7 +68,7 @@ def test_tokens_follow_the_weight() -> None:
 
 
 def test_a_zone_that_the_budget_pays_for_is_shown_whole_and_nothing_else() -> None:
-    _, regions = allocated(ZoneOptions(only=(SMALL,)))
+    _, regions = allocated(ZoneOptions(focus=(SMALL,)))
     assert regions.tolist() == [[0, row, col] for row in range(3, 6) for col in range(2, 6)]
 
 
@@ -76,7 +76,7 @@ def test_a_zone_that_the_budget_pays_for_is_shown_whole_and_nothing_else() -> No
 @pytest.mark.parametrize("levels", [False, True])
 def test_every_region_shows_some_of_the_zone(strategy: str, levels: bool) -> None:
     within = zone_tiles(LEFT, GRID)
-    _, regions = allocated(ZoneOptions(only=(LEFT,)), strategy=strategy, levels=levels)
+    _, regions = allocated(ZoneOptions(focus=(LEFT,)), strategy=strategy, levels=levels)
     assert region_pool(regions, within.numpy(), np.logical_or).all()
     assert 20 < len(regions) <= 64
     if strategy not in ("uniform", "fixation"):
@@ -85,7 +85,7 @@ def test_every_region_shows_some_of_the_zone(strategy: str, levels: bool) -> Non
 
 
 def test_relevance_outside_of_the_zone_is_nothing() -> None:
-    relevance, plain = relevance_of(ZoneOptions(only=(LEFT,))), relevance_of(None)
+    relevance, plain = relevance_of(ZoneOptions(focus=(LEFT,))), relevance_of(None)
     assert not relevance[:, 10:].any()
     assert relevance[:, :10] == pytest.approx(plain[:, :10])
 
@@ -111,7 +111,7 @@ def test_a_zone_smaller_than_what_is_counted_has_the_tile_that_it_lies_on() -> N
 
 
 def test_an_overview_shows_the_zone_alone() -> None:
-    options = AllocatorOptions(budget=64, glance=GlanceOptions(), zones=ZoneOptions(only=(LEFT,)))
+    options = AllocatorOptions(budget=64, glance=GlanceOptions(), zones=ZoneOptions(focus=(LEFT,)))
     shown = PictureStream().show(scenery(ROWS, COLS))
     frame = StreamAllocator(options).allocate(shown)
     overview = frame.inputs.plan.overview
@@ -121,12 +121,12 @@ def test_an_overview_shows_the_zone_alone() -> None:
     packet = overview_packet(shown, frame.glance_tokens, overview)
     assert packet.regions.tolist() == overview.tolist()
     assert region_pool(packet_from(shown, frame).regions, within, np.logical_or).all()
-    small = StreamAllocator(replace(options, zones=ZoneOptions(only=(SMALL,)))).allocate(shown)
+    small = StreamAllocator(replace(options, zones=ZoneOptions(focus=(SMALL,)))).allocate(shown)
     assert (small.glance_tokens, small.tokens) == (0, 12)
 
 
 def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
-    options = AllocatorOptions(budget=30, levels=True, memory=GroupOptions(), zones=ZoneOptions(only=(LEFT,)))
+    options = AllocatorOptions(budget=30, levels=True, memory=GroupOptions(), zones=ZoneOptions(focus=(LEFT,)))
     stream, allocator = PictureStream(), StreamAllocator(options)
     within = zone_tiles(LEFT, GRID).numpy()
     for _ in range(8):
@@ -143,7 +143,7 @@ def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
 
 def test_a_whole_frame_is_black_outside_of_the_zone() -> None:
     shown = PictureStream().show(scenery(ROWS, COLS))
-    frame = StreamAllocator(AllocatorOptions(zones=ZoneOptions(only=(LEFT,)))).allocate(shown)
+    frame = StreamAllocator(AllocatorOptions(zones=ZoneOptions(focus=(LEFT,)))).allocate(shown)
     image = frame_packet_from(shown, frame).image
     assert not image[:, 320:].any()
     assert (image[:, :320] == shown.read(0)[:, :320]).all()
@@ -162,4 +162,4 @@ def test_the_same_map_gives_the_same_tensor() -> None:
 def test_questions_about_a_zone_are_allocated_on_the_host() -> None:
     options = AllocatorOptions(on_device=True, zones=ZoneOptions(((LEFT, 2.0),)))
     assert suits_device(options, "core13")
-    assert not suits_device(replace(options, zones=ZoneOptions(only=(LEFT,))), "core13")
+    assert not suits_device(replace(options, zones=ZoneOptions(focus=(LEFT,))), "core13")

@@ -124,7 +124,7 @@ def group() -> GroupFrame:
     return GroupFrame(
         stamp=FrameStamp(4, 2_000_000_000, 0),
         place=GroupPlace(3, 1),
-        began="",
+        reason="",
         regions=np.array([(1, 0, 0), (0, 0, 2), (0, 0, 2)], np.int32),
         relevance=np.ones(1, np.float32),
         shown_ns=np.array([500_000_000, 500_000_000, 2_000_000_000]),

@@ -780,7 +780,7 @@ def test_a_choice_that_fails_shows_all_tokens(runner: StageRunner, monkeypatch: 
     assert fixture.stage.drops["allocate.failed"] == 1
 
 
-LEFT = ZoneOptions(only=(((0.0, 0.0), (0.25, 0.0), (0.25, 1.0), (0.0, 1.0)),))
+LEFT = ZoneOptions(focus=(((0.0, 0.0), (0.25, 0.0), (0.25, 1.0), (0.0, 1.0)),))
 
 
 def test_an_allocation_that_fails_shows_the_zone_of_the_question_alone(

@@ -158,7 +158,7 @@ LEFT = box_polygon((0.0, 0.0, 0.5, 1.0))
     [
         (ZoneOptions(((LEFT, 0.0),)), False, True),
         (ZoneOptions(((LEFT, 0.5),)), True, True),
-        (ZoneOptions(only=(LEFT,)), True, False),
+        (ZoneOptions(focus=(LEFT,)), True, False),
     ],
     ids=["masked", "light", "question"],
 )
