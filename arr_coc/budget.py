@@ -127,5 +127,15 @@ def adaptive_budget(relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMIT
 
 
 def tokens_for(budget: object, relevance: torch.Tensor, limits: TokenLimits = DEFAULT_LIMITS) -> int:
-    """The number of tokens that `budget` means for one map [gh, gw]. Raises BudgetError, and as `adaptive_budget`."""
+    """The number of tokens that a budget means for one map.
+
+    Args:
+        budget: A whole number of at least 1, a share of the tiles, "auto" or "adaptive".
+        relevance: The map, float [gh, gw].
+        limits: Of the budgets "auto" and "adaptive".
+
+    Raises:
+        BudgetError: Anything else as a budget.
+        NonFiniteError: As `adaptive_budget`.
+    """
     return adaptive_budget(relevance, limits) if budget == ADAPTIVE else fixed_tokens(budget, relevance.numel(), limits)

@@ -120,9 +120,18 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
 
 
 def upload(folder: Path, name: str, *, private: bool | None, token: str | None, message: str) -> str:
-    """Upload a folder's files to the hub as `owner/model`, in one commit; returns the address of the repository.
+    """Upload a folder's files to the hub in one commit, and return the address of the repository.
 
-    It is made if it does not exist. Raises ModelError if the hub refuses, HubUnreachable if it does not answer.
+    Args:
+        folder: The files.
+        name: `owner/model`; the repository is made if it does not exist.
+        private: Whether a new repository is private; None: as the account has it.
+        token: Of an account that may write; None: of the account that is logged in.
+        message: Of the commit.
+
+    Raises:
+        ModelError: The hub refuses it.
+        HubUnreachable: No connection.
     """
     from huggingface_hub import create_repo, errors, upload_folder
 

@@ -258,7 +258,13 @@ class ARRCOCLayer(nn.Module):
     def choose(self, texture: TextureArray, realised: RelevanceMaps, prior: torch.Tensor | None = None) -> LayerChoice:
         """Choose regions of batched pictures by their relevance, with a gradient to it.
 
-        `texture` and `prior` decide whether a picture has structure, as in a stream. Raises BudgetError.
+        Args:
+            texture: Channels of the pictures [B, C, gh, gw], which show whether a picture has structure.
+            realised: Their relevance [B, gh, gw].
+            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; a picture whose prior has structure is no void.
+
+        Raises:
+            BudgetError: A wrong budget.
         """
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"

@@ -72,9 +72,16 @@ def load_bundled_layer(folder: Path, embeddings: torch.Tensor, model_id: str) ->
 
 
 def load_layer(name: str | Path, embeddings: torch.Tensor, model_id: str) -> ARRCOCLayer:
-    """The allocator in a folder, or of a name on the hub, for the model of these `embeddings` [vocabulary, D].
+    """Load a trained allocator for a model.
 
-    Raises as `ARRCOCLayer.from_pretrained`, and ModelError if it was made for other weights.
+    Args:
+        name: Folder, or name on the hub (`owner/model`).
+        embeddings: The model's, [vocabulary, D].
+        model_id: Identity of the model whose embeddings of questions the layer is given.
+
+    Raises:
+        ModelNotFound: No such folder or name.
+        ModelError: Files that do not fit the code, or an allocator that was made for other weights.
     """
     layer = ARRCOCLayer.from_pretrained(name)
     if layer.config.trained_for != fingerprint(embeddings):

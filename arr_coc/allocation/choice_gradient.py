@@ -61,9 +61,16 @@ def token_of_tiles(allocation: Allocation, shape: tuple[int, int]) -> torch.Tens
 
 
 def log_shares(relevance: torch.Tensor, token_of: torch.Tensor, tokens: int, temperature: float) -> torch.Tensor:
-    """Logarithm of each token's share of the frame [B, K]: the mean over its tiles of a softmax over all of them.
+    """Logarithm of each token's share of the frame: the mean over its tiles of a softmax over all of them.
 
-    `relevance` [B, gh, gw]; `token_of` as `token_of_tiles` gives it, on the same device. 0 for a token without a tile.
+    Args:
+        relevance: Float [B, gh, gw] in [0, 1].
+        token_of: Token of each tile, int64 [B, gh * gw], as `token_of_tiles` gives it, on the same device.
+        tokens: Number of tokens K of the longest frame.
+        temperature: Divisor of the logits before the softmax.
+
+    Returns:
+        Float [B, K], with a gradient to `relevance`; 0 for a token without a tile.
     """
     shares = (logit(relevance).flatten(1) / temperature).softmax(dim=1)
     total = shares.new_zeros(len(shares), tokens + 1).scatter_add(1, token_of, shares)[:, :tokens]

@@ -27,20 +27,35 @@ _GOLDEN = (np.sqrt(5) - 1) / 2
 
 
 def tile_change(before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], tile_px: int) -> npt.NDArray[np.float64]:
-    """Return the mean absolute difference of each tile of two pictures uint8 [gh * tile_px, gw * tile_px, 3]: [gh,
-    gw], from 0 to 255."""
+    """Return the mean absolute difference of each tile of two pictures.
+
+    Args:
+        before: The earlier picture, uint8 [gh * tile_px, gw * tile_px, 3].
+        after: The later picture, of the same shape.
+        tile_px: Side of a tile in pixels.
+
+    Returns:
+        float64 [gh, gw], from 0 to 255.
+    """
     rows, cols = before.shape[0] // tile_px, before.shape[1] // tile_px
     difference = cv2.absdiff(before, after).reshape(rows, tile_px, cols, tile_px * 3)
     return difference.sum(axis=(1, 3), dtype=np.int64) / (3 * tile_px * tile_px)
 
 
 def even_lattice(shape: tuple[int, int], tokens: int, base: Tiles | None = None) -> Tiles:
-    """Return `base` tiles, none if that is None, and `tokens` others with about the same number in every part of the
-    grid: bool [gh, gw].
+    """Return tiles with about the same number in every part of the grid, in addition to those of `base`.
 
     The tiles nearest to the points of a Fibonacci lattice (((i + ½)/n, i·φ mod 1); Niederreiter 1992, "Random Number
     Generation and Quasi-Monte Carlo Methods"), so that no row or column is left out; if two points meet in one
     tile, the next free one along its row or below it is taken.
+
+    Args:
+        shape: Rows and columns of the grid (gh, gw).
+        tokens: Number of tiles to add.
+        base: Tiles that are selected already, bool [gh, gw]; None for none.
+
+    Returns:
+        The tiles of `base` and the added ones, bool [gh, gw].
     """
     rows, cols = shape
     index = np.arange(tokens)
@@ -54,9 +69,19 @@ def even_lattice(shape: tuple[int, int], tokens: int, base: Tiles | None = None)
 
 
 def changed_tiles(change: Change | None, shape: tuple[int, int], tokens: int) -> Tiles:
-    """Return the `tokens` tiles of one frame that changed most, bool [gh, gw], by their `change` [gh, gw] since the
-    frame before; of equals, the first. What is left of the budget once every tile that changed is shown covers the
-    frame evenly, as does all of it without a frame before (None)."""
+    """Return the tiles of one frame that changed most; of equals, the first.
+
+    Tokens that remain once every tile that changed is shown cover the frame evenly.
+
+    Args:
+        change: By how much each tile changed since the frame before, float [gh, gw]; None without a frame before: all
+            tokens cover the frame evenly.
+        shape: Rows and columns of the grid (gh, gw).
+        tokens: Number of tiles.
+
+    Returns:
+        The tiles, bool [gh, gw].
+    """
     if change is None:
         return even_lattice(shape, tokens)
     tiles = _largest(change.ravel(), tokens).reshape(shape) & (change > 0)
@@ -64,11 +89,18 @@ def changed_tiles(change: Change | None, shape: tuple[int, int], tokens: int) ->
 
 
 def clip_tiles(changes: Sequence[Change], shape: tuple[int, int], tokens: int) -> list[Tiles]:
-    """Return the tiles of each frame of a clip, bool [gh, gw], that a budget of `tokens` a frame buys; `changes`: of
-    each frame but the first, by how much its tiles changed.
+    """Return the tiles of each frame of a clip that a budget buys.
 
     With a budget of at least one frame the first one is shown whole, and of all others together the tiles that changed
     most, of each frame at least one. With less, each frame has its own budget.
+
+    Args:
+        changes: By how much the tiles changed, float [gh, gw], of each frame but the first.
+        shape: Rows and columns of the grid (gh, gw).
+        tokens: Budget of each frame.
+
+    Returns:
+        The tiles of each frame, bool [gh, gw].
     """
     spare = tokens * (len(changes) + 1) - shape[0] * shape[1]
     if spare < len(changes) or not changes:

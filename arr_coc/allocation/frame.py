@@ -226,7 +226,13 @@ class SelectionInputs:
 
 
 def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, relevance: torch.Tensor) -> RegionChoice:
-    """A choice behind the regions of an overview [N, 3], which may be none."""
+    """Return a choice with the regions of an overview before it.
+
+    Args:
+        overview: Regions of one level, int64 [N, 3]; of none, the choice is returned as it is.
+        choice: The chosen regions.
+        relevance: Map of the frame, float32 [gh, gw], for the means of the overview's regions.
+    """
     if not len(overview):
         return choice
     level, device = int(overview[0, 0]), relevance.device
@@ -279,12 +285,19 @@ class RegionSelector:
         after_glance: bool = False,
         within: torch.Tensor | None = None,
     ) -> TokenPlan:
-        """Return how many tokens a frame gets, and for what; `at_most` limits what `budget` means, and so do the tiles
-        `within` the part that the question is about. An adaptive budget goes up to `at_most` if that is more than its
-        own limit.
+        """Return how many tokens a frame gets, and their division between overview and choice.
 
-        If frames have an overview, it comes first; if it is not shown, a frame `after_glance` has paid for
-        it all the same. Raises BudgetError.
+        Args:
+            relevance: Map of the frame, float32 [gh, gw].
+            budget: Tokens, a share of the tiles, "auto" or "adaptive".
+            at_most: Limit of the budget in tokens, and that of an adaptive budget if it is more than its own.
+            after_glance: Whether a glance looked at the frame, which has then paid for its overview even if that is
+                not shown.
+            within: Tiles that the question is about, bool [gh, gw] in host memory, which limit the budget too; None
+                for all.
+
+        Raises:
+            BudgetError: A wrong budget, or one that the overview would spend altogether.
         """
         tiles, (rows, cols), glance = relevance.numel(), relevance.shape, self._options.glance
         tokens = self._steady_tokens(relevance, budget, at_most)
@@ -312,7 +325,18 @@ class RegionSelector:
         within: torch.Tensor | None = None,
         change: torch.Tensor | None = None,
     ) -> SelectionInputs:
-        """Return the inputs of a frame's selection, in the light of the selection that was noted last."""
+        """Return the inputs of a frame's selection, with the memory of the selection that was noted last.
+
+        Args:
+            relevance: Map of the frame, float32 [gh, gw], finite.
+            plan: Division of its tokens.
+            staleness: How much each tile deserves a look for its own sake, float32 [gh, gw]; None: nothing is explored.
+            appearance: Appearance and entropy of the tiles, float32 [7, gh, gw]; None: the void guard judges the map.
+            prior: Attention, similarity and trust, float32 [3, gh, gw]; None before the first answer.
+            lines: Strength of lines of text, float32 [2, gh, gw]; None: no wide and tall regions.
+            within: Tiles that the question is about, bool [gh, gw] in host memory; None for all.
+            change: Change of the tiles since the frame that was shown before, float32 [gh, gw], for `evs`.
+        """
         memory = self._memory
         maps = staleness, appearance, prior, lines
         return SelectionInputs(self._options, plan, relevance, *maps, memory, within, change)

@@ -97,8 +97,14 @@ class HistoryTracker:
         self._motion = None if motion is None else np.stack([motion.dy_px, motion.dx_px, motion.confidence])
 
     def update(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> None:
-        """Take in an answer's feedback, from whose frame `warp` leads to now; its tiles looked like `appearance`
-        [C, gh, gw]."""
+        """Take in an answer's feedback.
+
+        Args:
+            feedback: Attention, and perhaps embeddings, of the tokens of the answer's frame.
+            shape: Rows and columns of the grid (gh, gw).
+            warp: Warp from the newest frame to the answer's.
+            appearance: Appearance of the tiles in the answer's frame, float32 [C, gh, gw]; NaN if unknown.
+        """
         attention = _nearest(warp, paint(feedback.regions, attention_of(feedback, shape), shape, 0), 0)
         mean, media_ns, past = attention, feedback.stamp.media_ns, self._attention
         if past is not None:
@@ -114,8 +120,14 @@ class HistoryTracker:
     ) -> TextureArray:
         """The texture of the frame observed last, with the channels of its past; the same object while neither moves.
 
-        `appearance` [C, gh, gw] is how its tiles look, `prior` [3, gh, gw] what answers taught (attention, similarity,
-        trust), `question` [16]; they are compared by identity.
+        Args:
+            texture: Texture array of the frame.
+            media_ns: Media time of the frame.
+            appearance: Appearance of its tiles, float32 [C, gh, gw].
+            prior: Attention, similarity and trust, float32 [3, gh, gw]; None before the first answer.
+            question: Components of the question's embedding, float32 [16]; None without one.
+
+        Arrays are compared by identity.
         """
         history = self.evaluate(media_ns, appearance, prior, question)
         if self._filled is None or self._filled[0] is not texture or self._filled[1] is not history:

@@ -53,10 +53,15 @@ def gathered(
 
 
 def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.integer[Any]] | None = None) -> TokenPacket:
-    """An overview of the frame in at most `tokens` regions, or in `regions` [K, 3], all equally relevant; what a glance
-    takes.
+    """The packet that a glance takes: an overview of the frame, whose regions are all equally relevant.
 
-    Raises BudgetError if no level of the frame is so coarse.
+    Args:
+        view: Texture of the frame.
+        tokens: Limit of the number of regions.
+        regions: Regions int [K, 3] of the overview; None: the finest ones within the limit.
+
+    Raises:
+        BudgetError: No level of the frame is so coarse.
     """
     regions = overview_regions(view.grid.shape, tokens) if regions is None else regions
     if not len(regions):

@@ -85,11 +85,14 @@ class TemporalBlend:
         return relevance
 
     def step(self, relevance: torch.Tensor, appearance: torch.Tensor, media_ns: int) -> torch.Tensor:
-        """The output map of this frame: float32 [gh, gw].
+        """Return the output map of a frame, float32 [gh, gw].
 
-        `relevance` float32 [gh, gw] of this frame alone; the same object as the last time means the same values.
-        `appearance` float32 [C, gh, gw], in which change is measured, but for its last map, entropy. Neither may be
-        written to afterwards.
+        Args:
+            relevance: Relevance of this frame alone, float32 [gh, gw]; the same object as the last time means the same
+                values. Not to be written to afterwards.
+            appearance: Appearance of the tiles, float32 [C, gh, gw], in which change is measured, but for its last map,
+                entropy. Not to be written to afterwards.
+            media_ns: Media time of the frame.
         """
         past, elapsed_ns = self._past, max(media_ns - self._media_ns, 0)
         if past is None:
@@ -286,8 +289,14 @@ class FeedbackPrior:
         return torch.full_like(like, math.nan)
 
     def update(self, feedback: Feedback, appearance: torch.Tensor, warp: Warp, *, glance: bool = False) -> None:
-        """Take in the feedback of one answer, or `glance`; `warp` leads from its frame to now, and `appearance`
-        [C, gh, gw] is that of the tiles now."""
+        """Take in the feedback of one answer or glance.
+
+        Args:
+            feedback: Attention and similarity of the tokens of the answer's frame.
+            appearance: Appearance of the newest frame's tiles, float32 [C, gh, gw].
+            warp: Warp from the newest frame to the answer's.
+            glance: Whether it is a glance's, which is trusted less.
+        """
         self.answered |= not glance
         rows, cols = appearance.shape[1:]
         frame_maps = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)

@@ -349,7 +349,13 @@ class CompiledMaps:
         self._largest_at = ctypes.byref(self._largest)
 
     def nearest(self, origin: Map, values: torch.Tensor, entering: float) -> torch.Tensor:
-        """See `Warp.nearest`; of values of 1, 4 or 8 bytes."""
+        """Return a map's values of the nearest tiles; see `Warp.nearest`.
+
+        Args:
+            origin: Origin of the warp, float32 [2, gh, gw].
+            values: A map [gh, gw], or several [C, gh, gw], of 1, 4 or 8 bytes a value.
+            entering: Value of tiles that came into view.
+        """
         rows, cols = origin.shape[1:]
         maps, output, fill = values.contiguous(), torch.empty_like(values), _scalar(entering, values.dtype)
         count, size = maps.numel() // (rows * cols), maps.element_size()
@@ -358,7 +364,17 @@ class CompiledMaps:
         return output
 
     def then(self, older: tuple[Map, Map], newer: tuple[Map, Map], apart_tiles: float, near_tiles: float) -> Map:
-        """The origin of one warp and another one after it, each by origin and newest motion; see `Warp.then`."""
+        """Return the origin of one warp and another one after it; see `Warp.then`.
+
+        Args:
+            older: Origin and newest motion of the first, float32 [2, gh, gw] each.
+            newer: Origin and newest motion of the second, float32 [2, gh, gw] each.
+            apart_tiles: Difference in motion, in tiles, from which a tile lies between differing motions.
+            near_tiles: Difference in motion, in tiles, that a tile's distance outweighs.
+
+        Returns:
+            float32 [2, gh, gw].
+        """
         rows, cols = older[0].shape[1:]
         origin = self.arrays.take(older[0].shape)
         way, marked = self.arrays.take(older[0].shape), self.arrays.take((rows, cols), np.uint8)
@@ -369,8 +385,17 @@ class CompiledMaps:
         return origin
 
     def whole_steps(self, origin: Map, remainder: Map, at_tiles: float, with_tiles: float) -> Map | None:
-        """Add a frame's motion to the `remainder` [2, gh, gw], in place, and take what is due in whole tiles: float32
-        [2, gh, gw], None if nothing moved; see `WholeTileSteps.step`."""
+        """Return the motion that is due in whole tiles, once a frame's is added; see `WholeTileSteps.step`.
+
+        Args:
+            origin: Origin of the frame's warp, float32 [2, gh, gw].
+            remainder: Motion that no step released yet, float32 [2, gh, gw], changed in place.
+            at_tiles: Motion from which a tile is due.
+            with_tiles: Motion from which a tile is due beside such a one.
+
+        Returns:
+            float32 [2, gh, gw]; None if nothing is due.
+        """
         rows, cols = origin.shape[1:]
         whole_tiles, queue = self.arrays.take(origin.shape), self.arrays.take((rows, cols), np.int32)
         due, at = self.arrays.take((rows, cols), np.uint8), self.arrays.address
@@ -387,12 +412,19 @@ class CompiledMaps:
         looks: torch.Tensor,
         limits: tuple[float, float, float],
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-        """A frame's map blended with the `past`: what was blended, what was held, how tiles looked [C, gh, gw].
+        """Blend a frame's map with the past; see `TemporalBlend`.
 
-        The last map of `looks`, entropy, does not count.
+        Args:
+            origin: Origin of the warp to the frame before, float32 [2, gh, gw]; None: nothing moved.
+            past: The frame before: its blended map and its output, float32 [gh, gw] each, and its tiles' looks
+                [C, gh, gw].
+            current: Relevance of this frame alone, float32 [gh, gw].
+            looks: Looks of its tiles, float32 [C, gh, gw], whose last map, entropy, does not count.
+            limits: The past's share, the change of looks that renews a tile, and the dead band.
 
-        `limits`: the past's share, by how much a tile's looks renew it, and the dead band. Returns the blended map, the
-        held one, or None if it stays as it is, and how far blended is from `current` at most.
+        Returns:
+            The blended map, the output (None if it stays as it is), and the largest difference between the blended map
+            and `current`.
         """
         rows, cols = current.shape
         count, take = len(looks) - 1, self._take
@@ -412,10 +444,15 @@ class CompiledMaps:
         now_ns: int,
         limits: tuple[float, float],
     ) -> torch.Tensor:
-        """Attention, similarity and trust [3, gh, gw] at a time; see `FeedbackPrior.evaluate`.
+        """Attention, similarity and trust, float32 [3, gh, gw], at a time; see `FeedbackPrior.evaluate`.
 
-        `feedback`: values [2, gh, gw], when they were learned (float64), how sure, and how tiles looked [C, gh, gw].
-        `limits`: by how much a tile's looks renew it, and the time in seconds in which trust fades.
+        Args:
+            origin: Origin of the warp to the feedback's frame, float32 [2, gh, gw]; None: nothing moved.
+            feedback: Attention and similarity [2, gh, gw], the media times at which they were learned (float64
+                [gh, gw]), confidence [gh, gw], and the tiles' looks at that time [C, gh, gw].
+            looks: Looks of the newest frame's tiles, float32 [C, gh, gw].
+            now_ns: Media time.
+            limits: The change of looks that renews a tile, and the time in seconds in which trust fades.
         """
         count, rows, cols = looks.shape
         prior, scratch = self._take(3, rows, cols), self._take(count + 1, rows, cols)
@@ -427,8 +464,16 @@ class CompiledMaps:
         return prior
 
     def drift(self, values: torch.Tensor, reference: torch.Tensor, band: float) -> torch.Tensor | None:
-        """`reference`, with the `values` that are farther from it than `band`, or whose
-        reference is NaN; None if there are none."""
+        """Return the reference with the values that left the band around it.
+
+        Args:
+            values: The newest map, float32 [gh, gw].
+            reference: The map that is followed, float32 [gh, gw]; NaN: the value is taken.
+            band: Largest difference that changes nothing.
+
+        Returns:
+            float32 [gh, gw]; None if no value left the band.
+        """
         rows, cols = values.shape
         output = self._take(rows, cols)
         places = values.data_ptr(), reference.data_ptr(), band, output.data_ptr()
@@ -437,7 +482,13 @@ class CompiledMaps:
     def changed_share(
         self, marked: npt.NDArray[np.int64], versions: npt.NDArray[np.int64], relevance: torch.Tensor
     ) -> float:
-        """Share of relevance on tiles whose version is another than the `marked` one; see `ChangeMeter.measure`."""
+        """Share of relevance on tiles whose version is another than the marked one; see `ChangeMeter.measure`.
+
+        Args:
+            marked: Versions of the tiles at the mark, int64 [gh, gw].
+            versions: Versions of the tiles of the newest frame, int64 [gh, gw].
+            relevance: Weights of the tiles, float32 [gh, gw].
+        """
         at = self.arrays.address
         return float(self._library.maps_changed(*relevance.shape, at(marked), at(versions), relevance.data_ptr()))
 
@@ -458,11 +509,17 @@ def maps_or_none(arrays: ArrayPool) -> CompiledMaps | None:
 def structure_or_none(
     maps: torch.Tensor, surfaces: torch.Tensor | None, least: torch.Tensor, limits: tuple[float, float, float]
 ) -> torch.Tensor | None:
-    """`map_structure` of `arr_coc.allocation.attending` by the compiled kernel, and with `surfaces` [gh · gw, 6]
-    `picture_structure`; None if the reference is used.
+    """`map_structure` of `arr_coc.allocation.attending` by the compiled kernel, or `picture_structure`; None if the
+    reference is used.
 
-    `least`: the least range of each map. `limits`: least step of a colour and of edges, and what is clear. Raises as
-    `library_or_none`.
+    Args:
+        maps: A map [gh, gw], or the appearance [7, gh, gw] of a picture.
+        surfaces: Basis of the surfaces of second order, float32 [gh · gw, 6]; None for `map_structure`.
+        least: Least range of each map.
+        limits: Least step of a colour and of edges, and the structure from which a picture is clear.
+
+    Raises:
+        BackendMissing, StoreError: As `library_or_none`.
     """
     kernel = library_or_none(load_kernel, kernel_path())
     if kernel is None:

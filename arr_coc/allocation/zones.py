@@ -39,9 +39,13 @@ class ZoneMaps:
         return torch.stack(tiles).any(dim=0) if tiles else None
 
     def weigh(self, values: torch.Tensor, grid: TileGrid, name: str = "relevance") -> torch.Tensor:
-        """Return a map float32 [rows, cols] times the weights of the tiles; 0 outside of what questions are about.
+        """Return a map times the weights of the tiles; 0 outside of what questions are about.
 
-        The same map of this `name` as before gives the same tensor, so that what follows from it need not be made anew.
+        Args:
+            values: The map, float32 [rows, cols]. The same one of a name as before gives the same tensor, so that what
+                follows from it need not be made anew.
+            grid: Its tile grid.
+            name: Name under which the result is kept.
         """
         entry = self._weighed.get(name)
         if entry is None or entry[0] is not values or entry[1] != grid:

@@ -51,7 +51,16 @@ class AdaptiveTensionBalancer(nn.Module):
             self._begin_by_peaks()
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
-        """`scores` [B, 3, gh, gw], `trust` [B] in participation, `query` [B, Lq, D] (padded by zeros) → [B, 3]."""
+        """Return the weights of the scores.
+
+        Args:
+            scores: Information, perspective and participation, [B, 3, gh, gw].
+            trust: Trust in participation, [B] in [0, 1].
+            query: Embeddings of the question, [B, Lq, D], padded by rows of zeros; None without one.
+
+        Returns:
+            [B, 3], each in [0, 1].
+        """
         flat = scores.flatten(2)
         strongest = flat.amax(dim=2)
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
@@ -133,11 +142,18 @@ class RelevanceRealiser(nn.Module):
         *,
         checked: bool = True,
     ) -> RelevanceMaps:
-        """Batched `texture`; `query` [B, Lq, D]; `prior` [B, 3, gh, gw] as ParticipatoryScorer takes it.
+        """Return the relevance of batched pictures.
 
-        `picture_scores` saves computing `score_picture(texture)` again, and `query_weights`
-        `participation.encode_query(query)`. Raises
-        NonFiniteError, naming the tensor, if the result is `checked`, which waits for the device.
+        Args:
+            texture: Channels of the pictures [B, C, gh, gw].
+            query: Embeddings of the question, [B, Lq, D], padded by rows of zeros; None without one.
+            prior: [B, 3, gh, gw], as ParticipatoryScorer takes it; None before the first answer.
+            picture_scores: Result of `score_picture(texture)`, [B, 2, gh, gw], if known.
+            query_weights: Result of `participation.encode_query(query)`, if known.
+            checked: Whether the result is checked to be finite, which waits for the device.
+
+        Raises:
+            NonFiniteError: NaN or Inf in a tensor, which it names, if the result is checked.
         """
         participation, trust = self.participation(texture, query, prior, query_weights)
         if picture_scores is None:

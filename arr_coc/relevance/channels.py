@@ -358,7 +358,13 @@ class TextureArrayCache:
         return TextureArray(planes[:CORE], planes[CORE])
 
     def local_channels(self, view: MipLevels, stale: npt.NDArray[np.bool_], profile: str) -> _LocalChannels:
-        """Tile-local channels, updated on stale tiles."""
+        """Return the tile-local channels, updated on stale tiles.
+
+        Args:
+            view: Texture of the frame.
+            stale: Tiles to compute again, bool [gh, gw]; at least one.
+            profile: Name of the profile of the channels.
+        """
         if self._local.channels.shape[1:] != stale.shape or self._local.profile != profile:
             rows, cols = stale.shape
             self._local = _LocalChannels(rows, cols, profile)

@@ -106,9 +106,12 @@ def with_history(texture: TextureArray, history: FrameHistory | None) -> Texture
 
 
 def with_embeddings(texture: TextureArray, embedding: torch.Tensor, question: torch.Tensor | None) -> TextureArray:
-    """A batched texture array with known components [B, 16, gh, gw] of all tiles, and the question's [B, 16].
+    """Return a batched texture array with the components of all tiles' embeddings; differentiable in them.
 
-    Differentiable in both.
+    Args:
+        texture: Channels of the pictures [B, 40, gh, gw].
+        embedding: Components of the tiles, [B, 16, gh, gw].
+        question: Components of the question, [B, 16]; None without one.
     """
     channels = texture.channels.clone()
     channels[:, EMBEDDING] = embedding.to(channels.dtype)

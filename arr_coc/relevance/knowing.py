@@ -295,11 +295,17 @@ class ParticipatoryScorer(nn.Module):
         prior: torch.Tensor | None = None,
         query_weights: QueryWeights | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Batched texture, `query` [B, Lq, D] and `prior` [B, 3, gh, gw] (attention, as its square root, similarity and
-        trust, all in [0, 1]).
+        """Score batched pictures.
 
-        `query_weights` saves computing `encode_query(query)` again. Returns the score [B, gh, gw] and how far to
-        trust it, [B].
+        Args:
+            texture: Channels of the pictures [B, C, gh, gw].
+            query: Embeddings of the question, [B, Lq, D], padded by rows of zeros; None without one.
+            prior: Attention, as its square root, similarity and trust, [B, 3, gh, gw] in [0, 1]; None before the first
+                answer.
+            query_weights: Result of `encode_query(query)`, if known.
+
+        Returns:
+            The score [B, gh, gw] and the trust in it [B], both in [0, 1].
         """
         batch, _, rows, cols = texture.channels.shape
         query_weights = query_weights or self.encode_query(query)

@@ -42,7 +42,16 @@ class UnitedQuestions:
         self._cache: tuple[list[RelevanceMaps], RelevanceMaps] | None = None
 
     def unite(self, first: RelevanceMaps, scored: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
-        """Return the relevance of a picture for all questions; `scored` and `prior` as CachedRelevance takes them."""
+        """Return the relevance of a picture for all questions.
+
+        Args:
+            first: Its relevance for the first question, without a batch axis.
+            scored: Its texture array [C, gh, gw].
+            prior: Attention, similarity and trust, float32 [3, gh, gw]; None before the first answer.
+
+        Raises:
+            NonFiniteError, DeviceLost: As `CachedRelevance.compute`.
+        """
         if not self.others:
             return first
         maps = [first, *(other.compute(scored, prior) for other in self.others)]
