@@ -72,6 +72,6 @@ def server_hello(model: AnswerModel, provenance: str, pixels_refused: str | None
     )
 
 
-def named_words(unseen: Sequence[str]) -> tuple[str, ...]:
+def named_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the first unseen words of a question, cut, as a message names them."""
-    return tuple(word[:UNSEEN_CHARS] for word in unseen[:UNSEEN_MAX])
+    return tuple(word[:UNSEEN_CHARS] for word in words[:UNSEEN_MAX])

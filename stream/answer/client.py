@@ -142,7 +142,7 @@ class AnswerClient:
         self.refused_messages = 0
         self.keeps_group = False
         """True if the server keeps earlier frames of this shot, which another server would lack."""
-        self.moved = False
+        self.has_moved = False
         """True if the query in force was accepted by a server that the client moved to without a loss."""
         self.requests = RequestTracker(options)
         self.outbox: deque[tuple[Message, list[npt.NDArray[Any]]]] = deque()
@@ -155,7 +155,7 @@ class AnswerClient:
         if after == "loss":
             self.requests.drop()
         if after is not None:
-            self.moved = after == "move"
+            self.has_moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
         self._turn = self._turn_ns = self._turn_requested_ns = 0
@@ -251,7 +251,7 @@ class AnswerClient:
 
     def set_query(self, query: str) -> None:
         """Change the query from the next packet on; a QueryChanged event reports whether it was accepted."""
-        self._next_query, self.moved = query, False
+        self._next_query, self.has_moved = query, False
         self._known_queries.append(query)
         if self.ready:
             self._query_replies_due += 1
@@ -261,7 +261,7 @@ class AnswerClient:
         """Change the questions of watches from the next packet on; an AcceptedWatch or RefusedWatch follows for each
         new one. For a client that is ready; a question may be left out if it is in no open request."""
         self.requests.watches.want(questions)
-        self._send(SetWatches(watches=self.requests.watches.wanted))
+        self._send(SetWatches(watches=self.requests.watches.questions))
 
     def leave(self, *, cancel: bool = False) -> None:
         """Announce the end of requests; with `cancel`, cancel the open answer first."""
@@ -339,7 +339,7 @@ class AnswerClient:
             raise TransportError("it grants a turn that was not requested")
         if self.phase is ClientPhase.TURN_REQUESTED:
             self._turn_ns = now_ns - self._turn_requested_ns
-        self.phase, self._turn, self.requests.group.kept = ClientPhase.TURN_GRANTED, message.turn, message.kept
+        self.phase, self._turn, self.requests.group.server_place = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
     def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
@@ -364,11 +364,11 @@ class AnswerClient:
 
     def _on_request_lost(self, message: RequestLost) -> None:
         """Report an answer that the server lost; the server itself still works."""
-        again = self.requests.on_lost(message.answer)
-        if again is None:
+        resends = self.requests.on_lost(message.answer)
+        if resends is None:
             return
         self._release_turn()
-        next_step = "asking again" if again else "going on with the newest frame"
+        next_step = "asking again" if resends else "going on with the newest frame"
         event = Notice(code=ANSWERS_LOST, message=f"an answer was lost: {message.reason}; {next_step}")
         self._take([event], answered=False)
 
@@ -389,7 +389,7 @@ class AnswerClient:
         """Note that a watch's question can be evaluated, or was refused. The client is not ready without those of its
         Connect."""
         watches = self.requests.watches
-        if message.query not in watches.known or message.query in watches.accepted or self.hello is None:
+        if message.query not in watches.recent or message.query in watches.accepted or self.hello is None:
             raise TransportError("it refers to a watch that was not asked for")
         error = message.error
         try:
@@ -400,10 +400,10 @@ class AnswerClient:
                 raise
             self._refuse(unreadable)
             error = f"the answer server's reply to it cannot be used: {unreadable}"
-        if message.query not in watches.wanted:
+        if message.query not in watches.questions:
             return  # it was removed meanwhile
         if error is not None:
-            watches.wanted = tuple(one for one in watches.wanted if one != message.query)
+            watches.questions = tuple(question for question in watches.questions if question != message.query)
             self._actions.append(RefusedWatch(message.query, error))
             return
         watches.accepted[message.query] = accepted
@@ -441,8 +441,8 @@ class AnswerClient:
             self.phase = ClientPhase.READY
             if self._next_query is not None:
                 self.set_query(self._next_query)
-            if len(self.requests.watches.accepted) < len(self.requests.watches.wanted):
-                self.set_watches(self.requests.watches.wanted)
+            if len(self.requests.watches.accepted) < len(self.requests.watches.questions):
+                self.set_watches(self.requests.watches.questions)
         if changed:
             self._actions.append(QueryChanged(query=message.query))
         self._actions.append(embedding)
@@ -456,14 +456,18 @@ class AnswerClient:
         open_request = request if glance is None else glance
         if open_request is None:
             return
-        packet, earlier, place = open_request.packet, list[TokenPacket](), None
+        packet, earlier_packets, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
-            earlier = self.requests.group.add(packet)
+            earlier_packets = self.requests.group.add(packet)
             offered = self.hello is not None and self.hello.takes_device_pixels
-            place = _place_of((*earlier, packet), self._options.pixels) if offered else None
+            place = _place_of((*earlier_packets, packet), self._options.pixels) if offered else None
         if glance is not None:
             self.phase = ClientPhase.GLANCING
-            self._send(*glance_message(glance.number, self._turn, glance.packet, pixels_at=place, earlier=earlier))
+            self._send(
+                *glance_message(
+                    glance.number, self._turn, glance.packet, pixels_at=place, earlier_packets=earlier_packets
+                )
+            )
             return
         assert request is not None
         request.restart()
@@ -473,7 +477,13 @@ class AnswerClient:
         message: TokenPacketMessage | FramePacketMessage
         if isinstance(packet, TokenPacket):
             message, arrays = token_message(
-                number, self._turn, packet, wants_answer=wants_answer, checks=checks, pixels_at=place, earlier=earlier
+                number,
+                self._turn,
+                packet,
+                wants_answer=wants_answer,
+                checks=checks,
+                pixels_at=place,
+                earlier_packets=earlier_packets,
             )
         else:
             in_snapshot = self._options.snapshot is not None
@@ -529,9 +539,9 @@ class AnswerClient:
 def _place_of(packets: Sequence[TokenPacket], pixels: PixelSender | None) -> PixelPlace | None:
     """Copy pixels from their device into device memory that the server reads; return the place, None if they go into
     the message."""
-    shown = [packet.pixels for packet in packets if len(packet.pixels)]
-    on_device = [one for one in shown if not isinstance(one, np.ndarray)]
-    if pixels is None or not shown or len(on_device) < len(shown):
+    arrays = [packet.pixels for packet in packets if len(packet.pixels)]
+    on_device = [array for array in arrays if not isinstance(array, np.ndarray)]
+    if pixels is None or not arrays or len(on_device) < len(arrays):
         return None
     if len(on_device) == 1:
         return pixels.put(on_device[0])

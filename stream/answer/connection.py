@@ -188,7 +188,7 @@ class ServerConnection:
         yield from self._take_notices()
         self.absence.update(waiting=self._was_lost and not self._client.ready)
         self.flush()
-        heard = False
+        has_message = False
         for number in range(HEARD_AT_ONCE):
             received: Envelope | TransportError | None
             try:
@@ -197,12 +197,12 @@ class ServerConnection:
                 received = error
             if received is None:
                 break
-            heard = heard or isinstance(received, Envelope)
+            has_message = has_message or isinstance(received, Envelope)
             yield from self._take(received)
-        self.silence.update(waiting=self._client.awaits_server, received=heard)
+        self.silence.update(waiting=self._client.awaits_server, received=has_message)
         if self._pool is not None:
             self._follow_pool(self._pool)  # first: a server that drains may be gone by now, and nothing is lost
-        self._check_link(heard=heard)
+        self._check_link(has_message=has_message)
         self.flush()
         yield from self._take_notices()
 
@@ -307,11 +307,11 @@ class ServerConnection:
                 self.flush()
                 self._reopen_link("move")
 
-    def _check_link(self, *, heard: bool) -> None:
+    def _check_link(self, *, has_message: bool) -> None:
         """Leave a server that is gone or seems to hang. Raises ConnectionRefused if it refuses the client's key, unless
         another server may accept it, or a loss came before: then another process may listen at the address."""
         try:
-            lost = self.link.lost
+            is_lost = self.link.lost
         except ConnectionRefused as error:
             if self._pool is not None:
                 self._pool.note_failed(self.link.endpoint, error)
@@ -321,12 +321,12 @@ class ServerConnection:
                 raise
             self._reopen_link()
             return
-        if lost:
+        if is_lost:
             self._on_lost("the connection was lost")
         elif self._pool is not None:
             # A server that works on an answer may be silent for long, but its process still replies to heartbeats.
             hangs = self._client.ready and self._options.reconnect and self._pool.is_lifeless(self.link.endpoint)
-            self._lifeless.update(waiting=hangs, received=heard)
+            self._lifeless.update(waiting=hangs, received=has_message)
             if self._lifeless.elapsed_s >= LIFELESS_S:
                 self._on_lost(f"{self._pool.label(self.link.endpoint)} gives no sign of life")
 

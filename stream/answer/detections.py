@@ -32,7 +32,7 @@ class DetectionReader:
         """
         if extent is None:
             return self._notice(BOXES_NOWHERE, NOWHERE)
-        found = located_things(answer.text, extent)
+        grounding = located_things(answer.text, extent)
         size = self._source_px or (grid.width_px, grid.height_px)
         event = Detections(
             frame_index=answer.frame_index,
@@ -40,10 +40,10 @@ class DetectionReader:
             answer=answer.answer,
             width_px=size[0],
             height_px=size[1],
-            objects=[_detection(thing, size) for thing in found.things],
+            objects=[_detection(thing, size) for thing in grounding.things],
         )
         notices = []
-        if found.cut:
+        if grounding.cut:
             text = f"an answer has more than {THINGS_MAX} boxes and points, or is too long; the others are left out"
             notices = self._notice(BOXES_CUT, text)
         return [event, *notices]

@@ -25,26 +25,26 @@ class LatencyController:
 
     def __init__(self, target_ms: float, budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> None:
         self._adaptive, self._limits = budget == ADAPTIVE, limits
-        self._held = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
-        self._asked: FrameAllocation | None = None
+        self._controller = BudgetController(target_ms, DEFAULT_BUDGET if self._adaptive else budget, limits)
+        self._last_frame: FrameAllocation | None = None
         self._tokens = 0
 
     def set_most_tokens(self, tokens: int) -> None:
         """Set the most tokens of a frame from now on."""
         if tokens != self._limits.max_tokens:
-            self._limits = self._held.limits = dataclasses.replace(self._limits, max_tokens=tokens)
+            self._limits = self._controller.limits = dataclasses.replace(self._limits, max_tokens=tokens)
 
     def limits(self, tiles: int) -> tuple[int | None, int]:
         """Return the budget of a frame of `tiles` tiles, None if it is adaptive, and the most tokens of that frame."""
-        tokens = self._held.budget_for(tiles)
+        tokens = self._controller.budget_for(tiles)
         return None if self._adaptive else tokens, tokens
 
-    def on_request(self, frame: FrameAllocation, appended: int | None = None) -> None:
-        """Note the frame of the answer that is being generated. `appended`: number of its tokens that are new to the
-        model's memory; None without memory."""
-        before, self._asked = self._asked, frame
-        if appended is not None:
-            self._tokens = appended
+    def on_request(self, frame: FrameAllocation, appended_tokens: int | None = None) -> None:
+        """Note the frame of the answer that is being generated. `appended_tokens`: number of its tokens that are new to
+        the model's memory; None without memory."""
+        before, self._last_frame = self._last_frame, frame
+        if appended_tokens is not None:
+            self._tokens = appended_tokens
         else:
             self._tokens = 0 if before is not None and _same(before, frame) else frame.tokens
 
@@ -56,24 +56,24 @@ class LatencyController:
         """
         tiles, verdict = answer.tokens_total, None
         if answer.timing is not None and 0 < self._tokens <= self._limits.max_tokens:
-            verdict = self._held.observe(answer.timing.ttft_ms, self._tokens, tiles)
+            verdict = self._controller.observe(answer.timing.ttft_ms, self._tokens, tiles)
         events: list[Event] = [
-            replace(answer, target_ms=self._held.target_ms, budget=self._held.budget_for(tiles)),
+            replace(answer, target_ms=self._controller.target_ms, budget=self._controller.budget_for(tiles)),
         ]
         if verdict is not None:
-            events.append(self._missed(tiles) if verdict == "missed" else self._met())
+            events.append(self._missed_notice(tiles) if verdict == "missed" else self._met_notice())
         return events
 
-    def _missed(self, tiles: int) -> Notice:
-        least = min(self._limits.min_tokens, tiles)
+    def _missed_notice(self, tiles: int) -> Notice:
+        controller, least = self._controller, min(self._limits.min_tokens, tiles)
         message = (
-            f"answer.target_ms = {self._held.target_ms:g} cannot be met: even with {counted(least, 'token')} p95 time "
-            f"to first token is {self._held.p95_ms(least):.0f} ms; raise it, or give a smaller model or another device"
+            f"answer.target_ms = {controller.target_ms:g} cannot be met: even with {counted(least, 'token')} p95 time "
+            f"to first token is {controller.p95_ms(least):.0f} ms; raise it, or give a smaller model or another device"
         )
         return Notice(code=MISSED, message=message)
 
-    def _met(self) -> Notice:
-        return Notice(code=MET, message=f"answer.target_ms = {self._held.target_ms:g} can be met again")
+    def _met_notice(self) -> Notice:
+        return Notice(code=MET, message=f"answer.target_ms = {self._controller.target_ms:g} can be met again")
 
 
 def _same(before: FrameAllocation, now: FrameAllocation) -> bool:

@@ -17,19 +17,20 @@ from stream.untrusted import GROUP_TOKENS_MAX
 def _shown_after_each(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
     """Yield the number of tokens that a group of `frames` frames shows after each packet. Raises TransportError if a
     packet supersedes tokens that are not shown."""
-    shown, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
+    visible, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
     lengths: deque[int] = deque(maxlen=frames)
     for packet in packets:
-        gone, begin = packet.superseded, end
-        if len(gone):
-            valid = frames == 1 and gone.min() >= 0 and gone.max() < begin and len(np.unique(gone)) == len(gone)
-            if not valid or not shown[gone].all():
+        superseded, begin = packet.superseded, end
+        if len(superseded):
+            valid = frames == 1 and superseded.min() >= 0 and superseded.max() < begin
+            valid = valid and len(np.unique(superseded)) == len(superseded)
+            if not valid or not visible[superseded].all():
                 raise TransportError("a frame supersedes tokens that its group of pictures does not have")
-            shown[gone] = False
+            visible[superseded] = False
         end += len(packet.regions)
-        shown[begin:end] = True
+        visible[begin:end] = True
         lengths.append(end - begin)
-        yield int(np.count_nonzero(shown[:end])) if frames == 1 else sum(lengths)
+        yield int(np.count_nonzero(visible[:end])) if frames == 1 else sum(lengths)
 
 
 def _place(packet: TokenPacket) -> GroupPlace:
@@ -70,37 +71,39 @@ class GroupMemory:
 
     def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
         """Return the packets of a client's group before a place in it. Raises TransportError if one is not kept."""
-        known = self.kept(client)
+        next_place = self.kept(client)
         if not place.frame:
             return []
-        if known is None or known != replace(place, frame=known.frame) or known.frame < place.frame:
-            raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {known}")
-        kept = [other for other in self._groups[client] if _place(other).frame < place.frame]
-        if not kept or _place(kept[0]).frame > place.first:
+        if next_place is None or next_place != replace(place, frame=next_place.frame) or next_place.frame < place.frame:
+            raise TransportError(f"{place} builds on {counted(place.frame, 'frame')}, and the memory has {next_place}")
+        packets = [other for other in self._groups[client] if _place(other).frame < place.frame]
+        if not packets or _place(packets[0]).frame > place.first:
             raise TransportError(f"{place} is read from frame {place.first} on, which the memory has dropped")
-        return kept
+        return packets
 
-    def add(self, client: bytes, packet: TokenPacket, earlier: Sequence[TokenPacket] = ()) -> None:
-        """Keep a packet with a place, and the packets of `earlier` before it.
+    def add(self, client: bytes, packet: TokenPacket, earlier_packets: Sequence[TokenPacket] = ()) -> None:
+        """Keep a packet with a place, and the packets of `earlier_packets` before it.
 
         A packet in the place of the newest one replaces it; an empty one is not kept. Raises TransportError if packets
-        before it are neither kept nor in `earlier` or are on another grid, if it supersedes tokens that the group does
-        not have, or if the group would show more than `tokens`.
+        before it are neither kept nor in `earlier_packets` or are on another grid, if it supersedes tokens that the
+        group does not have, or if the group would show more than `tokens`.
         """
-        new = [*earlier, *([] if packet.is_empty else [packet])]
+        new = [*earlier_packets, *([] if packet.is_empty else [packet])]
         start = _place(new[0] if new else packet)
-        known = [] if new and start.frame == _place(new[-1]).first else self.before(client, start)
-        packets = [*known, *new]
+        kept_packets = [] if new and start.frame == _place(new[-1]).first else self.before(client, start)
+        packets = [*kept_packets, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        for shown in _shown_after_each(packets, start.frames) if packets else [0]:
-            if not 0 < shown <= self.tokens:
-                raise TransportError(f"a group of pictures shows {counted(shown, 'token')}, of at most {self.tokens}")
-        appended = sum(len(other.regions) for other in packets)
-        if start.frames == 1 and appended > GROUP_GROWTH * self.tokens:
-            raise TransportError(f"a group of pictures was given {counted(appended, 'token')} to show {self.tokens}")
+        for tokens in _shown_after_each(packets, start.frames) if packets else [0]:
+            if not 0 < tokens <= self.tokens:
+                raise TransportError(f"a group of pictures shows {counted(tokens, 'token')}, of at most {self.tokens}")
+        appended_tokens = sum(len(other.regions) for other in packets)
+        if start.frames == 1 and appended_tokens > GROUP_GROWTH * self.tokens:
+            raise TransportError(
+                f"a group of pictures was given {counted(appended_tokens, 'token')} to show {self.tokens}"
+            )
         first = _place(packets[-1]).first
-        self._groups[client] = [kept for kept in packets if _place(kept).frame >= first]
+        self._groups[client] = [other for other in packets if _place(other).frame >= first]
 
     def drop(self, client: bytes) -> None:
         """Drop a client's group, if it has one."""
@@ -116,11 +119,11 @@ def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenP
 
     A packet without an answer is kept until the next one. Raises TransportError if the packets cannot be kept.
     """
-    *earlier, packet = packets
+    *earlier_packets, packet = packets
     if packet.place is not None:
         if memory is None:
             raise TransportError("this answer server keeps no visual memory; start it with --memory")
-        memory.add(client, packet, earlier)
+        memory.add(client, packet, earlier_packets)
     return packet
 
 
@@ -131,29 +134,31 @@ OWN = b""
 class SentGroup:
     """Sent part of one client's group of pictures.
 
-    `kept`: the frames that the server had at the last turn, as the place of the next frame. `resends`: packets are sent
-    again after a loss, together with the earlier packets that the server lacks, so that the answers stay the same.
+    `server_place`: the frames that the server had at the last turn, as the place of the next frame. `resends`: packets
+    are sent again after a loss, together with the earlier packets that the server lacks, so that the answers stay the
+    same.
     """
 
     def __init__(self, *, resends: bool) -> None:
-        self.kept: GroupPlace | None = None
+        self.server_place: GroupPlace | None = None
         self._resends = resends
-        self._sent = GroupMemory(GROUP_TOKENS_MAX)
+        self._memory = GroupMemory(GROUP_TOKENS_MAX)
         self._tokens = 0
 
     @property
     def next_place(self) -> GroupPlace | None:
         """Place of the next packet that continues the group; None if no group can be continued."""
-        return self._sent.kept(OWN) if self._resends else self.kept
+        return self._memory.kept(OWN) if self._resends else self.server_place
 
     def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
         """Add a packet that is sent, or was sent before the run was continued; return the earlier packets that the
         server lacks."""
         if not self._resends or not isinstance(packet, TokenPacket) or packet.place is None:
             return []
-        self._sent.add(OWN, packet)
-        kept = self.kept.frame if self.kept is not None and self.kept.group == packet.place.group else 0
-        return [other for other in self._sent.before(OWN, packet.place) if _place(other).frame >= kept]
+        self._memory.add(OWN, packet)
+        place = self.server_place
+        server_frame = place.frame if place is not None and place.group == packet.place.group else 0
+        return [other for other in self._memory.before(OWN, packet.place) if _place(other).frame >= server_frame]
 
     def objection(self, tokens: int) -> str | None:
         """Return why the group cannot be sent to a server with `tokens` tokens of memory; None if it can be."""

@@ -232,10 +232,10 @@ class Doubt:
     warning: str
 
 
-def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
+def doubt_about(model: str, world: str | None, unknown_words: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
     """Return the objection to a watch with a model that only knows `world`, None for a general one.
 
-    `unseen`: words of the question that the model has never seen. `knows_source`: the source shows this world.
+    `unknown_words`: words of the question that the model has never seen. `knows_source`: the source shows this world.
     """
     if world is None:
         return None
@@ -244,14 +244,14 @@ def doubt_about(model: str, world: str | None, unseen: tuple[str, ...], *, knows
             f"{model} only knows {world}, so its yes means nothing for this source; {_REMEDY}",
             f"means nothing: the model only knows {world}",
         )
-    if not unseen:
+    if not unknown_words:
         return None
-    words = ", ".join(map(repr, unseen))
-    what = "the word" if len(unseen) == 1 else "the words"
+    words = ", ".join(map(repr, unknown_words))
+    noun = "the word" if len(unknown_words) == 1 else "the words"
     return Doubt(
-        f"{model} only knows {world} and has never seen {what} {words}, so its yes means nothing; "
+        f"{model} only knows {world} and has never seen {noun} {words}, so its yes means nothing; "
         f"ask for what it knows, such as a red circle, {_REMEDY}",
-        f"means nothing: the model has never seen {what} {words}",
+        f"means nothing: the model has never seen {noun} {words}",
     )
 
 
@@ -283,9 +283,9 @@ def check_watched(config: Config) -> None:
     world = model_world(name)
     if folder is None or world is None:
         return
-    known = folder_token_ids(folder)
+    token_ids = folder_token_ids(folder)
     for question in questions:
-        unseen = unseen_words(question, known)
-        doubt = doubt_about(folder.resolve().name, world, unseen, knows_source=shows_scenes(config))
+        unknown_words = unseen_words(question, token_ids)
+        doubt = doubt_about(folder.resolve().name, world, unknown_words, knows_source=shows_scenes(config))
         if doubt is not None:
             raise ConfigError(doubt.refusal)

@@ -33,7 +33,7 @@ class ShadowRule:
     def __init__(self, options: ShadowConfig) -> None:
         self._options = options
         self._window: deque[bool] = deque(maxlen=options.window)
-        self._agreeing, self._patience = 0, 1
+        self._agreements, self._patience = 0, 1
         self._fell = self._alarmed = False
         self.level = 0
 
@@ -58,7 +58,7 @@ class ShadowRule:
         """
         options = self._options
         self._window.append(differs)
-        self._agreeing = 0 if differs else self._agreeing + 1
+        self._agreements = 0 if differs else self._agreements + 1
         if self.differing > options.raise_above * options.window:
             if options.act and raisable:
                 self._patience = min(2 * self._patience, PATIENCE_MAX) if self._fell else self._patience
@@ -67,13 +67,13 @@ class ShadowRule:
                 return ["raise"]
             first, self._alarmed = not self._alarmed, True
             return ["alarm"] if first else []
-        if self._agreeing < options.agreeing or self.differing >= options.lower_below * self.checks:
+        if self._agreements < options.agreeing or self.differing >= options.lower_below * self.checks:
             return []
         moves: list[Move] = ["clear"] if self._alarmed else []
         self._alarmed = False
         if self._fell:
             self._fell, self._patience = False, 1
-        if self.level and self._agreeing >= options.agreeing * self._patience:
+        if self.level and self._agreements >= options.agreeing * self._patience:
             self._fell = True
             self.level -= 1
             moves.append("lower")
@@ -82,7 +82,7 @@ class ShadowRule:
     def begin_window(self) -> None:
         """Forget the checks of another budget."""
         self._window.clear()
-        self._agreeing = 0
+        self._agreements = 0
 
 
 class QualityController:
@@ -133,7 +133,7 @@ class QualityController:
                 )
                 rule.begin_window()
             else:
-                events.append(self._low(before) if move == "alarm" else self._met())
+                events.append(self._low_notice(before) if move == "alarm" else self._met_notice())
         return events
 
     def _tokens(self, tiles: int, level: int) -> int:
@@ -144,16 +144,16 @@ class QualityController:
         start = fixed_tokens(self._budget, tiles, self._limits)
         return max(start, min(round(start * factor), self._limits.max_tokens, tiles))
 
-    def _low(self, tokens: int) -> Notice:
+    def _low_notice(self, tokens: int) -> Notice:
         rule = self._rule
-        reached = " and its limit is reached" if self._options.act else ""
+        limit_text = " and its limit is reached" if self._options.act else ""
         remedy = "raise --max-budget or --budget" if self._options.act else "raise --budget, or give --shadow-act"
         message = (
             f"{rule.differing} of the last {counted(rule.checks, 'shadow check')} differ from the answer of all "
-            f"tokens: the budget of {counted(tokens, 'token')} is too small{reached}; {remedy}"
+            f"tokens: the budget of {counted(tokens, 'token')} is too small{limit_text}; {remedy}"
         )
         return Notice(code=LOW, message=message)
 
-    def _met(self) -> Notice:
-        agreeing = counted(self._options.agreeing, "shadow check")
-        return Notice(code=MET, message=f"the last {agreeing} agree with the answers of all tokens again")
+    def _met_notice(self) -> Notice:
+        checks = counted(self._options.agreeing, "shadow check")
+        return Notice(code=MET, message=f"the last {checks} agree with the answers of all tokens again")

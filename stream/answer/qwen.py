@@ -24,39 +24,39 @@ QUESTION_TOKENS = 256
 
 
 class ClientSlots:
-    """Slots by number; `held` maps clients to theirs. A client gets the slot that it had before, whose prompt may be
-    reusable, else the lowest unused slot, else the least recently used one."""
+    """Slots by number; `by_client` maps clients to theirs. A client gets the slot that it had before, whose prompt may
+    be reusable, else the lowest unused slot, else the least recently used one."""
 
     def __init__(self, slots: int) -> None:
-        self.held: dict[bytes, int] = {}
+        self.by_client: dict[bytes, int] = {}
         self._last: list[bytes | None] = [None] * slots
-        self._used = [*range(slots)]
+        self._lru = [*range(slots)]
 
     def hold(self, client: bytes) -> bytes | None:
         """Assign a slot to a client, unless it holds one; a slot must be free. Returns the slot's previous client if
         that was another one."""
-        if client in self.held:
+        if client in self.by_client:
             return None
-        free = [slot for slot in self._used if slot not in self.held.values()]
-        mine = [slot for slot in free if self._last[slot] == client]
+        free = [slot for slot in self._lru if slot not in self.by_client.values()]
+        previous = [slot for slot in free if self._last[slot] == client]
         unused = sorted(slot for slot in free if self._last[slot] is None)
-        self.held[client] = slot = (mine or unused or free)[0]
+        self.by_client[client] = slot = (previous or unused or free)[0]
         before, self._last[slot] = self._last[slot], client
         return None if before == client else before
 
     def release(self, client: bytes) -> None:
         """Free a client's slot, if it holds one."""
-        if (slot := self.held.pop(client, None)) is not None:
-            self._used.remove(slot)
-            self._used.append(slot)
+        if (slot := self.by_client.pop(client, None)) is not None:
+            self._lru.remove(slot)
+            self._lru.append(slot)
 
     def drop(self, client: bytes) -> list[int]:
         """Remove a client; return the slots whose last client it was."""
         self.release(client)
-        mine = [slot for slot, last in enumerate(self._last) if last == client]
-        for slot in mine:
+        slots = [slot for slot, last in enumerate(self._last) if last == client]
+        for slot in slots:
             self._last[slot] = None
-        return mine
+        return slots
 
 
 class QwenAnswerModel:
@@ -137,10 +137,10 @@ class QwenAnswerModel:
         self._session.prompts.check_length(self._instruction(schema), 1)
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
-        slot = self._table.held.get(client, 0)
+        slot = self._table.by_client.get(client, 0)
         if (vision := self._vision(client)) is not None:
             self._session.slots[slot].vision = vision
-        glance = self._session.glance(self._shown(client, packet), query, slot=slot)
+        glance = self._session.glance(self._group_packets(client, packet), query, slot=slot)
         return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
 
     def hold(self, client: bytes) -> None:
@@ -149,7 +149,7 @@ class QwenAnswerModel:
             self.memory.evict(evicted)
 
     def release(self, client: bytes) -> None:
-        if (slot := self._table.held.get(client)) is not None:
+        if (slot := self._table.by_client.get(client)) is not None:
             self._questions.pop(slot, None)
             self._session.stop(slot)
         self._table.release(client)
@@ -164,20 +164,24 @@ class QwenAnswerModel:
         return [self._note(answer) for answer in self._session.step()]
 
     def finish(self, question: ClientQuestion) -> None:
-        self._note(self._session.finish(self._table.held[question.client]))
+        self._note(self._session.finish(self._table.by_client[question.client]))
 
     def _slot_question(self, question: ClientQuestion) -> SlotQuestion:
         from arr_coc.qwen.session import SlotQuestion
 
         client = question.client
-        slot, shown, previous = self._table.held[client], self._shown(client, question.packet), question.previous
+        slot, packets, previous = (
+            self._table.by_client[client],
+            self._group_packets(client, question.packet),
+            question.previous,
+        )
         return SlotQuestion(
             slot,
-            shown,
+            packets,
             question.query,
             vision=self._vision(client),
             checks=question.checks,
-            history=self._fitting_history(question, slot, shown),
+            history=self._fitting_history(question, slot, packets),
             previous=None if previous is None else previous.text,
             same_above=1.0 if previous is None else previous.same_above,
             schema=None if question.checks else question.schema,
@@ -189,19 +193,19 @@ class QwenAnswerModel:
 
         return instruction_of(self._session.qwen, schema)
 
-    def _fitting_history(self, question: ClientQuestion, slot: int, shown: Packet | list[Packet]) -> str:
+    def _fitting_history(self, question: ClientQuestion, slot: int, packets: Packet | list[Packet]) -> str:
         """Return the text of a question's earlier answers: the newest that fit the context beside the rest of the
         prompt."""
-        frames = shown if isinstance(shown, list) else [shown]
-        asked = question.query + self._instruction(question.schema)
+        frames = packets if isinstance(packets, list) else [packets]
+        question_text = question.query + self._instruction(question.schema)
         for first in range(len(question.history)):
             text = history_text(question.history[first:])
             with suppress(ContextLengthError):
-                self._session.slots[slot].prompts.check_fits(frames, text + asked)
+                self._session.slots[slot].prompts.check_fits(frames, text + question_text)
                 return text
         return ""
 
-    def _shown(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
+    def _group_packets(self, client: bytes, packet: Packet) -> Packet | list[Packet]:
         """Return a packet, after the earlier ones of its group of pictures if it is in one."""
         if self.memory is None or not isinstance(packet, TokenPacket) or packet.place is None:
             return packet
@@ -261,12 +265,13 @@ def stats_of(result: AnswerResult) -> AnswerStats:
     )
 
 
-def _memory_tokens(session: AnswerSession, shown: int, frames: int) -> int:
-    """Return the most tokens of the context that a group of `frames` frames with `shown` visual tokens takes."""
-    return session.qwen.family.kept_tokens(shown, frames) + session.prompts.group_tokens(frames)
+def _memory_tokens(session: AnswerSession, visual_tokens: int, frames: int) -> int:
+    """Return the most tokens of the context that a group of `frames` frames with `visual_tokens` visual tokens
+    takes."""
+    return session.qwen.family.kept_tokens(visual_tokens, frames) + session.prompts.group_tokens(frames)
 
 
-def _most_shown(session: AnswerSession, frames: int) -> int:
+def _max_visual_tokens(session: AnswerSession, frames: int) -> int:
     """Return the most visual tokens of a group that fits the context beside the prompt's own tokens and the longest
     answer; 0 or less for none."""
     room = session.qwen.max_context_tokens - session.prompts.other_tokens("") - session.prompts.group_tokens(frames)
@@ -275,12 +280,12 @@ def _most_shown(session: AnswerSession, frames: int) -> int:
 
 def _check_memory(session: AnswerSession, memory_tokens: int, frames: int) -> None:
     """Raise OptionError if a group of pictures leaves no room for the prompt's own tokens and the longest answer."""
-    qwen, most = session.qwen, _most_shown(session, frames)
+    qwen, most = session.qwen, _max_visual_tokens(session, frames)
     if memory_tokens > most:
-        own = session.prompts.other_tokens("") + session.prompts.group_tokens(frames)
+        prompt_tokens = session.prompts.other_tokens("") + session.prompts.group_tokens(frames)
         raise OptionError(
             f"answer.memory.tokens = {memory_tokens} does not fit {qwen.model_id}: its context has "
-            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {own}; set "
+            f"{counted(qwen.max_context_tokens, 'token')}, of which prompt and answer take {prompt_tokens}; set "
             f"answer.memory.tokens to {max(most, 0)} or less, or give --no-memory"
         )
 
@@ -324,8 +329,8 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         if answer.slots > 1:
             others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
             try:
-                kept = qwen.family.kept_tokens(memory_tokens, frames)
-                check_slots(qwen, answer.slots, max(visual, kept) + others)
+                group_tokens = qwen.family.kept_tokens(memory_tokens, frames)
+                check_slots(qwen, answer.slots, max(visual, group_tokens) + others)
             except OptionError:
                 if answer.requires_groups or not memory_tokens:
                     raise
@@ -333,5 +338,5 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
                 check_slots(qwen, answer.slots, visual + others)
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
-            memory_tokens = min(memory_tokens, max(_most_shown(session, frames), 0) // 2)
+            memory_tokens = min(memory_tokens, max(_max_visual_tokens(session, frames), 0) // 2)
         return QwenAnswerModel(session, memory_tokens, frames)

@@ -166,13 +166,13 @@ class TextAgreement:
     words: float
 
 
-def text_agreement(one: str, other: str) -> TextAgreement:
+def text_agreement(text: str, other: str) -> TextAgreement:
     """Return how far two texts agree.
 
     The share is twice the number of words that match in order, divided by the number of words of both (Ratcliff and
     Obershelp's measure, as difflib has it); two texts without a word agree.
     """
-    first, second = words_of(one), words_of(other)
+    first, second = words_of(text), words_of(other)
     if not first and not second:
         return TextAgreement(True, 1.0)
     return TextAgreement(first == second, SequenceMatcher(None, first, second, autojunk=False).ratio())
@@ -243,8 +243,8 @@ class AnswerRequest:
         """
         questions = self.questions
         if len(reply.scores) != len(questions):
-            asked = counted(len(questions), "check")
-            raise TransportError(f"the answer server sent {counted(len(reply.scores), 'result')} of {asked}")
+            expected = counted(len(questions), "check")
+            raise TransportError(f"the answer server sent {counted(len(reply.scores), 'result')} of {expected}")
         scores = dict(zip(questions, reply.scores, strict=True))
         stamp = self.stamp
         timing = YesNoTiming(
@@ -312,12 +312,12 @@ class AnswerRequest:
             by_pts_s=new.media_ns / NS_PER_S,
         )
 
-    def to_answer_event(self, reply: AnswerReply, now_ns: int, glanced: GlanceCosts | None = None) -> Answer:
+    def to_answer_event(self, reply: AnswerReply, now_ns: int, glance_costs: GlanceCosts | None = None) -> Answer:
         """Return the answer as an event; latencies count from the capture of its frame.
 
-        `glanced`: the costs of the glances before it, whose operations count as its own.
+        `glance_costs`: the costs of the glances before it, whose operations count as its own.
         """
-        glanced = glanced or GlanceCosts()
+        glance_costs = glance_costs or GlanceCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
@@ -338,20 +338,20 @@ class AnswerRequest:
             text_tokens=reply.text_tokens,
             frames=reply.frames,
             kept_bytes=reply.kept_bytes,
-            flops=reply.flops + glanced.flops,
+            flops=reply.flops + glance_costs.flops,
             full_flops=reply.full_flops,
             prefilled_tokens=reply.prefilled_tokens,
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
             appended_tokens=min(reply.appended_tokens, new_tokens),
             memory_tokens=reply.memory_tokens,
-            glances=glanced.glances,
-            glance_tokens=glanced.tokens,
+            glances=glance_costs.glances,
+            glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
             timing=AnswerTiming(
                 encode_ms=reply.encode_ms,
                 prefill_ms=reply.prefill_ms,
                 decode_ms=reply.decode_ms,
-                glance_ms=glanced.ms,
+                glance_ms=glance_costs.ms,
                 turn_ms=self.turn_ns / NS_PER_MS,
                 sent_ms=0.0 if self.sent_ns is None else (self.sent_ns - stamp.capture_ns) / NS_PER_MS,
                 ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
@@ -383,7 +383,7 @@ class AnswerHistory:
         """Add an answer about a frame of this epoch; an AnswerUnchanged and an AnswerInvalid are ignored."""
         if isinstance(answer, Answer):
             self._last, self._epoch = answer, epoch
-            text = cut_to(printable(self._written(answer)), HISTORY_CHARS_MAX)
+            text = cut_to(printable(self._model_text(answer)), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
 
     def previous(self, query: str, epoch: int) -> PreviousAnswer | None:
@@ -391,19 +391,19 @@ class AnswerHistory:
         last = self._last
         if self._same_above is None or last is None or last.query != query or self._epoch != epoch:
             return None
-        return PreviousAnswer(query, self._written(last), self._same_above)
+        return PreviousAnswer(query, self._model_text(last), self._same_above)
 
     def compared(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
     ) -> Answer | AnswerUnchanged:
         """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
         itself."""
-        last, written = self._last, self._written(answer)
-        if previous is None or last is None or (answer.query, written) != (previous.query, previous.text):
+        last, text = self._last, self._model_text(answer)
+        if previous is None or last is None or (answer.query, text) != (previous.query, previous.text):
             return answer
         return AnswerUnchanged(**structs.asdict(answer), since_s=last.pts_s, probability=probability)
 
-    def _written(self, answer: Answer) -> str:
+    def _model_text(self, answer: Answer) -> str:
         """Return the text of an answer as the model writes it."""
         if self._schema is None or answer.fields is None:
             return answer.text
@@ -411,26 +411,30 @@ class AnswerHistory:
 
 
 class WatchNegotiation:
-    """Questions of a client's watches. `wanted`: all that may be evaluated; `connected`: those of the present Connect,
-    without which the server does not begin; `accepted` by the present server, and `known`: those asked for lately, so
-    that late replies are recognised."""
+    """Questions of a client's watches. `questions`: all that may be evaluated; `connected`: those of the present
+    Connect, without which the server does not begin; `accepted` by the present server, and `recent`: those requested
+    lately, so that late replies are recognised."""
 
     def __init__(self, questions: tuple[str, ...]) -> None:
-        self.wanted = self.connected = tuple(dict.fromkeys(questions))
+        self.questions = self.connected = tuple(dict.fromkeys(questions))
         self.accepted: dict[str, AcceptedWatch] = {}
-        self.known: deque[str] = deque(self.wanted, maxlen=WATCHES_KNOWN)
+        self.recent: deque[str] = deque(self.questions, maxlen=WATCHES_KNOWN)
 
     def connect(self) -> tuple[str, ...]:
         """Begin anew with another server; return the questions of its Connect: those that a server has accepted."""
-        self.connected = tuple(one for one in self.wanted if one in self.connected or one in self.accepted)
+        self.connected = tuple(
+            question for question in self.questions if question in self.connected or question in self.accepted
+        )
         self.accepted.clear()
         return self.connected
 
     def want(self, questions: Iterable[str]) -> None:
         """Change the questions; those left out count as not accepted."""
-        self.wanted = tuple(dict.fromkeys(questions))
-        self.known.extend(one for one in self.wanted if one not in self.accepted)
-        self.accepted = {one: accepted for one, accepted in self.accepted.items() if one in self.wanted}
+        self.questions = tuple(dict.fromkeys(questions))
+        self.recent.extend(question for question in self.questions if question not in self.accepted)
+        self.accepted = {
+            question: accepted for question, accepted in self.accepted.items() if question in self.questions
+        }
 
 
 class RequestTracker:
@@ -601,9 +605,9 @@ class RequestTracker:
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
             located = self._detections.read(answer, reply.extent, request.packet.grid)
         usable = feedback if isinstance(feedback, Feedback) else None
-        kept = None if glance is None else JournalGlance(glance.event, glance.feedback)
-        found = next((event for event in located if isinstance(event, Detections)), None)
-        entry = JournalEntry(point, usable, kept, found)
+        journal_glance = None if glance is None else JournalGlance(glance.event, glance.feedback)
+        detections = next((event for event in located if isinstance(event, Detections)), None)
+        entry = JournalEntry(point, usable, journal_glance, detections)
         if isinstance(point, Answer) and request.shadow is not None:
             self._write_snapshot(request.shadow)
             self.request = AnswerRequest(
@@ -611,8 +615,8 @@ class RequestTracker:
             )
         else:
             self._write_entry(entry)
-        shown = request.emit_text() if isinstance(point, Answer) else []
-        outcomes: list[Outcome | TransportError] = [*shown, point, *located]
+        text_events = request.emit_text() if isinstance(point, Answer) else []
+        outcomes: list[Outcome | TransportError] = [*text_events, point, *located]
         return outcomes if feedback is None else [*outcomes, feedback]
 
     def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:

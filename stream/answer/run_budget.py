@@ -26,10 +26,10 @@ class RunBudget:
             self.latency.set_most_tokens(self.quality.most_tokens)
         return self.latency.limits(tiles)
 
-    def on_request(self, frame: FrameAllocation, appended: int | None) -> None:
-        """Note the frame that is answered about; `appended` as in LatencyController."""
+    def on_request(self, frame: FrameAllocation, appended_tokens: int | None) -> None:
+        """Note the frame that is answered about; `appended_tokens` as in LatencyController."""
         if self.latency is not None:
-            self.latency.on_request(frame, appended)
+            self.latency.on_request(frame, appended_tokens)
 
     def on_event(self, event: Event, tiles: int) -> list[Event]:
         """Return an event of the scheduler, with what it changes for frames of `tiles` tiles."""

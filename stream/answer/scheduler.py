@@ -109,11 +109,11 @@ class AnswerObserver(Protocol):
         """Return whether a glance at the newest frame is due before its answer."""
         ...
 
-    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+    def make_glance_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
         """Return the overview of the newest frame to send; None if that frame is no longer available.
 
-        `kept` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may be
-        empty.
+        `next_place` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may
+        be empty.
         """
         ...
 
@@ -129,11 +129,11 @@ class AnswerObserver(Protocol):
         """Watches are evaluated with the newest frame."""
         ...
 
-    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
+    def make_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet; None if that frame is no longer available.
 
-        `kept`: frames of this run's group of pictures that the model keeps, as the place of the next frame; a packet in
-        that place continues the group, any other begins a new one.
+        `next_place`: frames of this run's group of pictures that the model keeps, as the place of the next frame; a
+        packet in that place continues the group, any other begins a new one.
         """
         ...
 
@@ -395,13 +395,13 @@ class AnswerScheduler:
         hello = self.client.hello
         assert hello is not None
         self._emit(self._changes.check_model(hello))
-        known, self._embedding = self._embedding is not None, embedding
+        had_query, self._embedding = self._embedding is not None, embedding
         self._observer.on_model(hello, embedding, *self._changes.others(embedding))
         aside = self._sides.accept(embedding.text)
-        if not known:
+        if not had_query:
             self._emit(model_notices(hello, self._policy))
         elif not aside and (
-            embedding.text != self._query or not (self._options.resend_after_loss or self.client.moved)
+            embedding.text != self._query or not (self._options.resend_after_loss or self.client.has_moved)
         ):
             self._triggers.ask()
         self._query = embedding.text
@@ -533,13 +533,13 @@ class AnswerScheduler:
         elif wants_answer or self._policy.watches_only:
             self._observer.on_asked()
 
-    def _wait_for(self, done: Callable[[], bool]) -> None:
-        """Process replies until `done`.
+    def _wait_for(self, is_done: Callable[[], bool]) -> None:
+        """Process replies until `is_done`.
 
         If the server is not ready, the wait ends with the run, and except in lockstep as soon as the source has ended:
         in lockstep no answer is dropped.
         """
         leaving = self._finishing and not self._policy.lockstep
-        while not done() and (self.client.ready or not (self._control.ending or leaving)):
+        while not is_done() and (self.client.ready or not (self._control.ending or leaving)):
             self.process_replies(WAIT_MS)
             self.check_timeout()

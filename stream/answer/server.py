@@ -198,8 +198,8 @@ class AnswerServer:
             turn, memory = scheduler.grant(client), self._model.memory
             if memory is not None:
                 self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
-            kept = None if memory is None else memory.kept(client)
-            self._send(client, TurnGrant(turn=turn.number, kept=kept))
+            place = None if memory is None else memory.kept(client)
+            self._send(client, TurnGrant(turn=turn.number, kept=place))
 
     def _serve_turn(self, client: Client, turn: Turn, received: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
@@ -337,7 +337,7 @@ class AnswerServer:
     def _defer(self, client: Client, message: Questions) -> None:
         """Keep a message for later, in place of those of the client that it makes obsolete."""
         before = [] if isinstance(message, Connect) else self._deferred_queries.get(client, [])
-        self._deferred_queries[client] = [*(one for one in before if type(one) is not type(message)), message]
+        self._deferred_queries[client] = [*(other for other in before if type(other) is not type(message)), message]
 
     def _take_deferred_queries(self) -> None:
         """Process the deferred queries: the last one of each client, and its last watches."""
@@ -424,10 +424,10 @@ class AnswerServer:
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:
         """Send a message, or drop a client that is gone; return whether the message was sent."""
-        sent = self._link.send(client, message, arrays)
-        if not sent:
+        is_sent = self._link.send(client, message, arrays)
+        if not is_sent:
             self._drop_client(client)
-        return sent
+        return is_sent
 
     def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
         """Reply with the results of the checks."""
@@ -501,11 +501,11 @@ def _accepted_query(model: AnswerModel, query: str) -> tuple[QueryAccepted, Arra
 
 def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arrays]:
     """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
-    embedding, unseen = _embedded(model, query), model.check_watch(query)
+    embedding, unknown_words = _embedded(model, query), model.check_watch(query)
     message = WatchAccepted(
         query=query,
         model_id=embedding.model_id,
-        unseen_words=named_words(unseen),
+        unseen_words=named_words(unknown_words),
         arrays=specs_of(embedding.tokens),
     )
     return message, [embedding.tokens]

@@ -29,22 +29,22 @@ class SideQuestions:
 
     def __init__(self) -> None:
         self._waiting: deque[SideQuestion] = deque()
-        self._own: str | None = None
-        self._own_before: str | None = None
-        self._own_is_new = self._returning = False
-        self._accepted = self._sent = False
-        self._in_pieces = self._again = False
+        self._run_query: str | None = None
+        self._run_query_before: str | None = None
+        self._run_query_is_new = self._returning = False
+        self._is_accepted = self._is_sent = False
+        self._in_pieces = self._is_repeat = False
         self.current: SideQuestion | None = None
 
     @property
     def holds(self) -> bool:
         """True from the moment at which a side question's query is set until the run's own is in force again."""
-        return self._own is not None
+        return self._run_query is not None
 
     @property
     def due(self) -> bool:
         """True if the current question is in force, and was not sent yet."""
-        return self._accepted and not self._sent
+        return self._is_accepted and not self._is_sent
 
     def add(self, question: SideQuestion) -> list[Event]:
         """Let a question wait; return its refusal if too many do."""
@@ -53,62 +53,62 @@ class SideQuestions:
         self._waiting.append(question)
         return []
 
-    def next_query(self, own: str) -> str | None:
-        """Return the query to set now: that of the next question or, after the last one, the run's own, which is `own`
-        while none is held; None to leave the query."""
+    def next_query(self, run_query: str) -> str | None:
+        """Return the query to set now: that of the next question or, after the last one, the run's own, which is
+        `run_query` while none is stored; None to leave the query."""
         if self.current is not None:
             return None
         if self._waiting:
             self.current, self._returning = self._waiting.popleft(), False
-            self._own = own if self._own is None else self._own
+            self._run_query = run_query if self._run_query is None else self._run_query
             return self.current.query
-        if self._own is None or self._returning:
+        if self._run_query is None or self._returning:
             return None
         self._returning = True
-        return self._own
+        return self._run_query
 
     def change_own(self, query: str) -> None:
         """Note the run's new query, which is set after the side questions; if it is refused then, the one before is."""
-        self._own_before = self._own if self._own_before is None else self._own_before
-        self._own, self._own_is_new, self._returning = query, True, False
+        self._run_query_before = self._run_query if self._run_query_before is None else self._run_query_before
+        self._run_query, self._run_query_is_new, self._returning = query, True, False
 
     def accept(self, query: str) -> bool:
         """Note the query that is in force; return whether the run's own answers are unaffected by it."""
-        if self._own is None:
+        if self._run_query is None:
             return False
         if self.current is not None and query == self.current.query:
-            self._accepted = True
+            self._is_accepted = True
             return True
-        if query != self._own:
+        if query != self._run_query:
             return True
-        new, self._own_is_new, self._own_before = self._own_is_new, False, None
+        new, self._run_query_is_new, self._run_query_before = self._run_query_is_new, False, None
         if self.current is None:
-            self._own, self._returning = None, False
+            self._run_query, self._returning = None, False
         return not new
 
     def send(self) -> None:
         """Note that the current question was sent."""
-        self._sent = True
+        self._is_sent = True
 
     def send_again(self) -> None:
         """Note that the answer is to be asked for again: a cut has made it stale. If pieces of it were passed on, the
         next one comes whole."""
-        self._sent, self._again = False, self._in_pieces
+        self._is_sent, self._is_repeat = False, self._in_pieces
 
     def events_of(self, event: Event) -> list[Event] | None:
         """Return the events in place of one about the current question; None if it is about something else."""
         question = self.current
         if question is None and isinstance(event, QueryChanged) and event.error is not None:
-            self._refuse_own(event.query)
+            self._refuse_run_query(event.query)
             return None
         if question is None:
-            own_is_new = self._own_is_new or self._own is None
-            return [] if isinstance(event, QueryChanged) and not own_is_new else None
+            run_query_is_new = self._run_query_is_new or self._run_query is None
+            return [] if isinstance(event, QueryChanged) and not run_query_is_new else None
         if isinstance(event, QueryChanged) and event.query == question.query:
             return [] if event.error is None else self._end(SideRefused(question=question.number, error=event.error))
-        if isinstance(event, AnswerDeltaEvent) and self._sent:
+        if isinstance(event, AnswerDeltaEvent) and self._is_sent:
             self._in_pieces = True
-            return [] if self._again else [SideText(question=question.number, text=event.text)]
+            return [] if self._is_repeat else [SideText(question=question.number, text=event.text)]
         if isinstance(event, Answer) and event.trigger == SIDE:
             return self._end(
                 SideAnswer(
@@ -129,24 +129,26 @@ class SideQuestions:
 
     def lose(self) -> list[Event]:
         """End the current question if it was sent: its answer was lost."""
-        return self._end(SideRefused(question=self.current.number, error=LOST)) if self.current and self._sent else []
+        return (
+            self._end(SideRefused(question=self.current.number, error=LOST)) if self.current and self._is_sent else []
+        )
 
     def finish(self) -> list[Event]:
         """Refuse the questions that were not sent: the run ends."""
-        unsent = [self.current] if self.current is not None and not self._sent else []
-        refused = [SideRefused(question=one.number, error=RUN_OVER) for one in (*unsent, *self._waiting)]
+        pending = [self.current] if self.current is not None and not self._is_sent else []
+        refused = [SideRefused(question=question.number, error=RUN_OVER) for question in (*pending, *self._waiting)]
         self._waiting.clear()
-        if unsent:
+        if pending:
             self._end()
         return list(refused)
 
-    def _refuse_own(self, query: str) -> None:
+    def _refuse_run_query(self, query: str) -> None:
         """Return to the run's query before this one, which was refused."""
-        if query == self._own and self._own_before is not None:
-            self._own, self._own_before = self._own_before, None
-            self._own_is_new = self._returning = False
+        if query == self._run_query and self._run_query_before is not None:
+            self._run_query, self._run_query_before = self._run_query_before, None
+            self._run_query_is_new = self._returning = False
 
     def _end(self, *events: Event) -> list[Event]:
-        self.current, self._accepted, self._sent = None, False, False
-        self._in_pieces = self._again = False
+        self.current, self._is_accepted, self._is_sent = None, False, False
+        self._in_pieces = self._is_repeat = False
         return list(events)

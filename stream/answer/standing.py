@@ -88,7 +88,7 @@ class WatchChanges:
         self._knows_source = knows_source
         self._fixed = fixed
         self._new: WatchRules | None = None
-        self._added: set[str] = set()
+        self._added_names: set[str] = set()
         self.waiting: deque[WatchChange] = deque()
 
     def add(self, change: WatchChange) -> list[WatchesChanged]:
@@ -128,7 +128,7 @@ class WatchChanges:
             watch.warning = None if doubt is None else doubt.warning
             if doubt is None or watch.options.force:
                 continue
-            if watch.options.name not in self._added:
+            if watch.options.name not in self._added_names:
                 raise ConfigError(doubt.refusal)
             self._forget(watch.options.name)
             events.append(self._event(watch.options.name, MEANS_NOTHING.format(warning=doubt.warning)))
@@ -139,7 +139,7 @@ class WatchChanges:
         accepted = [
             self._client.requests.watches.accepted[question].embedding for question in dict.fromkeys(self._questions)
         ]
-        return [one for one in accepted if one.text != embedding.text]
+        return [other for other in accepted if other.text != embedding.text]
 
     def missing_query(self, query: str) -> str | None:
         """Return the question to ask in place of `query`, if that is of a watch that was removed and nothing else is
@@ -170,14 +170,14 @@ class WatchChanges:
             self._client.set_watches(self._questions)
             return [self._event(new.name, MEANS_NOTHING.format(warning=doubt.warning))]
         self._watches.add(new)
-        self._added.add(new.name)
+        self._added_names.add(new.name)
         return [self._event(new.name)]
 
     def _remove(self, name: str) -> list[WatchesChanged]:
         names = [watch.options.name for watch in self._watches]
         if name not in names:
-            there = f"; there are: {', '.join(names)}" if names else "; there is none"
-            return [self._event(name, f"no watch is named {name!r}{there}")]
+            choices = f"; there are: {', '.join(names)}" if names else "; there is none"
+            return [self._event(name, f"no watch is named {name!r}{choices}")]
         if self._watches_only and len(names) == 1:
             return [self._event(name, LAST_WATCH)]
         self._forget(name)
@@ -185,13 +185,13 @@ class WatchChanges:
 
     def _forget(self, name: str) -> None:
         self._watches.remove(name)
-        self._added.discard(name)
+        self._added_names.discard(name)
         self._client.set_watches(self._questions)
 
     def _doubt(self, hello: ServerHello, rules: WatchRules) -> Doubt | None:
         """Return the objection to a watch with this model."""
-        unseen = self._client.requests.watches.accepted[rules.question].unseen_words
-        return doubt_about(hello.model_id, hello.known_world, unseen, knows_source=self._knows_source)
+        unknown_words = self._client.requests.watches.accepted[rules.question].unseen_words
+        return doubt_about(hello.model_id, hello.known_world, unknown_words, knows_source=self._knows_source)
 
     @property
     def _questions(self) -> list[str]:

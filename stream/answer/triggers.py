@@ -47,7 +47,7 @@ class AnswerTriggers:
         self._next_ns: int | None = None
         self._seen_ns: int | None = None
         self._fired_last_frame = False
-        self._missed = 0
+        self._missed_triggers = 0
 
     @property
     def due(self) -> TriggerReason | None:
@@ -57,7 +57,7 @@ class AnswerTriggers:
     @property
     def missed(self) -> int:
         """Triggers that came while another one was waiting."""
-        return self._missed
+        return self._missed_triggers
 
     def observe(
         self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
@@ -67,7 +67,7 @@ class AnswerTriggers:
         self._seen_ns = time_ns
         self._fired_last_frame = False
         if new is not None:
-            self._missed += self._pending is not None
+            self._missed_triggers += self._pending is not None
             if self._pending is None or _URGENCY[new] > _URGENCY[self._pending]:
                 self._pending = new
         return self._pending
@@ -77,7 +77,7 @@ class AnswerTriggers:
         if self._seen_ns is None:
             return
         if self._pending is None or _URGENCY["asked"] > _URGENCY[self._pending]:
-            self._missed += self._pending is not None
+            self._missed_triggers += self._pending is not None
             self._pending = "asked"
 
     def finish(self) -> TriggerReason | None:
@@ -100,16 +100,16 @@ class AnswerTriggers:
 
     def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> TriggerReason | None:
         options = self._options
-        every = self._period_over(time_ns)
+        is_period_over = self._is_period_over(time_ns)
         if self._seen_ns is None:
             return "start"
         if (cut or discontinuity) and options.on_cut:
             return "cut" if cut else "discontinuity"
         if options.on_change is not None and change >= options.on_change and self._pending is None:
             return "change"
-        return "every" if every else None
+        return "every" if is_period_over else None
 
-    def _period_over(self, time_ns: int) -> bool:
+    def _is_period_over(self, time_ns: int) -> bool:
         """Return whether a period has ended, and advance to the end of the period of `time_ns`."""
         period_ns = self._options.every_ns
         if period_ns is None:
@@ -211,14 +211,15 @@ class VerdictThresholds:
     """Thresholds of a verdict. A probability of yes from `yes_above` on is a yes, up to `no_below` a no, and between
     them neither.
 
-    A probability of `sure` or more (of no: 1 - `sure` or less) changes the verdict at once; any other must be confirmed
-    by the next result. A result is ignored if yes and no together have less than `certain` of the probability.
+    A probability of `at_once_from` or more (of no: 1 - `at_once_from` or less) changes the verdict at once; any other
+    must be confirmed by the next result. A result is ignored if yes and no together have less than `mass_min` of the
+    probability.
     """
 
     yes_above: float = 0.6
     no_below: float = 0.4
-    sure: float = 0.95
-    certain: float = 0.1
+    at_once_from: float = 0.95
+    mass_min: float = 0.1
 
 
 class DebouncedVerdict:
@@ -237,18 +238,18 @@ class DebouncedVerdict:
         """True if the last result disagrees with the verdict and is to be confirmed."""
         return self._unconfirmed is not None
 
-    def is_off_topic(self, certain: float) -> bool:
+    def is_off_topic(self, mass: float) -> bool:
         """Return whether the model answered with neither yes nor no."""
-        return certain < self._thresholds.certain
+        return mass < self._thresholds.mass_min
 
-    def update(self, yes: float, certain: float) -> bool:
+    def update(self, yes: float, mass: float) -> bool:
         """Process the next result; return whether the verdict has changed. A first no is no change."""
-        new = None if self.is_off_topic(certain) else self._decide(yes)
+        new = None if self.is_off_topic(mass) else self._decide(yes)
         if new is None or new == self.verdict:
             self._unconfirmed = None
             return False
-        sure = (yes if new else 1 - yes) >= self._thresholds.sure
-        if not sure and self._unconfirmed is not new:
+        is_sure = (yes if new else 1 - yes) >= self._thresholds.at_once_from
+        if not is_sure and self._unconfirmed is not new:
             self._unconfirmed = new
             return False
         before, self.verdict, self._unconfirmed = self.verdict, new, None
@@ -415,8 +416,8 @@ class WatchList:
     def __init__(
         self, options: Sequence[WatchRules], wall_s: Callable[[], float] | None = None, matches: int = 0
     ) -> None:
-        self._watches = {one.name: Watch(one) for one in options}
-        scheduled = wall_s is not None and any(one.schedule is not None for one in options)
+        self._watches = {rules.name: Watch(rules) for rules in options}
+        scheduled = wall_s is not None and any(rules.schedule is not None for rules in options)
         self._wall_s = wall_s if scheduled else None
         self._fired_ns = 0
         self._time_ns = 0
@@ -466,12 +467,12 @@ class WatchList:
         for watch in self._watches.values():
             watch.triggers.finish()
 
-    def fire(self, otherwise: str) -> tuple[Check, ...]:
+    def fire(self, default_trigger: str) -> tuple[Check, ...]:
         """Note that the last observed frame is evaluated; return the questions of all watches in their schedules, with
-        their triggers, or `otherwise` for one that was not due."""
+        their triggers, or `default_trigger` for one that was not due."""
         self._fired_ns = self._time_ns
         return tuple(
-            Check(watch.options.name, watch.options.question, watch.triggers.fire() or otherwise)
+            Check(watch.options.name, watch.options.question, watch.triggers.fire() or default_trigger)
             for watch in self._watches.values()
             if watch.active
         )

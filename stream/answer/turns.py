@@ -82,8 +82,8 @@ class ClientTable:
 
     def add(self, client: bytes, query: str, watches: tuple[str, ...] = (), schema: AnswerSchema | None = None) -> None:
         """Add a client, or replace the queries and the schema of one that is known."""
-        known = self._clients.get(client)
-        self._clients[client] = ClientState(query, watches, 0 if known is None else known.penalty, schema)
+        state = self._clients.get(client)
+        self._clients[client] = ClientState(query, watches, 0 if state is None else state.penalty, schema)
         self._statistics.clients_are(len(self._clients))
 
     def get(self, client: bytes) -> ClientState | None:
@@ -148,7 +148,7 @@ class Turn:
         return not isinstance(message, GlancePacketMessage) or self.glances < GLANCES_A_TURN_MAX
 
 
-SAME_MEANING = 'Do these two answers say the same? "{one}" and "{other}"'
+SAME_MEANING = 'Do these two answers say the same? "{first}" and "{second}"'
 """Question by which answers are compared for their meaning."""
 
 
@@ -184,9 +184,9 @@ class ClientRequest:
     def next_question(self) -> ClientQuestion:
         """Return the next question."""
         if self.stats is not None:
-            one, other = (cut_to(text, HISTORY_CHARS_MAX) for text in (self.compared or "", self.text))
-            asked = SAME_MEANING.format(one=one, other=other)
-            return ClientQuestion(self.client, self.packet, asked, checks=(asked,))
+            first, second = (cut_to(text, HISTORY_CHARS_MAX) for text in (self.compared or "", self.text))
+            question = SAME_MEANING.format(first=first, second=second)
+            return ClientQuestion(self.client, self.packet, question, checks=(question,))
         if self.checks:
             return ClientQuestion(self.client, self.packet, self.checks[0], checks=self.checks)
         return ClientQuestion(
@@ -298,9 +298,9 @@ class SlotScheduler:
         self._report(stepped)
         if self._new and not self._is_gathering:
             requests, self._new = self._new, []
-            asked = {request.next_question(): request for request in requests}
-            self._open |= asked
-            self._stepped = list(asked)
+            questions = {request.next_question(): request for request in requests}
+            self._open |= questions
+            self._stepped = list(questions)
             self._model.ask(self._stepped)
         elif self._open:
             self._stepped = self._model.step()

@@ -83,13 +83,13 @@ def token_message(
     wants_answer: bool = True,
     checks: tuple[str, ...] = (),
     pixels_at: PixelPlace | None = None,
-    earlier: Sequence[TokenPacket] = (),
+    earlier_packets: Sequence[TokenPacket] = (),
 ) -> tuple[TokenPacketMessage, list[Array]]:
     """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device.
 
-    `earlier`: frames before it in its group of pictures, which the message includes.
+    `earlier_packets`: frames before it in its group of pictures, which the message includes.
     """
-    fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
+    fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     message = TokenPacketMessage(
         answer=answer, wants_answer=wants_answer, checks=checks, overview=packet.overview, **fields
     )
@@ -102,24 +102,24 @@ def glance_message(
     packet: TokenPacket,
     *,
     pixels_at: PixelPlace | None = None,
-    earlier: Sequence[TokenPacket] = (),
+    earlier_packets: Sequence[TokenPacket] = (),
 ) -> tuple[GlancePacketMessage, list[Array]]:
     """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like
     `token_message`."""
-    fields, arrays = _token_fields(turn, packet, pixels_at, earlier)
+    fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     return GlancePacketMessage(glance=glance, **fields), arrays
 
 
 def _token_fields(
-    turn: int, packet: TokenPacket, pixels_at: PixelPlace | None, earlier: Sequence[TokenPacket]
+    turn: int, packet: TokenPacket, pixels_at: PixelPlace | None, earlier_packets: Sequence[TokenPacket]
 ) -> tuple[dict[str, Any], list[Array]]:
     """Return the fields that messages with tokens share, and their parts."""
-    packets = [*earlier, packet]
-    columns: list[list[Array]] = [[one.regions for one in packets], [one.relevance for one in packets]]
+    packets = [*earlier_packets, packet]
+    columns: list[list[Array]] = [[packet.regions for packet in packets], [packet.relevance for packet in packets]]
     if pixels_at is None:
-        columns.append([one.host_pixels for one in packets])
+        columns.append([packet.host_pixels for packet in packets])
     if packet.place is not None:
-        columns.append([one.superseded for one in packets])
+        columns.append([packet.superseded for packet in packets])
     arrays = [np.concatenate(column) if len(column) > 1 else column[0] for column in columns]
     fields = {
         "turn": turn,
@@ -129,7 +129,8 @@ def _token_fields(
         "pixels_at": pixels_at,
         "place": packet.place,
         "earlier": tuple(
-            EarlierFrame(one.stamp, len(one.regions), one.overview, len(one.superseded)) for one in earlier
+            EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded))
+            for packet in earlier_packets
         ),
     }
     return fields, arrays
@@ -168,37 +169,41 @@ def token_packets(
     _check_finite(kind, relevance)
     frames = _frames_of(message, len(regions), len(superseded))
     packets: list[TokenPacket] = []
-    end, gone, place = 0, 0, message.place
+    end, superseded_end, place = 0, 0, message.place
     for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         rows, end = slice(end, end + frame.regions), end + frame.regions
         at = None if place is None else replace(place, frame=place.frame - before)
         columns = regions[rows], relevance[rows], pixels[rows]
-        numbers_of, gone = superseded[gone : gone + frame.superseded], gone + frame.superseded
-        packets.append(TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, numbers_of))
+        begin, superseded_end = superseded_end, superseded_end + frame.superseded
+        packets.append(
+            TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end])
+        )
     return packets
 
 
 def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded: int) -> list[EarlierFrame]:
     """Return the frames among which a message divides its regions and superseded tokens, its own last. Raises
     TransportError if the numbers do not match."""
-    kind, place, earlier = type(message).__name__, message.place, message.earlier
-    own_superseded = superseded - sum(frame.superseded for frame in earlier)
+    kind, place, earlier_frames = type(message).__name__, message.place, message.earlier
+    own_superseded = superseded - sum(frame.superseded for frame in earlier_frames)
     if own_superseded < 0:
         raise TransportError(f"{kind} names {counted(superseded, 'superseded token')}, and earlier frames have more")
-    own = regions - sum(frame.regions for frame in earlier)
-    if own < 0:
-        raise TransportError(f"{kind} holds {regions} regions, and says that {regions - own} are of earlier frames")
+    own_regions = regions - sum(frame.regions for frame in earlier_frames)
+    if own_regions < 0:
+        raise TransportError(
+            f"{kind} holds {regions} regions, and says that {regions - own_regions} are of earlier frames"
+        )
     if isinstance(message, TokenPacketMessage):
         overview = message.overview
     else:
-        overview = own if place is None else 0
-        if place is None and not own:
+        overview = own_regions if place is None else 0
+        if place is None and not own_regions:
             raise TransportError(f"{kind} holds no overview")
-    if not all(frame.regions or frame.superseded for frame in earlier) or (
-        place is not None and not place.frame and not own
+    if not all(frame.regions or frame.superseded for frame in earlier_frames) or (
+        place is not None and not place.frame and not own_regions
     ):
         raise TransportError(f"{kind} holds nothing of a frame that others in its group of pictures build on")
-    frames = [*earlier, EarlierFrame(message.stamp, own, overview, own_superseded)]
+    frames = [*earlier_frames, EarlierFrame(message.stamp, own_regions, overview, own_superseded)]
     for frame in frames:
         if frame.overview > frame.regions:
             raise TransportError(
@@ -307,18 +312,18 @@ def check_taught(feedback: Feedback | None, stamp: FrameStamp, grid: TileGrid) -
     _check_regions("feedback", feedback.regions, grid.rows, grid.cols)
 
 
-def _check_regions(what: str, regions: Array, rows: int, cols: int) -> None:
+def _check_regions(subject: str, regions: Array, rows: int, cols: int) -> None:
     """Raise TransportError unless each region, int32 [K, 3], has an existing shape and lies within the grid."""
     if regions.size and (regions.min() < 0 or regions[:, 0].max() >= len(REGION_SHAPES)):
-        raise TransportError(f"{what} holds a region that no texture has")
+        raise TransportError(f"{subject} holds a region that no texture has")
     if not exist_on(regions, (rows, cols)).all():
-        raise TransportError(f"{what} holds a region outside its frame")
+        raise TransportError(f"{subject} holds a region outside its frame")
 
 
-def _check_finite(what: str, *arrays: Array) -> None:
+def _check_finite(subject: str, *arrays: Array) -> None:
     for array in arrays:
         if not np.isfinite(array).all():
-            raise TransportError(f"{what} holds a number that is none")
+            raise TransportError(f"{subject} holds a number that is none")
 
 
 def _arrays(message: Message, parts: Sequence[Part], *layouts: Layout) -> list[Array]:

@@ -30,10 +30,10 @@ class ApiAddress:
 
         Raises ConfigError if the address is invalid, or the key could be read on its way.
         """
-        api, given = config.answer.api, config.answer.api.url or ""
-        parts = _split(given)
+        api, url = config.answer.api, config.answer.api.url or ""
+        parts = _split(url)
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{_shown(given)!r} is no address of a server; write http://HOST:PORT/v1")
+            raise ConfigError(f"{_shown(url)!r} is no address of a server; write http://HOST:PORT/v1")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
                 f"--api takes an address without user, password or parameters; put the key into the environment "

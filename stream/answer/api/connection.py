@@ -120,25 +120,25 @@ class ApiConnection:
         Raises ConnectionRefused if no server replies within `limits.first_s`, ConfigError if it has no such API, or
         refuses the key.
         """
-        listed: Future[list[ServedModel]] = Future()
-        threading.Thread(target=self._list_models, args=(listed,), name="api", daemon=True).start()
+        reply: Future[list[ServedModel]] = Future()
+        threading.Thread(target=self._list_models, args=(reply,), name="api", daemon=True).start()
         try:
-            return listed.result(self.limits.first_s)
+            return reply.result(self.limits.first_s)
         except WaitedTooLong:
             raise self._absent(f"no list of its models within {self.limits.first_s:g} s") from None
 
-    def _list_models(self, listed: Future[list[ServedModel]]) -> None:
+    def _list_models(self, reply: Future[list[ServedModel]]) -> None:
         """Request the list of models, in a thread, as a server may send it byte by byte."""
         try:
             with self._client.stream("GET", f"{self.address.base}/models") as response:
                 text = self._start_of(response, LIST_BYTES_MAX)
                 if response.status_code in KEY_REFUSED or _is_page(response):
                     raise self._refusal(response, text)
-            listed.set_result(_served_models(text) if response.is_success else [])
+            reply.set_result(_served_models(text) if response.is_success else [])
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            listed.set_exception(self._absent(_reason(error)))
+            reply.set_exception(self._absent(_reason(error)))
         except Exception as error:
-            listed.set_exception(error)
+            reply.set_exception(error)
 
     def _absent(self, reason: str) -> ConnectionRefused:
         return ConnectionRefused(
@@ -215,8 +215,8 @@ class ApiConnection:
                 "/v1, so correct the one after --api"
             )
         if status in KEY_REFUSED:
-            given = "refuses the key" if self.address.key is not None else "wants a key"
-            return ConfigError(f"{base} {given} ({status}); put the right one into the key's environment variable")
+            refusal = "refuses the key" if self.address.key is not None else "wants a key"
+            return ConfigError(f"{base} {refusal} ({status}); put the right one into the key's environment variable")
         message = self._quote(_message_in(text) or response.reason_phrase)
         if status == 404 and "model" not in message.lower():
             return ConfigError(f"{base} has no chat completions ({status} {message}); correct the address after --api")
@@ -244,7 +244,7 @@ class ChatStream:
         self._connection = connection
         self._arrived = arrived or threading.Event()
         self._received: queue.Queue[ChatPiece | Exception | None] = queue.Queue(PIECES_WAITING_MAX)
-        self._unwanted = threading.Event()
+        self._cancellation = threading.Event()
         self._began_s = self._heard_s = time.monotonic()
         self._heard_text = self.ended = False
         threading.Thread(target=self._receive, args=(body,), name="api", daemon=True).start()
@@ -272,7 +272,7 @@ class ChatStream:
 
     def cancel(self) -> None:
         """Stop the reply: the connection is closed with the next piece, or when its time limit has passed."""
-        self._unwanted.set()
+        self._cancellation.set()
 
     def _check_limits(self) -> None:
         now_s, limits = time.monotonic(), self._connection.limits
@@ -296,7 +296,7 @@ class ChatStream:
 
     def _put(self, received: ChatPiece | Exception | None) -> bool:
         """Queue a piece, an error or the end (None); return whether the reply is still wanted."""
-        while not self._unwanted.is_set():
+        while not self._cancellation.is_set():
             try:
                 self._received.put(received, timeout=WAIT_S)
             except queue.Full:
@@ -347,8 +347,8 @@ def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
 
 
 def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    listed = token.get("top_logprobs")
-    for entry in listed if isinstance(listed, list) and listed else [token]:
+    entries = token.get("top_logprobs")
+    for entry in entries if isinstance(entries, list) and entries else [token]:
         name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
         if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
             yield name, float(max(chance, LOGPROB_MIN))
@@ -371,12 +371,12 @@ def _characters(text: str) -> tuple[str, str]:
 def _served_models(text: str) -> list[ServedModel]:
     """Return the models of a list; none if the text is no such list."""
     try:
-        listed = _dict(parse_json(text)).get("data")
+        entries = _dict(parse_json(text)).get("data")
     except ValueError:
         return []
     return [
         ServedModel(whole(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
-        for entry in (listed if isinstance(listed, list) else [])
+        for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     ]
 

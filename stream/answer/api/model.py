@@ -98,14 +98,14 @@ class ApiReply:
 class OpenRequest:
     """Open request: its question, its frames (the newest last), and its reply so far.
 
-    `sent`: `body` as it was sent to the server. `same`: probability that the previous answer is still right. `probes`:
-    the server is asked first whether it still has the plugin that reads tokens.
+    `sent_body`: `body` as it was sent to the server. `same`: probability that the previous answer is still right.
+    `probes`: the server is asked first whether it still has the plugin that reads tokens.
     """
 
     question: ClientQuestion
-    shown: list[SeenFrame]
+    frames: list[SeenFrame]
     body: dict[str, Any]
-    sent: dict[str, Any]
+    sent_body: dict[str, Any]
     stream: ChatStream
     times_s: tuple[float, float]
     reply: ApiReply = field(default_factory=ApiReply)
@@ -141,7 +141,7 @@ class ApiAnswerModel:
         self.known_world, self.allocator = questions.known_world, questions.allocator
         self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
         self._connection = served.connection
-        self._sent = SentPictures(served.keeps_pictures)
+        self._sent_pictures = SentPictures(served.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = self._sends_schemas = True
@@ -182,7 +182,7 @@ class ApiAnswerModel:
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         for question in questions:
             try:
-                self._open[question.client] = self._opened(question)
+                self._open[question.client] = self._open_request(question)
             except Exception as error:
                 question.ended, question.error = True, error
 
@@ -206,40 +206,40 @@ class ApiAnswerModel:
     def finish(self, question: ClientQuestion) -> None:
         self._end(self._open[question.client])
 
-    def _opened(self, question: ClientQuestion) -> OpenRequest:
+    def _open_request(self, question: ClientQuestion) -> OpenRequest:
         began_s = time.monotonic()
-        shown = self._shown(question)
+        frames = self._question_frames(question)
         if question.checks:
-            body = self._yes_no_body(shown, question.query)
+            body = self._yes_no_body(frames, question.query)
         elif question.previous is not None:
             still_right = STILL_RIGHT.format(question=question.query, answer=question.previous.text)
-            body = self._yes_no_body(shown, still_right)
+            body = self._yes_no_body(frames, still_right)
         else:
-            body = self._answer_body(shown, question)
+            body = self._answer_body(frames, question)
         probes = self._unsure and self._answer.api.picture == "tokens"
-        sent = probe_body(self.model_id) if probes else self._sent.lean(body)
-        stream = self._connection.stream(sent, self._arrived)
-        return OpenRequest(question, shown, body, sent, stream, (began_s, time.monotonic()), probes=probes)
+        sent_body = probe_body(self.model_id) if probes else self._sent_pictures.lean(body)
+        stream = self._connection.stream(sent_body, self._arrived)
+        return OpenRequest(question, frames, body, sent_body, stream, (began_s, time.monotonic()), probes=probes)
 
-    def _shown(self, question: ClientQuestion) -> list[SeenFrame]:
+    def _question_frames(self, question: ClientQuestion) -> list[SeenFrame]:
         """Return the frames of a question, the newest last, as the server is sent them."""
-        packet, api = question.packet, self._answer.api
+        packet, api, previous = question.packet, self._answer.api, self._frames.get(question.client, ())
         if isinstance(packet, TokenPacket) and packet.place is not None and self.memory is not None:
-            frames = shown_frames([*self.memory.before(question.client, packet.place), packet])
-            known = {id(frame.packet): frame for frame in self._frames.get(question.client, ())}
-            shown = [known.get(id(frame)) or SeenFrame(frame.stamp, tokens_of(frame), frame) for frame in frames]
-            self._frames[question.client] = deque(shown)
-            return shown
-        stamp, earlier = packet.stamp, self._frames.get(question.client, ())
+            packets = shown_frames([*self.memory.before(question.client, packet.place), packet])
+            by_packet = {id(frame.packet): frame for frame in previous}
+            frames = [by_packet.get(id(other)) or SeenFrame(other.stamp, tokens_of(other), other) for other in packets]
+            self._frames[question.client] = deque(frames)
+            return frames
+        stamp = packet.stamp
         # without frames before a cut, and without this frame, which may have been checked before its answer
-        shown = [frame for frame in earlier if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
+        frames = [frame for frame in previous if frame.stamp != stamp and frame.stamp.epoch == stamp.epoch]
         if isinstance(packet, TokenPacket) or api.picture == "tokens":
-            return [*shown, SeenFrame(stamp, tokens_of(packet))]
-        return [*shown, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
+            return [*frames, SeenFrame(stamp, tokens_of(packet))]
+        return [*frames, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
 
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
-        request.body, request.sent, request.reply = body, self._sent.lean(body), ApiReply()
-        request.stream = self._connection.stream(request.sent, self._arrived)
+        request.body, request.sent_body, request.reply = body, self._sent_pictures.lean(body), ApiReply()
+        request.stream = self._connection.stream(request.sent_body, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
         """Add received pieces to the reply, at most HEARD_AT_ONCE per call, and end it if it has ended."""
@@ -257,7 +257,7 @@ class ApiAnswerModel:
             return
         if request.probes:
             check_plugin(self._connection.address.base, "")
-        self._sent.note(request.body)
+        self._sent_pictures.note(request.body)
         if request.checks:
             self._check_previous(request)
         elif request.question.checks:
@@ -271,7 +271,7 @@ class ApiAnswerModel:
         if len(request.scores) == len(request.question.checks):
             self._end(request)
         else:
-            self._reopen(request, self._yes_no_body(request.shown, request.question.checks[len(request.scores)]))
+            self._reopen(request, self._yes_no_body(request.frames, request.question.checks[len(request.scores)]))
 
     def _check_previous(self, request: OpenRequest) -> None:
         """End with the previous answer if it is still right, or request another one."""
@@ -280,7 +280,7 @@ class ApiAnswerModel:
         yes, mass = yes_no_of(request.reply.text, request.reply.likely)
         request.same = yes * mass
         if request.same < previous.same_above:
-            self._reopen(request, self._answer_body(request.shown, question))
+            self._reopen(request, self._answer_body(request.frames, question))
             return
         request.reply.text_tokens, question.piece = 0, previous.text
         self._end(request)
@@ -289,12 +289,12 @@ class ApiAnswerModel:
         question, reply = request.question, request.reply
         self.release(question.client)
         question.ended = True
-        stats = self._stats_of(request.shown, reply, request.times_s, request.body)
-        question.stats = replace(stats, same=request.same, extent=self._extent(request.shown[-1].pictures))
+        stats = self._stats_of(request.frames, reply, request.times_s, request.body)
+        question.stats = replace(stats, same=request.same, extent=self._extent(request.frames[-1].pictures))
         if question.checks:
             question.scores = tuple(request.scores)
         elif self.memory is None and (most := self._answer.memory.frames) > 1:
-            self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.shown[-1])
+            self._frames.setdefault(question.client, deque(maxlen=most - 1)).append(request.frames[-1])
 
     def _fail(self, request: OpenRequest, error: Exception) -> None:
         if request.probes and isinstance(error, ModelError):
@@ -308,21 +308,21 @@ class ApiAnswerModel:
                 self._reopen(request, request.body)
                 return
         self._unsure = self._unsure or isinstance(error, AnswerLost)
-        again = self._again(request.body, request.sent, error)
+        retry_body = self._retry_body(request.body, request.sent_body, error)
         request.stream.cancel()
-        if again is not None:
-            self._reopen(request, again)
+        if retry_body is not None:
+            self._reopen(request, retry_body)
             return
         del self._open[request.question.client]
         request.question.ended, request.question.error = True, error
 
-    def _body(self, shown: list[SeenFrame], question: str, max_tokens: int) -> dict[str, Any]:
+    def _body(self, frames: list[SeenFrame], question: str, max_tokens: int) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
-        for frame in shown:
-            if len(shown) > 1:
+        for frame in frames:
+            if len(frames) > 1:
                 content.append({"type": "text", "text": time_text(frame.stamp.media_ns)})
             content += frame.pictures.content()
-        explanation = shown[-1].pictures.explanation
+        explanation = frames[-1].pictures.explanation
         content.append({"type": "text", "text": f"{explanation}\n{question}" if explanation else question})
         answer, system = self._answer, self._answer.system
         body: dict[str, Any] = {
@@ -338,25 +338,25 @@ class ApiAnswerModel:
             body |= {"seed": answer.seed} | ({"top_p": answer.top_p} if answer.top_p < 1 else {})
         return body
 
-    def _answer_body(self, shown: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
+    def _answer_body(self, frames: list[SeenFrame], question: ClientQuestion) -> dict[str, Any]:
         text, schema = history_text(question.history) + question.query, question.schema
         if schema is None:
-            return self._body(shown, text, self._answer.max_tokens)
-        body = self._body(shown, f"{text}\n{schema.instruction}", self._answer.max_tokens)
+            return self._body(frames, text, self._answer.max_tokens)
+        body = self._body(frames, f"{text}\n{schema.instruction}", self._answer.max_tokens)
         return {**body, "response_format": response_format(schema)} if self._sends_schemas else body
 
-    def _yes_no_body(self, shown: list[SeenFrame], question: str) -> dict[str, Any]:
+    def _yes_no_body(self, frames: list[SeenFrame], question: str) -> dict[str, Any]:
         """Return the request of a yes/no question, with log-probabilities unless the server is known to return none."""
-        body = self._body(shown, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
+        body = self._body(frames, " ".join(filter(None, (question, self._answer.api.yes_no))), YES_NO_TOKENS)
         return {**body, "logprobs": True, "top_logprobs": LIKELY_TOKENS} if self._asks_likely else body
 
-    def _again(self, body: dict[str, Any], sent: dict[str, Any], error: Exception) -> dict[str, Any] | None:
+    def _retry_body(self, body: dict[str, Any], sent_body: dict[str, Any], error: Exception) -> dict[str, Any] | None:
         """Return the body for another try of a refused request: with all of its pictures, without log-probabilities, or
-        without the schema; None if none of them was the reason. `sent`: the body as it was sent."""
-        otherwise = self._sent.failed(sent, str(error))
+        without the schema; None if none of them was the reason. `sent_body`: the body as it was sent."""
+        resends_pictures = self._sent_pictures.failed(sent_body, str(error))
         if not isinstance(error, ModelError):
             return None
-        if otherwise:
+        if resends_pictures:
             return body
         if "logprobs" in body and "logprob" in str(error):
             self._asks_likely = False
@@ -387,12 +387,12 @@ class ApiAnswerModel:
         reply.text_tokens = reply.text_tokens if piece.text_tokens is None else piece.text_tokens
 
     def _stats_of(
-        self, shown: list[SeenFrame], reply: ApiReply, times_s: tuple[float, float], body: dict[str, Any]
+        self, frames: list[SeenFrame], reply: ApiReply, times_s: tuple[float, float], body: dict[str, Any]
     ) -> AnswerStats:
         began_s, seen_s = times_s
         now_s = time.monotonic()
         first_s = reply.first_s or now_s
-        tokens, grouped = sum(frame.pictures.tokens for frame in shown), self.memory is not None
+        tokens, grouped = sum(frame.pictures.tokens for frame in frames), self.memory is not None
         counts = reply.cached_tokens is not None
         return AnswerStats(
             tokens_used=tokens,
@@ -401,11 +401,11 @@ class ApiAnswerModel:
             prefill_ms=(first_s - seen_s) * 1e3,
             decode_ms=(now_s - first_s) * 1e3,
             feedback=None,
-            frames=len(shown),
-            oldest_frame_ns=min(frame.stamp.media_ns for frame in shown),
-            kept_bytes=sum(frame.pictures.bytes for frame in shown[:-1]),
+            frames=len(frames),
+            oldest_frame_ns=min(frame.stamp.media_ns for frame in frames),
+            kept_bytes=sum(frame.pictures.bytes for frame in frames[:-1]),
             prefilled_tokens=max(0, (reply.prompt_tokens or 0) - (reply.cached_tokens or 0)) if counts else 0,
-            appended_tokens=shown[-1].pictures.tokens if grouped else 0,
+            appended_tokens=frames[-1].pictures.tokens if grouped else 0,
             memory_tokens=tokens if grouped else 0,
             notice=self._notice(reply, tokens, body),
         )
@@ -448,9 +448,9 @@ class ApiAnswerModel:
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
         return "; ".join(notices)
 
-    def _is_new(self, what: str) -> bool:
-        new = what not in self._notices
-        self._notices.add(what)
+    def _is_new(self, notice: str) -> bool:
+        new = notice not in self._notices
+        self._notices.add(notice)
         return new
 
 
@@ -459,13 +459,13 @@ def yes_no_of(text: str, likely: tuple[tuple[str, float], ...]) -> tuple[float, 
 
     `likely`: tokens that may begin the answer, with log-probabilities; without them the first word of `text` decides.
     """
-    yes = sum(math.exp(chance) for token, chance in likely if _word(token) == "yes")
-    no = sum(math.exp(chance) for token, chance in likely if _word(token) == "no")
+    p_yes = sum(math.exp(chance) for token, chance in likely if _word(token) == "yes")
+    p_no = sum(math.exp(chance) for token, chance in likely if _word(token) == "no")
     if not likely:
         first = _word(text.split()[0]) if text.split() else ""
-        yes, no = float(first == "yes"), float(first == "no")
-    mass = yes + no
-    return (yes / mass if mass > 0 else 0.5), min(1.0, mass)
+        p_yes, p_no = float(first == "yes"), float(first == "no")
+    mass = p_yes + p_no
+    return (p_yes / mass if mass > 0 else 0.5), min(1.0, mass)
 
 
 def response_format(schema: AnswerSchema) -> dict[str, Any]:
@@ -473,8 +473,8 @@ def response_format(schema: AnswerSchema) -> dict[str, Any]:
 
     https://platform.openai.com/docs/guides/structured-outputs. OpenAI's strict mode refuses optional fields.
     """
-    asked = {"name": "answer", "strict": schema.all_required, "schema": schema.object_schema}
-    return {"type": "json_schema", "json_schema": asked}
+    json_schema = {"name": "answer", "strict": schema.all_required, "schema": schema.object_schema}
+    return {"type": "json_schema", "json_schema": json_schema}
 
 
 def _word(token: str) -> str:
@@ -522,13 +522,13 @@ def connected(config: Config) -> Served:
     limits = ApiLimits(api.connect_s, api.first_s, api.next_s, config.pipeline.timeout_s)
     connection = ApiConnection(ApiAddress.of(config), limits)
     try:
-        listed = connection.models()
+        models = connection.models()
         name = config.answer.model
-        if name is None and len(listed) != 1:
-            known = ", ".join(model.name for model in listed[:MODELS_NAMED]) if listed else "it lists none"
-            raise ModelError(f"{connection.address.base} has no single model ({known})", "name one with -m")
+        if name is None and len(models) != 1:
+            names = ", ".join(model.name for model in models[:MODELS_NAMED]) if models else "it lists none"
+            raise ModelError(f"{connection.address.base} has no single model ({names})", "name one with -m")
     except BaseException:
         connection.close()
         raise
-    keeps = any(model.owner in KEPT_BY for model in listed) if api.uuids == "auto" else api.uuids
-    return Served(connection, name or listed[0].name, keeps)
+    keeps = any(model.owner in KEPT_BY for model in models) if api.uuids == "auto" else api.uuids
+    return Served(connection, name or models[0].name, keeps)

@@ -67,17 +67,17 @@ def pictures_of(packet: FramePacket, kind: PictureKind, quality: int) -> ApiPict
     size = (grid.height_px, grid.width_px)
     layout = whole_layout(size, tokens) if kind == "scaled" else layout_of(size, packet.relevance, tokens)
     if len(layout.placements) == 1:
-        shown = [cut_out(frame, layout.placements[0])]
+        pictures = [cut_out(frame, layout.placements[0])]
     elif kind == "parts":
-        shown = [cut_out(frame, placement) for placement in layout.placements]
+        pictures = [cut_out(frame, placement) for placement in layout.placements]
     else:
-        shown = [draw(frame, layout)]
+        pictures = [draw(frame, layout)]
     return ApiPictures(
-        jpegs=tuple(_jpeg(picture, quality) for picture in shown),
-        captions=_captions(len(shown)),
-        tokens=sum(TileGrid.of(*picture.shape[:2]).tiles for picture in shown),
+        jpegs=tuple(_jpeg(picture, quality) for picture in pictures),
+        captions=_captions(len(pictures)),
+        tokens=sum(TileGrid.of(*picture.shape[:2]).tiles for picture in pictures),
         explanation=COMPOSITE if kind == "composite" and _has_parts(layout) else "",
-        whole_px=None if _has_parts(layout) else (shown[0].shape[1], shown[0].shape[0]),
+        whole_px=None if _has_parts(layout) else (pictures[0].shape[1], pictures[0].shape[0]),
     )
 
 
@@ -90,7 +90,7 @@ def _captions(count: int) -> tuple[str, ...]:
 
 
 def _jpeg(picture: npt.NDArray[np.uint8], quality: int) -> bytes:
-    done, data = cv2.imencode(".jpg", np.ascontiguousarray(picture[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, quality])
-    if not done:
+    success, data = cv2.imencode(".jpg", np.ascontiguousarray(picture[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not success:
         raise ModelError(f"a picture of {picture.shape[1]}x{picture.shape[0]} cannot be sent", "give a smaller budget")
     return bytes(data)

@@ -86,10 +86,10 @@ def check_plugin(base: str, refusal: str) -> None:
             f"{base} is no vLLM with the plugin {PLUGIN}, so it takes no tokens; install that beside vLLM there and "
             "start it again, or give --picture scaled"
         )
-    found = _VERSIONS.search(refusal)
-    if found is not None and str(VERSION) not in re.findall(r"\d+", found[1]):
+    match = _VERSIONS.search(refusal)
+    if match is not None and str(VERSION) not in re.findall(r"\d+", match[1]):
         raise ConfigError(
-            f"{PLUGIN} at {base} reads packets of version {found[1].strip(' ,')}, and this program sends version "
+            f"{PLUGIN} at {base} reads packets of version {match[1].strip(' ,')}, and this program sends version "
             f"{VERSION}; install the same versions at both"
         )
 

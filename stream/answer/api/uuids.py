@@ -26,17 +26,17 @@ def uuid_of(jpeg: bytes) -> str:
 
 
 class SentPictures:
-    """Uuids of the pictures that one server has received. If not `wanted`, all pictures are sent, without uuids."""
+    """Uuids of the pictures that one server has received. If not `enabled`, all pictures are sent, without uuids."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
         self._received: OrderedDict[str, None] = OrderedDict()
 
     def lean(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request as it is to be sent: with the uuids, and the pictures that the server has not received."""
         content = []
         for part in body["messages"][-1]["content"]:
-            if "uuid" in part and not self.wanted:
+            if "uuid" in part and not self.enabled:
                 part = {key: value for key, value in part.items() if key != "uuid"}
             elif part.get("uuid") in self._received:
                 part = {**part, "image_url": None}
@@ -46,7 +46,7 @@ class SentPictures:
 
     def note(self, body: Mapping[str, Any]) -> None:
         """Note that the server has answered a request."""
-        if not self.wanted:
+        if not self.enabled:
             return
         for uuid in _uuids_in(body):
             self._received[uuid] = None
@@ -54,17 +54,17 @@ class SentPictures:
         while len(self._received) > NAMED_MAX:
             self._received.popitem(last=False)
 
-    def failed(self, sent: Mapping[str, Any], error: str) -> bool:
+    def failed(self, body: Mapping[str, Any], error: str) -> bool:
         """Note that a request, as `lean` made it, was refused or lost; return whether another try sends it otherwise.
 
         The server may have dropped pictures, or may accept no uuids.
         """
-        parts = sent["messages"][-1]["content"]
+        parts = body["messages"][-1]["content"]
         if any("uuid" in part and part["image_url"] is None for part in parts):
             self._received.clear()
             return True
-        if self.wanted and "uuid" in error and any("uuid" in part for part in parts):
-            self.wanted = False
+        if self.enabled and "uuid" in error and any("uuid" in part for part in parts):
+            self.enabled = False
             return True
         return False
 

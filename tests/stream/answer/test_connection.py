@@ -458,12 +458,12 @@ def test_between_two_answers_the_client_may_move_to_another_server(opened: Opene
     assert server.links[0].sent.pop() == (Disconnect(), [])
     assert len(server.links) == 2
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2 now (server-1: it is draining)"]
-    assert server.client.moved
+    assert server.client.has_moved
     assert server.client.requests.lost_answers == 0
     server.hear(answered(server.ask(2)))
     server.lose()
     server.greet()
-    assert not server.client.moved, "a loss is no move"
+    assert not server.client.has_moved, "a loss is no move"
 
 
 @pytest.mark.parametrize("resends", [True, False])

@@ -58,7 +58,7 @@ def answers(target: LatencyController, ttft_ms: float, count: int, tiles: int = 
 def test_with_a_memory_appended_tokens_count() -> None:
     target = LatencyController(200.0, 64)
     observed: list[int] = []
-    target._held.observe = lambda ttft_ms, tokens, tiles: observed.append(tokens)  # type: ignore[method-assign, assignment]
+    target._controller.observe = lambda ttft_ms, tokens, tiles: observed.append(tokens)  # type: ignore[method-assign, assignment]
     for appended in (64, 3, 0, None):
         target.on_request(showing(64), appended)
         target.on_answer(took(100))

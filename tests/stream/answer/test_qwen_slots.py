@@ -105,11 +105,11 @@ def test_more_slots_than_the_memory_holds_are_refused(folder: Path, monkeypatch:
 def test_the_lowest_unused_slot_comes_first() -> None:
     slots = ClientSlots(3)
     assert [slots.hold(client) for client in (b"a", b"b", b"a")] == [None] * 3
-    assert slots.held == {b"a": 0, b"b": 1}
+    assert slots.by_client == {b"a": 0, b"b": 1}
     slots.release(b"a")
     assert slots.hold(b"c") is None
     assert slots.hold(b"d") == b"a"
-    assert slots.held == {b"b": 1, b"c": 2, b"d": 0}
+    assert slots.by_client == {b"b": 1, b"c": 2, b"d": 0}
 
 
 def test_of_used_slots_the_least_recently_used_comes_first() -> None:
@@ -118,7 +118,7 @@ def test_of_used_slots_the_least_recently_used_comes_first() -> None:
         slots.hold(client)
         slots.release(client)
     assert slots.hold(b"c") == b"b"
-    assert slots.held == {b"c": 1}
+    assert slots.by_client == {b"c": 1}
 
 
 def test_a_client_gets_the_slot_that_it_had() -> None:
@@ -127,7 +127,7 @@ def test_a_client_gets_the_slot_that_it_had() -> None:
         slots.hold(client)
         slots.release(client)
     assert slots.hold(b"b") is None
-    assert slots.held == {b"b": 1}
+    assert slots.by_client == {b"b": 1}
 
 
 def test_the_slots_of_a_client_that_leaves_are_returned() -> None:
@@ -135,9 +135,9 @@ def test_the_slots_of_a_client_that_leaves_are_returned() -> None:
     slots.hold(b"a")
     assert slots.drop(b"a") == [0]
     assert slots.drop(b"a") == []
-    assert slots.held == {}
+    assert slots.by_client == {}
     assert slots.hold(b"b") is None
-    assert slots.held == {b"b": 0}
+    assert slots.by_client == {b"b": 0}
 
 
 def test_a_previous_answer_is_scored_and_ends_the_question_if_it_is_likely(folder: Path) -> None:

@@ -72,7 +72,7 @@ def ask(
 ) -> str:
     turn = grant(client).turn
     packet = make_group_packet(place, count, second)
-    client.link.send(*token_message(0, turn, packet, earlier=earlier))
+    client.link.send(*token_message(0, turn, packet, earlier_packets=earlier))
     client.expect(AnswerDelta)
     return client.expect(AnswerReply).text
 

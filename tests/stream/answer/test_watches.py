@@ -71,7 +71,7 @@ def test_the_verdict_changes_when_it_is_sure_or_confirmed(
 def test_thresholds_are_those_that_were_given() -> None:
     assert turns([0.55, 0.55], yes_above=0.55) == [(1, True)]
     assert turns([0.99, 0.45, 0.45], no_below=0.45) == [(0, True), (2, False)]
-    assert turns([0.7], sure=0.7) == [(0, True)]
+    assert turns([0.7], at_once_from=0.7) == [(0, True)]
 
 
 def test_a_verdict_is_pending_only_after_an_unsure_result() -> None:
@@ -330,7 +330,7 @@ def test_watches_come_from_the_configuration() -> None:
             "it",
             "is it?",
             triggers=YesNoTriggerOptions(every_ns=None, on_change=0.5, on_cut=False, least_ns=500_000_000),
-            thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, sure=0.9, certain=0.3),
+            thresholds=VerdictThresholds(yes_above=0.8, no_below=0.2, at_once_from=0.9, mass_min=0.3),
             hold_ns=2_500_000_000,
             cooldown_ns=60 * S,
             schedule=NIGHT,

@@ -169,7 +169,7 @@ def group(*counts: int) -> list[TokenPacket]:
 def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(counts: tuple[int, ...], lacking: int) -> None:
     *before, packet = group(*counts)
     earlier = before[max(0, len(before) - lacking) :]
-    message, arrays = token_message(3, 9, packet, earlier=earlier)
+    message, arrays = token_message(3, 9, packet, earlier_packets=earlier)
     assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier), 4)
     assert len(arrays[0]) == sum(len(one.regions) for one in (*earlier, packet))
     came = token_packets(decode_token(message), wire(arrays))
@@ -187,14 +187,14 @@ def decode_token(message: TokenPacketMessage) -> TokenPacketMessage:
 def test_an_overview_stays_the_one_of_its_frame() -> None:
     first, packet = group(4, 3)
     first = dataclasses.replace(first, overview=2)
-    message, arrays = token_message(0, 0, packet, earlier=[first])
+    message, arrays = token_message(0, 0, packet, earlier_packets=[first])
     assert [one.overview for one in token_packets(message, wire(arrays))] == [2, 0]
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
     *before, packet = group(4, 1, count)
-    message, arrays = glance_message(0, 0, packet, earlier=before[1:])
+    message, arrays = glance_message(0, 0, packet, earlier_packets=before[1:])
     came = token_packets(message, wire(arrays))
     assert [one.place for one in came] == [GroupPlace(3, 1), GroupPlace(3, 2)]
     assert_same(came[-1], packet)
@@ -203,7 +203,7 @@ def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
 def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
     first, packet = group(4, 3)
     pixels = torch.cat([torch.from_numpy(one.host_pixels) for one in (first, packet)])
-    message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier=[first])
+    message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier_packets=[first])
     assert len(arrays) == 3
     came = token_packets(message, wire(arrays), lambda place, count: pixels[:count])
     assert [one.pixels.shape[0] for one in came] == [4, 3]
@@ -232,7 +232,7 @@ def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
 )
 def test_a_group_that_cannot_be_is_refused(counts: tuple[int, ...], changes: dict[str, Any], error: str) -> None:
     *before, packet = group(*counts)
-    message, arrays = token_message(0, 0, packet, earlier=before)
+    message, arrays = token_message(0, 0, packet, earlier_packets=before)
     with pytest.raises(TransportError, match=error):
         token_packets(replace(message, **changes), wire(arrays))
 
