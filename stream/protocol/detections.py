@@ -57,7 +57,7 @@ class DetectedBoxes:
     def those(self, flags: npt.NDArray[np.bool_]) -> DetectedBoxes:
         """Return the boxes of these flags, bool [N]."""
         at = flags.nonzero()[0].tolist()
-        labels, scores = tuple(self.labels[one] for one in at), tuple(self.scores[one] for one in at)
+        labels, scores = tuple(self.labels[index] for index in at), tuple(self.scores[index] for index in at)
         return replace(self, boxes=self.boxes[at], labels=labels, scores=scores)
 
 
@@ -80,7 +80,7 @@ def read_detections(data: bytes | memoryview) -> DetectedBoxes:
     if (message.width_px is None) != (message.height_px is None):
         raise TransportError("a message has one of width_px and height_px; give both for pixels, none for shares")
     objects = sorted(message.objects, key=_score, reverse=True)[:OBJECTS_MAX]
-    corners = np.array([one.box for one in objects], np.float64).reshape(-1, 2, 2)
+    corners = np.array([item.box for item in objects], np.float64).reshape(-1, 2, 2)
     corners /= message.width_px or 1, message.height_px or 1
     boxes = np.clip(np.sort(corners, axis=1), 0.0, 1.0).reshape(-1, 4)
     usable = ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])).nonzero()[0].tolist()

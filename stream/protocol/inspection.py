@@ -116,9 +116,9 @@ class ReadInspection:
         """State of each token of the group, as in `GroupFrame.states`; None without a group."""
         if self.tokens is None:
             return None
-        states = ["superseded" if one else "shown" for one in self.tokens[:, 4].tolist()]
-        appended: int = self.head["group"]["appended"]
-        return tuple(states[: len(states) - appended] + ["new"] * appended)
+        states = ["superseded" if is_superseded else "shown" for is_superseded in self.tokens[:, 4].tolist()]
+        new_tokens: int = self.head["group"]["appended"]
+        return tuple(states[: len(states) - new_tokens] + ["new"] * new_tokens)
 
 
 def inspected_frame(
@@ -179,8 +179,8 @@ def layers_of(
 
     A missing map is 0 everywhere, of `shape` [rows, cols].
     """
-    nothing = TileMap("", np.zeros(shape, np.float32), *POSITIVE)
-    return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], nothing).values, weights.get(name)) for name in names)
+    empty = TileMap("", np.zeros(shape, np.float32), *POSITIVE)
+    return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], empty).values, weights.get(name)) for name in names)
 
 
 def cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
@@ -196,29 +196,29 @@ def tile_maps(
     `motion`: of the tiles since the frame before, None if nothing moved; `unchanged` [gh, gw]: number of frames for
     which each tile has been the same.
     """
-    named = {
+    by_name = {
         name: TileMap("texture", values, *(SIGNED if name in SIGNED_NAMES else POSITIVE))
         for name, values in zip(channel_names(maps.profile), maps.channels, strict=True)
     }
-    named["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
-    named |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
-    named["relevance of this frame"] = TileMap("relevance", maps.frame_relevance, *POSITIVE)
-    named["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
+    by_name["entropy"] = TileMap("texture", maps.entropy, *POSITIVE)
+    by_name |= {name: TileMap("scores", values, *POSITIVE) for name, values in zip(SCORES, maps.scores, strict=True)}
+    by_name["relevance of this frame"] = TileMap("relevance", maps.frame_relevance, *POSITIVE)
+    by_name["relevance, blended"] = TileMap("relevance", maps.blended, *POSITIVE)
     if maps.prior is not None:
         ranges = {"attention": POSITIVE, "similarity": SIGNED, "trust": POSITIVE}
         for (name, bounds), values in zip(ranges.items(), maps.prior, strict=True):
-            named[f"{name} of answers"] = TileMap("memory", values, *bounds)
+            by_name[f"{name} of answers"] = TileMap("memory", values, *bounds)
     if maps.staleness is not None:
-        named["worth exploring"] = _ranged("memory", maps.staleness)
+        by_name["worth exploring"] = _ranged("memory", maps.staleness)
     if unchanged is not None:
-        named["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
-    still = np.zeros_like(maps.entropy)
-    named["motion, px"] = _ranged("change", still if motion is None else motion.magnitude_px)
+        by_name["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
+    zeros = np.zeros_like(maps.entropy)
+    by_name["motion, px"] = _ranged("change", zeros if motion is None else motion.magnitude_px)
     if motion is not None:
         for name, values in (("motion right, px", motion.dx_px), ("motion down, px", motion.dy_px)):
-            named[name] = _ranged("change", values, signed=True)
-        named["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
-    return named
+            by_name[name] = _ranged("change", values, signed=True)
+        by_name["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
+    return by_name
 
 
 def _ranged(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:
@@ -247,7 +247,8 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
         "tile_px": TILE_PX,
         "shapes": REGION_SHAPES,
         "maps": [
-            {"name": name, "group": one.group, "low": one.low, "high": one.high} for name, one in frame.maps.items()
+            {"name": name, "group": tile_map.group, "low": tile_map.low, "high": tile_map.high}
+            for name, tile_map in frame.maps.items()
         ],
         "levels": [
             {"level": level, "type": kind, "bytes": len(data)} for level, (kind, data) in sorted(pictures.items())
@@ -267,7 +268,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             "superseded": group.superseded_tokens,
             "times": [time_ns / NS_PER_S for time_ns in times_ns.tolist()],
         }
-    steps = [_steps(one) for one in frame.maps.values()]
+    steps = [_steps(tile_map) for tile_map in frame.maps.values()]
     return b"".join(
         (
             *_framed(head),
@@ -290,8 +291,8 @@ def _framed(head: Mapping[str, Any]) -> tuple[bytes, bytes]:
     return HEADER.pack(KIND, 0, 0, len(body)), body
 
 
-def _steps(one: TileMap) -> bytes:
-    share = (one.values - one.low) / (one.high - one.low)
+def _steps(tile_map: TileMap) -> bytes:
+    share = (tile_map.values - tile_map.low) / (tile_map.high - tile_map.low)
     return np.rint(np.clip(np.nan_to_num(share), 0, 1) * STEPS).astype("<u2").tobytes()
 
 
@@ -310,27 +311,27 @@ def read_inspection(message: bytes) -> ReadInspection:
 
 
 def _read_parts(head: dict[str, Any], message: bytes, at: int) -> ReadInspection:
-    shape, each = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
+    shape, map_bytes = (head["rows"], head["cols"]), 2 * head["rows"] * head["cols"]
     group_tokens = head["group"]["tokens"] if "group" in head else 0
-    expected = at + each * len(head["maps"]) + 6 * head["regions"] + 10 * group_tokens
-    expected += sum(one["bytes"] for one in head["levels"])
+    expected = at + map_bytes * len(head["maps"]) + 6 * head["regions"] + 10 * group_tokens
+    expected += sum(entry["bytes"] for entry in head["levels"])
     if expected != len(message):
         raise TransportError(f"not an inspection: it has {counted(len(message), 'byte')}, not {expected}")
     maps = {}
-    for one in head["maps"]:
-        share = np.frombuffer(message, "<u2", each // 2, at).reshape(shape).astype(np.float32) / STEPS
-        maps[one["name"]] = TileMap(
-            one["group"], one["low"] + share * (one["high"] - one["low"]), one["low"], one["high"]
+    for entry in head["maps"]:
+        share = np.frombuffer(message, "<u2", map_bytes // 2, at).reshape(shape).astype(np.float32) / STEPS
+        maps[entry["name"]] = TileMap(
+            entry["group"], entry["low"] + share * (entry["high"] - entry["low"]), entry["low"], entry["high"]
         )
-        at += each
+        at += map_bytes
     regions = np.frombuffer(message, "<i2", 3 * head["regions"], at).reshape(-1, 3)
     at += regions.nbytes
     tokens = np.frombuffer(message, "<i2", 5 * group_tokens, at).reshape(-1, 5) if "group" in head else None
     at += 10 * group_tokens
     pictures = {}
-    for one in head["levels"]:
-        pictures[one["level"]] = message[at : at + one["bytes"]]
-        at += one["bytes"]
+    for entry in head["levels"]:
+        pictures[entry["level"]] = message[at : at + entry["bytes"]]
+        at += entry["bytes"]
     return ReadInspection(head, maps, regions, pictures, tokens)
 
 

@@ -540,11 +540,13 @@ def _check_stamp(stamp: FrameStamp) -> None:
         raise TransportError(f"{stamp} is no frame's")
 
 
-def _check_place(place: GroupPlace | None, earlier: int = 0) -> None:
+def _check_place(place: GroupPlace | None, earlier_frames: int = 0) -> None:
     frame = 0 if place is None else place.frame
     if place is not None and not (
         1 <= place.group <= COUNT_MAX and 0 <= frame <= COUNT_MAX and 1 <= place.frames <= COUNT_MAX
     ):
         raise TransportError(f"{place} is in no group of pictures")
-    if earlier > frame:
-        raise TransportError(f"{counted(earlier, 'frame')} cannot come before frame {frame} of a group of pictures")
+    if earlier_frames > frame:
+        raise TransportError(
+            f"{counted(earlier_frames, 'frame')} cannot come before frame {frame} of a group of pictures"
+        )

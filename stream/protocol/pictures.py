@@ -92,8 +92,8 @@ class PictureBuffers:
     def copy(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return a copy of an image uint8 [H, W, 3]."""
         with self._lock:
-            fitting = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
-            buffer = self._spare.pop(fitting[0]) if fitting else np.empty(image.shape, np.uint8)
+            indices = [at for at, spare in enumerate(self._spare) if spare.shape == image.shape]
+            buffer = self._spare.pop(indices[0]) if indices else np.empty(image.shape, np.uint8)
         np.copyto(buffer, image)
         return buffer
 
@@ -205,11 +205,11 @@ def unpack_picture(message: bytes) -> ReceivedPicture:
         raise TransportError("a picture message is not whole")
     regions_at = HEADER.size + sizes[0]
     jpeg_at = regions_at + sizes[1]
-    shown = FrameMap(
+    frame_map = FrameMap(
         rows=rows,
         cols=cols,
         relevance=message[HEADER.size : regions_at],
         regions=message[regions_at:jpeg_at],
         overview=overview,
     )
-    return ReceivedPicture(frame_index, media_s, level, tokens, shown, message[jpeg_at:])
+    return ReceivedPicture(frame_index, media_s, level, tokens, frame_map, message[jpeg_at:])
