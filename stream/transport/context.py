@@ -168,8 +168,8 @@ class SocketDirectory(msgspec.Struct, frozen=True):
     def make(cls) -> SocketDirectory:
         """Make a directory in the system's temporary directory that only this user can enter."""
         path = tempfile.mkdtemp(prefix=PREFIX)
-        made = os.stat(path)
-        directory = cls(path, f".run-{secrets.token_hex(16)}", made.st_dev, made.st_ino)
+        status = os.stat(path)
+        directory = cls(path, f".run-{secrets.token_hex(16)}", status.st_dev, status.st_ino)
         os.close(os.open(os.path.join(path, directory.marker), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         return directory
 

@@ -71,8 +71,8 @@ class LinkObserver(Protocol):
 def send_arrays(socket: zmq.Socket[bytes], arrays: Sequence[npt.NDArray[Any]]) -> None:
     """Send the remaining parts of a message whose first part has been sent; large arrays are not copied."""
     for index, array in enumerate(arrays, 1):
-        more = SNDMORE if index < len(arrays) else 0
-        socket.send(np.ascontiguousarray(array).data, more, copy=False)
+        flags = SNDMORE if index < len(arrays) else 0
+        socket.send(np.ascontiguousarray(array).data, flags, copy=False)
 
 
 def rest_of(socket: zmq.Socket[bytes]) -> tuple[memoryview, ...]:
@@ -191,12 +191,12 @@ class Link:
         if self._peer is None:
             return False
         self._peer.update()
-        if self._peer.refused:
+        if self._peer.is_refused:
             raise ConnectionRefused(
                 f"{self._endpoint} turns this end away: give --keys the folder `client` that `keys` made for it, or "
                 "none if it has none, and check that it is an answer server"
             )
-        return self._peer.lost
+        return self._peer.is_lost
 
     @property
     def connected(self) -> bool:
@@ -204,7 +204,7 @@ class Link:
         if self._peer is None:
             return True
         self._peer.update()
-        return self._peer.met
+        return self._peer.has_connected
 
     def send(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         """Send a message and its arrays, which must not change afterwards: large ones are not copied.
@@ -244,20 +244,20 @@ class Link:
 
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MS to be sent, unless the peer is gone."""
-        gone = False
+        is_gone = False
         if self._peer is not None:
             self._peer.update()
-            gone = self._peer.lost or not self._peer.met
+            is_gone = self._peer.is_lost or not self._peer.has_connected
             self._peer.close()
-        self._socket.close(linger=0 if gone else None)
+        self._socket.close(linger=0 if is_gone else None)
 
 
 class _PeerMonitor:
-    """Monitor of a socket's connection: `met` if its peer was reached, `lost` if it is gone, `refused` if it rejects
-    this end."""
+    """Monitor of a socket's connection: `has_connected` if its peer was reached, `is_lost` if it is gone, `is_refused`
+    if it rejects this end."""
 
     def __init__(self, watched: zmq.Socket[bytes]) -> None:
-        self.met = self.lost = self.refused = False
+        self.has_connected = self.is_lost = self.is_refused = False
         self._turned_away = 0
         watched.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         watched.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
@@ -274,13 +274,13 @@ class _PeerMonitor:
         while self._events.poll(0):
             event = recv_monitor_message(self._events, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.met = True
+                self.has_connected = True
             elif event == zmq.EVENT_DISCONNECTED:
-                self.lost = self.lost or self.met
-                self._turned_away += not self.met
-                self.refused = self.refused or self._turned_away >= TURNED_AWAY_MAX
+                self.is_lost = self.is_lost or self.has_connected
+                self._turned_away += not self.has_connected
+                self.is_refused = self.is_refused or self._turned_away >= TURNED_AWAY_MAX
             else:
-                self.refused = True
+                self.is_refused = True
 
     def close(self) -> None:
         self._watched.disable_monitor()
@@ -352,30 +352,30 @@ class FrameSubscriber:
         self._peer.update()
         if not self._socket.poll(timeout_ms):
             return None, 0
-        newest, passed = None, -1
+        newest, older_messages = None, -1
         # limit of messages per call, so that a flood cannot block the reader
         for _ in range(64 if self._drains else 1):
             try:
                 newest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            passed += 1
-        return None if newest is None else [part.buffer for part in newest], max(passed, 0)
+            older_messages += 1
+        return None if newest is None else [part.buffer for part in newest], max(older_messages, 0)
 
     @property
     def met(self) -> bool:
         """True if a sender has been reached and accepted this end."""
-        return self._peer.met
+        return self._peer.has_connected
 
     @property
     def lost(self) -> bool:
         """True if the connection to a sender was closed, by either end."""
-        return self._peer.lost
+        return self._peer.is_lost
 
     @property
     def refused(self) -> bool:
         """True if the sender rejected this end's keys, or requires keys."""
-        return self._peer.refused
+        return self._peer.is_refused
 
     def close(self) -> None:
         """Close the socket at once."""
@@ -408,7 +408,7 @@ class ServerLink:
         keep_alive(self._socket)
         if curve is not None:
             curve.apply(self._socket)
-        self._named: set[str] = set()
+        self._logged_peers: set[str] = set()
         try:
             self._path = bind_endpoint(self._socket, endpoint)
         except OutputError as error:
@@ -436,8 +436,8 @@ class ServerLink:
             except zmq.ZMQError:
                 peer = "a process of this machine"
             # limit of senders of invalid messages that are logged, once each
-            if peer not in self._named and len(self._named) < 16:
-                self._named.add(peer)
+            if peer not in self._logged_peers and len(self._logged_peers) < 16:
+                self._logged_peers.add(peer)
                 log.warning("%s sends invalid messages, which are dropped: %s", peer, error)
             return name.bytes, error
 

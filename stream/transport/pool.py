@@ -113,16 +113,18 @@ class PoolMember:
     @property
     def label(self) -> str:
         """Address for messages: as given, with the endpoint that a name was resolved to."""
-        given = self.server.address
-        return given if given == self.endpoint else f"{given} ({self.endpoint.partition('://')[2]})"
+        address = self.server.address
+        return address if address == self.endpoint else f"{address} ({self.endpoint.partition('://')[2]})"
 
     @property
     def refusal(self) -> str:
         """Message of its refusal, which names it once."""
         problem = str(self.problem)
-        named = problem.startswith(self.endpoint)
+        names_endpoint = problem.startswith(self.endpoint)
         return (
-            self.label + problem.removeprefix(self.endpoint) if named else f"{self.label} refuses this run: {problem}"
+            self.label + problem.removeprefix(self.endpoint)
+            if names_endpoint
+            else f"{self.label} refuses this run: {problem}"
         )
 
 
@@ -163,16 +165,18 @@ class ServerPool:
     def set_servers(self, servers: Sequence[ServerAddress]) -> None:
         """Replace the list of servers, which may be empty for a while. Servers that stay keep their state."""
         with self._lock:
-            known, self._servers = self._servers, tuple(servers)
+            previous, self._servers = self._servers, tuple(servers)
             for endpoint, member in list(self._members.items()):
                 if member.server in servers:
                     member.group = self._servers.index(member.server)
                 else:
                     del self._members[endpoint]
             self._unresolved = {server: reason for server, reason in self._unresolved.items() if server in servers}
-            added = [server for server in servers if server not in known]
-            self._unresolved |= {server: f"{server.name[0]} is not resolved yet" for server in added if server.name}
-        for server in added:
+            new_servers = [server for server in servers if server not in previous]
+            self._unresolved |= {
+                server: f"{server.name[0]} is not resolved yet" for server in new_servers if server.name
+            }
+        for server in new_servers:
             if server.name is None:
                 self._set_members(server, [server.address])
             elif self._threads:
@@ -222,18 +226,18 @@ class ServerPool:
         """Return True if another server is a better choice, such as a ready one if this one is not."""
         now_ns = self._clock.now_ns()
         with self._lock:
-            here = self._members.get(endpoint)
+            current = self._members.get(endpoint)
             standings = [member.standing(now_ns) for member in self._members.values()]
-            return bool(standings) and (here is None or min(standings) < here.standing(now_ns))
+            return bool(standings) and (current is None or min(standings) < current.standing(now_ns))
 
     def is_lifeless(self, endpoint: str) -> bool:
         """Return True if a server's process does not answer heartbeats, while another server is usable."""
         now_ns = self._clock.now_ns()
         with self._lock:
-            here = self._members.get(endpoint)
-            if here is None or here.connected:
+            current = self._members.get(endpoint)
+            if current is None or current.connected:
                 return False
-            return any(member.standing(now_ns) <= 1 for member in self._members.values() if member is not here)
+            return any(member.standing(now_ns) <= 1 for member in self._members.values() if member is not current)
 
     def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_group: bool = False) -> str | None:
         """Return why a run between two answers of the server at `endpoint` should change to another ready server; None
@@ -244,21 +248,21 @@ class ServerPool:
         """
         now_ns = self._clock.now_ns()
         with self._lock:
-            here = self._members.get(endpoint)
-            if here is not None and load.draining:
-                here.load = load
-            ready = [m for m in self._members.values() if m is not here and m.standing(now_ns) == 0]
+            current = self._members.get(endpoint)
+            if current is not None and load.draining:
+                current.load = load
+            ready = [m for m in self._members.values() if m is not current and m.standing(now_ns) == 0]
             if not ready:
                 return None
             if load.draining:
                 return "it is draining"
             if keeps_group or now_ns - self._chosen_ns < SETTLE_NS:
                 return None
-            if here is None:
+            if current is None:
                 return "its name leads elsewhere now"
-            if self._choice == "order" and any(m.group < here.group for m in ready):
+            if self._choice == "order" and any(m.group < current.group for m in ready):
                 return "one before it in the list is ready"
-            beside = [m for m in ready if self._choice == "spread" or m.group == here.group]
+            beside = [m for m in ready if self._choice == "spread" or m.group == current.group]
             return "others have fewer clients" if _has_room_for(load, beside) else None
 
     def label(self, endpoint: str) -> str:
@@ -316,8 +320,10 @@ class ServerPool:
             if server not in self._servers:
                 return
             self._unresolved.pop(server, None)
-            gone = [e for e, member in self._members.items() if member.server == server and e not in endpoints]
-            for endpoint in gone:
+            removed_endpoints = [
+                e for e, member in self._members.items() if member.server == server and e not in endpoints
+            ]
+            for endpoint in removed_endpoints:
                 del self._members[endpoint]
             for endpoint in endpoints:
                 if endpoint not in self._members:
@@ -389,18 +395,18 @@ class ServerPool:
         """Read a server's messages; return False if a new connection is needed."""
         try:
             load = probe.update()
-            lost = probe.link.lost
+            is_lost = probe.link.lost
         except TransportError as error:  # it rejects the key, or is no answer server
-            load, lost = None, True
+            load, is_lost = None, True
             self.note_failed(endpoint, error)
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
-                member.connected = probe.link.connected if not lost else False
-                if lost:
+                member.connected = probe.link.connected if not is_lost else False
+                if is_lost:
                     member.load = None
                 elif load is not None:
                     member.load, member.heard_ns = load, self._clock.now_ns()
-        return not lost
+        return not is_lost
 
 
 class ServerProbe:

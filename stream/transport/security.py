@@ -167,12 +167,12 @@ def server_curve(network: NetworkConfig, endpoint: str) -> ServerCurve | None:
     public, secret = _pair(folder / "server.key_secret")
     clients = folder / "clients"
     try:
-        known = zmq.auth.load_certificates(clients)
+        client_keys = zmq.auth.load_certificates(clients)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read who may connect: {error}; {clients} holds public keys, as `keys` makes them"
         ) from error
-    return ServerCurve(secret, public, frozenset(known))
+    return ServerCurve(secret, public, frozenset(client_keys))
 
 
 def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:

@@ -209,21 +209,20 @@ STOP = b""
 class Publisher:
     """Publisher of topics at `endpoint`; `publish` and `close` are for the thread that made it.
 
-    The last message of a topic in `kept` is sent again on each new subscription to it, to all of its subscribers.
-    `topics` are all topics that will be published; None allows any. `tick` is called once a second, in the publisher's
-    thread, and returns further messages.
-    Raises OutputError if the endpoint cannot be bound.
+    The last message of a topic in `retained_topics` is sent again on each new subscription to it, to all of its
+    subscribers. `topics` are all topics that will be published; None allows any. `tick` is called once a second, in the
+    publisher's thread, and returns further messages. Raises OutputError if the endpoint cannot be bound.
     """
 
     def __init__(
         self,
         endpoint: str,
         curve: ServerCurve | None,
-        kept: Iterable[str] = (),
+        retained_topics: Iterable[str] = (),
         tick: Callable[[], Iterable[TopicMessage]] = tuple,
         topics: Iterable[str] | None = None,
     ) -> None:
-        self._socket = _PublicSocket(endpoint, curve, kept, tick, topics)
+        self._socket = _PublicSocket(endpoint, curve, retained_topics, tick, topics)
         self._way_in = self._socket.way_in()
         self._closed = False
         self.dropped = 0
@@ -259,7 +258,7 @@ class _PublicSocket(SocketThread):
         self,
         endpoint: str,
         curve: ServerCurve | None,
-        kept: Iterable[str],
+        retained_topics: Iterable[str],
         tick: Callable[[], Iterable[TopicMessage]],
         topics: Iterable[str] | None,
     ) -> None:
@@ -267,7 +266,7 @@ class _PublicSocket(SocketThread):
         self._topics = None if topics is None else [topic.encode() for topic in topics]
         self._tick = tick
         self._unknown = 0
-        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in kept}
+        self._last: dict[bytes, bytes | None] = {topic.encode(): None for topic in retained_topics}
 
     def way_in(self) -> zmq.Socket[bytes]:
         """Return the socket that takes messages; it belongs to the calling thread."""
@@ -337,19 +336,19 @@ class _PublicSocket(SocketThread):
         topics: dict[bytes, None] = {}
         for _ in range(SUBSCRIPTIONS_AT_ONCE):
             try:
-                sent = public.recv(zmq.NOBLOCK)
+                subscription = public.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
             # no topic has a longer name
-            if len(sent) - 1 > 64 or not self._is_known(sent[1:]):
+            if len(subscription) - 1 > 64 or not self._is_known(subscription[1:]):
                 self._unknown += 1
                 continue
             # XPUB_MANUAL: these options apply to the subscriber whose request was just received
-            if sent[:1] == b"\x00":
-                public.setsockopt(zmq.UNSUBSCRIBE, sent[1:])
-            if sent[:1] == b"\x01":
-                public.setsockopt(zmq.SUBSCRIBE, sent[1:])
-                topics |= dict.fromkeys(topic for topic in self._last if topic.startswith(sent[1:]))
+            if subscription[:1] == b"\x00":
+                public.setsockopt(zmq.UNSUBSCRIBE, subscription[1:])
+            if subscription[:1] == b"\x01":
+                public.setsockopt(zmq.SUBSCRIBE, subscription[1:])
+                topics |= dict.fromkeys(topic for topic in self._last if topic.startswith(subscription[1:]))
         for topic in topics:
             body = self._last[topic]
             if body is not None:

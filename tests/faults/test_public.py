@@ -87,7 +87,7 @@ def test_a_garbage_client_does_not_disturb_requests(
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_garbage_subscriber_does_not_disturb_the_others(context: zmq.Context[zmq.Socket[bytes]], count: int) -> None:
-    with closing(Publisher(ANYWHERE, None, kept=("state",))) as publisher, ExitStack() as stack:
+    with closing(Publisher(ANYWHERE, None, retained_topics=("state",))) as publisher, ExitStack() as stack:
         bad = context.socket(zmq.XSUB)
         stack.callback(bad.close, linger=0)
         bad.setsockopt(zmq.SNDTIMEO, 10_000)

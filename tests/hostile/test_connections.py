@@ -55,7 +55,10 @@ def test_the_control_port_serves_clients_beside_a_half_open_connection(first: by
 
 @pytest.mark.parametrize("first", [b"", ZMTP_GREETING])
 def test_the_published_run_reaches_its_subscribers_beside_a_half_open_connection(first: bytes) -> None:
-    with closing(Publisher(ANYWHERE, None, kept=("state",))) as publisher, half_open(publisher.endpoint, first):
+    with (
+        closing(Publisher(ANYWHERE, None, retained_topics=("state",))) as publisher,
+        half_open(publisher.endpoint, first),
+    ):
         publisher.publish("state", b"\x01")
         with listening(publisher.endpoint, "state") as listener:
             assert listener.next("state") == 1
@@ -105,7 +108,7 @@ def test_a_subscriber_cannot_make_the_publisher_remember_all_it_says(count: int)
     """It may subscribe to anything; topics without publications are forgotten."""
     topics = ("state", "frame")
     with ExitStack() as stack:
-        publisher = stack.enter_context(closing(Publisher(ANYWHERE, None, kept=("state",), topics=topics)))
+        publisher = stack.enter_context(closing(Publisher(ANYWHERE, None, retained_topics=("state",), topics=topics)))
         publisher.publish("state", b"\x01")
         subprocess.run([sys.executable, "-c", FLOOD, publisher.endpoint, str(count)], check=True, timeout=4 * LIMIT_S)
         with listening(publisher.endpoint, "sta") as listener:

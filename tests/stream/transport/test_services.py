@@ -90,7 +90,7 @@ def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
 
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
-    with closing(Publisher(ANYWHERE, None, kept=("state", "frame"))) as made:
+    with closing(Publisher(ANYWHERE, None, retained_topics=("state", "frame"))) as made:
         yield made
 
 
@@ -157,7 +157,7 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
         socket.setsockopt(zmq.RCVBUF, 16384)
 
     with (
-        closing(Publisher(ANYWHERE, None, kept=("frame",))) as made,
+        closing(Publisher(ANYWHERE, None, retained_topics=("frame",))) as made,
         listening(made.endpoint, prepare=stall),
         listening(made.endpoint) as live,
     ):
@@ -209,7 +209,7 @@ def test_an_ipc_path_of_another_program_is_never_taken(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="something else at that path"):
         Publisher(f"ipc://{precious}", None)
     assert precious.read_text(encoding="utf-8") == "precious"
-    with closing(Publisher(endpoint, None, kept=("state",))) as first:
+    with closing(Publisher(endpoint, None, retained_topics=("state",))) as first:
         with pytest.raises(OutputError, match="another program uses it"):
             Publisher(endpoint, None)
         first.publish("state", body(1))
@@ -234,7 +234,7 @@ def test_only_who_has_the_key_hears_anything(tmp_path: Path) -> None:
     friend, stranger = client_curve(ours, "tcp://127.0.0.1:1"), client_curve(theirs, "tcp://127.0.0.1:1")
     assert stranger is not None
     assert friend is not None
-    with closing(Publisher(ANYWHERE, server_curve(ours, ANYWHERE), kept=("state",))) as made:
+    with closing(Publisher(ANYWHERE, server_curve(ours, ANYWHERE), retained_topics=("state",))) as made:
         made.publish("state", body(1))
         with (
             listening(made.endpoint, prepare=friend.apply) as invited,
