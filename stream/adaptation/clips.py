@@ -78,15 +78,15 @@ def plan_clips(
     held_out = [_held_out(len(clip)) for clip in clips]
     if not any(chain(*held_out)):  # many clips of a few frames each, such as pictures
         total = sum(len(clip) for clip in clips)
-        every = iter(index % HELD_OUT_PART == HELD_OUT_PART - 1 for index in range(total))
-        held_out = [[next(every) for _ in clip] for clip in clips]
-    planned = []
-    for number, (frame, held) in enumerate(zip(chain(*clips), chain(*held_out), strict=True)):
+        flags = iter(index % HELD_OUT_PART == HELD_OUT_PART - 1 for index in range(total))
+        held_out = [[next(flags) for _ in clip] for clip in clips]
+    lessons = []
+    for number, (frame, is_held_out) in enumerate(zip(chain(*clips), chain(*held_out), strict=True)):
         rng = np.random.default_rng([seed, number])
-        asked = rng.permutation(len(questions))[:QUESTIONS_A_FRAME]
-        load = partial(_lesson, frame, tuple(questions[index] for index in sorted(asked)), max_tiles)
-        planned.append(PlannedLesson(load, held))
-    return [planned[index] for index in np.random.default_rng(seed).permutation(len(planned))]
+        indices = rng.permutation(len(questions))[:QUESTIONS_A_FRAME]
+        load = partial(_lesson, frame, tuple(questions[index] for index in sorted(indices)), max_tiles)
+        lessons.append(PlannedLesson(load, is_held_out))
+    return [lessons[index] for index in np.random.default_rng(seed).permutation(len(lessons))]
 
 
 def _held_out(frames: int) -> list[bool]:

@@ -34,19 +34,19 @@ class AdaptBar:
             expand=True,
         )
         self._task = self._bar.add_task("starting", total=None, counts="")
-        self._drawn = self._console.is_terminal and not logs.as_json()
+        self._has_bar = self._console.is_terminal and not logs.as_json()
         self._total: int | None = None
         self._stopping = False
 
     def __enter__(self) -> AdaptBar:
-        if self._drawn:
+        if self._has_bar:
             self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._drawn:
+        if self._has_bar:
             self._bar.update(self._task, visible=False)
             self._bar.stop()
 
@@ -65,13 +65,13 @@ class AdaptBar:
         """Show a phase of `total` pictures or steps."""
         self._total = total
         self._bar.reset(self._task, description=phase, total=total, counts="")
-        if not self._drawn:
+        if not self._has_bar:
             logs.say(phase if total is None else f"{phase}: {total}", message=phase, total=total)
 
-    def advance(self, done: int) -> None:
+    def advance(self, count: int) -> None:
         """Show how much of it is done."""
-        counts = f"{done}" if self._total is None else f"{done}/{self._total}"
-        self._bar.update(self._task, completed=done, counts=counts)
+        counts = f"{count}" if self._total is None else f"{count}/{self._total}"
+        self._bar.update(self._task, completed=count, counts=counts)
 
 
 ROWS = (

@@ -59,7 +59,7 @@ class QuestionLine:
     def paths(self) -> tuple[Path, ...]:
         """The files of what is shown, in order; each is there."""
         names = self.texts("frames") if self.shown == "frames" else (self.text(self.shown),)
-        paths = tuple(self.folder / Path(one).expanduser() for one in names)
+        paths = tuple(self.folder / Path(name).expanduser() for name in names)
         for path in paths:
             if not path.is_file():
                 raise ValueError(f'there is no file {path}; put it there, or correct the path in "{self.shown}"')
@@ -70,14 +70,14 @@ class QuestionLine:
         value = self.fields.get("boxes", [])
         if not isinstance(value, list):
             raise ValueError(f'it needs "boxes", a list of [left, top, right, bottom]; got {value!r}')
-        return tuple(_box(one) for one in value)
+        return tuple(_box(box) for box in value)
 
 
-def read_question_lines(path: Path, read: Callable[[QuestionLine], T]) -> list[T]:
-    """Call `read` for each line that is not blank; returns the results.
+def read_question_lines(path: Path, parse: Callable[[QuestionLine], T]) -> list[T]:
+    """Call `parse` for each line that is not blank; returns the results.
 
     Raises ConfigError for a file that cannot be read, is not UTF-8 or holds nothing; and, with the line's number, for a
-    line that is no JSON object, has an unknown field or does not show exactly one thing, and if `read` raises
+    line that is no JSON object, has an unknown field or does not show exactly one thing, and if `parse` raises
     ValueError.
     """
     try:
@@ -85,16 +85,16 @@ def read_question_lines(path: Path, read: Callable[[QuestionLine], T]) -> list[T
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"cannot read {path}: {reason}", "give a JSONL file with one question a line") from error
-    found = []
+    entries = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(read(QuestionLine(number, _fields(line), path.parent)))
+                entries.append(parse(QuestionLine(number, _fields(line), path.parent)))
             except ValueError as error:
                 raise ConfigError(f"line {number} of {path.name}: {error}") from None
-    if not found:
+    if not entries:
         raise ConfigError(f"{path} holds no question", "write one JSON object a line")
-    return found
+    return entries
 
 
 def _fields(line: str) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def _fields(line: str) -> dict[str, Any]:
     unknown = sorted(fields.keys() - FIELDS)
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(FIELDS))}")
-    shown = [name for name in SHOWN if name in fields]
-    if len(shown) != 1:
-        raise ValueError(f"it needs one of image, frames and video, and has {' and '.join(shown) or 'none'}; name one")
+    kinds = [name for name in SHOWN if name in fields]
+    if len(kinds) != 1:
+        raise ValueError(f"it needs one of image, frames and video, and has {' and '.join(kinds) or 'none'}; name one")
     return fields
 
 

@@ -41,20 +41,21 @@ class LearningMaterial:
 
         Raises SourceError, ConfigError and OptionError for unreadable input, and OptionError for too few frames.
         """
-        asked = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
+        questions = GENERIC_QUESTIONS if self.questions is None else read_question_file(_path(self.questions))
         labels = [] if self.boxes is None else read_labels(_path(self.boxes))
-        clips = plan_clips(self.clips, self.frames, asked, self.max_tiles, seed) if self.clips else []
-        planned = clips + plan_labels(labels, self.max_tiles, seed)
-        if len(planned) < LEAST_PICTURES:
-            needed = f"at least {LEAST_PICTURES} are needed to learn from"
+        clips = plan_clips(self.clips, self.frames, questions, self.max_tiles, seed) if self.clips else []
+        lessons = clips + plan_labels(labels, self.max_tiles, seed)
+        if len(lessons) < LEAST_PICTURES:
+            requirement = f"at least {LEAST_PICTURES} are needed to learn from"
             if self.clips and self.frames < LEAST_PICTURES:
                 raise OptionError(
-                    f"--frames {self.frames} is too few: {needed}", f"give --frames {LEAST_PICTURES} or more"
+                    f"--frames {self.frames} is too few: {requirement}", f"give --frames {LEAST_PICTURES} or more"
                 )
             raise OptionError(
-                f"there are only {counted(len(planned), 'frame')}, and {needed}", "give longer clips, or more of them"
+                f"there are only {counted(len(lessons), 'frame')}, and {requirement}",
+                "give longer clips, or more of them",
             )
-        return planned
+        return lessons
 
     def made_of(self) -> dict[str, str]:
         """Digests of the inputs that must be equal for `--resume`, by their names in messages."""
@@ -84,21 +85,21 @@ def run_adaptation(
     Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed if the folder
     cannot be written.
     """
-    made = AdaptFolder(_path(folder))
-    planned = material.plan(options.seed)
-    known = {**material.made_of(), "--seed": str(options.seed), "--scorer": options.scorer}
-    made.check(known, resume=resume)
+    adapt_folder = AdaptFolder(_path(folder))
+    lessons = material.plan(options.seed)
+    settings = {**material.made_of(), "--seed": str(options.seed), "--scorer": options.scorer}
+    adapt_folder.check(settings, resume=resume)
     with AdaptBar() as bar, signals_handled(bar.on_signal):
         bar.begin("loading the model", None)
         qwen = load_qwen(teacher.model, device=teacher.device, dtype=teacher.dtype)
-        made_of = {"model weights": fingerprint(qwen.model.get_input_embeddings().weight), **known}
+        made_of = {"model weights": fingerprint(qwen.model.get_input_embeddings().weight), **settings}
         try:
-            return Adaptation(qwen, made, options, bar).run(planned, made_of)
+            return Adaptation(qwen, adapt_folder, options, bar).run(lessons, made_of)
         except OSError as error:
             if error.strerror is None or error.errno is None:
                 raise
             raise OutputFailed(
-                f"cannot write {made.path}: {os.strerror(error.errno)}; the last save is intact",
+                f"cannot write {adapt_folder.path}: {os.strerror(error.errno)}; the last save is intact",
                 "make room, and go on with --resume",
             ) from error
 

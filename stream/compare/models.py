@@ -134,18 +134,18 @@ class LoadedModels:
         if choice.allocator is not None:
             by_allocator[choice.allocator] = self._loader.with_allocator(by_allocator[None], choice.allocator)
 
-    def _make_room(self, choice: ModelChoice, folder: Path, needed: int) -> None:
-        """Unload other models until `needed` bytes are free. Raises ModelError."""
-        while needed > (free := self._loader.free_bytes()):
+    def _make_room(self, choice: ModelChoice, folder: Path, needed_bytes: int) -> None:
+        """Unload other models until `needed_bytes` are free. Raises ModelError."""
+        while needed_bytes > (free := self._loader.free_bytes()):
             if not self._unload_oldest(folder):
                 raise ModelError(
-                    f"{choice.name} needs about {needed / GB:.1f} GB, and {free / GB:.1f} GB are free",
+                    f"{choice.name} needs about {needed_bytes / GB:.1f} GB, and {free / GB:.1f} GB are free",
                     "close other programs, or compare a smaller model",
                 )
 
-    def _unload_oldest(self, kept: Path) -> bool:
-        """Unload the model unused for longest, but not `kept`; False if there is none."""
-        oldest = next((folder for folder in self._loaded if folder != kept), None)
+    def _unload_oldest(self, kept_folder: Path) -> bool:
+        """Unload the model unused for longest, but not `kept_folder`; False if there is none."""
+        oldest = next((folder for folder in self._loaded if folder != kept_folder), None)
         if oldest is None:
             return False
         del self._loaded[oldest]
@@ -162,13 +162,13 @@ class LoadedModels:
                     sizes[folder] = self._loader.estimate(folder, choice.name, tiles).total
             except ArrCocError:  # reported when it is asked for
                 continue
-        room, fitting = MEMORY_SHARE * self._loader.free_bytes(), 0
+        room, count = MEMORY_SHARE * self._loader.free_bytes(), 0
         for size in sorted(sizes.values(), reverse=True):
             room -= size
             if room < 0:
                 break
-            fitting += 1
-        return max(1, fitting)
+            count += 1
+        return max(1, count)
 
 
 def _folder_of(choice: ModelChoice) -> Path | None:

@@ -153,11 +153,11 @@ def _described(generation: Generation) -> dict[str, Any]:
     }
 
 
-def is_right(text: str, known: KnownAnswer) -> bool:
+def is_right(text: str, reference: KnownAnswer) -> bool:
     """Return True if an answer has every part of the known one, and nothing that it denies."""
     padded = f" {' '.join(words_of(text))} "
-    return all(any(f" {way} " in padded for way in part.split("|")) for part in known.parts) and not any(
-        f" {words} " in padded for words in known.denied
+    return all(any(f" {way} " in padded for way in part.split("|")) for part in reference.parts) and not any(
+        f" {words} " in padded for words in reference.denied
     )
 
 

@@ -93,8 +93,8 @@ class CameraPage:
 
     async def past(self, words: str, since_ms: int, camera: str) -> dict[str, Any]:
         """Return the newest moments with these words, after this Unix time in milliseconds."""
-        given = {"words": words, "since": since_ms, **_of(camera)}
-        return await self._json("GET", "/past", missing=NOT_REMEMBERED, params=given)
+        params = {"words": words, "since": since_ms, **_of(camera)}
+        return await self._json("GET", "/past", missing=NOT_REMEMBERED, params=params)
 
     async def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         body = await self._send(method, path, **request)
@@ -129,15 +129,15 @@ class CameraPage:
         return bytes(body)
 
 
-def _of(camera: str, **more: int) -> dict[str, Any]:
-    return {"camera": camera, **more} if camera else dict(more)
+def _of(camera: str, **params: int) -> dict[str, Any]:
+    return {"camera": camera, **params} if camera else dict(params)
 
 
 def _list(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = fields.get(name)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    entries = fields.get(name)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise PageError(f"the page sent no {name}; is it the page of a run of the same version?")
-    return found
+    return entries
 
 
 def _reason(body: bytes) -> str | None:
