@@ -63,7 +63,7 @@ def _extras() -> list[Extra]:
     from stream.sources.types import SOURCES
 
     types = (*SINKS, *SOURCES)
-    return list(dict.fromkeys([*(one.extra for one in types if one.extra is not None), RAY, API]))
+    return list(dict.fromkeys([*(kind.extra for kind in types if kind.extra is not None), RAY, API]))
 
 
 def all_needed_work(checks: Sequence[DiagnosticCheck]) -> bool:

@@ -54,12 +54,12 @@ def find_model(config: Config) -> FoundModel:
     if folder is None:
         assert name is not None
         return _on_hub(name)
-    shown = name if name is not None and not local_folder(name) else folder.resolve().name
+    display_name = name if name is not None and not local_folder(name) else folder.resolve().name
     try:
-        return FoundModel(shown, ModelSpec.read(folder, shown, quantised=True))
+        return FoundModel(display_name, ModelSpec.read(folder, display_name, quantised=True))
     except ModelNotFound as missing:
         try:
-            return FoundModel(shown, ModelSpec.of_index(folder, shown), missing)
+            return FoundModel(display_name, ModelSpec.of_index(folder, display_name), missing)
         except ArrCocError:
             raise missing from None
 
@@ -76,40 +76,42 @@ def _on_hub(name: str) -> FoundModel:
 def model(config: Config, free_disk: Callable[[], int] | None = None) -> DiagnosticCheck:
     """Check that the model is present and whole, or can be downloaded, and its context long enough."""
     try:
-        found = find_model(config)
+        configured_model = find_model(config)
     except ArrCocError as error:
         return DiagnosticCheck("model", "broken", error.problem, error.remedy)
-    spec, missing = found.spec, found.missing
+    spec, missing = configured_model.spec, configured_model.missing
     if missing is not None and not isinstance(missing, HubUnreachable):
         return DiagnosticCheck("model", "broken", missing.problem, missing.remedy)
     if spec is None:
-        finding = f"{found.name} is not on this machine yet, and the hub cannot be asked about it"
+        finding = f"{configured_model.name} is not on this machine yet, and the hub cannot be asked about it"
         return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual = load.visual_tokens
-    needed = context_of(spec, load)
+    request_tokens = context_of(spec, load)
     if not config.answer.requires_groups:  # a memory is fitted to the context
-        needed = visual + load.other_tokens
-    known = f"; only knows {spec.known_world}" if spec.known_world else ""
+        request_tokens = visual + load.other_tokens
+    limitation = f"; only knows {spec.known_world}" if spec.known_world else ""
     finding = (
-        f"{found.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
-        f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{known}"
+        f"{configured_model.name}: {spec.family.title}, {spec.parameters / 1e6:,.1f} M parameters, "
+        f"{counted(visual, 'visual token')} a frame, context of {spec.context_tokens}{limitation}"
     )
     finding = "; ".join([finding, *spec.notices])
     try:
-        check_transformers(spec.family, found.name)
+        check_transformers(spec.family, configured_model.name)
         on_cuda = _on_cuda(config.answer.device)
-        check_quantisation(spec.quantised, found.name, cuda=spec.quantised is None or on_cuda)
+        check_quantisation(spec.quantised, configured_model.name, cuda=spec.quantised is None or on_cuda)
         if (dtype := config.answer.dtype) in SMALL_DTYPES:
-            check_small_dtype(dtype, spec.quantised, found.name, experts=spec.experts_per_token, cuda=on_cuda)
+            check_small_dtype(
+                dtype, spec.quantised, configured_model.name, experts=spec.experts_per_token, cuda=on_cuda
+            )
     except ModelError as error:
         size = f"{spec.parameters / 1e6:,.1f} M parameters, {size_text(spec.checkpoint_bytes)}"
         return DiagnosticCheck("model", "broken", f"{error.problem} ({size})", error.remedy)
-    if needed > spec.context_tokens:
-        too_short = f"{finding}: too short for the {needed} tokens of frame, question and answer"
+    if request_tokens > spec.context_tokens:
+        too_short = f"{finding}: too short for the {request_tokens} tokens of frame, question and answer"
         remedy = "lower answer.memory.tokens" if config.answer.requires_groups else "lower --budget"
         return DiagnosticCheck("model", "broken", too_short, remedy)
-    if found.on_hub:
+    if configured_model.on_hub:
         return _download(finding, spec.checkpoint_bytes, (free_disk or free_disk_bytes)())
     return DiagnosticCheck("model", "works", finding)
 
@@ -147,39 +149,45 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
     from arr_coc.qwen.cpu_precision import dtype_on_cpu  # torch takes seconds to import
 
     on_cpu = not _on_cuda(config.answer.device)
-    stored = facts
+    checkpoint_facts = facts
     facts = facts.loaded(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
     # to small weights, the stored ones leave one by one
-    loading = parts.weights if dtype in SMALL_DTYPES else stored.loading_bytes(parts.weights)
-    named = {
+    loading = parts.weights if dtype in SMALL_DTYPES else checkpoint_facts.loading_bytes(parts.weights)
+    sizes = {
         "weights": parts.weights,
         "keys and values": parts.cache,
         "activations": parts.activations,
         "caches of frames" if streams == 1 else f"caches of {counted(streams, 'stream')}": parts.kept,
         _memory_name(config, streams): parts.groups,
     }
-    listed = ", ".join(f"{name} {size_text(count)}" for name, count in named.items() if count)
+    breakdown = ", ".join(f"{name} {size_text(count)}" for name, count in sizes.items() if count)
     if on_cpu:
-        needed = processes + max(parts.total, loading)
-        listed = f"{listed}, processes {size_text(processes)}; loading {size_text(loading)}"
-        finding = f"about {size_text(needed)} needed ({listed})"
-        return _fits(f"{finding}, {size_text(free_bytes)} free", needed, free_bytes)
-    free_there = _free_on_cuda(config.answer.device)
-    needed = parts.total + texture_bytes(config) + OVERHEAD_BYTES
+        needed_bytes = processes + max(parts.total, loading)
+        breakdown = f"{breakdown}, processes {size_text(processes)}; loading {size_text(loading)}"
+        finding = f"about {size_text(needed_bytes)} needed ({breakdown})"
+        return _fits(f"{finding}, {size_text(free_bytes)} free", needed_bytes, free_bytes)
+    device_free_bytes = _free_on_cuda(config.answer.device)
+    needed_bytes = parts.total + texture_bytes(config) + OVERHEAD_BYTES
     texture = f", texture {size_text(texture_bytes(config))}" if texture_bytes(config) else ""
     other = f"CUDA and a screen {size_text(OVERHEAD_BYTES)}"
-    listed = f"{listed}{texture}, {other}; loading {size_text(loading)} on the host"
-    finding = f"about {size_text(needed)} needed on the GPU ({listed}), {size_text(free_there)} free there"
-    return _fits(f"{finding}: it {'fits' if needed <= free_there else 'does not fit'}", needed, free_there)
+    breakdown = f"{breakdown}{texture}, {other}; loading {size_text(loading)} on the host"
+    finding = (
+        f"about {size_text(needed_bytes)} needed on the GPU ({breakdown}), {size_text(device_free_bytes)} free there"
+    )
+    return _fits(
+        f"{finding}: it {'fits' if needed_bytes <= device_free_bytes else 'does not fit'}",
+        needed_bytes,
+        device_free_bytes,
+    )
 
 
 def facts_of(config: Config) -> tuple[ModelSpec | None, str]:
     """Return the model's specification, None if neither this machine nor the hub has it, and its name. Raises as
     `find_model`."""
-    found = find_model(config)
-    return found.spec, found.name
+    configured_model = find_model(config)
+    return configured_model.spec, configured_model.name
 
 
 def texture_bytes(config: Config) -> int:
@@ -191,11 +199,11 @@ def load_of(config: Config, streams: int = 1) -> Workload:
     """Return the largest request to the model. A whole frame has the size `capture.size`, else 1080p."""
     answer = config.answer
     visual, other = tokens_of(config)
-    whole = tiles_of(config)
+    frame_tiles = tiles_of(config)
     return Workload(
-        visual_tokens=whole if answer.encode in SHOWS_ALL_TILES else visual,
+        visual_tokens=frame_tiles if answer.encode in SHOWS_ALL_TILES else visual,
         other_tokens=other,
-        encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else whole,
+        encoded_tokens=None if answer.encode in NEEDS_TOKENS_ONLY else frame_tiles,
         kept_vision_mb=answer.incremental.memory_mb if answer.encode == "incremental" or answer.keeps_groups else 0.0,
         streams=streams,
         memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
@@ -205,8 +213,8 @@ def load_of(config: Config, streams: int = 1) -> Workload:
 
 def context_of(spec: ModelSpec, load: Workload) -> int:
     """Return the tokens of the longest prompt, with its answer and superseded tokens that stay in the cache."""
-    kept = spec.family.kept_tokens(load.memory_tokens, load.memory_frames)
-    return max(kept, load.visual_tokens) + load.other_tokens
+    kept_tokens = spec.family.kept_tokens(load.memory_tokens, load.memory_frames)
+    return max(kept_tokens, load.visual_tokens) + load.other_tokens
 
 
 def _memory_name(config: Config, streams: int) -> str:
@@ -221,8 +229,8 @@ def tiles_of(config: Config) -> int:
     return min(tiles, config.capture.max_tiles or tiles)
 
 
-def _fits(finding: str, needed: int, free: int) -> DiagnosticCheck:
-    if needed <= free:
+def _fits(finding: str, needed_bytes: int, free_bytes: int) -> DiagnosticCheck:
+    if needed_bytes <= free_bytes:
         return DiagnosticCheck("memory", "works", finding)
     return DiagnosticCheck("memory", "broken", finding, REMEDY)
 
@@ -278,8 +286,8 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
     )
     of = "" if streams == 1 else f", {counted(streams, 'stream')}"
     memory = f", {_memory_name(config, streams)}" if load.memory_tokens else ""
-    asked = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{memory}{of}"
-    return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {asked}; {fits}")
+    request = f"{config.answer.encode}, {counted(load.visual_tokens, 'visual token')}{memory}{of}"
+    return DiagnosticCheck("cards", "works", f"{size_text(parts.total)} of GPU memory for {request}; {fits}")
 
 
 def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
@@ -287,8 +295,11 @@ def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes:
     not even one frame does."""
 
     def fails(tokens: int) -> bool:
-        own = replace(load, memory_tokens=tokens)
-        return context_of(facts, own) > facts.context_tokens or MemoryEstimate.of(facts, dtype, own).total > free_bytes
+        trial_load = replace(load, memory_tokens=tokens)
+        return (
+            context_of(facts, trial_load) > facts.context_tokens
+            or MemoryEstimate.of(facts, dtype, trial_load).total > free_bytes
+        )
 
     tokens = bisect_left(range(1, load.memory_tokens + 1), True, key=fails)
     return tokens if tokens >= load.visual_tokens else 0

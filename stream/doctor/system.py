@@ -27,11 +27,11 @@ SMALL_LIBRARIES = ("numpy", "pyzmq", "msgspec", "pydantic", "rich", "typer", "pi
 WHEELS = "install PyAV from PyPI, whose wheels have all of it: pip install --force-reinstall --only-binary av av"
 
 
-def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCheck:
+def python(version_info: tuple[int, ...] = tuple(sys.version_info[:3])) -> DiagnosticCheck:
     """Check the version of Python."""
     cores = counted(os.cpu_count() or 1, "core")
-    python_text = f"{'.'.join(map(str, found))} on {platform.system()} {platform.machine()}, {cores}"
-    if found[:2] < OLDEST_PYTHON:
+    python_text = f"{'.'.join(map(str, version_info))} on {platform.system()} {platform.machine()}, {cores}"
+    if version_info[:2] < OLDEST_PYTHON:
         return DiagnosticCheck(
             "python", "broken", python_text, f"install Python {'.'.join(map(str, OLDEST_PYTHON))} or newer"
         )
@@ -42,16 +42,16 @@ def library(module: str, distribution: str, *, part: str | None = None, imported
     """Check a library's version; `imported`: it must also import, which finds broken installations."""
     part, remedy = part or module, f"pip install {distribution}"
     try:
-        found = version(distribution)
+        version_text = version(distribution)
         if imported:
             __import__(module)
     except PackageNotFoundError:
         if not imported or find_spec(module) is None:
             return DiagnosticCheck(part, "broken", "not installed", remedy)
-        found = str(getattr(__import__(module), "__version__", "of unknown version"))
+        version_text = str(getattr(__import__(module), "__version__", "of unknown version"))
     except (ImportError, OSError) as error:
         return DiagnosticCheck(part, "broken", f"cannot be imported: {error}", f"{remedy} --force-reinstall")
-    return DiagnosticCheck(part, "works", found)
+    return DiagnosticCheck(part, "works", version_text)
 
 
 def opencv() -> DiagnosticCheck:
@@ -73,17 +73,17 @@ def opencv() -> DiagnosticCheck:
 
 def libraries() -> DiagnosticCheck:
     """Check the small libraries, in one row."""
-    found, missing = [], []
+    versions, missing = [], []
     for name in SMALL_LIBRARIES:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
     if missing:
         return DiagnosticCheck(
             "libraries", "broken", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}"
         )
-    return DiagnosticCheck("libraries", "works", ", ".join(found))
+    return DiagnosticCheck("libraries", "works", ", ".join(versions))
 
 
 def ffmpeg() -> DiagnosticCheck:
@@ -93,25 +93,25 @@ def ffmpeg() -> DiagnosticCheck:
     return DiagnosticCheck("ffmpeg", "works", f"PyAV {abilities.ffmpeg_version()}")
 
 
-def decoders(found: dict[str, bool] | None = None) -> DiagnosticCheck:
+def decoders(support: dict[str, bool] | None = None) -> DiagnosticCheck:
     """Check that FFmpeg decodes the usual codecs; runs need H.264."""
-    if found is None:
+    if support is None:
         from stream.sources.decoder import decodable
 
-        found = decodable()
-    return _each("decoders", found, "absent" if found.get("H.264", True) else "broken")
+        support = decodable()
+    return _each("decoders", support, "absent" if support.get("H.264", True) else "broken")
 
 
-def hardware_decoding(found: dict[str, str | None] | None = None) -> DiagnosticCheck:
+def hardware_decoding(failures: dict[str, str | None] | None = None) -> DiagnosticCheck:
     """Check which devices decode video; runs do without."""
-    if found is None:
+    if failures is None:
         from stream.sources.hardware import working_devices
 
-        found = working_devices()
-    works = [device for device, failure in found.items() if failure is None]
-    if works:
-        return DiagnosticCheck("hardware", "works", f"{', '.join(works)} decodes video, if capture.decoder selects it")
-    reasons = "; ".join(f"{device}: {failure}" for device, failure in found.items())
+        failures = working_devices()
+    usable = [device for device, failure in failures.items() if failure is None]
+    if usable:
+        return DiagnosticCheck("hardware", "works", f"{', '.join(usable)} decodes video, if capture.decoder selects it")
+    reasons = "; ".join(f"{device}: {failure}" for device, failure in failures.items())
     remedy = "install the driver of the graphics card, or leave capture.decoder at software"
     return DiagnosticCheck("hardware", "absent", f"no device decodes video ({reasons})", remedy)
 
@@ -127,22 +127,22 @@ def heatmaps(works: bool | None = None) -> DiagnosticCheck:
     return DiagnosticCheck("heat maps", "absent", "no libx264, so no --heatmap and no demo", WHEELS)
 
 
-def network(found: dict[str, bool] | None = None) -> DiagnosticCheck:
+def network(support: dict[str, bool] | None = None) -> DiagnosticCheck:
     """Check that FFmpeg reads network protocols."""
-    if found is None:
+    if support is None:
         from stream.sources.decoder import protocols
 
-        found = protocols()
-    return _each("network", found, "absent")
+        support = protocols()
+    return _each("network", support, "absent")
 
 
-def _each(what: str, found: dict[str, bool], lacking: State) -> DiagnosticCheck:
-    """Return one check of several abilities: `lacking` if FFmpeg has not all of them."""
-    missing = [name for name, works in found.items() if not works]
-    there = ", ".join(name for name, works in found.items() if works) or "none"
+def _each(part: str, support: dict[str, bool], incomplete_state: State) -> DiagnosticCheck:
+    """Return one check of several abilities: `incomplete_state` if FFmpeg has not all of them."""
+    missing = [name for name, works in support.items() if not works]
+    names = ", ".join(name for name, works in support.items() if works) or "none"
     if not missing:
-        return DiagnosticCheck(what, "works", there)
-    return DiagnosticCheck(what, lacking, f"{there}; not {', '.join(missing)}", WHEELS)
+        return DiagnosticCheck(part, "works", names)
+    return DiagnosticCheck(part, incomplete_state, f"{names}; not {', '.join(missing)}", WHEELS)
 
 
 def plots() -> DiagnosticCheck:
@@ -155,8 +155,8 @@ def plots() -> DiagnosticCheck:
 def optional(extra: Extra) -> DiagnosticCheck:
     """Check for the libraries of an extra."""
     if missing := extra.missing():
-        found = f"no {', '.join(missing)}, so no {extra.needed_for}"
-        return DiagnosticCheck(extra.part, "absent", found, extra.install)
+        problem = f"no {', '.join(missing)}, so no {extra.needed_for}"
+        return DiagnosticCheck(extra.part, "absent", problem, extra.install)
     return DiagnosticCheck(extra.part, "works", ", ".join(f"{name} {version(name)}" for name in extra.libraries))
 
 
@@ -197,15 +197,15 @@ def cameras() -> DiagnosticCheck:
 
     if not reads(capture_system().camera):
         return DiagnosticCheck("cameras", "absent", f"this FFmpeg has no {capture_system().title}", WHEELS)
-    found = list_cameras()
-    usable = [camera for camera in found if camera.problem is None]
+    devices = list_cameras()
+    usable = [camera for camera in devices if camera.problem is None]
     if usable:
         return DiagnosticCheck("cameras", "works", ", ".join(f"{camera.address} ({camera.name})" for camera in usable))
-    if found:
-        problem, _, remedy = (found[0].problem or "").partition("; ")
-        return DiagnosticCheck("cameras", "absent", f"{found[0].device} {problem}", remedy or None)
-    why, remedy = none_found()
-    return DiagnosticCheck("cameras", "absent", why, remedy)
+    if devices:
+        problem, _, remedy = (devices[0].problem or "").partition("; ")
+        return DiagnosticCheck("cameras", "absent", f"{devices[0].device} {problem}", remedy or None)
+    cause, remedy = none_found()
+    return DiagnosticCheck("cameras", "absent", cause, remedy)
 
 
 def screens(environment: Mapping[str, str] = os.environ) -> DiagnosticCheck:
@@ -226,17 +226,17 @@ def screens(environment: Mapping[str, str] = os.environ) -> DiagnosticCheck:
 
 
 def texture(
-    backend: str, wanted: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S
+    backend: str, configured_backend: str, trial: Sequence[str] | None = None, limit_s: float = TRIAL_LIMIT_S
 ) -> DiagnosticCheck:
     """Check a texture store, which is needed only if it is the configured one.
 
     It is tried in a separate process: drivers have been known to hang, and to crash.
     """
     part = f"texture {backend}"
-    state: State = "broken" if backend == wanted else "absent"
+    state: State = "broken" if backend == configured_backend else "absent"
     command = trial or python_command("arr_coc.ops.backends", backend)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -246,12 +246,12 @@ def texture(
         )
     except subprocess.TimeoutExpired:
         return DiagnosticCheck(part, state, f"did not open within {limit_s:g} s", NEWER_DRIVER)
-    if done.returncode == 0:
-        found, _, remedy = done.stdout.strip().partition("\n")
-        return DiagnosticCheck(part, "works", found, remedy or None)
-    if done.returncode < 0:
-        return DiagnosticCheck(part, state, f"crashed: {signal.Signals(-done.returncode).name}", NEWER_DRIVER)
-    lines = done.stdout.splitlines() or [(done.stderr.splitlines() or ["failed"])[-1], ""]
+    if process.returncode == 0:
+        finding, _, remedy = process.stdout.strip().partition("\n")
+        return DiagnosticCheck(part, "works", finding, remedy or None)
+    if process.returncode < 0:
+        return DiagnosticCheck(part, state, f"crashed: {signal.Signals(-process.returncode).name}", NEWER_DRIVER)
+    lines = process.stdout.splitlines() or [(process.stderr.splitlines() or ["failed"])[-1], ""]
     return DiagnosticCheck(part, state, lines[0], lines[-1] or NEWER_DRIVER)
 
 
@@ -263,22 +263,22 @@ def cuda(device: str, driver: Callable[[], int] | None = None) -> DiagnosticChec
         names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
         return DiagnosticCheck("cuda", "works", f"CUDA {torch.version.cuda}: {', '.join(sorted(names))}")
     state: State = "absent" if _usable(device) else "broken"
-    asked = "" if state == "absent" else f"the device {device!r} cannot be used: "
+    prefix = "" if state == "absent" else f"the device {device!r} cannot be used: "
     count = (driver or driver_devices)()
     if not count:
         return DiagnosticCheck(
-            "cuda", state, f"{asked}no NVIDIA driver", "with an NVIDIA card, install its driver; else cpu"
+            "cuda", state, f"{prefix}no NVIDIA driver", "with an NVIDIA card, install its driver; else cpu"
         )
     if torch.version.cuda is None:
         return DiagnosticCheck(
-            "cuda", state, f"{asked}a driver with {count} device(s), but torch for the CPU", TORCH_FOR_CUDA
+            "cuda", state, f"{prefix}a driver with {count} device(s), but torch for the CPU", TORCH_FOR_CUDA
         )
     if torch.cuda.is_available():
         return DiagnosticCheck(
-            "cuda", state, f"{asked}there are {torch.cuda.device_count()}", "give auto, cuda or cuda:0"
+            "cuda", state, f"{prefix}there are {torch.cuda.device_count()}", "give auto, cuda or cuda:0"
         )
-    found = f"{asked}torch for CUDA {torch.version.cuda} cannot use the driver"
-    return DiagnosticCheck("cuda", state, found, "install a newer NVIDIA driver")
+    finding = f"{prefix}torch for CUDA {torch.version.cuda} cannot use the driver"
+    return DiagnosticCheck("cuda", state, finding, "install a newer NVIDIA driver")
 
 
 def _usable(device: str) -> bool:

@@ -41,8 +41,8 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figure as the report has it."""
-        judged = {} if self.target is None else {"target": self.target, "reached": not self.missed}
-        return {"name": self.name, "value": round(self.value, 4), "unit": self.unit, **judged}
+        verdict = {} if self.target is None else {"target": self.target, "reached": not self.missed}
+        return {"name": self.name, "value": round(self.value, 4), "unit": self.unit, **verdict}
 
     def __str__(self) -> str:
         least = "≥" if self.is_rate else "≤"
@@ -60,10 +60,10 @@ class CheckResult:
     software: bool = False
 
     @classmethod
-    def timed(cls, *figures: Figure, **more: Any) -> CheckResult:
+    def timed(cls, *figures: Figure, **fields: Any) -> CheckResult:
         """Return the result of a measurement: figures that missed their targets first, then others with a target."""
         ordered = sorted(figures, key=lambda figure: (not figure.missed, figure.target is None))
-        return cls("; ".join(map(str, ordered)), figures=figures, **more)
+        return cls("; ".join(map(str, ordered)), figures=figures, **fields)
 
 
 class CheckReport(msgspec.Struct, frozen=True):

@@ -89,8 +89,8 @@ def origins(file: str, device: CudaDevice) -> tuple[dict[str, bytes], dict[str, 
 def sizes_for(device: CudaDevice) -> tuple[Size, ...]:
     """Return the sizes of frames to compare: fewer if a CPU emulates the device."""
     rng = np.random.default_rng(0)
-    drawn = tuple((int(rng.integers(1, 300)), int(rng.integers(1, 420))) for _ in range(RANDOM_SIZES))
-    return (*ODD_SIZES, *drawn, *(LARGE_SIZES if device.place.type == "cuda" else ()))
+    random_sizes = tuple((int(rng.integers(1, 300)), int(rng.integers(1, 420))) for _ in range(RANDOM_SIZES))
+    return (*ODD_SIZES, *random_sizes, *(LARGE_SIZES if device.place.type == "cuda" else ()))
 
 
 def _compare_at(compare: Callable[[Size, int], None], size: Size, seed: int) -> None:
@@ -163,29 +163,29 @@ def compare_gather(size: Size, seed: int) -> None:
     with both_stores(rgb_planes(picture)) as stores:
         for store in stores:
             store.update(rgb_planes(picture), stamp(0))
-        with stores[0].lease() as view, stores[1].lease() as wanted:
+        with stores[0].lease() as view, stores[1].lease() as reference_view:
             regions = regions_of(view.grid, rng, 40)
-            expected = wanted.gather(regions)
+            expected = reference_view.gather(regions)
             require_equal(view.gather(regions), expected, "regions")
             exact = torch.from_numpy(expected)
             for dtype in (torch.uint8, torch.float16, torch.bfloat16):
                 halves = exact if dtype == torch.uint8 else ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
-                for given in (regions, on_device(regions)):
-                    found = view.patches(given, dtype).cpu()
-                    if not torch.equal(found, halves):
-                        require_equal(found.float(), halves.float(), f"regions as {dtype}")
-            _compare_outside(view, wanted.read(0))
+                for region_array in (regions, on_device(regions)):
+                    patches = view.patches(region_array, dtype).cpu()
+                    if not torch.equal(patches, halves):
+                        require_equal(patches.float(), halves.float(), f"regions as {dtype}")
+            _compare_outside(view, reference_view.read(0))
 
 
 def _compare_outside(view: CudaView, level0: Picture) -> None:
     """Regions on the device are not checked, so those outside the grid show the nearest texels."""
     rows, cols = view.grid.shape
     outside = np.array([[0, 99, 99], [0, -50, -50], [40, 0, 0]])
-    found = view.patches(on_device(outside)).cpu().numpy()
-    require_equal(found[0], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)), "a region past the end")
-    require_equal(found[1], np.broadcast_to(level0[0, 0][:, None, None], (3, 32, 32)), "a region before the start")
+    patches = view.patches(on_device(outside)).cpu().numpy()
+    require_equal(patches[0], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)), "a region past the end")
+    require_equal(patches[1], np.broadcast_to(level0[0, 0][:, None, None], (3, 32, 32)), "a region before the start")
     last = view.gather(np.array([[len(REGION_SHAPES) - 1, 0, 0]]))
-    require_equal(found[2], last[0], f"a shape that does not exist, in {rows}x{cols} tiles")
+    require_equal(patches[2], last[0], f"a shape that does not exist, in {rows}x{cols} tiles")
 
 
 def compare_difference(size: Size, seed: int, noise: int | None = None, layout: str | None = None) -> None:
@@ -217,8 +217,8 @@ def compare_difference(size: Size, seed: int, noise: int | None = None, layout: 
 def compare_channels(size: Size, seed: int, kind: str | None = None) -> None:
     """The thirteen channels and the entropy of `kind`, noise or soft; without it both."""
     exact = [*range(8), 11]
-    for one in ("noise", "soft") if kind is None else (kind,):
-        with view_of(random_picture(np.random.default_rng(seed), *size, one)) as view:
+    for picture_kind in ("noise", "soft") if kind is None else (kind,):
+        with view_of(random_picture(np.random.default_rng(seed), *size, picture_kind)) as view:
             channels, entropy = (tensor.cpu() for tensor in view.texture_array())
             expected = texture_array(view)
         require_equal(channels[exact], expected.channels[exact], "channels 0 to 7 and 11")
@@ -233,16 +233,16 @@ def compare_samples(size: Size, seed: int) -> None:
     with view_of(random_picture(rng, *size)) as view:
         levels = [view.read(level) / 255.0 for level in range(LEVELS)]
         points = _random_points(rng, size)
-        found = view.sample(on_device(points.astype(np.float32))).cpu()
-        require_close(found, trilinear(levels, points), "samples", SAMPLE_ERROR)
+        samples = view.sample(on_device(points.astype(np.float32))).cpu()
+        require_close(samples, trilinear(levels, points), "samples", SAMPLE_ERROR)
     if seed % 4:
         return
     with view_of(smooth_picture()) as view:
         levels = [view.read(0) / 255.0]
         centres, lines = _random_lines(rng)
         places, directions = (on_device(array.astype(np.float32)) for array in (centres, lines))
-        found = view.sample_along(places, directions).cpu()
-        require_close(found, _means_along(levels[0], centres, lines), "means along lines", LINE_ERROR)
+        means = view.sample_along(places, directions).cpu()
+        require_close(means, _means_along(levels[0], centres, lines), "means along lines", LINE_ERROR)
 
 
 def _random_points(rng: np.random.Generator, size: Size) -> Floats:
@@ -287,9 +287,9 @@ def _compare_shaders(size: Size, seed: int) -> None:
     with _gl_store(picture) as store, store.texels() as texels, closing(reference):
         require_same_texture(store, reference)
         regions = regions_of(store.grid, rng, 40)
-        with reference.lease() as wanted:
-            require_equal(texels.gather(regions), wanted.gather(regions), "regions")
-            levels = [wanted.read(level) / 255.0 for level in range(LEVELS)]
+        with reference.lease() as reference_view:
+            require_equal(texels.gather(regions), reference_view.gather(regions), "regions")
+            levels = [reference_view.read(level) / 255.0 for level in range(LEVELS)]
         points = _random_points(rng, size)
         require_close(texels.sample(points), trilinear(levels, points), "samples", SAMPLE_ERROR)
     if seed % 4:

@@ -51,49 +51,54 @@ def compare_allocator(
     stores = [open_store(PlaneFormat.of(rgb_planes(pictures[0])), name) for name in ("cuda", "cpu")]
     allocators = [StreamAllocator(AllocatorOptions(budget=20, on_device=True, channels=channels)) for _ in stores]
     tolerance = SCORE_ERRORS[find_device().place.type]
-    shown = (pictures[0], pictures[1], pictures[1])
+    frames = (pictures[0], pictures[1], pictures[1])
     with closing(stores[0]), closing(stores[1]):
-        for index, picture in enumerate(shown):
+        for index, picture in enumerate(frames):
             maps = []
-            for store, each in zip(stores, allocators, strict=True):
+            for store, allocator in zip(stores, allocators, strict=True):
                 store.update(rgb_planes(picture), stamp(index))
                 with store.lease() as view, on_device() if store.backend == "cuda" else nullcontext():
-                    maps.append(each.allocate(view))
-            found, expected = maps
-            require_close(found.relevance.cpu(), expected.relevance.cpu(), f"relevance of {channels}", tolerance)
-            if found.allocation.tokens != expected.allocation.tokens:
+                    maps.append(allocator.allocate(view))
+            actual, expected = maps
+            require_close(actual.relevance.cpu(), expected.relevance.cpu(), f"relevance of {channels}", tolerance)
+            if actual.allocation.tokens != expected.allocation.tokens:
                 raise CheckFailed(
-                    f"{counted(found.allocation.tokens, 'token')} chosen, and {expected.allocation.tokens}"
+                    f"{counted(actual.allocation.tokens, 'token')} chosen, and {expected.allocation.tokens}"
                 )
-    return len(shown)
+    return len(frames)
 
 
 def whole(dtype: str) -> CheckResult:
     """Encode pictures with the bundled model in every way, and answer; compare with the CPU in float32."""
     reference = endless(load_qwen(None, device="cpu", dtype="float32"))
-    found = endless(load_qwen(None, device=find_device().place, dtype=dtype))
+    device_qwen = endless(load_qwen(None, device=find_device().place, dtype=dtype))
     encoder, largest = IncrementalEncoder(), 0.0
     frames = packets(reference, 3)
     with torch.inference_mode():
         for packet in frames:
             expected = encode_packet(reference, packet, "sparse").tokens.embeds
-            for made in (encode_packet(found, packet, "sparse"), encode_packet(found, packet, "incremental", encoder)):
-                largest = max(largest, _difference(made.tokens.embeds.cpu(), expected))
+            for encoding in (
+                encode_packet(device_qwen, packet, "sparse"),
+                encode_packet(device_qwen, packet, "incremental", encoder),
+            ):
+                largest = max(largest, _difference(encoding.tokens.embeds.cpu(), expected))
                 encoder.clear()
     if not largest <= EMBEDDING_ERRORS[dtype]:
         raise CheckFailed(f"visual tokens are off by {largest:.2g}, and {EMBEDDING_ERRORS[dtype]:g} is allowed")
-    one, other = (_answer(qwen, frames[-1]) for qwen in (found, reference))
-    if dtype == "float32" and one.token_ids != other.token_ids:
-        raise CheckFailed(f"the answer is {one.text!r} and should be {other.text!r}")
-    same = sum(a == b for a, b in zip(one.token_ids, other.token_ids, strict=True))
+    answer, reference_answer = (_answer(qwen, frames[-1]) for qwen in (device_qwen, reference))
+    if dtype == "float32" and answer.token_ids != reference_answer.token_ids:
+        raise CheckFailed(f"the answer is {answer.text!r} and should be {reference_answer.text!r}")
+    same = sum(a == b for a, b in zip(answer.token_ids, reference_answer.token_ids, strict=True))
     finding = f"tokens off by {largest:.1g}; {same} of {TEXT_TOKENS} tokens of text the same"
-    return CheckResult(finding, {"embedding_error": largest, "same_text_tokens": same, "device": str(found.device)})
+    return CheckResult(
+        finding, {"embedding_error": largest, "same_text_tokens": same, "device": str(device_qwen.device)}
+    )
 
 
-def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    if found.shape != expected.shape:
-        raise CheckFailed(f"visual tokens are {list(found.shape)} and should be {list(expected.shape)}")
-    return float((found.float() - expected).norm() / expected.norm())
+def _difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    if actual.shape != expected.shape:
+        raise CheckFailed(f"visual tokens are {list(actual.shape)} and should be {list(expected.shape)}")
+    return float((actual.float() - expected).norm() / expected.norm())
 
 
 def endless(qwen: QwenVL) -> QwenVL:
@@ -105,11 +110,11 @@ def endless(qwen: QwenVL) -> QwenVL:
 def pictures(count: int, side_px: int = SIDE_PX) -> list[Picture]:
     """Return frames in which a part changes."""
     rng = np.random.default_rng(0)
-    made = [random_picture(rng, side_px, side_px, "soft")]
+    frames = [random_picture(rng, side_px, side_px, "soft")]
     for _ in range(count - 1):
-        made.append(made[-1].copy())
-        made[-1][: side_px // 3, : side_px // 3] = rng.integers(0, 256, 3)
-    return made
+        frames.append(frames[-1].copy())
+        frames[-1][: side_px // 3, : side_px // 3] = rng.integers(0, 256, 3)
+    return frames
 
 
 def picture_allocator(qwen: QwenVL, budget: int = BUDGET) -> PictureAllocator:
@@ -156,10 +161,10 @@ def graphs() -> CheckResult:
     return CheckResult(f"{capture.captures} graphs, {capture.replays} replays: the stock model's tokens")
 
 
-def _compare_answers(found: Any, expected: Any, what: str) -> None:
-    if found.token_ids != expected.token_ids:
-        raise CheckFailed(f"{what}: the text is {found.text!r} and should be {expected.text!r}")
-    require_close(found.feedback.attention, expected.feedback.attention, f"attention of {what}", 1e-4)
+def _compare_answers(actual: Any, expected: Any, label: str) -> None:
+    if actual.token_ids != expected.token_ids:
+        raise CheckFailed(f"{label}: the text is {actual.text!r} and should be {expected.text!r}")
+    require_close(actual.feedback.attention, expected.feedback.attention, f"attention of {label}", 1e-4)
 
 
 class CountedCapture:

@@ -69,9 +69,10 @@ def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDAr
     """Return random regions [K, 3] of all shapes, with those at the far edges among them."""
     shapes = rng.integers(0, len(REGION_SHAPES), count)
     rows, cols = (-(-size >> log2) for size, log2 in zip(grid.shape, np.array(REGION_SHAPES)[shapes].T, strict=True))
-    far = rng.random((2, count)) < 0.2
+    edge_mask = rng.random((2, count)) < 0.2
     places = [
-        np.where(at_edge, sizes - 1, rng.integers(0, sizes)) for at_edge, sizes in zip(far, (rows, cols), strict=True)
+        np.where(at_edge, sizes - 1, rng.integers(0, sizes))
+        for at_edge, sizes in zip(edge_mask, (rows, cols), strict=True)
     ]
     return np.stack([shapes, *places], axis=1)
 
@@ -121,25 +122,25 @@ def trilinear(levels: Sequence[Floats], points: Floats) -> Floats:
     return blended[0] * (1 - share) + blended[1] * share
 
 
-def require_equal(found: Any, expected: Any, what: str) -> None:
+def require_equal(actual: Any, expected: Any, label: str) -> None:
     """Compare two arrays or tensors in host memory, value by value."""
-    require_close(found, expected, what, 0)
+    require_close(actual, expected, label, 0)
 
 
-def require_close(found: Any, expected: Any, what: str, tolerance: float) -> None:
+def require_close(actual: Any, expected: Any, label: str, tolerance: float) -> None:
     """Compare two arrays or tensors in host memory; values may be `tolerance` apart, and none is NaN."""
-    one, other = np.asarray(found), np.asarray(expected)
-    if one.shape != other.shape:
-        raise CheckFailed(f"{what}: the shape is {list(one.shape)} and should be {list(other.shape)}")
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        raise CheckFailed(f"{label}: the shape is {list(actual.shape)} and should be {list(expected.shape)}")
     if tolerance == 0:
-        wrong = one != other
+        wrong = actual != expected
     else:
-        wrong = ~(np.abs(one.astype(np.float64) - other.astype(np.float64)) <= tolerance)
+        wrong = ~(np.abs(actual.astype(np.float64) - expected.astype(np.float64)) <= tolerance)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0].tolist())
         raise CheckFailed(
-            f"{what}: {np.count_nonzero(wrong)} of {wrong.size} values differ, first {one[place]} at {list(place)}, "
-            f"where the CPU has {other[place]}"
+            f"{label}: {np.count_nonzero(wrong)} of {wrong.size} values differ, first {actual[place]} "
+            f"at {list(place)}, where the CPU has {expected[place]}"
         )
 
 
@@ -147,7 +148,7 @@ def require_same_texture(
     store: TextureStore, reference: TextureStore, order: Sequence[int] = tuple(range(LEVELS))
 ) -> None:
     """Compare all levels of two stores, read in this order, and their versions."""
-    with store.lease() as view, reference.lease() as wanted:
-        require_equal(view.versions.frame, wanted.versions.frame, "versions of tiles")
+    with store.lease() as view, reference.lease() as reference_view:
+        require_equal(view.versions.frame, reference_view.versions.frame, "versions of tiles")
         for level in order:
-            require_equal(view.read(level), wanted.read(level), f"level {level}")
+            require_equal(view.read(level), reference_view.read(level), f"level {level}")

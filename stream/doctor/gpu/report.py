@@ -53,7 +53,7 @@ class GpuReport:
         self.ended = "running"
         self._environment = {
             **machine(),
-            **{name: found for name in PACKAGES if (found := _version(name)) is not None},
+            **{name: package_version for name in PACKAGES if (package_version := _version(name)) is not None},
             "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
             "nvidia_kernel_module": _kernel_module(),
             "cuda_devices_visible": sorted(path.name for path in Path("/dev").glob("nvidia*")),
@@ -108,8 +108,8 @@ def left_out_lines(rows: list[GpuRow]) -> Iterator[str]:
 
 def summary_line(report: GpuReport, path: str) -> str:
     """Return the last line: how many rows are in each state, and the file to attach."""
-    listed = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
-    return f"{listed}; attach {path} to a report"
+    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
+    return f"{counts}; attach {path} to a report"
 
 
 def _cut(line: str) -> str:
@@ -133,8 +133,8 @@ def _kernel_module() -> str | None:
         first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(r"\d+\.\d+(\.\d+)?", first)
-    return found[0] if found else None
+    match = re.search(r"\d+\.\d+(\.\d+)?", first)
+    return match[0] if match else None
 
 
 def _cleaned(value: Any) -> Any:
@@ -164,17 +164,17 @@ def _private() -> tuple[tuple[re.Pattern[str], str], ...]:
         os.environ.get("TMPDIR", ""): "<temporary>",
     }
     longest = sorted((path for path in paths if len(path.strip("/")) > 1), key=len, reverse=True)
-    found = [(re.compile(re.escape(path.rstrip("/")) + r"(?![\w.-])"), paths[path]) for path in longest]
-    found.append((re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"), "~"))
+    patterns = [(re.compile(re.escape(path.rstrip("/")) + r"(?![\w.-])"), paths[path]) for path in longest]
+    patterns.append((re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"), "~"))
     host, user = socket.gethostname(), _user()
     names = {host: "<host>", host.partition(".")[0]: "<host>", user: "<user>"}
     common = {"", "localhost", "root", "user"}
-    found += [
+    patterns += [
         (re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"), mark)
         for name, mark in names.items()
         if name not in common and len(name) > 2
     ]
-    return tuple(found)
+    return tuple(patterns)
 
 
 def _user() -> str:

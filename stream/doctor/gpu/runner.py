@@ -100,33 +100,33 @@ class _Stream:
 @contextmanager
 def _started(check: GpuCheck) -> Iterator[tuple[subprocess.Popen[bytes], _Stream, _Stream]]:
     """Start the check's process in its own session, so that Ctrl-C reaches only this one; kill what is left of it."""
-    read, write = os.pipe()
+    read_fd, write_fd = os.pipe()
     try:
         process = subprocess.Popen(
-            check_command(check.function, check.argument, str(write)),
+            check_command(check.function, check.argument, str(write_fd)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(write,),
+            pass_fds=(write_fd,),
             env=python_environment({"PYTHONUNBUFFERED": "1"}),
             start_new_session=True,
         )
     except BaseException:
-        os.close(read)
+        os.close(read_fd)
         raise
     finally:
-        os.close(write)
+        os.close(write_fd)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         output = _Stream(process.stdout.fileno(), OUTPUT_BYTES, tail=True)
-        yield process, output, _Stream(read, REPORT_BYTES, tail=False)
+        yield process, output, _Stream(read_fd, REPORT_BYTES, tail=False)
     finally:
         _signal(process, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             pipe.close()
-        os.close(read)
+        os.close(read_fd)
 
 
 def _watch(
@@ -176,39 +176,39 @@ def _resident_mb(pid: int) -> float:
     """Return the memory of a process and its children, 0 if it is gone."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True))) / 1e6
+        return sum(member.memory_info().rss for member in (process, *process.children(recursive=True))) / 1e6
     return 0.0
 
 
 def _row(check: GpuCheck, status: int, cause: str | None, output: _Stream, report: _Stream, seconds: float) -> GpuRow:
-    printed = output.data.decode(errors="replace").strip() or None
-    made: CheckReport | None = None
+    text = output.data.decode(errors="replace").strip() or None
+    result: CheckReport | None = None
     if report.data:
         with suppress(msgspec.DecodeError):
-            made = msgspec.json.decode(report.data, type=CheckReport)
-        if made is None and cause is None:
+            result = msgspec.json.decode(report.data, type=CheckReport)
+        if result is None and cause is None:
             cause = "gave an unreadable report"
-    if cause is None and (made is None or status != 0):
-        cause = _ending(status) + (" without a report" if made is None else "")
-    if made is None:
-        return GpuRow(check.name, "broken", cause or "", check.remedy, seconds, traceback=printed)
+    if cause is None and (result is None or status != 0):
+        cause = _ending(status) + (" without a report" if result is None else "")
+    if result is None:
+        return GpuRow(check.name, "broken", cause or "", check.remedy, seconds, traceback=text)
     if cause is not None:
-        finding = f"{cause}, after it reported: {made.finding}"
+        finding = f"{cause}, after it reported: {result.finding}"
         return GpuRow(
-            check.name, "broken", finding, check.remedy, seconds, traceback=made.traceback or printed, output=printed
+            check.name, "broken", finding, check.remedy, seconds, traceback=result.traceback or text, output=text
         )
-    remedy = made.remedy or (check.remedy if made.state in ("broken", "slow") else None)
+    remedy = result.remedy or (check.remedy if result.state in ("broken", "slow") else None)
     return GpuRow(
         check.name,
-        made.state,
-        made.finding,
+        result.state,
+        result.finding,
         remedy,
         seconds,
-        made.software,
-        made.facts,
-        made.figures,
-        made.traceback,
-        printed if made.state == "broken" else None,
+        result.software,
+        result.facts,
+        result.figures,
+        result.traceback,
+        text if result.state == "broken" else None,
     )
 
 

@@ -43,9 +43,9 @@ def interop() -> CheckResult:
         raise CheckAbsent(problem, "run OpenGL on the GPU: install libnvidia-gl; runs go without")
     gl, rng = gl_device.open_device(cuda.index), np.random.default_rng(0)
     grid = TileGrid.of(3 * TILE_PX, 5 * TILE_PX)
-    painted = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
+    gl_picture = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
     texture = TileTexture(gl, *grid.shape)
-    texture.paint(painted, plan_upload(cover(np.ones(grid.shape, bool)), grid.shape, None))
+    texture.paint(gl_picture, plan_upload(cover(np.ones(grid.shape, bool)), grid.shape, None))
     with cuda.current(), ExitStack() as owned:
         order = StreamOrder(owned)
         mapped = MappedTexture(cuda, texture, grid, order)
@@ -58,16 +58,16 @@ def interop() -> CheckResult:
             values = (handles.handle, places.data_ptr(), *size, out.data_ptr())
             cuda.kernels.launch("fetch_fine", (len(tiles), 1), stream, *values)
             call("cuStreamSynchronize", stream)
-            require_equal(out.cpu(), _tiles(painted, tiles), "OpenGL's texels, read by CUDA")
-            written = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
-            texels = torch.from_numpy(_tiles(written, tiles)).to(cuda.place)
+            require_equal(out.cpu(), _tiles(gl_picture, tiles), "OpenGL's texels, read by CUDA")
+            cuda_picture = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
+            texels = torch.from_numpy(_tiles(cuda_picture, tiles)).to(cuda.place)
             cuda.kernels.launch(
                 "upload_tiles", (len(tiles), 1), stream, texels.data_ptr(), places.data_ptr(), *handles.surfaces
             )
             order.after_write(stream)
         with mapped.unmapped():
-            found = gl_level(gl, texture.name, 0, *size[::-1])[..., :3]
-        require_equal(found, written, "CUDA's texels, read by OpenGL")
+            level0 = gl_level(gl, texture.name, 0, *size[::-1])[..., :3]
+        require_equal(level0, cuda_picture, "CUDA's texels, read by OpenGL")
         maps = mapped.maps
     texture.release()
     gl.clear()
@@ -97,13 +97,13 @@ def gl_cuda_store() -> CheckResult:
         frames = 6
         for index in range(frames):
             planes = random_planes(rng, height, width)
-            for each in (store, reference):
-                each.write(planes, Difference.everywhere(store.grid), stamp(index))
+            for texture_store in (store, reference):
+                texture_store.write(planes, Difference.everywhere(store.grid), stamp(index))
             compare_with_reference(store, reference, rng)
-            with gl.current(), store.drawing() as drawn, reference.lease() as wanted:
+            with gl.current(), store.drawing() as texture, reference.lease() as reference_view:
                 for level in range(LEVELS):
-                    found = gl_level(gl, drawn.name, level, *(side * TILE_PX >> level for side in store.grid.shape))
-                    require_equal(found[..., :3], wanted.read(level), f"level {level}, drawn by OpenGL")
+                    texels = gl_level(gl, texture.name, level, *(side * TILE_PX >> level for side in store.grid.shape))
+                    require_equal(texels[..., :3], reference_view.read(level), f"level {level}, drawn by OpenGL")
         if store.maps != frames:
             raise CheckFailed(f"the texture was mapped {store.maps} times for {frames} drawings")
     return CheckResult(f"{counted(frames, 'frame')} written by CUDA and drawn by OpenGL", software=gl.software)
@@ -111,10 +111,10 @@ def gl_cuda_store() -> CheckResult:
 
 def compare_with_reference(store: GlCudaStore, reference: object, rng: np.random.Generator) -> None:
     """Compare what CUDA reads of a shared texture with a store that holds the same frame."""
-    with store.lease() as view, reference.lease() as wanted:  # type: ignore[attr-defined]
+    with store.lease() as view, reference.lease() as reference_view:  # type: ignore[attr-defined]
         regions = regions_of(view.grid, rng, 20)
-        require_equal(view.patches(regions).cpu(), wanted.gather(regions), "regions, read by CUDA")
-        require_equal(view.gather(regions), wanted.gather(regions), "regions on the host")
+        require_equal(view.patches(regions).cpu(), reference_view.gather(regions), "regions, read by CUDA")
+        require_equal(view.gather(regions), reference_view.gather(regions), "regions on the host")
         channels, _ = view.texture_array()
         if not channels.isfinite().all():
             raise CheckFailed("channels of a shared texture are not finite")

@@ -85,11 +85,11 @@ def _next_frame(
     """Show both stores a frame in which some tiles are new, now and then of a new epoch, and compare them."""
     other = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])
     planes = with_tiles_of(planes, other, rng.random(stores[0].grid.shape) < rng.choice([0, 0.05, 0.3, 1]))
-    found, expected = (store.update(planes, stamp(index, epoch=index // 2)).dirty for store in stores)
-    require_equal(found, expected, "changed tiles")
+    dirty, expected = (store.update(planes, stamp(index, epoch=index // 2)).dirty for store in stores)
+    require_equal(dirty, expected, "changed tiles")
     regions = regions_of(stores[0].grid, rng, 20)
-    with stores[0].lease() as view, stores[1].lease() as wanted:
-        require_equal(view.gather(regions), wanted.gather(regions), "regions")
+    with stores[0].lease() as view, stores[1].lease() as reference_view:
+        require_equal(view.gather(regions), reference_view.gather(regions), "regions")
     require_same_texture(*stores)
     return planes
 
@@ -108,7 +108,7 @@ def streams() -> CheckResult:
             regions = regions_of(store.grid, rng, 30)
             frames = [planes, random_planes(rng, 200, 300)]
             writing, reading = _streams(device)
-            found = []
+            batches = []
             for number, frame in enumerate(frames):
                 with writing():
                     hold(device, HOLD_CYCLES if index % 2 else 0)
@@ -116,14 +116,14 @@ def streams() -> CheckResult:
                 with reading():
                     hold(device, 0 if index % 2 else HOLD_CYCLES)
                     with store.lease() as view:
-                        found.append(view.patches(regions))
+                        batches.append(view.patches(regions))
             with device.current():
                 call("cuCtxSynchronize")
-            for frame, patches in zip(frames, found, strict=True):
+            for frame, patches in zip(frames, batches, strict=True):
                 with both_stores(frame, "cpu") as (reference, _):
                     reference.update(frame, stamp(0))
-                    with reference.lease() as wanted:
-                        require_equal(patches.cpu(), wanted.gather(regions), "regions read on another stream")
+                    with reference.lease() as reference_view:
+                        require_equal(patches.cpu(), reference_view.gather(regions), "regions read on another stream")
     return CheckResult(f"{2 * rounds} frames written on one stream, read on another")
 
 
@@ -163,13 +163,15 @@ def pinned_memory() -> CheckResult:
             slot.mark(stream)
             slot.wait()
             require_equal(slot.host, data, f"{nbytes} bytes in the driver's pinned memory")
-        here = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.place.type == "cuda")
-        here.copy_(torch.from_numpy(data))
-        there = here.to(device.place, non_blocking=True)
-        back = torch.empty_like(here, pin_memory=device.place.type == "cuda").copy_(there, non_blocking=True)
+        host_bytes = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.place.type == "cuda")
+        host_bytes.copy_(torch.from_numpy(data))
+        device_bytes = host_bytes.to(device.place, non_blocking=True)
+        roundtrip_bytes = torch.empty_like(host_bytes, pin_memory=device.place.type == "cuda").copy_(
+            device_bytes, non_blocking=True
+        )
         with device.current():
             call("cuCtxSynchronize")
-        require_equal(back, data, f"{nbytes} bytes in torch's pinned memory")
+        require_equal(roundtrip_bytes, data, f"{nbytes} bytes in torch's pinned memory")
     return CheckResult(f"{len(sizes)} sizes up to {sizes[-1] >> 20} MB came back as they went")
 
 
@@ -179,27 +181,27 @@ def leaks() -> CheckResult:
     real = device.place.type == "cuda"
     updates, settling = (5000, SETTLING) if real else (100, 20)
     with device.current():
-        found = measure_leaks(device, updates, settling)
-        if not found["ok"]:  # another program may have taken memory of the device meanwhile
-            found = measure_leaks(device, updates, settling)
-    if not found["ok"]:
-        raise CheckFailed(f"after {found['updates']} updates grown by {found['grown']}")
-    grown = ", ".join(f"{name} {value:+g}" for name, value in found["grown"].items())
-    return CheckResult(f"{found['updates']} updates: {grown} (MiB, MiB, count)", found)
+        growth = measure_leaks(device, updates, settling)
+        if not growth["ok"]:  # another program may have taken memory of the device meanwhile
+            growth = measure_leaks(device, updates, settling)
+    if not growth["ok"]:
+        raise CheckFailed(f"after {growth['updates']} updates grown by {growth['grown']}")
+    growth_text = ", ".join(f"{name} {value:+g}" for name, value in growth["grown"].items())
+    return CheckResult(f"{growth['updates']} updates: {growth_text} (MiB, MiB, count)", growth)
 
 
 def measure_leaks(device: CudaDevice, updates: int, settling: int = SETTLING) -> dict[str, Any]:
     """Growth of the process after `updates` updates, reads and gathers, and a store opened for every hundredth."""
     rng = np.random.default_rng(0)
     frames = [FramePlanes("gray", (rng.integers(0, 256, (96, 96), dtype=np.uint8),)) for _ in range(2)]
-    fmt, one = PlaneFormat.of(frames[0]), np.eye(3, dtype=bool)
+    fmt, dirty = PlaneFormat.of(frames[0]), np.eye(3, dtype=bool)
     store = CudaStore(fmt, Thresholds(), 1000)
     before: dict[str, float] = {}
     for index in range(settling + updates):
         if index == settling:
             gc.collect()
             before = held_mib(device)
-        store.write(frames[index % 2], Difference(one), stamp(index))
+        store.write(frames[index % 2], Difference(dirty), stamp(index))
         with store.lease() as view:
             view.read(3)
             view.patches(np.array([[0, 1, 1]]))
@@ -208,19 +210,23 @@ def measure_leaks(device: CudaDevice, updates: int, settling: int = SETTLING) ->
             store = CudaStore(fmt, Thresholds(), 1000)
     call("cuCtxSynchronize")
     gc.collect()
-    grown = {name: round(value - before[name], 2) for name, value in held_mib(device).items()}
+    growth = {name: round(value - before[name], 2) for name, value in held_mib(device).items()}
     return {
         "updates": updates,
-        "grown": grown,
-        "ok": max(grown["device"], grown["host"]) <= LEAK_MIB and grown["files"] <= 0,
+        "grown": growth,
+        "ok": max(growth["device"], growth["host"]) <= LEAK_MIB and growth["files"] <= 0,
     }
 
 
 def held_mib(device: CudaDevice) -> dict[str, float]:
     """Memory of the process, and its number of open files."""
-    used = 0
+    device_bytes = 0
     if device.place.type == "cuda":
         free, total = torch.cuda.mem_get_info(device.place)
-        used = total - free
+        device_bytes = total - free
     process = psutil.Process()
-    return {"device": used / 2**20, "host": process.memory_info().rss / 2**20, "files": float(process.num_fds())}
+    return {
+        "device": device_bytes / 2**20,
+        "host": process.memory_info().rss / 2**20,
+        "files": float(process.num_fds()),
+    }

@@ -24,14 +24,14 @@ LARGEST_SUM_ERROR = 1e-4
 def driver() -> CheckResult:
     """Ask the driver for its devices."""
     try:
-        found = read_driver()
+        driver_info = read_driver()
     except BackendMissing as error:
         raise CheckAbsent(f"{error.problem}; {NEEDED_SHORT}", NEEDED) from error
-    if not found.devices:
+    if not driver_info.devices:
         raise CheckAbsent(f"no GPU at the driver; {NEEDED_SHORT}", NEEDED)
-    best = max(device.capability for device in found.devices)
+    best = max(device.capability for device in driver_info.devices)
     facts = {
-        "cuda": found.cuda_text,
+        "cuda": driver_info.cuda_text,
         "devices": [
             {
                 "name": device.name,
@@ -39,15 +39,15 @@ def driver() -> CheckResult:
                 "memory_mb": device.memory_mb,
                 "multiprocessors": device.multiprocessors,
             }
-            for device in found.devices
+            for device in driver_info.devices
         ],
     }
-    named = ", ".join(device.name for device in found.devices)
-    if found.cuda < OLDEST_CUDA:
-        raise CheckFailed(f"the driver speaks CUDA {found.cuda_text}, and 12.0 is needed: {named}")
+    names = ", ".join(device.name for device in driver_info.devices)
+    if driver_info.cuda < OLDEST_CUDA:
+        raise CheckFailed(f"the driver speaks CUDA {driver_info.cuda_text}, and 12.0 is needed: {names}")
     if best < OLDEST_CAPABILITY:
-        raise CheckFailed(f"{named}: compute capability {'.'.join(map(str, best))}, and 7.5 is needed", NEEDED)
-    return CheckResult(f"CUDA {found.cuda_text}, {named}, {found.devices[0].memory_mb} MB", facts)
+        raise CheckFailed(f"{names}: compute capability {'.'.join(map(str, best))}, and 7.5 is needed", NEEDED)
+    return CheckResult(f"CUDA {driver_info.cuda_text}, {names}, {driver_info.devices[0].memory_mb} MB", facts)
 
 
 def torch_cuda() -> CheckResult:
@@ -64,13 +64,15 @@ def torch_cuda() -> CheckResult:
         raise
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator().manual_seed(0)
-    one, other = torch.randn(2, 257, 257, generator=generator)
-    found = (one.to(device.place) @ other.to(device.place)).cpu()
-    off = float((found - one @ other).norm() / found.norm())
-    if not off <= LARGEST_SUM_ERROR:
-        raise CheckFailed(f"a product of matrices is off by {off:.2g}, and {LARGEST_SUM_ERROR:g} is allowed")
+    left, right = torch.randn(2, 257, 257, generator=generator)
+    product = (left.to(device.place) @ right.to(device.place)).cpu()
+    relative_error = float((product - left @ right).norm() / product.norm())
+    if not relative_error <= LARGEST_SUM_ERROR:
+        raise CheckFailed(f"a product of matrices is off by {relative_error:.2g}, and {LARGEST_SUM_ERROR:g} is allowed")
     facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    return CheckResult(f"torch {torch.__version__}, CUDA {torch.version.cuda}: right within {off:.1g}", facts)
+    return CheckResult(
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}: right within {relative_error:.1g}", facts
+    )
 
 
 def opengl() -> CheckResult:

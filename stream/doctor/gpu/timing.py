@@ -266,7 +266,7 @@ WAIT_MS = 600_000
 
 
 def _hop_times(
-    put: Callable[[TokenPacket], Any], pixels: torch.Tensor, device: CudaDevice, rounds: int, *, on_host: bool
+    share_pixels: Callable[[TokenPacket], Any], pixels: torch.Tensor, device: CudaDevice, rounds: int, *, on_host: bool
 ) -> list[float]:
     """Send packets one by one, and return the milliseconds until the receiver holds each."""
     from stream.protocol.codec import token_message
@@ -288,16 +288,16 @@ def _hop_times(
             with device.current():
                 call("cuCtxSynchronize")
             sent_ns.append(time.monotonic_ns())
-            place = put(packet)
-            shown = replace(packet, pixels=pixels.cpu().numpy()) if on_host else packet
-            link.send(*token_message(number, 0, shown, pixels_at=place))
+            place = share_pixels(packet)
+            payload = replace(packet, pixels=pixels.cpu().numpy()) if on_host else packet
+            link.send(*token_message(number, 0, payload, pixels_at=place))
         receiver.join()
         link.close()
     (row,) = rows
     if row.state != "works":
         raise CheckFailed(f"the receiving process: {row.finding}\n{row.traceback}")
     arrived_ns = row.facts["arrived_ns"]
-    times = [(there - here) / 1e6 for here, there in zip(sent_ns, arrived_ns, strict=True)]
+    times = [(arrival_ns - departure_ns) / 1e6 for departure_ns, arrival_ns in zip(sent_ns, arrived_ns, strict=True)]
     return times[len(times) // 10 :]
 
 
@@ -318,8 +318,10 @@ def receive_packets(argument: str) -> CheckResult:
             if received is None or not isinstance(received.message, TokenPacketMessage):
                 raise CheckFailed("no packet arrived")
             packet = token_packet(received.message, received.parts, pixels.take)
-            held = packet.pixels if isinstance(packet.pixels, torch.Tensor) else torch.from_numpy(packet.pixels)
-            held.to(device.place)
+            packet_pixels = (
+                packet.pixels if isinstance(packet.pixels, torch.Tensor) else torch.from_numpy(packet.pixels)
+            )
+            packet_pixels.to(device.place)
             with device.current():
                 call("cuCtxSynchronize")
             arrived_ns.append(time.monotonic_ns())
@@ -387,7 +389,7 @@ def opengl() -> CheckResult:
 
 
 def _frame_times(
-    store: TextureStore, scene: ChangedBlock, read: Callable[[Any], object], rounds: int
+    store: TextureStore, scene: ChangedBlock, read_view: Callable[[Any], object], rounds: int
 ) -> tuple[float, float]:
     """Return medians of a frame's update and of a read that follows it, in milliseconds."""
     updates, reads = [], []
@@ -396,7 +398,7 @@ def _frame_times(
         store.update(scene.planes[turn % 2], FrameStamp(turn, 0, 0))
         updated_ns = time.perf_counter_ns()
         with store.lease() as view:
-            read(view)
+            read_view(view)
         updates.append((updated_ns - start_ns) / 1e6)
         reads.append((time.perf_counter_ns() - updated_ns) / 1e6)
     return statistics.median(updates[3:]), statistics.median(reads[3:])
