@@ -82,8 +82,8 @@ app.command()(serve_answers)
 app.command()(keys)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         typer.echo(f"arr-coc-stream {version('arr-coc-stream')}")
         raise typer.Exit
 
@@ -112,16 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # characters that the terminal's encoding lacks end no run
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    logs.set_up(debug=debug, as_json="--log-json" in given)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in argv
+    logs.set_up(debug=debug, as_json="--log-json" in argv)
     raise_descriptor_limit()
     try:
         try:
             os.getcwd()
         except FileNotFoundError:
             raise ConfigError("the working folder was removed; change to a folder that exists") from None
-        return app(args=given, prog_name=_program(), standalone_mode=False) or 0
+        return app(args=argv, prog_name=_program(), standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except ReaderGone:
@@ -164,7 +164,7 @@ RENAMED = {"--window": "--memory-frames"}
 def _usage(error: Exception) -> str:
     """Return Typer's own complaint in one line, with the help to read."""
     text = str(error.format_message())  # type: ignore[attr-defined]
-    text = _EXTRA.sub(lambda got: f"too many arguments: {got[1]!r}", text)
+    text = _EXTRA.sub(lambda match: f"too many arguments: {match[1]!r}", text)
     renamed = RENAMED.get(getattr(error, "option_name", ""))
     possible = [renamed] if renamed else getattr(error, "possibilities", None)
     if possible:

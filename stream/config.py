@@ -310,8 +310,8 @@ _NAME_CHARS = 40
 
 def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
     """Return watches that all have names. Names made from different questions differ; given ones stay as they are."""
-    given = {watch.name for watch in watches if watch.name}
-    made: dict[str, str] = {}
+    given_names = {watch.name for watch in watches if watch.name}
+    questions: dict[str, str] = {}
     resolved = []
     for watch in watches:
         name = watch.name
@@ -319,10 +319,10 @@ def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
             plain = unicodedata.normalize("NFKD", watch.question.casefold()).encode("ascii", "ignore").decode()
             first = name = re.sub(r"[^a-z0-9]+", "_", plain)[:_NAME_CHARS].strip("_") or "watch"
             number = 1
-            while name in given or made.get(name, watch.question) != watch.question:
+            while name in given_names or questions.get(name, watch.question) != watch.question:
                 number += 1
                 name = f"{first[: _NAME_CHARS - 3]}_{number}"
-            made[name] = watch.question
+            questions[name] = watch.question
         resolved.append(watch.model_copy(update={"name": name}))
     return tuple(resolved)
 

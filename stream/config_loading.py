@@ -184,14 +184,14 @@ def _zone_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator
         if (problem := zone.problem) is not None:
             yield key, f"{ZONES}.{name} {problem}"
     encode = config.answer.encode
-    asked = [("answer.zone", "answer.zone", config.answer.zone)]
-    asked += [("watch", f"watch {watch.name!r}: zone", watch.zone) for watch in config.watch]
-    for key, setting, zone_name in asked:
+    zone_references = [("answer.zone", "answer.zone", config.answer.zone)]
+    zone_references += [("watch", f"watch {watch.name!r}: zone", watch.zone) for watch in config.watch]
+    for key, setting, zone_name in zone_references:
         if zone_name is None:
             continue
         if zone_name not in config.zones:
-            there = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
-            yield key, f"{setting} = {zone_name} is no zone; {there}"
+            hint = f"zones has {', '.join(config.zones)}" if config.zones else "the configuration has no zones"
+            yield key, f"{setting} = {zone_name} is no zone; {hint}"
         elif config.zones[zone_name].mask:
             yield key, f"{setting} = {zone_name} is masked, so there is nothing to see; name another zone"
         if encode in SHOWS_ALL_TILES:
@@ -208,10 +208,10 @@ def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
             "watch",
             f"{len(config.watch)} watches are more than {WATCHES_MAX}, the most of a camera; leave some out",
         )
-    seen: dict[str, WatchConfig] = {}
+    watches_by_name: dict[str, WatchConfig] = {}
     for watch in config.watch:
-        if watch.name in seen:
-            same = seen[watch.name].question == watch.question
+        if watch.name in watches_by_name:
+            same = watches_by_name[watch.name].question == watch.question
             remedy = "leave one of them out, or give them different names" if same else "give them different names"
             yield "watch", f"two watches are named {watch.name!r}; {remedy}"
         if watch.most_of_no > watch.threshold:
@@ -220,7 +220,7 @@ def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
                 f"watch {watch.name!r}: no_below = {watch.no_below:g} is more than threshold = {watch.threshold:g}; "
                 "lower the one or raise the other",
             )
-        seen[watch.name] = watch
+        watches_by_name[watch.name] = watch
 
 
 def _memory_contradictions(config: Config, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -339,11 +339,11 @@ def _glance_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         return
     least = _least_budget(config)
     if least is not None and glance.tokens >= least:
-        named = "the target's least budget" if answer.target_ms is not None else "allocate.budget"
+        budget_name = "the target's least budget" if answer.target_ms is not None else "allocate.budget"
         yield (
             "answer.glance.tokens",
-            f"an overview of {counted(glance.tokens, 'token')} leaves nothing of {named}, {counted(least, 'token')}; "
-            "give fewer, or auto",
+            f"an overview of {counted(glance.tokens, 'token')} leaves nothing of {budget_name}, "
+            f"{counted(least, 'token')}; give fewer, or auto",
         )
 
 
@@ -462,14 +462,14 @@ def _is_text(field: FieldInfo | None) -> bool:
 
 
 def _unknown(key: str, fields: Mapping[str, FieldInfo]) -> str:
-    inside = [known.removeprefix(f"{key}.") for known in fields if known.startswith(f"{key}.")]
-    if inside:
-        return f"{key} is a section, not a value; its keys are {', '.join(inside)}"
+    subkeys = [field_key.removeprefix(f"{key}.") for field_key in fields if field_key.startswith(f"{key}.")]
+    if subkeys:
+        return f"{key} is a section, not a value; its keys are {', '.join(subkeys)}"
     nearest = difflib.get_close_matches(known_as(key), fields, n=1, cutoff=0.75)
     if nearest and key.startswith(f"{ZONES}."):
         nearest = [nearest[0].replace(NAME, key.split(".")[1])]
     if not nearest:
-        names = {**{known.rpartition(".")[2]: known for known in fields}, "question": "answer.query"}
+        names = {**{field_key.rpartition(".")[2]: field_key for field_key in fields}, "question": "answer.query"}
         match = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
         nearest = [names[match[0]]] if match else []
     hint = f"did you mean {nearest[0]}?" if nearest else f"its sections are {', '.join(_sections(fields))}"
@@ -489,14 +489,14 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
         wrong.setdefault(_place_in(key, item), []).append(item)
     place, items = next(iter(wrong.items()))
     key, _, rest = place.partition(" ")
-    origin, more = origins[key], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    origin, suffix = origins[key], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     if key == "watch" and rest:
-        return f"{origin}: {_invalid_watch(place, items)}{more}"
+        return f"{origin}: {_invalid_watch(place, items)}{suffix}"
     if key == "watch":
         return f"{origin}: watch should be a list of questions or tables, got {_shown(items[0]['input'])}"
     field = fields[known_as(key)]
     accepted = [_accepted(item, field) for item in items] + (["be none"] if _may_be_none(field) else [])
-    return f"{origin}: {key} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{more}"
+    return f"{origin}: {key} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{suffix}"
 
 
 def _place_in(key: str, item: ErrorDetails) -> str:
@@ -522,7 +522,7 @@ def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
         return f"{where} should be a question or a table of keys, got {_shown(item['input'])}"
     if item["type"] == "value_error":
         return f"{where}: {name} {item['ctx']['error']}"
-    accepted = list(dict.fromkeys(_accepted(one, keys[name]) for one in items))
+    accepted = list(dict.fromkeys(_accepted(detail, keys[name]) for detail in items))
     accepted += ["be none"] if _may_be_none(keys[name]) else []
     return f"{where}: {name} should {', or '.join(accepted)}, got {_shown(item['input'])}"
 

@@ -254,16 +254,18 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[int] = []
+    pending_signals: list[int] = []
     # Not a signal mask: a thread without it would take the signal, and the handler would run here at once.
-    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _ending_signals()}
+    before = {
+        number: signal.signal(number, lambda number, _: pending_signals.append(number)) for number in _ending_signals()
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for taken in held:
-            signal.raise_signal(taken)
+        for signal_number in pending_signals:
+            signal.raise_signal(signal_number)
 
 
 def _ending_signals() -> list[signal.Signals]:
@@ -276,13 +278,13 @@ def leave_gone_terminal() -> bool:
 
     A terminal that is gone fails every write, and that may happen before SIGHUP comes.
     """
-    gone = [number for number in (STDOUT, STDERR) if _is_gone_terminal(number)]
-    if gone:
+    descriptors = [number for number in (STDOUT, STDERR) if _is_gone_terminal(number)]
+    if descriptors:
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        for number in gone:
+        for number in descriptors:
             os.dup2(nowhere, number)
         os.close(nowhere)
-    return bool(gone)
+    return bool(descriptors)
 
 
 def _is_gone_terminal(number: int) -> bool:

@@ -120,8 +120,8 @@ def write_now(line: str) -> None:
 
 def _print(line: str) -> None:
     """Write a line on stderr, as printable text."""
-    shown = printable_span(line)
-    show(shown if len(shown) <= LINE_CHARS_MAX else f"{shown[:LINE_CHARS_MAX]}…")
+    text = printable_span(line)
+    show(text if len(text) <= LINE_CHARS_MAX else f"{text[:LINE_CHARS_MAX]}…")
 
 
 def show(lines: str) -> None:
@@ -151,16 +151,16 @@ class RepeatedRecords(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
+        self._history: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        passed_s, repeated = self._passed.pop((record.name, message), (float("-inf"), 0))
+        passed_s, repeated = self._history.pop((record.name, message), (float("-inf"), 0))
         repeats = 0 <= record.created - passed_s < REPEAT_S
-        self._passed[record.name, message] = (passed_s, repeated + 1) if repeats else (record.created, 0)
-        while len(self._passed) > MESSAGES_KNOWN:
+        self._history[record.name, message] = (passed_s, repeated + 1) if repeats else (record.created, 0)
+        while len(self._history) > MESSAGES_KNOWN:
             with suppress(KeyError, StopIteration):  # another thread was quicker
-                del self._passed[next(iter(self._passed))]
+                del self._history[next(iter(self._history))]
         if repeated and not repeats:
             record.msg, record.args = f"{message} ({counted(repeated, 'more time')} before)", ()
         return not repeats

@@ -59,10 +59,10 @@ def leave_out_working_folder() -> None:
     An entry that is written out as an absolute path stays, and so do the folders of this program and of its libraries.
     """
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    wanted = {ROOT, *site.getsitepackages(), *(entry for entry in entries if os.path.isabs(entry))}
-    unwanted = {""}
+    trusted_paths = {ROOT, *site.getsitepackages(), *(entry for entry in entries if os.path.isabs(entry))}
+    excluded_paths = {""}
     try:
-        unwanted |= {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - wanted
+        excluded_paths |= {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - trusted_paths
     except FileNotFoundError:  # the working folder was removed
-        unwanted |= {entry for entry in entries if not os.path.isabs(entry)}
-    sys.path[:] = [path for path in sys.path if path not in unwanted]
+        excluded_paths |= {entry for entry in entries if not os.path.isabs(entry)}
+    sys.path[:] = [path for path in sys.path if path not in excluded_paths]

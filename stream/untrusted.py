@@ -179,6 +179,6 @@ def whole(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be")
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

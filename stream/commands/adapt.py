@@ -70,7 +70,7 @@ def adapt(
     if scorer is not None and scorer not in SCORERS:
         raise ConfigError(f"--scorer must be {' or '.join(SCORERS)}; got {scorer!r}")
     count, tiles = _count("--frames", frames, FRAMES), _count("--max-tiles", max_tiles, MAX_TILES)
-    taken, drawn = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
+    step_count, random_seed = _count("--steps", steps, STEPS), _count("--seed", seed, SEED)
     limit = None if minutes is None else _minutes(minutes)
     _check(clips or (), options["model"], question)
 
@@ -81,7 +81,7 @@ def adapt(
 
     material = LearningMaterial(tuple(clips or ()), question, boxes, count, tiles)
     teacher = TeacherOptions(options["model"], options["device"] or "auto", options["dtype"] or "auto")
-    learning = AdaptOptions(taken, limit, drawn, scorer or SCORERS[0])  # type: ignore[arg-type]
+    learning = AdaptOptions(step_count, limit, random_seed, scorer or SCORERS[0])  # type: ignore[arg-type]
     result = run_adaptation(material, teacher, output, learning, resume=resume)
     if result is None:
         report_note("not finished: the same command with --resume continues from here")

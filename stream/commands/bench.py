@@ -156,8 +156,8 @@ def _measure(plan: BenchPlan) -> BenchResult:
 
     def announce(number: int, name: str) -> None:
         if plan.runs > 1 or len(plan.configs) > 1:
-            which = f" of {name}" if len(plan.configs) > 1 else ""
-            report_note(f"run {number} of {plan.runs}{which}")
+            suffix = f" of {name}" if len(plan.configs) > 1 else ""
+            report_note(f"run {number} of {plan.runs}{suffix}")
 
     return measure(plan, announce)
 

@@ -44,7 +44,9 @@ def caption(
     if not config.source:
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     if source and len(source) > 1:
-        return run_each(configs_of(config, source), lambda one, shared: _captioned(one, shared, resume=resume))
+        return run_each(
+            configs_of(config, source), lambda source_config, shared: _captioned(source_config, shared, resume=resume)
+        )
     return exit_status(_captioned(config, resume=resume), watching=bool(config.watch))
 
 
@@ -148,7 +150,7 @@ def demo(
         from stream.runtime.session import open_run, run_session
 
         with early_answers(config) as answers:
-            summary = run_session(config, terminal, make_run=lambda one: open_run(one, answers))
+            summary = run_session(config, terminal, make_run=lambda run_config: open_run(run_config, answers))
         summary_file.append(encode_event(summary) + "\n")
     finally:
         terminal.close()
@@ -164,9 +166,11 @@ def _claim(folder: str, outputs: Sequence[str]) -> None:
     Raises OutputError if it cannot be made, or holds a file that would be overwritten and is not a demo's.
     """
     mark = os.path.join(folder, MARK)
-    there = [path for path in outputs if os.path.lexists(path)]
-    if there and not os.path.isfile(mark):
-        raise OutputError(f"{there[0]!r} exists already and was not written by demo; name another folder with -o")
+    existing_paths = [path for path in outputs if os.path.lexists(path)]
+    if existing_paths and not os.path.isfile(mark):
+        raise OutputError(
+            f"{existing_paths[0]!r} exists already and was not written by demo; name another folder with -o"
+        )
     try:
         os.makedirs(folder, exist_ok=True)
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o666))

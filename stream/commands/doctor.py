@@ -50,8 +50,8 @@ def _lines(cameras: Sequence[Camera]) -> list[str]:
     lines = []
     for camera in cameras:
         of = ", ".join(filter(None, [camera.driver, camera.bus]))
-        named = " ".join(filter(None, [camera.name, f"({of})" if of else ""]))
-        lines.append(f"{camera.address:<4} {camera.device}  {named}".rstrip())
+        label = " ".join(filter(None, [camera.name, f"({of})" if of else ""]))
+        lines.append(f"{camera.address:<4} {camera.device}  {label}".rstrip())
         if camera.problem is not None:
             lines.append(f"     {camera.problem}")
         width = max((len(mode.setting) for mode in camera.modes), default=0)
@@ -66,8 +66,8 @@ def _lines(cameras: Sequence[Camera]) -> list[str]:
 def _rates(mode: CameraMode) -> str:
     if not mode.fps:
         return ""
-    shown = [f"{rate:g}" for rate in mode.fps]
-    return f"{shown[-1]} to {shown[0]} fps" if mode.any_between else f"{' '.join(shown)} fps"
+    rates = [f"{rate:g}" for rate in mode.fps]
+    return f"{rates[-1]} to {rates[0]} fps" if mode.any_between else f"{' '.join(rates)} fps"
 
 
 STATE_WIDTH, PART_WIDTH = 6, 12
@@ -146,12 +146,12 @@ def _row(check: DiagnosticCheck) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    found = Text(check.found)
+    finding = Text(check.found)
     if check.remedy:
-        found.append(f"\n→ {check.remedy}", style="bold")
+        finding.append(f"\n→ {check.remedy}", style="bold")
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=STATE_WIDTH, no_wrap=True)
     row.add_column(width=PART_WIDTH, no_wrap=True)
     row.add_column(overflow="fold")
-    row.add_row(Text(check.state, style=STYLES[check.state]), check.part, found)
+    row.add_row(Text(check.state, style=STYLES[check.state]), check.part, finding)
     return row

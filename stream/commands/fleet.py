@@ -88,12 +88,12 @@ def fleet(
     from stream.fleet.file import read_fleet
 
     limit_s, every_s = limits_of(for_time, stats_every)
-    found = read_fleet(file)
-    vllm = _vllm_choice(engine, found, ray)
+    fleet_file = read_fleet(file)
+    vllm = _vllm_choice(engine, fleet_file, ray)
     configs: dict[str, Config] = {}
-    problems = dict(found.problems)
-    for name, layers in found.cameras.items():
-        base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *found.common, *layers]
+    problems = dict(fleet_file.problems)
+    for name, layers in fleet_file.cameras.items():
+        base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *fleet_file.common, *layers]
         try:
             config = options.configuration(base=base)
             if vllm is not None and not config.answer.elsewhere:
@@ -103,12 +103,12 @@ def fleet(
             problems[name] = str(error)
     if not configs and len(reasons := set(problems.values())) == 1:
         raise ConfigError(reasons.pop())
-    watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
-    cluster = None if ray is None else ClusterPlace(ray, found.ray)
-    return watch_together(configs, problems, limit_s=limit_s, watched=watched, cluster=cluster, vllm=vllm)
+    watch_options = WatchOptions(every_s, ask_stdin, live=not options["debug"])
+    cluster = None if ray is None else ClusterPlace(ray, fleet_file.ray)
+    return watch_together(configs, problems, limit_s=limit_s, watch_options=watch_options, cluster=cluster, vllm=vllm)
 
 
-def _vllm_choice(engine: str, found: FleetFile, ray: str | None) -> VllmChoice | None:
+def _vllm_choice(engine: str, fleet_file: FleetFile, ray: str | None) -> VllmChoice | None:
     """Return the vLLM server that `--engine` asks for; None for `transformers`. Raises ConfigError for another
     engine, or if the server cannot be placed."""
     from stream.fleet.vllm import VllmPlace
@@ -117,7 +117,7 @@ def _vllm_choice(engine: str, found: FleetFile, ray: str | None) -> VllmChoice |
         raise ConfigError(f"--engine {engine} is none of {', '.join(ENGINES)}")
     if engine != "vllm":
         return None
-    return VllmChoice(found.vllm, VllmPlace.of(found.vllm, ray, found.ray.servers))
+    return VllmChoice(fleet_file.vllm, VllmPlace.of(fleet_file.vllm, ray, fleet_file.ray.servers))
 
 
 def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
@@ -130,7 +130,7 @@ def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
     return ConfigLayer("--engine vllm", values)
 
 
-def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watched: WatchOptions) -> int:
+def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watch_options: WatchOptions) -> int:
     """Watch the sources of NAME=SOURCE at once, each with this configuration; return the exit status.
 
     A camera that cannot be watched is reported, and the others are. Raises ConfigError for names that cannot be used.
@@ -139,7 +139,7 @@ def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | No
 
     sources = read_named(arguments)
     configs = {name: config.model_copy(update={"source": source}) for name, source in sources.items()}
-    return watch_together(configs, {}, limit_s=limit_s, watched=watched)
+    return watch_together(configs, {}, limit_s=limit_s, watch_options=watch_options)
 
 
 def watch_together(
@@ -147,7 +147,7 @@ def watch_together(
     problems: Mapping[str, str],
     *,
     limit_s: float | None,
-    watched: WatchOptions,
+    watch_options: WatchOptions,
     cluster: ClusterPlace | None = None,
     vllm: VllmChoice | None = None,
 ) -> int:
@@ -166,14 +166,14 @@ def watch_together(
         report_error(problem)
     ready: list[NamedCamera] = []
     for camera in cameras:
-        if (reason := _problem_of(camera, far=cluster is not None)) is None:
+        if (reason := _problem_of(camera, remote=cluster is not None)) is None:
             ready.append(camera)
         else:
             refused[camera.name] = reason
             report_error(f"{camera.name}: {reason}")
     if not ready:
         return BAD_INPUT
-    outcomes = _run_all(ready, refused, limit_s, watched, cluster, vllm)
+    outcomes = _run_all(ready, refused, limit_s, watch_options, cluster, vllm)
     _report_written(ready)
     report_note(_last_line(outcomes, len(refused)))
     return _status(ready, outcomes, refused=bool(refused))
@@ -183,7 +183,7 @@ def _run_all(
     cameras: list[NamedCamera],
     refused: Mapping[str, str],
     limit_s: float | None,
-    watched: WatchOptions,
+    watch_options: WatchOptions,
     place: ClusterPlace | None,
     vllm: VllmChoice | None,
 ) -> list[CameraOutcome]:
@@ -193,7 +193,7 @@ def _run_all(
     server = None if vllm is None else _server_of(cameras, vllm)
 
     captions = not any(STDOUT in camera.config.output.paths for camera in cameras)
-    display = open_display([camera.name for camera in cameras], captions=captions, watched=watched)
+    display = open_display([camera.name for camera in cameras], captions=captions, watch_options=watch_options)
     try:
         if place is None:
             from stream.fleet.run import Fleet
@@ -250,8 +250,8 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
         # placeholder in an output's name for the camera's name, beside that of several sources in turn
         return path.replace("{camera}", name).replace(NAME, name)
 
-    alone = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
-    changed = {key: None if path is None else named(path) for key, path in alone.items()}
+    single_paths = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
+    changed = {key: None if path is None else named(path) for key, path in single_paths.items()}
     if (clips := output.clips) is not None:
         changed["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
     paths = tuple(
@@ -267,8 +267,8 @@ def _mqtt_name(name: str) -> str:
     return "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name)
 
 
-def _problem_of(camera: NamedCamera, *, far: bool) -> str | None:
-    """Return why a camera cannot be watched, None if no problem is known; `far`: on another machine."""
+def _problem_of(camera: NamedCamera, *, remote: bool) -> str | None:
+    """Return why a camera cannot be watched, None if no problem is known; `remote`: on another machine."""
     from stream.commands.run import check_run
     from stream.fleet.cameras import check_camera
     from stream.fleet.on_ray.settings import check_far
@@ -276,8 +276,8 @@ def _problem_of(camera: NamedCamera, *, far: bool) -> str | None:
 
     try:
         check_camera(camera.config)
-        check_run(camera.config, far=far)
-        if far:
+        check_run(camera.config, remote=remote)
+        if remote:
             check_far(camera.config)
     except (ArrCocError, StreamError) as error:
         return scrubbed(" ".join(str(error).split()), camera.config.source)

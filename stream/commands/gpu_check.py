@@ -62,8 +62,8 @@ def check_gpu(config: Config, path: str, *, as_json: bool) -> int:
 
 def _lacks_device(config: Config, report: GpuReport) -> bool:
     """Return whether the configuration asks for CUDA by name and it is absent."""
-    asked = config.answer.device.startswith("cuda") or config.texture.backend == "cuda"
-    return asked and any(row.name in ("driver", "torch") and row.state == "absent" for row in report.rows)
+    requires_cuda = config.answer.device.startswith("cuda") or config.texture.backend == "cuda"
+    return requires_cuda and any(row.name in ("driver", "torch") and row.state == "absent" for row in report.rows)
 
 
 @contextmanager

@@ -39,28 +39,28 @@ def build_kernels(root: Path = CHECKOUT) -> None:
     compiler = _compiler()
     if os.environ.get(SETTING) == "reference" or compiler is None or not is_checkout(root) or not _missing(root):
         return
-    made_from = "\n".join([compiler, *(f"{path.name} {path.stat().st_mtime_ns}" for path in _sources(root))])
+    build_inputs = "\n".join([compiler, *(f"{path.name} {path.stat().st_mtime_ns}" for path in _sources(root))])
     try:
         with _lock(root / BUILD_FOLDER):
-            problem = _build_once(root, made_from) if _missing(root) else None
+            problem = _build_once(root, build_inputs) if _missing(root) else None
     except OSError as error:
         problem = f"{error.filename or root}: {error.strerror}"
     if problem is not None:
         report_note(f"the compiled kernels could not be built: {problem}")
 
 
-def _build_once(root: Path, made_from: str) -> str | None:
+def _build_once(root: Path, build_inputs: str) -> str | None:
     """Build, unless that failed before with the same sources and compiler; returns the error."""
     failure = root / BUILD_FOLDER / FAILURE
     if failure.is_file():
-        problem, _, failed_from = failure.read_text("utf-8").partition("\n")
-        if failed_from == made_from:
+        problem, _, failed_inputs = failure.read_text("utf-8").partition("\n")
+        if failed_inputs == build_inputs:
             return f"{problem}; remove {failure} to try again"
     report_note("building the compiled kernels of this checkout, once; this may take a minute")
-    made = _build(root)
-    if made is not None:
-        failure.write_text(f"{made}\n{made_from}", "utf-8")
-    return made
+    error = _build(root)
+    if error is not None:
+        failure.write_text(f"{error}\n{build_inputs}", "utf-8")
+    return error
 
 
 def _build(root: Path) -> str | None:
@@ -82,8 +82,8 @@ def _build(root: Path) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"it took longer than {LIMIT_S:.0f} s"
-        for made in library.rglob("*.so"):
-            os.replace(made, root / made.relative_to(library))
+        for shared_object in library.rglob("*.so"):
+            os.replace(shared_object, root / shared_object.relative_to(library))
     if not _missing(root):
         return None
     lines = [line.strip() for line in run.stderr.decode(errors="replace").splitlines() if line.strip()]
@@ -94,19 +94,19 @@ def _build(root: Path) -> str | None:
 def _lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a checkout's builds; the system takes it back if the process dies. Raises OSError."""
     folder.mkdir(exist_ok=True)
-    with (folder / LOCK).open("w") as held:
+    with (folder / LOCK).open("w") as lock_file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             report_note("another start is building the compiled kernels; waiting for it")
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield
 
 
 def _compiler() -> str | None:
     """Return the path of the C++ compiler that setup.py finds; None without one."""
-    named = os.environ.get("CXX", "").split()
-    return next(filter(None, map(shutil.which, [*named[:1], "g++", "c++", "clang++"])), None)
+    command = os.environ.get("CXX", "").split()
+    return next(filter(None, map(shutil.which, [*command[:1], "g++", "c++", "clang++"])), None)
 
 
 def _missing(root: Path) -> bool:

@@ -31,16 +31,16 @@ def parse_media_time(option: str, text: str) -> float:
 
     Raises ConfigError, which names the option.
     """
-    written = text.strip()
-    if clock := _CLOCK.fullmatch(written):
+    trimmed_text = text.strip()
+    if clock := _CLOCK.fullmatch(trimmed_text):
         hours, minutes, seconds = int(clock[1] or 0), int(clock[2]), float(clock[3])
         if seconds < 60 and (minutes < 60 or clock[1] is None):
             return hours * 3600 + minutes * 60 + seconds
-    elif re.fullmatch(r"0+(\.0*)?s?", written):
+    elif re.fullmatch(r"0+(\.0*)?s?", trimmed_text):
         return 0.0
     else:
         with suppress(ConfigError):
-            return parse_duration(option, written)
+            return parse_duration(option, trimmed_text)
     raise ConfigError(f"{option} needs seconds or h:mm:ss, such as 90, 1:30 or 0:01:30.5; got {text!r}")
 
 
@@ -51,8 +51,8 @@ def parse_count(option: str, text: str, most: int | None = None) -> int:
     except ValueError:
         count = 0
     if count < 1 or (most is not None and count > most):
-        wanted = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ConfigError(f"{option} needs a whole number {wanted}; got {text!r}")
+        bounds = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ConfigError(f"{option} needs a whole number {bounds}; got {text!r}")
     return count
 
 
@@ -153,8 +153,8 @@ class GivenOptions(Mapping[str, Any]):
             if option.kind == "value":
                 layers.append(layer_from_option(name, option.key, value))
             else:
-                read = parse_media_time(name, value) if option.kind == "time" else value
-                layers.append(ConfigLayer(name, {option.key: read}))
+                setting = parse_media_time(name, value) if option.kind == "time" else value
+                layers.append(ConfigLayer(name, {option.key: setting}))
         return layers
 
     def configuration(self, base: Sequence[ConfigLayer] = (), top: Sequence[ConfigLayer] = ()) -> Config:
@@ -175,29 +175,31 @@ class GivenOptions(Mapping[str, Any]):
         from stream.config_loading import ConfigLayer
 
         origins = [layer.origin for layer in layers if "watch" in layer.values]
-        listed: list[Any] = []
+        watches: list[Any] = []
         for layer in layers:
             value = layer.values.get("watch", [])
             if not isinstance(value, (list, tuple)):
                 return []  # refused with the layer that has it
             if "watch" in layer.values:
-                listed = [*(listed if layer.origin == "--watch" else ()), *value]
+                watches = [*(watches if layer.origin == "--watch" else ()), *value]
         until = self.get("until")
         if until is not None:
-            listed.append({"question": until, "ends_run": not self.get("go_on")})
+            watches.append({"question": until, "ends_run": not self.get("go_on")})
             origins.append("--until")
-        if not listed:
+        if not watches:
             return []
         if self.get("force"):
-            listed = [{**({"question": one} if isinstance(one, str) else one), "force": True} for one in listed]
+            watches = [
+                {**({"question": watch} if isinstance(watch, str) else watch), "force": True} for watch in watches
+            ]
         captions = [ConfigLayer("--query", {"answer.captions": True})] if self.get("query") is not None else []
-        return [ConfigLayer(", ".join(dict.fromkeys(origins)), {"watch": listed}), *captions]
+        return [ConfigLayer(", ".join(dict.fromkeys(origins)), {"watch": watches}), *captions]
 
     def _check(self, config: Config) -> None:
         """Raise ConfigError for an option that has nothing to act on: no page, no broker, no model here."""
-        given = {name: value for name, value in self.items() if value not in (None, False)}
-        check_watch_options(config, given)
-        for name in given:
+        given_options = {name: value for name, value in self.items() if value not in (None, False)}
+        check_watch_options(config, given_options)
+        for name in given_options:
             option = f"--{name.replace('_', '-')}"
             if name.startswith("web_") and config.output.web is None:
                 raise ConfigError(f"{option} needs --web; give for example --web 8090")
@@ -209,9 +211,9 @@ class GivenOptions(Mapping[str, Any]):
             *(("model", "-m"), ("allocator", "--allocator")),
             *(("device", "--device"), ("dtype", "--dtype")),
         ):
-            if name in given:
+            if name in given_options:
                 raise ConfigError(
-                    f"{option} {given[name]} has no effect with --server: the model is the one that "
+                    f"{option} {given_options[name]} has no effect with --server: the model is the one that "
                     f"{config.answer.server} serves; leave {option} out, or give it to `serve-answers` there"
                 )
 
@@ -228,20 +230,20 @@ def takes_options(function: Callable[..., int]) -> Callable[..., int]:
     keyed = {option.parameter: option for option in options_of(command)}
     shared = {name: declared for name, (*declared, commands) in SHARED.items() if command in commands.split()}
     hints = get_type_hints(function, include_extras=True)
-    own = {
+    command_options = {
         name: (hints[name], parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if name != "options"
     }
-    declared = {**own, **{name: _declared(option) for name, option in keyed.items()}, **shared}
+    declared = {**command_options, **{name: _declared(option) for name, option in keyed.items()}, **shared}
     keys = {name: keyed[name].key if name in keyed else name for name in declared}
-    shown = []
+    parameters = []
     for name in sorted(declared, key=lambda name: rank_of(command, name, keys[name])):
         hint, default = declared[name]
         kind, info = get_args(hint)
         info = copy.copy(info)
         info.rich_help_panel = group_of(keys[name])
-        shown.append(
+        parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[(kind, info)])
         )
 
@@ -250,8 +252,8 @@ def takes_options(function: Callable[..., int]) -> Callable[..., int]:
         options = {name: values.pop(name) for name in (*keyed, *shared)}
         return function(**values, options=GivenOptions(command, options))
 
-    with_options.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {**{p.name: p.annotation for p in shown}, "return": int}
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {**{p.name: p.annotation for p in parameters}, "return": int}
     return with_options
 
 
@@ -290,16 +292,16 @@ CUES = (".vtt", ".srt")
 """Suffixes of files that hold captions only."""
 
 
-def check_watch_options(config: Config, given: Collection[str] = ()) -> None:
-    """Check the options of watches, of which those `given` stand on the command line.
+def check_watch_options(config: Config, given_options: Collection[str] = ()) -> None:
+    """Check the options of watches, of which those `given_options` stand on the command line.
 
     Raises ConfigError if `--go-on`, `--force` or `--on-match` has nothing to act on, and for captions, or a latency
     target, if there are no answers.
     """
-    if "go_on" in given and "until" not in given:
+    if "go_on" in given_options and "until" not in given_options:
         raise ConfigError('--go-on needs --until; give for example --until "is there a red car?"')
     for name in ("force", "on_match"):
-        if name in given and not config.watch:
+        if name in given_options and not config.watch:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f'{option} needs --watch or --until; give for example --watch "is there a red car?"')
     if not config.watches_only:

@@ -53,17 +53,17 @@ def recap(
     from stream.past.search import PastReader
 
     config = options.configuration()
-    asked = search_of(since, before, camera)
+    request = search_of(since, before, camera)
     reader = PastReader(file)
     try:
-        check_cameras(reader.cameras(), asked.cameras, file)
-        moments, more = read_moments(reader, asked)
+        check_cameras(reader.cameras(), request.cameras, file)
+        moments, has_more = read_moments(reader, request)
     finally:
         reader.close()
     if not moments:
         report_note("nothing found")
         return NOTHING_FOUND
-    if more:
+    if has_more:
         report_note(f"note: only the newest {MOMENTS_MAX} moments are read; give a shorter time, or --camera")
     return _summarise(config, moments, as_json=as_json)
 
@@ -78,11 +78,11 @@ def _summarise(config: Config, moments: list[FoundMoment], *, as_json: bool) -> 
         report_note(
             f"note: {model.name} only knows {model.known_world} and cannot summarise; name another model with -m"
         )
-    made = Recap(moments, model, _report_progress)
-    if made.left_out:
-        report_note(f"note: {made.left_out} of {counted(len(moments), 'moment')} are left out; give a shorter time")
+    summary = Recap(moments, model, _report_progress)
+    if summary.left_out:
+        report_note(f"note: {summary.left_out} of {counted(len(moments), 'moment')} are left out; give a shorter time")
     columns = max(COLUMNS_MIN, shutil.get_terminal_size().columns)
-    for statement in made.statements():
+    for statement in summary.statements():
         for line in [_json_line(statement)] if as_json else _text_lines(statement, columns):
             print_line(line)
     return 0

@@ -98,9 +98,9 @@ def _compared(event: ReplayedAnswer | ReplayedYesNo, now: str, recorded: str) ->
 def _total(summary: ReplaySummary) -> str:
     """Return the numbers of answers replayed and differing, and of frames and drops of the run."""
     parts = []
-    for count, what in ((summary.answers, "answer"), (summary.looks, "look"), (summary.glances, "glance")):
+    for count, noun in ((summary.answers, "answer"), (summary.looks, "look"), (summary.glances, "glance")):
         if count:
-            parts.append(counted(count, what))
+            parts.append(counted(count, noun))
     if summary.first_s is None:
         parts.append("all the same")
     else:

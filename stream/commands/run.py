@@ -80,10 +80,10 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
         config.model_copy(update={"source": source, "output": placed(config.output, _name_of(source))})
         for source in sources
     ]
-    files = [path for one in configs for path in output_files(one.output) if path != STDOUT]
+    files = [path for source_config in configs for path in output_files(source_config.output) if path != STDOUT]
     check_distinct(files, sources[0], *sources[1:])
-    for one in configs:
-        check_outputs(one.output, one.source)
+    for source_config in configs:
+        check_outputs(source_config.output, source_config.source)
     return configs
 
 
@@ -156,10 +156,10 @@ def _name_of(source: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", stem).strip("_") or "source"
 
 
-def check_run(config: Config, *, far: bool = False) -> None:
+def check_run(config: Config, *, remote: bool = False) -> None:
     """Raise StreamError or ArrCocError if a run of this configuration would fail at once.
 
-    A checkout that lacks its compiled kernels then builds them. `far`: the run's source and its model are on other
+    A checkout that lacks its compiled kernels then builds them. `remote`: the run's source and its model are on other
     machines.
     """
     check_outputs(config.output, config.source)
@@ -170,17 +170,17 @@ def check_run(config: Config, *, far: bool = False) -> None:
     commands_of(config)
     if config.output.record is not None:
         _check_record(config.output.record)
-    if not far:
+    if not remote:
         check_source(config.source, config.capture, config.network)
     if config.answer.server is not None:
         for address in server_addresses(config.answer.server):
             needs_keys(config.network, address)
             check_reachable(address)
-    elif not far:
+    elif not remote:
         model_name(config)
         if config.answer.schema_of_answers is not None and config.answer.api.url is None:
             SCHEMA.require("--schema" if config.answer.choices is None else "--choices")
-    if not far:
+    if not remote:
         build_kernels()
 
 

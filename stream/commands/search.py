@@ -73,23 +73,23 @@ def search(
     from stream.past.search import PastReader, Query
 
     count = parse_count("--limit", limit, LIMIT_MAX)
-    asked = search_of(since, before, camera, kind)
-    asked = replace(asked, query=Query.of(words), limit=count + 1)
+    request = search_of(since, before, camera, kind)
+    request = replace(request, query=Query.of(words), limit=count + 1)
     reader = PastReader(file)
     try:
-        check_cameras(reader.cameras(), asked.cameras, file)
-        found = reader.find(asked)
+        check_cameras(reader.cameras(), request.cameras, file)
+        moments = reader.find(request)
     finally:
         reader.close()
     columns = max(COLUMNS_MIN, shutil.get_terminal_size().columns)
-    for moment in reversed(found[:count]):
+    for moment in reversed(moments[:count]):
         for line in [json_line(moment)] if as_json else text_lines(moment, columns):
             print_line(line)
-    if len(found) > count:
-        report_note(f"note: there are older ones; give --limit, or --before {local_time(found[count - 1].unix_ms)}")
-    if not found:
+    if len(moments) > count:
+        report_note(f"note: there are older ones; give --limit, or --before {local_time(moments[count - 1].unix_ms)}")
+    if not moments:
         report_note("nothing found")
-    return 0 if found else NOTHING_FOUND
+    return 0 if moments else NOTHING_FOUND
 
 
 def search_of(
@@ -114,15 +114,15 @@ def search_of(
     return Search(since_ms=since_ms, until_ms=until_ms, cameras=tuple(cameras or ()), kinds=tuple(kinds or ()))
 
 
-def check_cameras(known: Sequence[str], wanted: Sequence[str], file: str) -> None:
+def check_cameras(known_cameras: Sequence[str], cameras: Sequence[str], file: str) -> None:
     """Raise ConfigError for a camera that the file does not know."""
     from stream.errors import ConfigError
     from stream.untrusted import cut_to
 
-    for name in wanted:
-        if name not in known:
-            there = cut_to(", ".join(known) or "none", 400)
-            raise ConfigError(f"{file!r} has no camera {name!r}; there are: {there}")
+    for name in cameras:
+        if name not in known_cameras:
+            names = cut_to(", ".join(known_cameras) or "none", 400)
+            raise ConfigError(f"{file!r} has no camera {name!r}; there are: {names}")
 
 
 def text_lines(moment: FoundMoment, columns: int) -> list[str]:

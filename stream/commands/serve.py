@@ -78,18 +78,18 @@ def serve_answers(
     """
     from stream.config_loading import PICTURE
 
-    made = options.configuration()
-    if made.answer.encode == PICTURE and made.answer.api.url is None:
+    config = options.configuration()
+    if config.answer.encode == PICTURE and config.answer.api.url is None:
         raise ConfigError("answer.encode = picture needs a server with an API; give --api URL")
 
     from stream.answer.model import model_name
     from stream.runtime.answer_worker import serve_answers as serve
     from stream.transport.security import server_curve
 
-    name = model_name(made)
-    guarded = "for holders of a key" if server_curve(made.network, endpoint) else "without keys"
+    name = model_name(config)
+    guarded = "for holders of a key" if server_curve(config.network, endpoint) else "without keys"
     logs.say(f"loading {name}")
-    drained = serve(made, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
+    drained = serve(config, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
     if drained:
         logs.say("drained: no answer is under way")
     return 0 if drained else INTERRUPTED

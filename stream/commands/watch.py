@@ -57,7 +57,7 @@ def watch(
     from stream.fleet.cameras import is_named
     from stream.sources.address import BROWSER
 
-    together = any(map(is_named, source or ()))
+    has_names = any(map(is_named, source or ()))
     top = [ConfigLayer("SOURCE", {"source": source[0]})] if source else []
     limit_s, every_s = limits_of(for_time, stats_every)
     config = options.configuration(base=[ConfigLayer("watch", AT_ITS_OWN_PACE)], top=top)
@@ -66,20 +66,22 @@ def watch(
     if ask_stdin and config.source == "-":
         raise ConfigError("--ask-stdin needs standard input for questions, but the source reads it")
 
-    watched = WatchOptions(every_s, ask_stdin, live=not options["debug"])
-    if together:
+    watch_options = WatchOptions(every_s, ask_stdin, live=not options["debug"])
+    if has_names:
         from stream.commands.fleet import watch_named
 
-        return watch_named(config, source or (), limit_s=limit_s, watched=watched)
+        return watch_named(config, source or (), limit_s=limit_s, watch_options=watch_options)
 
     def watch_one(config: Config, shared: AnswerService | None = None) -> Summary:
         check_run(config)
-        display_options = replace(watched, keyboard=config.source != "-")
-        display = open_display(captions=STDOUT not in config.output.paths, watched=display_options)
+        display_options = replace(watch_options, keyboard=config.source != "-")
+        display = open_display(captions=STDOUT not in config.output.paths, watch_options=display_options)
         try:
             from stream.runtime.session import open_run, run_session
 
-            summary = run_session(config, display, make_run=lambda one: open_run(one, shared), limit_s=limit_s)
+            summary = run_session(
+                config, display, make_run=lambda run_config: open_run(run_config, shared), limit_s=limit_s
+            )
         finally:
             display.close()
         report_written([*config.output.paths, *also_written(config.output)])

@@ -46,11 +46,11 @@ def web(
     from stream.config_loading import ConfigLayer
 
     places = [text for text in address or () if "=" not in text]
-    named = tuple(text for text in address or () if "=" in text)
+    sources = tuple(text for text in address or () if "=" in text)
     if len(places) > 1:
         raise ConfigError(f"one [HOST:]PORT, and each source as NAME=SOURCE; got {', '.join(map(repr, places))}")
     top = [ConfigLayer("[HOST:]PORT", {"output.web": place}) for place in places]
-    top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": named})] if named else []
+    top += [ConfigLayer("NAME=SOURCE", {"output.web_sources": sources})] if sources else []
     # not 8080, which is llama.cpp's own
     config = options.configuration(base=[ConfigLayer("web", {"output.web": "8090", **RUN_DEFAULTS})], top=top)
     _check(config)
@@ -65,9 +65,9 @@ def _check(config: Config) -> None:
     output = config.output
     if config.source:
         raise ConfigError(f"web takes sources as NAME=SOURCE, not as source = {config.source!r}; give one a name")
-    written = [*output_files(output), *filter(None, [output.record])]
-    if written:
-        raise ConfigError(f"web writes no files, and {written[0]!r} would be one; watch the source with `watch`")
+    paths = [*output_files(output), *filter(None, [output.record])]
+    if paths:
+        raise ConfigError(f"web writes no files, and {paths[0]!r} would be one; watch the source with `watch`")
     WebAccess.of(output)
     _model_choices(config)
 
@@ -92,17 +92,17 @@ def _serve(config: Config) -> int:
         endpoint = ipc_endpoint(stack.enter_context(private_directory()), CAMERA)
         desk = _compare_desk(config)
         stack.callback(desk.close)
-        shown = output.model_copy(update={"web_camera": endpoint})
-        page = stack.enter_context(closing(WebPage(shown, chooser=chooser, compare=desk)))
+        page_output = output.model_copy(update={"web_camera": endpoint})
+        page = stack.enter_context(closing(WebPage(page_output, chooser=chooser, compare=desk)))
         page.print_address()
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
         answers = None if config.answer.elsewhere else AnswerService(config, runs=1, forks=forks)
-        kept = stack.enter_context(ExitStack())
+        answers_stack = stack.enter_context(ExitStack())
         chooser.find_cameras()
-        while (chosen := chooser.take()) is not None:
-            _run(_configured(config, chosen, endpoint), chosen, chooser, page, answers, kept, forks)
+        while (choice := chooser.take()) is not None:
+            _run(_configured(config, choice, endpoint), choice, chooser, page, answers, answers_stack, forks)
     return INTERRUPTED
 
 
@@ -142,41 +142,42 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     from stream.config import ApiConfig
     from stream.protocol.comparison import NO_ALLOCATOR, ModelChoice
 
-    own = config.answer
-    if own.elsewhere:
-        own = own.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
-    named = [_model_and_allocator(text, own.model) for text in config.output.web_compare]
+    run_answer = config.answer
+    if run_answer.elsewhere:
+        run_answer = run_answer.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
+    pairs = [_model_and_allocator(text, run_answer.model) for text in config.output.web_compare]
     choices: dict[str, ModelChoice] = {}
-    for model, allocator in dict.fromkeys([(own.model, own.allocator), *named]):
+    for model, allocator in dict.fromkeys([(run_answer.model, run_answer.allocator), *pairs]):
         folder = None if allocator == NO_ALLOCATOR else allocator
-        answer = own.model_copy(update={"model": model, "allocator": folder})
+        answer = run_answer.model_copy(update={"model": model, "allocator": folder})
         name = model_name(config.model_copy(update={"answer": answer}))
-        whole = model or name
+        full_name = model or name
         if allocator is not None:
-            name, whole = f"{name}+{Path(allocator).name}", f"{whole}+{allocator}"
+            name, full_name = f"{name}+{Path(allocator).name}", f"{full_name}+{allocator}"
         if name in choices:
-            name = whole
+            name = full_name
         choices[name] = ModelChoice(name, model, allocator, model_world(model))
     return list(choices.values())
 
 
-def _model_and_allocator(text: str, own: str | None) -> tuple[str | None, str | None]:
-    """Return both parts of MODEL[+ALLOCATOR]; an empty MODEL is `own`. The name of a folder may have a + in it."""
+def _model_and_allocator(text: str, default_model: str | None) -> tuple[str | None, str | None]:
+    """Return both parts of MODEL[+ALLOCATOR]; an empty MODEL is `default_model`. The name of a folder may have a +
+    in it."""
     if "+" not in text or Path(text).expanduser().is_dir():
         return text, None
     model, _, allocator = text.rpartition("+")
     if not allocator:
         raise ConfigError(f"--compare-model {text!r} names no allocator after the +; give its folder, or none")
-    return model or own, allocator
+    return model or default_model, allocator
 
 
-def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
+def _configured(config: Config, choice: ChosenSource, endpoint: str) -> Config:
     from stream.sources.address import BROWSER, SCENE_PREFIX
     from stream.web.camera import of_camera
 
-    address = chosen.source.address
+    address = choice.source.address
     if config.output.remember_camera is None:
-        output = config.output.model_copy(update={"remember_camera": chosen.source.name})
+        output = config.output.model_copy(update={"remember_camera": choice.source.name})
         config = config.model_copy(update={"output": output})
     if address == BROWSER:
         return of_camera(config, endpoint)
@@ -186,16 +187,16 @@ def _configured(config: Config, chosen: ChosenSource, endpoint: str) -> Config:
 
 def _run(
     config: Config,
-    chosen: ChosenSource,
+    choice: ChosenSource,
     chooser: SourceChooser,
     page: WebPage,
     answers: AnswerService | None,
-    kept: ExitStack,
+    answers_stack: ExitStack,
     forks: ForkServer | None,
 ) -> None:
     """Run the chosen source to its end; errors are shown in the page and on stderr.
 
-    `kept` holds the answer process from the first run on, so that the model stays loaded.
+    `answers_stack` holds the answer process from the first run on, so that the model stays loaded.
     """
     from arr_coc.errors import ArrCocError, ModelError
     from stream.commands.run import check_run
@@ -210,14 +211,14 @@ def _run(
 
     def make_run(config: Config) -> RunHandle:
         if answers is not None and answers.pid is None:
-            kept.enter_context(answers.hold())
-        made = run_in_child(config, control=chosen.control, forks=forks, answers=answers)
+            answers_stack.enter_context(answers.hold())
+        run = run_in_child(config, control=choice.control, forks=forks, answers=answers)
         chooser.running()
-        return made
+        return run
 
     # The page replaces the terminal: no live view, no figures, no questions.
-    display = open_display(captions=True, watched=WatchOptions(None, keyboard=False, live=False))
-    report_note(f"watching {chosen.source.name}")
+    display = open_display(captions=True, watch_options=WatchOptions(None, keyboard=False, live=False))
+    report_note(f"watching {choice.source.name}")
     summary: Summary | None = None
     problem: str | None = None
     try:
@@ -226,12 +227,12 @@ def _run(
     except (StreamError, ArrCocError) as error:
         problem = str(error)
         if isinstance(error, (ModelError, StageDied)):
-            kept.close()  # the next run begins with a new answer process
+            answers_stack.close()  # the next run begins with a new answer process
     except Exception as error:  # the page outlives any failure of a run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
     interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
     if problem is not None and not chooser.left:
-        report_error(scrubbed(problem, chosen.source.address))
+        report_error(scrubbed(problem, choice.source.address))
     if interrupted and not chooser.left:
         chooser.quit()
     chooser.ended(None if summary is None else summary.ended, problem)

@@ -33,27 +33,29 @@ def in_foreground(descriptor: int) -> bool:
         return False
 
 
-def open_display(names: Sequence[str] = ALONE, *, captions: bool, watched: WatchOptions | None = None) -> Display:
+def open_display(names: Sequence[str] = ALONE, *, captions: bool, watch_options: WatchOptions | None = None) -> Display:
     """Return the display for these cameras, by the abilities of the output.
 
     JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
     terminal that can show one, else plain lines. Without `captions` stdout belongs to an output, and gets no answers.
     """
-    piped = STDIN if watched is not None and watched.ask_stdin else None
+    piped = STDIN if watch_options is not None and watch_options.ask_stdin else None
     if logs.as_json():
         from stream.display.lines import JsonDisplay
 
-        return JsonDisplay(names, captions=captions, typed=piped)
-    if watched is None or (names is ALONE and not captions):
+        return JsonDisplay(names, captions=captions, questions_fd=piped)
+    if watch_options is None or (names is ALONE and not captions):
         from stream.display.progress import ProgressDisplay
 
-        return ProgressDisplay(captions=captions, typed=piped)
-    keys = STDIN if watched.keyboard and in_foreground(STDIN) else None
+        return ProgressDisplay(captions=captions, questions_fd=piped)
+    keys = STDIN if watch_options.keyboard and in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
-    if dumb or not watched.live or not captions or not in_foreground(STDOUT_FD):
+    if dumb or not watch_options.live or not captions or not in_foreground(STDOUT_FD):
         from stream.display.lines import LinesDisplay
 
-        return LinesDisplay(watched.every_s, names, captions=captions, typed=keys if piped is None else piped)
+        return LinesDisplay(
+            watch_options.every_s, names, captions=captions, questions_fd=keys if piped is None else piped
+        )
     from stream.display.live import LiveDisplay
 
-    return LiveDisplay(STDOUT_FD, keys, names, typed=piped if keys is None else None)
+    return LiveDisplay(STDOUT_FD, keys, names, questions_fd=piped if keys is None else None)

@@ -67,13 +67,13 @@ class PendingQuestions:
 
     def settle(self, event: QueryChanged) -> list[str]:
         """This question waits no longer. Returns a line on each that waited before it: it will not be asked."""
-        passed: list[str] = []
+        lines: list[str] = []
         with self._lock:
             while event.query in self._waiting:
                 question = self._waiting.popleft()
                 if question != event.query:
-                    passed.append(f"not asked, because another question followed: {question}")
-        return passed
+                    lines.append(f"not asked, because another question followed: {question}")
+        return lines
 
 
 class QuestionReader:
@@ -124,13 +124,15 @@ NAME = re.compile(r"[^\W_][\w.-]*")
 class Questions:
     """Questions of a person to the cameras of a display: `NAME: question` to one, any other line to all.
 
-    A camera can be asked from `add` to `remove`; from the first one on, lines are read from the descriptor `typed`, if
-    that is given, and `reply` gets a line for each that is not asked. For any thread.
+    A camera can be asked from `add` to `remove`; from the first one on, lines are read from the descriptor
+    `questions_fd`, if that is given, and `reply` gets a line for each that is not asked. For any thread.
     """
 
-    def __init__(self, names: Sequence[str], typed: int | None = None, reply: Callable[[str], None] = logs.say) -> None:
+    def __init__(
+        self, names: Sequence[str], questions_fd: int | None = None, reply: Callable[[str], None] = logs.say
+    ) -> None:
         self._names = names
-        self._typed = typed
+        self._questions_fd = questions_fd
         self._reply = reply
         self._reader: QuestionReader | None = None
         self._lock = threading.Lock()
@@ -141,8 +143,8 @@ class Questions:
         pending = PendingQuestions(ask)
         with self._lock:
             self._cameras[camera] = pending
-            if self._typed is not None and self._reader is None:
-                self._reader = QuestionReader(self._typed, partial(self.put, reply=self._reply))
+            if self._questions_fd is not None and self._reader is None:
+                self._reader = QuestionReader(self._questions_fd, partial(self.put, reply=self._reply))
         return pending
 
     def settle(self, camera: str, event: QueryChanged) -> list[str]:

@@ -119,8 +119,8 @@ def _late(figures: StatisticsSnapshot) -> list[str]:
 def _tokens(figures: StatisticsSnapshot) -> list[str]:
     if not figures.tiles:
         return []
-    used = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
-    return [used] + ([] if figures.dirty_share is None else [f"{100 * figures.dirty_share:.1f} % of tiles changed"])
+    usage = f"{figures.tokens} of {figures.tiles} ({100 * figures.tokens / figures.tiles:.0f} %)"
+    return [usage] + ([] if figures.dirty_share is None else [f"{100 * figures.dirty_share:.1f} % of tiles changed"])
 
 
 def _memory(figures: StatisticsSnapshot) -> list[str]:

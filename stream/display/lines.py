@@ -66,7 +66,7 @@ class LinesDisplay(Display):
     """Prints cameras as lines, each after the camera's name: answers on stdout, all else on stderr.
 
     `every_s`: time between lines of figures, none if that is None. Without `captions` stdout belongs to an output.
-    `typed` is a descriptor that lines to ask are read from.
+    `questions_fd` is a descriptor that lines to ask are read from.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LinesDisplay(Display):
         names: Sequence[str] = ALONE,
         *,
         captions: bool = True,
-        typed: int | None = None,
+        questions_fd: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._every_s = every_s
@@ -88,7 +88,7 @@ class LinesDisplay(Display):
         self._answers: dict[str, AnswerPrinter] = {}
         self._shared: set[str] = set()
         self._figures: RepeatedCall | None = None
-        self._questions = Questions(names, typed, self.show_note)
+        self._questions = Questions(names, questions_fd, self.show_note)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         state = CameraState(self._clock, camera, cuts=True)
@@ -195,12 +195,12 @@ class AnswerPrinter:
     def __init__(self, label: str = "") -> None:
         self._label = label
         self._text: str | None = None
-        self._again: TranscriptEntry | None = None
+        self._repetition: TranscriptEntry | None = None
 
     def print(self, entry: TranscriptEntry) -> None:
         """Print an answer, or count it if the last one was the same."""
         if entry.text == self._text:
-            self._again = entry if self._again is None else self._again.repeated(entry.at)
+            self._repetition = entry if self._repetition is None else self._repetition.repeated(entry.at)
             return
         self.finish()
         self._text = entry.text
@@ -208,11 +208,11 @@ class AnswerPrinter:
 
     def finish(self) -> None:
         """Print how long the last answer went on; the next one is printed whole."""
-        again, self._text, self._again = self._again, None, None
-        if again is not None and again.count == 1:
-            print_answer(f"{self._label}{again.at}", "the same")
-        elif again is not None:
-            print_answer(f"{self._label}{again.at} to {again.until}", f"the same, {again.count} times")
+        repetition, self._text, self._repetition = self._repetition, None, None
+        if repetition is not None and repetition.count == 1:
+            print_answer(f"{self._label}{repetition.at}", "the same")
+        elif repetition is not None:
+            print_answer(f"{self._label}{repetition.at} to {repetition.until}", f"the same, {repetition.count} times")
 
 
 def figures_text(figures: StatisticsSnapshot, at: str) -> str:
@@ -221,8 +221,8 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
     if figures.outage is not None:
         parts.append(f"source lost for {duration_text(figures.outage.lasted_s)}")
     if figures.latency_ms is not None:
-        one = figures.latency_ms
-        parts.append(f"delay {one.p50:.0f} ms, p95 {one.p95:.0f} ms")
+        latency = figures.latency_ms
+        parts.append(f"delay {latency.p50:.0f} ms, p95 {latency.p95:.0f} ms")
     if figures.ttft_ms is not None and figures.total_ms is not None:
         parts.append(f"answer {figures.ttft_ms:.0f} to {figures.total_ms:.0f} ms")
     if figures.target_ms is not None:
@@ -244,15 +244,16 @@ QUIET_NOTICES = {"loading"}
 class JsonDisplay(Display):
     """Writes events to stderr as they happen, each with its camera's name.
 
-    `captions`: answers go to stdout too, a plain line each. `typed` is a descriptor that lines to ask are read from.
+    `captions`: answers go to stdout too, a plain line each. `questions_fd` is a descriptor that lines to ask are read
+    from.
     """
 
-    def __init__(self, names: Sequence[str] = ALONE, *, captions: bool, typed: int | None = None) -> None:
+    def __init__(self, names: Sequence[str] = ALONE, *, captions: bool, questions_fd: int | None = None) -> None:
         self._width = max(map(len, names), default=0)
         self._captions = captions
         self._lock = threading.Lock()
         self._clocks: dict[str, DisplayClock] = {}
-        self._questions = Questions(names, typed)
+        self._questions = Questions(names, questions_fd)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         # Several cameras have begun at different times: only the time of day compares them.

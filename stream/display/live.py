@@ -142,7 +142,7 @@ class LiveView:
     """Draws on the terminal `out` in a separate thread, also while no event comes.
 
     `rows` returns all but the input line for a message, which is shown in place of the run's status, a width
-    and a height. `put` gets the typed text, and a function that shows a reply. `keys` is the descriptor that questions
+    and a height. `ask` gets the typed text, and a function that shows a reply. `keys` is the descriptor that questions
     are typed on, None if they cannot be; then `hints` are not shown. A terminal that takes no output delays this thread
     and no other.
     """
@@ -153,16 +153,16 @@ class LiveView:
         keys: int | None,
         modes: TerminalModes,
         rows: Callable[[str, int, int], list[Row]],
-        put: Callable[[str, Callable[[str], None]], None],
+        ask: Callable[[str, Callable[[str], None]], None],
         hints: Sequence[str],
     ) -> None:
         self._rows = rows
-        self._put = put
+        self._ask = ask
         self._hints = HINT_NO_KEYS if keys is None else hints
         self._modes = modes
         self._message, self._message_until_s = "", 0.0
         self._urgent = ""
-        self._drawn: list[Row] = []
+        self._drawn_rows: list[Row] = []
         self._out = os.fdopen(os.dup(out), "w", encoding=sys.stdout.encoding, errors="replace")
         self._closing = False
         self._stack = contextlib.ExitStack()
@@ -199,11 +199,13 @@ class LiveView:
         bindings.add("c-z")(self._suspend)
         line = Buffer(multiline=False, history=InMemoryHistory(), accept_handler=self._accept)
         hint = AfterInput(self._hint, style="class:dim")
-        typed = BufferControl(line, [ConditionalProcessor(hint, Condition(lambda: not line.text))])
+        input_control = BufferControl(line, [ConditionalProcessor(hint, Condition(lambda: not line.text))])
         prompt = Window(FormattedTextControl([("class:time", PROMPT)]), width=len(PROMPT))
         rows = Window(FormattedTextControl(self._draw))
         return Application(
-            layout=Layout(HSplit([rows, VSplit([prompt, Window(typed)], height=1)]), focused_element=typed),
+            layout=Layout(
+                HSplit([rows, VSplit([prompt, Window(input_control)], height=1)]), focused_element=input_control
+            ),
             style=STYLE,
             include_default_pygments_style=False,
             key_bindings=bindings,
@@ -244,13 +246,13 @@ class LiveView:
         while True:
             await asyncio.sleep(0.125)  # between two looks at the run: at most eight drawings a second
             termios.tcgetattr(self._out)  # fails if the terminal has gone
-            if self._compose() != self._drawn:
+            if self._compose() != self._drawn_rows:
                 self._app.invalidate()
 
     def _draw(self) -> StyleAndTextTuples:
-        self._drawn = self._compose()
+        self._drawn_rows = self._compose()
         pieces: StyleAndTextTuples = []
-        for row in self._drawn:
+        for row in self._drawn_rows:
             pieces += [*((style, printable_span(text)) for style, text in row), ("", "\n")]
         return pieces[:-1]
 
@@ -265,7 +267,7 @@ class LiveView:
 
     def _accept(self, line: Buffer) -> bool:
         self.show("")
-        self._put(line.text, self.show)
+        self._ask(line.text, self.show)
         return False
 
     def _suspend(self, event: KeyPressEvent) -> None:
@@ -275,9 +277,10 @@ class LiveView:
 class LiveDisplay(Display):
     """Shows cameras on the terminal `out`: one that is alone from `attach` to `close`, several from the beginning.
 
-    `keys` is the descriptor of the terminal that questions are typed on, `typed` one that lines to ask are read from;
-    None if there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while libraries are
-    loaded and the source of a single camera is opened, one word shows progress; text typed then moves into the view.
+    `keys` is the descriptor of the terminal that questions are typed on, `questions_fd` one that lines to ask are read
+    from; None if there is none. Lines on stderr meanwhile become messages in the view. Before `attach`, while libraries
+    are loaded and the source of a single camera is opened, one word shows progress; text typed then moves into the
+    view.
     """
 
     def __init__(
@@ -286,7 +289,7 @@ class LiveDisplay(Display):
         keys: int | None,
         names: Sequence[str] = ALONE,
         *,
-        typed: int | None = None,
+        questions_fd: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._out = out
@@ -295,22 +298,22 @@ class LiveDisplay(Display):
         self._begin_ns = self._clock.now_ns()
         self._lock = threading.Lock()
         self._cameras = {name: CameraState(self._clock, name) for name in names}
-        self._alone = self._cameras.get("")
+        self._single_camera = self._cameras.get("")
         self._notes: deque[str] = deque(maxlen=50)
-        self._questions = Questions(names, typed, self.show_note)
+        self._questions = Questions(names, questions_fd, self.show_note)
         self._view: LiveView | None = None
         self._stderr = sys.stderr
         self._modes = TerminalModes(out)
         self._modes.take()
-        self._waiting = self._alone is not None and sys.stderr.isatty()
+        self._waiting = self._single_camera is not None and sys.stderr.isatty()
         if self._waiting:
             print(STARTING, end="", file=sys.stderr, flush=True)
-        if self._alone is None:
+        if self._single_camera is None:
             self._open()
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._cameras[camera].attach(run, self._questions.add(camera, run.ask))
-        if self._alone is not None:
+        if self._single_camera is not None:
             self._open()
 
     def write(self, event: Event, camera: str = "") -> None:
@@ -340,8 +343,8 @@ class LiveDisplay(Display):
 
     def show_note(self, text: str, *, once: bool = False) -> None:
         """Show a remark, among the answers of a camera that is alone; `once`: several cameras would repeat it."""
-        if self._alone is not None:
-            self._alone.add_message(text)
+        if self._single_camera is not None:
+            self._single_camera.add_message(text)
             return
         text = printable(text)
         with self._lock:
@@ -385,15 +388,15 @@ class LiveDisplay(Display):
 
     def _open(self) -> None:
         self._end_waiting()
-        hints = HINT if self._alone is not None else HINT_SEVERAL
+        hints = HINT if self._single_camera is not None else HINT_SEVERAL
         self._view = LiveView(self._out, self._keys, self._modes, self._rows, self._questions.put, hints)
         self._stderr = sys.stderr
         if self._stderr.isatty():
             sys.stderr = LineWriter(self.show_note)
 
     def _rows(self, message: str, width: int, height: int) -> list[Row]:
-        if self._alone is not None:
-            return compose(self._alone.snapshot(), message, width, height)
+        if self._single_camera is not None:
+            return compose(self._single_camera.snapshot(), message, width, height)
         with self._lock:
             notes = tuple(self._notes)
         cameras = [state.snapshot() for state in self._cameras.values()]

@@ -47,10 +47,10 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
         return []
     name_cells = min(16, max(cell_len(camera.name) for camera in cameras))  # longest part of a name that is shown
     if len(cameras) > room:
-        shown = cameras[: room - 1]
-        more = len(cameras) - len(shown)
-        last: Row = [("class:dim", f" {counted(more, 'camera')} more; the terminal is too low for all of them")]
-        return [*(_line(camera, name_cells) for camera in shown), last]
+        visible_cameras = cameras[: room - 1]
+        hidden_count = len(cameras) - len(visible_cameras)
+        last: Row = [("class:dim", f" {counted(hidden_count, 'camera')} more; the terminal is too low for all of them")]
+        return [*(_line(camera, name_cells) for camera in visible_cameras), last]
     if room // len(cameras) == 1:
         return [_line(camera, name_cells) for camera in cameras]
     questions = len(_questions(cameras)) > 1

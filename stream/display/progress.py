@@ -40,12 +40,12 @@ from stream.untrusted import printable, printable_lines
 class ProgressDisplay(Display):
     """Shows a run to a person. With `captions`, finished captions are printed to stdout.
 
-    `typed` is a descriptor that lines to ask are read from.
+    `questions_fd` is a descriptor that lines to ask are read from.
     """
 
-    def __init__(self, *, captions: bool, typed: int | None = None) -> None:
+    def __init__(self, *, captions: bool, questions_fd: int | None = None) -> None:
         self._captions = captions
-        self._questions = Questions(ALONE, typed)
+        self._questions = Questions(ALONE, questions_fd)
         self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(
@@ -128,17 +128,17 @@ class ProgressDisplay(Display):
         elif discards_partial_answer(event):
             self._partial = ""
         elif isinstance(event, QueryChanged):
-            for passed in self._questions.settle(camera, event):
-                logs.say(passed)
+            for note in self._questions.settle(camera, event):
+                logs.say(note)
         line = self._event_text.line(event)
         if line is not None:
             self._err.print(Text(line, style="yellow"), soft_wrap=not self._err.is_terminal)
 
     def _render(self) -> RenderableType:
         if self._frame is not None:  # here, not for every frame: rich's speed takes longer than a frame's event
-            done, speed = self._frame.frame_index + 1, self._progress.tasks[0].speed
-            counts = f"frame {done} · {speed:.0f}/s" if speed else f"frame {done}"
-            self._progress.update(self._task, description="", completed=done, counts=counts)
+            frame_number, speed = self._frame.frame_index + 1, self._progress.tasks[0].speed
+            counts = f"frame {frame_number} · {speed:.0f}/s" if speed else f"frame {frame_number}"
+            self._progress.update(self._task, description="", completed=frame_number, counts=counts)
         parts: list[RenderableType] = []
         if self._partial:
             room = 2 * max(20, self._err.width - 4)  # lines for the answer that is being generated

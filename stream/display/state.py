@@ -227,9 +227,9 @@ class CameraState:
     def add(self, event: Event) -> list[TranscriptEntry]:
         """Add an event; returns the entry that it adds to the transcript."""
         assert self._run is not None, "a run is attached before its events come"
-        passed = self._questions.settle(event) if isinstance(event, QueryChanged) else []
+        lines = self._questions.settle(event) if isinstance(event, QueryChanged) else []
         with self._lock:
-            added = [self._transcript.add_message(line) for line in passed]
+            entries = [self._transcript.add_message(line) for line in lines]
             if isinstance(event, FrameReady):
                 self._waiting = ""
             elif isinstance(event, Started):
@@ -242,7 +242,7 @@ class CameraState:
                 self._waiting, self._ill, self._over = event.error or event.ended, event.error is not None, True
                 self.summary = summary_text(event)
             entry = self._transcript.add(event)
-            return added if entry is None else [*added, entry]
+            return entries if entry is None else [*entries, entry]
 
     def add_message(self, message: str) -> None:
         """Add a message to the transcript; for any thread."""

@@ -63,8 +63,8 @@ def wrap(text: str, width: int) -> list[str]:
         longer = f"{line} {word}" if line else word
         if cell_len(longer) > width:
             lines += [line] if line else []
-            *whole, longer = chop_cells(word, width) or [""]
-            lines += filter(None, whole)
+            *pieces, longer = chop_cells(word, width) or [""]
+            lines += filter(None, pieces)
         line = longer
     return [*lines, line] if line or not lines else lines
 
@@ -90,8 +90,8 @@ def verdict_text(event: VerdictChanged) -> str:
 def discards_partial_answer(event: Event) -> bool:
     """Return whether the answer that was being generated comes to nothing: cancelled, the same as the last one, not
     fitting its schema, or its process is gone."""
-    lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
-    return lost or isinstance(event, (Restarted, AnswerCancelled, AnswerInvalid, AnswerUnchanged))
+    is_lost = isinstance(event, Notice) and event.code == ANSWERS_LOST
+    return is_lost or isinstance(event, (Restarted, AnswerCancelled, AnswerInvalid, AnswerUnchanged))
 
 
 class EventText:
@@ -139,9 +139,9 @@ class EventText:
             question = next((watch.question for watch in event.watches if watch.name == event.watch), None)
             return f"watch removed: {event.watch}" if question is None else f"watch added: {event.watch}: {question}"
         if isinstance(event, BudgetChanged):
-            moved, checks = "rises" if event.reason == "differ" else "falls", counted(event.checks, "shadow check")
+            direction, checks = "rises" if event.reason == "differ" else "falls", counted(event.checks, "shadow check")
             tokens = f"from {event.from_tokens} to {counted(event.to_tokens, 'token')}"
-            return f"the budget {moved} {tokens}: {event.differing} of {checks} differ"
+            return f"the budget {direction} {tokens}: {event.differing} of {checks} differ"
         if isinstance(event, ClipWritten) and event.video is not None:
             times = f"{self._clock(event.start_s)} to {self._clock(event.end_s)}"
             return f"clip of match {event.match}, {times}: {event.video}"
@@ -157,9 +157,9 @@ class EventText:
         self._changes += 1
         if self._changes > CHANGES_SHOWN:
             return "the picture keeps changing; .jsonl has every change" if self._changes == CHANGES_SHOWN + 1 else None
-        what = "size" if event.reason == "resolution" else "format"
+        aspect = "size" if event.reason == "resolution" else "format"
         return (
-            f"the picture changes its {what} at {self._clock(event.pts_s)}; from here on it is processed at "
+            f"the picture changes its {aspect} at {self._clock(event.pts_s)}; from here on it is processed at "
             f"{event.width_px}x{event.height_px}"
         )
 
@@ -223,24 +223,24 @@ def summary_text(summary: Summary) -> str:
 def memory_text(memory: MemorySummary) -> str:
     """The groups of pictures and their tokens: `2 groups (first, cut), 120 tokens appended, 400 kept, 9 superseded`."""
     reasons = ", ".join(reason if count == 1 else f"{count} {reason}" for reason, count in memory.groups.items())
-    appended = counted(memory.appended_tokens, "token")
+    tokens = counted(memory.appended_tokens, "token")
     superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
     groups = counted(sum(memory.groups.values()), "group")
-    return f"{groups} ({reasons}), {appended} appended, {memory.kept_tokens} kept{superseded}"
+    return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}"
 
 
 def shadow_text(shadow: ShadowSummary) -> str:
     """The shadow checks and what they changed: `3 of 8 shadow checks differ, 1 raise, 0 falls of the budget`."""
     moves = f", {counted(shadow.raises, 'raise')}, {counted(shadow.lowers, 'fall')} of the budget"
-    differing = f"{shadow.differing} of {counted(shadow.checks, 'shadow check')} differ"
-    return differing + (moves if shadow.raises else "")
+    checks = f"{shadow.differing} of {counted(shadow.checks, 'shadow check')} differ"
+    return checks + (moves if shadow.raises else "")
 
 
 def saved_text(summary: Summary) -> str:
     """The tokens that were shown, and the saving: `63 of 240 tokens a frame, 5.1× less work`."""
-    shown, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
-    if shown >= tiles:
-        return f"{counted(shown, 'token')} a frame" + (", which is all" if tiles else "")
+    tokens, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
+    if tokens >= tiles:
+        return f"{counted(tokens, 'token')} a frame" + (", which is all" if tiles else "")
     ratio = summary.work_ratio
-    less = "" if ratio is None or ratio < 1.05 else f", {ratio:.1f}× less work"  # smaller savings are not named
-    return f"{of_counted(shown, tiles, 'token')} a frame{less}"
+    saving = "" if ratio is None or ratio < 1.05 else f", {ratio:.1f}× less work"  # smaller savings are not named
+    return f"{of_counted(tokens, tiles, 'token')} a frame{saving}"

@@ -13,11 +13,11 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|d|$)")
 
 def parse_duration(option: str, text: str) -> float:
     """Read a duration above 0; a number alone is seconds. Raises ConfigError, which names the option."""
-    written = "".join(text.split()).lower()
+    compact_text = "".join(text.split()).lower()
     seconds, at = 0.0, 0
-    while part := _PART.match(written, at):
+    while part := _PART.match(compact_text, at):
         seconds += float(part[1]) * _SECONDS[part[2] or "s"]
         at = part.end()
-    if at < len(written) or not 0 < seconds < math.inf:
+    if at < len(compact_text) or not 0 < seconds < math.inf:
         raise ConfigError(f"{option} needs a length of time above 0, such as 60s, 10m or 1h30m; got {text!r}")
     return seconds

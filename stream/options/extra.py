@@ -34,10 +34,10 @@ class Extra:
             return [] if all(map(_is_installed, self.modules)) else [*self.libraries]
         return [library for library in self.libraries if not _is_installed(library)]
 
-    def require(self, what: str, error: type[StreamError] = ConfigError) -> None:
-        """Raise an error if a library is missing, which `what` needs."""
+    def require(self, feature: str, error: type[StreamError] = ConfigError) -> None:
+        """Raise an error if a library is missing, which `feature` needs."""
         if missing := self.missing():
-            raise error(f"{what} needs {', '.join(missing)}{self.requires}; {self.install}")
+            raise error(f"{feature} needs {', '.join(missing)}{self.requires}; {self.install}")
 
 
 def _is_installed(module: str) -> bool:

@@ -229,7 +229,7 @@ def open_scene(name: str) -> Scene | PacedScene:
     return load_scene(name)
 
 
-def _unknown(name: str, known: Sequence[str]) -> SourceNotFound:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+def _unknown(name: str, names: Sequence[str]) -> SourceNotFound:
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean scene:{nearest[0]}?" if nearest else f"there are {', '.join(names)}"
     return SourceNotFound(f"no scene is called {name!r}; {hint}")

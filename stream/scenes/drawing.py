@@ -234,9 +234,14 @@ class GroundTruth:
         cls, width_px: int, height_px: int, things: list[SceneObject], words: Sequence[tuple[str, Box]] = ()
     ) -> GroundTruth:
         """The facts about a frame; things that are visible by less than `LEAST_VISIBLE` are left out."""
-        seen = [thing for thing in things if thing.visible_share(width_px, height_px) >= LEAST_VISIBLE]
-        read = [(word, box) for word, box in words if visible_share(box, width_px, height_px) >= LEAST_VISIBLE]
-        return cls(width_px, height_px, tuple(sorted(seen, key=lambda thing: (thing.x_px, thing.y_px))), tuple(read))
+        visible_things = [thing for thing in things if thing.visible_share(width_px, height_px) >= LEAST_VISIBLE]
+        visible_words = [(word, box) for word, box in words if visible_share(box, width_px, height_px) >= LEAST_VISIBLE]
+        return cls(
+            width_px,
+            height_px,
+            tuple(sorted(visible_things, key=lambda thing: (thing.x_px, thing.y_px))),
+            tuple(visible_words),
+        )
 
     @property
     def labels(self) -> tuple[tuple[str, Box], ...]:

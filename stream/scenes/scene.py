@@ -62,8 +62,8 @@ class PacedScene:
         """The frame's planes: y, u, v. Raises IndexError outside the scene."""
         self._check(frame_index)
         planes = []
-        for subsampling, still, mover in zip((1, 2, 2), self._still, self._mover, strict=True):
-            plane = still.copy()
+        for subsampling, background, mover in zip((1, 2, 2), self._background, self._mover, strict=True):
+            plane = background.copy()
             left, top = self._left_px(frame_index) // subsampling, self._top_px // subsampling
             plane[top : top + mover.shape[0], left : left + mover.shape[1]] = mover
             planes.append(plane)
@@ -76,7 +76,7 @@ class PacedScene:
         return np.asarray(cv2.cvtColor(packed, cv2.COLOR_YUV2RGB_I420), np.uint8)
 
     @cached_property
-    def _still(self) -> tuple[Plane, Plane, Plane]:
+    def _background(self) -> tuple[Plane, Plane, Plane]:
         picture = self._ground()
         draw_object(picture, self._square)
         return _i420(picture)
@@ -241,9 +241,9 @@ class Scene:
         shot = self.shots[shot_index]
         if shot_index not in self._backdrops:
             self._backdrops[shot_index] = shot.backdrop(*self._backdrop_size_px(shot))
-        whole = self._backdrops[shot_index]
+        backdrop = self._backdrops[shot_index]
         x0, y0 = shot.pan_px[0] * frame_of_shot, shot.pan_px[1] * frame_of_shot
-        image = whole[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()
+        image = backdrop[y0 : y0 + self.height_px, x0 : x0 + self.width_px].copy()
         for thing in things:
             draw_object(image, thing)
         if self.noise_sigma:

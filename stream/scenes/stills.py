@@ -66,8 +66,8 @@ def draw_gradient() -> Image:
 def draw_checks() -> Image:
     """Squares of 16 pixels, as busy everywhere; uint8 [H, W, 3]."""
     rows, cols = np.indices((HEIGHT_PX, WIDTH_PX)) // _CHECK_PX
-    shown = ((rows + cols) % 2)[..., None]
-    return np.where(shown, np.uint8(216), np.uint8(48)).repeat(3, axis=2).astype(np.uint8)
+    parity = ((rows + cols) % 2)[..., None]
+    return np.where(parity, np.uint8(216), np.uint8(48)).repeat(3, axis=2).astype(np.uint8)
 
 
 def draw_shapes() -> Image:
@@ -144,8 +144,8 @@ def draw_sleeping_cat() -> Image:
 
 def draw_street() -> Image:
     """A part of the street of `scene:street`; uint8 [H, W, 3]."""
-    whole = street(3 * WIDTH_PX, HEIGHT_PX)
-    image = np.ascontiguousarray(whole[:, :WIDTH_PX])
+    panorama = street(3 * WIDTH_PX, HEIGHT_PX)
+    image = np.ascontiguousarray(panorama[:, :WIDTH_PX])
     for left, colour in ((60, (190, 40, 40)), (420, (40, 90, 180))):
         _car(image, left, colour)
     return image

@@ -191,7 +191,7 @@ def grained(rng: np.random.Generator, image: Image, sigma: float) -> Image:
     field = _grain(level)
     if max(height, width) >= _GRAIN_PX:
         field = np.tile(field, (height // _GRAIN_PX + 2, width // _GRAIN_PX + 2, 1))
-    y, x = (int(rng.integers(whole - side)) for whole, side in zip(field.shape, (height, width), strict=False))
+    y, x = (int(rng.integers(extent - side)) for extent, side in zip(field.shape, (height, width), strict=False))
     window = field[y : y + height, x : x + width]
     return np.asarray(cv2.add(image, window, dtype=cv2.CV_8U), np.uint8)
 
@@ -214,14 +214,14 @@ def _unit_grain() -> Field:
     return (common + single) * np.float32(0.5**0.5)
 
 
-def clutter(rng: np.random.Generator, image: Image, count: int, taken: npt.NDArray[np.float64]) -> None:
-    """Strokes, bars and specks in dull colours, none of which is a thing; none in the `taken` boxes, float64 [N, 4]."""
+def clutter(rng: np.random.Generator, image: Image, count: int, boxes: npt.NDArray[np.float64]) -> None:
+    """Strokes, bars and specks in dull colours, none of which is a thing; none in the `boxes`, float64 [N, 4]."""
     height, width = image.shape[:2]
     for _ in range(count):
         x, y = int(rng.integers(width)), int(rng.integers(height))
         dx, dy = int(rng.integers(-26, 27)), int(rng.integers(-26, 27))
         left, top, right, bottom = min(x, x + dx) - 4, min(y, y + dy) - 4, max(x, x + dx) + 4, max(y, y + dy) + 4
-        meets = (taken[:, 0] < right) & (taken[:, 2] > left) & (taken[:, 1] < bottom) & (taken[:, 3] > top)
+        meets = (boxes[:, 0] < right) & (boxes[:, 2] > left) & (boxes[:, 1] < bottom) & (boxes[:, 3] > top)
         if meets.any():
             continue
         kind = rng.random()

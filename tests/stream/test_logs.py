@@ -217,4 +217,4 @@ def test_equal_records_are_counted_and_not_repeated() -> None:
     assert passed("it", 121.0) == "it happens"
     assert passed("it", 50.0) == "it happens", "the clock was set back"
     assert all(passed(str(number), 122.0) for number in range(1000))
-    assert len(repeated._passed) == logs.MESSAGES_KNOWN
+    assert len(repeated._history) == logs.MESSAGES_KNOWN

@@ -56,11 +56,11 @@ def test_it_is_a_live_view_or_plain_lines(
 ) -> None:
     terminals.update(descriptors)
     monkeypatch.setenv("TERM", term)
-    opened = open_display(names, captions=True, watched=watched)
+    opened = open_display(names, captions=True, watch_options=watched)
     try:
         assert type(opened) is kind
         assert getattr(opened, "_keys", None) == keys
-        assert opened._questions._typed == typed  # type: ignore[attr-defined]
+        assert opened._questions._questions_fd == typed  # type: ignore[attr-defined]
     finally:
         opened.close()
 
@@ -68,9 +68,9 @@ def test_it_is_a_live_view_or_plain_lines(
 @NAMES
 def test_if_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str], terminals: set[int]) -> None:
     terminals.update((0, 1))
-    opened = open_display(names, captions=False, watched=WatchOptions(None, ask_stdin=True))
+    opened = open_display(names, captions=False, watch_options=WatchOptions(None, ask_stdin=True))
     assert type(opened) is (ProgressDisplay if names is ALONE else LinesDisplay)
-    assert opened._questions._typed == 0  # type: ignore[attr-defined]
+    assert opened._questions._questions_fd == 0  # type: ignore[attr-defined]
     opened.close()
 
 
@@ -81,7 +81,7 @@ def test_for_machines_it_is_lines_of_json(
 ) -> None:
     terminals.update((0, 1))
     monkeypatch.setattr(logs, "as_json", lambda: True)
-    assert type(open_display(names, captions=True, watched=watched)) is JsonDisplay
+    assert type(open_display(names, captions=True, watch_options=watched)) is JsonDisplay
 
 
 def test_a_terminal_of_another_program_is_left_alone() -> None:

@@ -175,11 +175,11 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
     read, write = os.pipe()
     display: Display
     if kind == "progress":
-        display = ProgressDisplay(captions=False, typed=read)
+        display = ProgressDisplay(captions=False, questions_fd=read)
     elif kind == "json":
-        display = JsonDisplay(names, captions=False, typed=read)
+        display = JsonDisplay(names, captions=False, questions_fd=read)
     else:
-        display = LinesDisplay(None, names, typed=read)
+        display = LinesDisplay(None, names, questions_fd=read)
     runs = {name: ScriptedRun([]) for name in names}
     try:
         for name, run in runs.items():

@@ -82,7 +82,7 @@ def test_while_a_model_is_loaded_that_is_reported_once_and_a_question_waits(capf
     run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
     run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
-    display = LinesDisplay(0.01, typed=reader)
+    display = LinesDisplay(0.01, questions_fd=reader)
     display.attach(run, None)
     display.write(Notice(code="loading", message="loading tiny"))
     os.write(writer, b"Who?\n")

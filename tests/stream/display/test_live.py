@@ -33,7 +33,7 @@ class Terminal:
     def __init__(self, *, keys: bool = True, questions: int | None = None) -> None:
         self.pty = Pty()
         self.run = ScriptedRun([])
-        self.display = LiveDisplay(self.pty.program, self.pty.program if keys else None, typed=questions)
+        self.display = LiveDisplay(self.pty.program, self.pty.program if keys else None, questions_fd=questions)
 
     def begin(self, *events: Event) -> None:
         self.display.attach(self.run, None)
@@ -254,7 +254,7 @@ def test_a_terminal_that_takes_no_output_does_not_block_the_run(terminal: Termin
     assert view is not None
     termios.tcflow(terminal.pty.program, termios.TCOOFF)
     terminal.display.write(answer(0.0, "the first"))
-    until(lambda: "the first" in str(view._drawn))
+    until(lambda: "the first" in str(view._drawn_rows))
     for number in range(500):
         terminal.display.write(answer(number, f"answer {number}"))
     assert "answer" not in terminal.pty.read()
