@@ -226,8 +226,14 @@ class AnswerClient:
     ) -> None:
         """Send a packet in the granted turn. The caller may change a FramePacket's image once this has returned.
 
-        `checks` are evaluated first, and without `wants_answer` alone. `shadow`: the whole frame, with a separate
-        image, which is asked about in another turn after the answer, for comparison.
+        Args:
+            packet: packet of the frame.
+            trigger: reason for the request.
+            now_ns: monotonic time, in nanoseconds.
+            wants_answer: whether an answer is generated after the checks.
+            checks: checks of watches, evaluated before the answer.
+            shadow: the full frame, with a separate image, for a shadow check: it is asked about in another turn after
+                the answer, for comparison.
         """
         assert self.may_send
         request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, checks, shadow=shadow)

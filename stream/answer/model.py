@@ -233,9 +233,13 @@ class Doubt:
 
 
 def doubt_about(model: str, world: str | None, unknown_words: tuple[str, ...], *, knows_source: bool) -> Doubt | None:
-    """Return the objection to a watch with a model that only knows `world`, None for a general one.
+    """Return the objection to a watch with a model; None if there is none.
 
-    `unknown_words`: words of the question that the model has never seen. `knows_source`: the source shows this world.
+    Args:
+        model: name of the model.
+        world: the only world that the model knows; None for a general model.
+        unknown_words: words of the watch's question that the model has never seen.
+        knows_source: whether the source shows the model's world.
     """
     if world is None:
         return None

@@ -265,7 +265,16 @@ class AnswerScheduler:
         discontinuity: bool = False,
         change_since_look: float = 1.0,
     ) -> None:
-        """Process the next frame, and ask if an answer is due; in lockstep, wait for the end of the answer."""
+        """Process the next frame, and ask if an answer is due; in lockstep, wait for the end of the answer.
+
+        Args:
+            stamp: stamp of the frame.
+            time_ns: time of the triggers in nanoseconds: media time of a file, capture time of a live source.
+            change: relevance-weighted change since the last answer, 0 to 1.
+            cut: whether a shot begins with this frame.
+            discontinuity: whether the frame cannot be compared with the one before.
+            change_since_look: relevance-weighted change since the last evaluation of the watches, 0 to 1.
+        """
         self._stamp = stamp
         if cut or discontinuity:
             self.client.on_cut()

@@ -512,7 +512,14 @@ def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arra
 
 
 def answer_reply(number: int, query: str, text: str, stats: AnswerStats) -> tuple[AnswerReply, Arrays]:
-    """Return the message of an answer that has ended, and the arrays of its feedback."""
+    """Return the message of an answer that has ended, and the arrays of its feedback.
+
+    Args:
+        number: number of the request.
+        query: question of the answer.
+        text: text of the answer.
+        stats: costs, times and feedback of the answer.
+    """
     arrays = feedback_arrays(stats.feedback)
     message = AnswerReply(
         answer=number,

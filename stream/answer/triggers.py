@@ -62,7 +62,14 @@ class AnswerTriggers:
     def observe(
         self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False
     ) -> TriggerReason | None:
-        """Process the next frame; `change` is the relevance-weighted change since the last answer. Returns `due`."""
+        """Process the next frame; return `due`.
+
+        Args:
+            time_ns: time of the frame in nanoseconds.
+            change: relevance-weighted change since the last answer, 0 to 1.
+            cut: whether a shot begins with this frame.
+            discontinuity: whether the frame cannot be compared with the one before.
+        """
         new = self._new_trigger(time_ns, change, cut, discontinuity)
         self._seen_ns = time_ns
         self._fired_last_frame = False
@@ -158,7 +165,14 @@ class YesNoTriggers:
         return self._due
 
     def observe(self, time_ns: int, *, change: float = 0.0, cut: bool = False, discontinuity: bool = False) -> None:
-        """Process the next frame; `change` is the relevance-weighted change since the last evaluation."""
+        """Process the next frame.
+
+        Args:
+            time_ns: time of the frame in nanoseconds.
+            change: relevance-weighted change since the last evaluation, 0 to 1.
+            cut: whether a shot begins with this frame.
+            discontinuity: whether the frame cannot be compared with the one before.
+        """
         if self._seen_ns is not None and self._fired_ns is not None and time_ns < self._seen_ns:
             self._fired_ns = time_ns  # time went back: the wait counts from here
         self._seen_ns, self._fired_last_frame = time_ns, False
@@ -445,8 +459,15 @@ class WatchList:
     def observe(
         self, time_ns: int, at: tuple[int, float], *, change: float, cut: bool = False, discontinuity: bool = False
     ) -> list[Event]:
-        """Process the next frame, of frame index and media time `at`; `change` is the relevance-weighted change since
-        the last evaluation. Returns the matches that are due with it."""
+        """Process the next frame; return the matches that are due with it.
+
+        Args:
+            time_ns: time of the frame in nanoseconds.
+            at: index and media time in seconds of the frame, for events.
+            change: relevance-weighted change since the last evaluation, 0 to 1.
+            cut: whether a shot begins with this frame.
+            discontinuity: whether the frame cannot be compared with the one before.
+        """
         self._time_ns = time_ns
         unix_s = None if self._wall_s is None else self._wall_s()
         events = []

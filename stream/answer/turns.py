@@ -81,7 +81,14 @@ class ClientTable:
         return len(self._clients) >= CLIENTS_MAX
 
     def add(self, client: bytes, query: str, watches: tuple[str, ...] = (), schema: AnswerSchema | None = None) -> None:
-        """Add a client, or replace the queries and the schema of one that is known."""
+        """Add a client, or replace the queries and the schema of an existing one.
+
+        Args:
+            client: routing id of the client.
+            query: question of its answers.
+            watches: questions of its watches.
+            schema: schema of its answers; None for free text.
+        """
         state = self._clients.get(client)
         self._clients[client] = ClientState(query, watches, 0 if state is None else state.penalty, schema)
         self._statistics.clients_are(len(self._clients))
