@@ -85,9 +85,21 @@ def token_message(
     pixels_at: PixelPlace | None = None,
     earlier_packets: Sequence[TokenPacket] = (),
 ) -> tuple[TokenPacketMessage, list[Array]]:
-    """Return a TokenPacket as message and parts; the pixels are a part unless they lie at a place on a device.
+    """Return a TokenPacket as message and parts.
 
-    `earlier_packets`: frames before it in its group of pictures, which the message includes.
+    Args:
+        answer: number of the request.
+        turn: number of the turn that is used.
+        packet: packet of the newest frame.
+        wants_answer: whether an answer is generated after the checks.
+        checks: questions of watches to evaluate.
+        pixels_at: place of the pixels of all packets on a device; None makes them a part of the message.
+        earlier_packets: packets before `packet` in its group of pictures that the server lacks, in order.
+
+    Returns:
+        The message; and its parts: regions int32 [K, 3], relevance float32 [K], pixels uint8 [K, 3, 32, 32] unless
+        they are on a device, and superseded tokens int32 [M] with a place in a group. K counts the regions of
+        `earlier_packets` first.
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     message = TokenPacketMessage(
@@ -104,8 +116,18 @@ def glance_message(
     pixels_at: PixelPlace | None = None,
     earlier_packets: Sequence[TokenPacket] = (),
 ) -> tuple[GlancePacketMessage, list[Array]]:
-    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts, like
-    `token_message`."""
+    """Return a TokenPacket that is an overview, or in a group of pictures, as message and parts.
+
+    Args:
+        glance: number of the glance.
+        turn: number of the turn that is used.
+        packet: overview of a frame, or the new tokens of a frame of a group.
+        pixels_at: as in `token_message`.
+        earlier_packets: as in `token_message`.
+
+    Returns:
+        The message and its parts, as in `token_message`.
+    """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     return GlancePacketMessage(glance=glance, **fields), arrays
 
@@ -139,7 +161,16 @@ def _token_fields(
 def token_packet(
     message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
 ) -> TokenPacket:
-    """Return the TokenPacket of a message without the frames before it in its group; otherwise like `token_packets`."""
+    """Return the TokenPacket of a message without the frames before it in its group.
+
+    Args:
+        message: as in `token_packets`.
+        parts: as in `token_packets`.
+        take: as in `token_packets`.
+
+    Raises:
+        TransportError: as `token_packets`.
+    """
     return token_packets(message, parts, take)[-1]
 
 
@@ -148,8 +179,15 @@ def token_packets(
 ) -> list[TokenPacket]:
     """Return the TokenPackets of a message: frames before it in its group of pictures, in order, and its own.
 
-    The packet of a glance is an overview only, unless it has a place in a group. `take` reads pixels on a device.
-    Raises TransportError as described above, and for pixels on a device without `take`.
+    The packet of a glance is an overview only, unless it has a place in a group.
+
+    Args:
+        message: message of a packet or a glance.
+        parts: the arrays of the message, as bytes; see `token_message`.
+        take: function that reads pixels on a device; None if the link shares none.
+
+    Raises:
+        TransportError: the message or its parts are invalid, or its pixels are on a device and `take` is None.
     """
     kind = type(message).__name__
     check_bounds(message)
@@ -221,7 +259,20 @@ def frame_message(
     wants_answer: bool = True,
     checks: tuple[str, ...] = (),
 ) -> tuple[FramePacketMessage, list[Array]]:
-    """Return a FramePacket as message and parts; the image is a part unless it is in the snapshot."""
+    """Return a FramePacket as message and parts.
+
+    Args:
+        answer: number of the request.
+        turn: number of the turn that is used.
+        packet: packet of the full frame.
+        in_snapshot: whether the image is in shared memory and no part of the message.
+        wants_answer: whether an answer is generated after the checks.
+        checks: questions of watches to evaluate.
+
+    Returns:
+        The message; and its parts: regions int32 [K, 3], relevance float32 [gh, gw], and image uint8 [H, W, 3] unless
+        `in_snapshot`.
+    """
     arrays: list[Array] = [packet.regions, packet.relevance, *([] if in_snapshot else [packet.image])]
     specs = specs_of(*arrays)
     message = FramePacketMessage(
@@ -238,7 +289,16 @@ def frame_message(
 
 
 def frame_packet(message: FramePacketMessage, parts: Sequence[Part], snapshot: Array | None = None) -> FramePacket:
-    """Return the FramePacket of a message; `snapshot` is the image in shared memory, if the message refers to it."""
+    """Return the FramePacket of a message.
+
+    Args:
+        message: message of the packet.
+        parts: the arrays of the message, as bytes; see `frame_message`.
+        snapshot: image in shared memory, uint8 [H, W, 3], padded to whole tiles; None if the link has none.
+
+    Raises:
+        TransportError: the message or its parts are invalid, or it refers to a missing snapshot.
+    """
     grid = message.grid
     check_bounds(message)
     relevance: Layout = ("float32", grid.shape)
@@ -297,7 +357,17 @@ def checked_feedback(feedback: Feedback) -> Feedback:
 def feedback_on(
     message: AnswerReply | YesNoReply | GlanceReply, parts: Sequence[Part], stamp: FrameStamp, grid: TileGrid
 ) -> Feedback | None:
-    """Return the feedback in a reply about this frame, if any. Raises TransportError if it is invalid."""
+    """Return the feedback in a reply; None if it has none.
+
+    Args:
+        message: reply of the answer server.
+        parts: the arrays of the reply, as bytes.
+        stamp: stamp of the requested frame.
+        grid: tiles of the requested frame.
+
+    Raises:
+        TransportError: the feedback is invalid, or is about a later frame or regions outside the frame.
+    """
     feedback = feedback_of(message, parts)
     check_taught(feedback, stamp, grid)
     return feedback

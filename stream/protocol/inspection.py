@@ -133,8 +133,14 @@ def inspected_frame(
 ) -> InspectedFrame:
     """Return all data about a frame's allocation, while its lease lasts.
 
-    `images`: copies of its mipmap levels. `maps`: maps of its allocation; without them only its relevance is included.
-    `tokens`: number that the model reads, if it differs from that of the regions. `query`: question of the maps.
+    Args:
+        view: texture of the frame.
+        frame: allocation of the frame.
+        images: copies of the frame's mipmap levels, uint8 RGB [H, W, 3], by level.
+        maps: maps of the allocation; None includes its relevance only.
+        motion: motion of the tiles since the frame before; None if none moved.
+        tokens: number of tokens that the model reads; None if it is that of the regions.
+        query: question that the maps belong to.
     """
     relevance, grid = frame.relevance.cpu().numpy(), view.grid
     named_maps = {"relevance, blended": TileMap("relevance", relevance.astype(np.float32), *POSITIVE)}
@@ -175,9 +181,13 @@ LAYER_MAPS: dict[str, str] = {
 def layers_of(
     names: Iterable[str], maps: Mapping[str, TileMap], weights: Mapping[str, float], shape: tuple[int, int]
 ) -> tuple[MapLayer, ...]:
-    """Return the maps with these names of `LAYER_MAPS`, in that order, with the weights of the scores.
+    """Return maps as the layers of a heat map, with the weights of the scores.
 
-    A missing map is 0 everywhere, of `shape` [rows, cols].
+    Args:
+        names: keys of `LAYER_MAPS`, in the order of the layers.
+        maps: maps of a frame, by name; a missing one is 0 everywhere.
+        weights: weights of the scores, by the names of the layers.
+        shape: rows and columns of a missing map.
     """
     empty = TileMap("", np.zeros(shape, np.float32), *POSITIVE)
     return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], empty).values, weights.get(name)) for name in names)
@@ -193,8 +203,10 @@ def tile_maps(
 ) -> dict[str, TileMap]:
     """Return every map of a frame by name, in display order.
 
-    `motion`: of the tiles since the frame before, None if nothing moved; `unchanged` [gh, gw]: number of frames for
-    which each tile has been the same.
+    Args:
+        maps: maps of the frame's allocation.
+        motion: motion of the tiles since the frame before; None if none moved.
+        unchanged: integers [gh, gw], number of frames for which each tile has been the same; None leaves out the map.
     """
     by_name = {
         name: TileMap("texture", values, *(SIGNED if name in SIGNED_NAMES else POSITIVE))

@@ -154,7 +154,12 @@ class PictureExchange:
 def pack_picture(frame: ViewedFrame, level: int, jpeg: bytes, unix_ns: int, first_frame: int = 0) -> bytes:
     """Return the message of a frame's picture at one level.
 
-    `unix_ns` is the capture time since 1970, `first_frame` the number of frames before those of this process.
+    Args:
+        frame: the frame, with its images and map.
+        level: mipmap level of the picture.
+        jpeg: the picture, encoded.
+        unix_ns: capture time since 1970, in nanoseconds.
+        first_frame: number of frames before those of this process, which is added to the frame's index.
     """
     height, width = frame.images[level].shape[:2]
     frame_map = frame.map
