@@ -26,7 +26,15 @@ class CameraSender:
             raise TransportError(f"cannot open {endpoint}: {error}") from error
 
     def send(self, jpeg: bytes, width: int, height: int, t_ns: int, seq: int) -> None:
-        """Publish a frame as JPEG; `t_ns` is its time on the monotonic clock, `seq` its number."""
+        """Publish a frame as JPEG.
+
+        Args:
+            jpeg: the frame, encoded.
+            width: width of the frame, in pixels.
+            height: height of the frame, in pixels.
+            t_ns: capture time on the monotonic clock, in nanoseconds.
+            seq: number of the frame.
+        """
         header = {"v": 1, "width": width, "height": height, "format": "jpeg", "t_ns": t_ns, "seq": seq}
         self._socket.send_multipart([msgspec.msgpack.encode(header), jpeg])
 

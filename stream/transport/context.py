@@ -346,7 +346,20 @@ class Transport:
         heartbeat: bool = False,
         observer: LinkObserver | None = None,
     ) -> Link:
-        """Return one end of the channel at `endpoint`; make it in the thread that uses it."""
+        """Return one end of a channel; make it in the thread that uses it.
+
+        Args:
+            endpoint: address of the channel.
+            bind: whether this end binds the address; otherwise it connects.
+            check: as in `Link`.
+            curve: keys of a client; None without encryption.
+            watched: as in `Link`.
+            heartbeat: as in `Link`.
+            observer: as in `Link`.
+
+        Raises:
+            TransportError: the address cannot be bound, or is invalid.
+        """
         return Link(
             self._context,
             endpoint,

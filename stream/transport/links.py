@@ -442,7 +442,16 @@ class ServerLink:
             return name.bytes, error
 
     def send(self, client: Client, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
-        """Send a message; return False if the client is gone. Arrays must not change afterwards."""
+        """Send a message.
+
+        Args:
+            client: routing id of the client.
+            message: the message.
+            arrays: parts that follow it; they must not change afterwards.
+
+        Returns:
+            False if the client is gone.
+        """
         fields = encode(message)  # first: an encoding error must not leave half a message
         try:
             self._socket.send(client, zmq.SNDMORE)

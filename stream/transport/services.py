@@ -163,7 +163,17 @@ class RequestServer(SocketThread):
 
 
 def request(endpoint: str, curve: ClientCurve | None, body: bytes, limit_s: float = 3.0) -> bytes:
-    """Return the reply of the run at `endpoint`. Raises TransportError if none arrives within `limit_s`."""
+    """Return the reply of a run to a request.
+
+    Args:
+        endpoint: address of the run's control socket.
+        curve: keys of the client; None without encryption.
+        body: the request, encoded.
+        limit_s: longest wait for the reply, in seconds.
+
+    Raises:
+        TransportError: the address is invalid, or no reply arrived in time.
+    """
     transport = Transport()
     try:
         with closing(transport.context.socket(zmq.REQ)) as client:
