@@ -69,9 +69,17 @@ def clip_frames(address: str, count: int) -> list[ClipFrame]:
 def plan_clips(
     addresses: Sequence[str], count: int, questions: Sequence[str], max_tiles: int, seed: int
 ) -> list[PlannedLesson]:
-    """About `count` frames of all clips together, in an order by chance, each with some of the questions.
+    """Plan the lessons from the frames of all clips, in random order, each with some of the questions.
 
-    Raises SourceError if a clip cannot be read.
+    Args:
+        addresses: addresses of the clips.
+        count: approximate number of frames of all clips together.
+        questions: questions to choose from.
+        max_tiles: most tiles of a frame; larger frames are scaled down.
+        seed: seed of the order and the choice of questions.
+
+    Raises:
+        SourceError: a clip cannot be read.
     """
     share = -(-count // max(1, len(addresses)))
     clips = [clip_frames(address, share) for address in addresses]

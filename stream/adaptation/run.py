@@ -80,10 +80,21 @@ class TeacherOptions:
 def run_adaptation(
     material: LearningMaterial, teacher: TeacherOptions, folder: str, options: AdaptOptions, *, resume: bool
 ) -> AdaptResult | None:
-    """Make an allocator in a folder, with a progress bar; None if Ctrl-C ended it.
+    """Make an allocator in a folder, with a progress bar.
 
-    Raises what `LearningMaterial.plan`, `load_qwen` and `Adaptation.run` raise, and OutputFailed if the folder
-    cannot be written.
+    Args:
+        material: clips, questions and boxes to learn from.
+        teacher: model whose attention is learned, with its device and dtype.
+        folder: path of the folder, which also keeps the state for a continued adaptation.
+        options: options of the training.
+        resume: whether to continue an interrupted adaptation of the same material and options.
+
+    Returns:
+        The result; None if Ctrl-C ended the adaptation.
+
+    Raises:
+        OutputFailed: the folder cannot be written.
+        ArrCocError: as `LearningMaterial.plan`, `load_qwen` and `Adaptation.run`.
     """
     adapt_folder = AdaptFolder(_path(folder))
     lessons = material.plan(options.seed)

@@ -181,9 +181,17 @@ def make_server(page: CameraPage) -> MCPServer:
 
 
 def serve_http(server: MCPServer, host: str, port: int, token: str | None, *, allowed_hosts: tuple[str, ...]) -> None:
-    """Serve at http://HOST:PORT/mcp until a signal ends it; clients send `token` as a bearer token, if there is one.
+    """Serve at http://HOST:PORT/mcp until a signal ends it.
 
-    Raises OutputError if the address cannot be bound.
+    Args:
+        server: the MCP server.
+        host: address to bind.
+        port: TCP port to bind.
+        token: bearer token that clients must send; None admits all clients.
+        allowed_hosts: accepted values of the Host header; empty turns the check off.
+
+    Raises:
+        OutputError: the address cannot be bound.
     """
     application = server.streamable_http_app(
         streamable_http_path=PATH,
