@@ -68,13 +68,13 @@ def frames_of(
     """
     start_ns, length_ns = round(start_s * NS_PER_S), _length_ns(path)
     end_ns = length_ns if end_s is None else min(round(end_s * NS_PER_S), length_ns)
-    chosen: dict[int, Image] = {}
+    images: dict[int, Image] = {}
     for frame in _newest_at(path, sampling.times_ns(min(start_ns, end_ns), end_ns)):
-        if frame.media_ns not in chosen:
-            chosen[frame.media_ns] = scaled_down(_rgb(frame.planes), sampling.tiles)
-    if not chosen:
+        if frame.media_ns not in images:
+            images[frame.media_ns] = scaled_down(_rgb(frame.planes), sampling.tiles)
+    if not images:
         raise SourceError(f"{path} has no frame in its first {end_ns / NS_PER_S:g} s")
-    return tuple(chosen.values()), tuple(media_ns / NS_PER_S for media_ns in chosen)
+    return tuple(images.values()), tuple(media_ns / NS_PER_S for media_ns in images)
 
 
 def scaled_down(image: Image, tiles: int | None) -> Image:

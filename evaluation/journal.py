@@ -88,7 +88,7 @@ class AnswerJournal:
         self._file.close()
 
     def _read(self) -> None:
-        whole = 0
+        complete_bytes = 0
         for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
                 break
@@ -99,9 +99,9 @@ class AnswerJournal:
                 raise ResultsError(
                     f"line {number} of {self.path} is no answer of an evaluation; remove the file, or use --fresh"
                 ) from error
-            whole += len(line)
-        self._file.truncate(whole)
-        self._file.seek(whole)
+            complete_bytes += len(line)
+        self._file.truncate(complete_bytes)
+        self._file.seek(complete_bytes)
 
 
 _STATUS = Path("/proc/self/status")

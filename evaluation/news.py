@@ -69,14 +69,14 @@ class Camera:
 
     def take(self, question: EvalQuestion) -> dict[str, Any]:
         """Answer a question; return its case, without scores if it was not asked before."""
-        shown = self._shown(question)
+        packets = self._group_packets(question)
         case: dict[str, Any] = {"part": question.kind}
         if question.text in self._last:
-            case |= self._scores(shown, question, *self._last[question.text])
+            case |= self._scores(packets, question, *self._last[question.text])
         for length in HISTORIES:
             text = history_text(tuple(self._history[-length:]))
-            case[f"history {length}"] = score(question, self._answer(shown, question.text, text))
-        text = self._answer(shown, question.text)
+            case[f"history {length}"] = score(question, self._answer(packets, question.text, text))
+        text = self._answer(packets, question.text)
         case |= {"right": score(question, text), "history 0": score(question, text)}
         if question.text in self._last:
             case["equal"] = text == self._last[question.text][0]
@@ -84,7 +84,7 @@ class Camera:
         self._last[question.text] = text, question.answers
         return case
 
-    def _shown(self, question: EvalQuestion) -> Sequence[TokenPacket]:
+    def _group_packets(self, question: EvalQuestion) -> Sequence[TokenPacket]:
         """The group of pictures with the question's frame."""
         frame, qwen = question.frames[-1], self._qwen
         if question.group != self._group:
@@ -104,8 +104,8 @@ class Camera:
         self._frames += 1
         return self._allocator.group
 
-    def _answer(self, shown: Sequence[TokenPacket], query: str, history: str = "") -> str:
-        (answer,) = self._session.ask([SlotQuestion(0, shown, query, history=history)])
+    def _answer(self, packets: Sequence[TokenPacket], query: str, history: str = "") -> str:
+        (answer,) = self._session.ask([SlotQuestion(0, packets, query, history=history)])
         while not answer.ended:
             self._session.step()
         if answer.error is not None:
@@ -113,23 +113,23 @@ class Camera:
         return self._session.last.text
 
     def _scores(
-        self, shown: Sequence[TokenPacket], question: EvalQuestion, previous: str, truths: Sequence[str]
+        self, packets: Sequence[TokenPacket], question: EvalQuestion, previous: str, truths: Sequence[str]
     ) -> dict[str, Any]:
         case: dict[str, Any] = {"changed": truths != question.answers, "was_right": score(question, previous) > 0}
         for name, wording in WORDINGS.items():
-            asked = wording.format(question=question.text, answer=previous.rstrip("."))
-            case[name] = self._session.score_yes_no(shown, asked).raw_log_odds
-        logs = answer_logs(self._qwen, self._session, shown, question.text, previous)
+            query = wording.format(question=question.text, answer=previous.rstrip("."))
+            case[name] = self._session.score_yes_no(packets, query).raw_log_odds
+        logs = answer_logs(self._qwen, self._session, packets, question.text, previous)
         return case | {"least": float(logs.min()), "mean": float(logs.mean()), "product": float(logs.sum())}
 
 
 @torch.inference_mode()
 def answer_logs(
-    qwen: QwenVL, session: AnswerSession, shown: Sequence[TokenPacket], query: str, text: str
+    qwen: QwenVL, session: AnswerSession, packets: Sequence[TokenPacket], query: str, text: str
 ) -> torch.Tensor:
     """Return the logarithms of the probabilities of a text's tokens and of its end, after a question."""
     slot, ids = session.slots[0], qwen.plain_token_ids(text)
-    prompt, cache = slot.prepare(shown, query).prompt.part, slot.prompts.cache
+    prompt, cache = slot.prepare(packets, query).prompt.part, slot.prompts.cache
     first, answer = prefill(qwen, prompt, cache), PromptPart(qwen, prompt.tokens, prompt.position)
     answer.text(ids)
     hidden = qwen.language_model(**answer.inputs(), past_key_values=cache.kv, use_cache=True).last_hidden_state
@@ -154,19 +154,19 @@ def _silence(cases: Sequence[dict[str, Any]], threshold: float) -> dict[str, flo
     changed = np.array([case["changed"] for case in cases])
     shares = silent[~changed].mean(), checked[~changed].mean(), silent[changed].mean()
     return dict(
-        zip(("silent", "of these by the check", "stale"), (round(float(one), 3) for one in shares), strict=True)
+        zip(("silent", "of these by the check", "stale"), (round(float(share), 3) for share in shares), strict=True)
     )
 
 
 def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All figures."""
-    again = [case for case in cases if "changed" in case]
-    parts = {"all": again, **{part: [case for case in again if case["part"] == part] for part in PARTS}}
+    repeats = [case for case in cases if "changed" in case]
+    parts = {"all": repeats, **{part: [case for case in repeats if case["part"] == part] for part in PARTS}}
     lengths = (0, *HISTORIES)
     return {
         "cases": {name: [len(of), sum(case["changed"] for case in of)] for name, of in parts.items()},
         "auc": {score: {name: auc(of, score) for name, of in parts.items()} for score in SCORES},
-        "thresholds": {str(threshold): _silence(again, threshold) for threshold in THRESHOLDS},
+        "thresholds": {str(threshold): _silence(repeats, threshold) for threshold in THRESHOLDS},
         "history": {
             str(length): round(float(np.mean([case[f"history {length}"] for case in cases])), 3) for length in lengths
         },

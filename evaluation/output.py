@@ -58,14 +58,14 @@ def _styles(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str,
     """Return the colour and marker of each curve, the same in every suite; no colour twice."""
     from matplotlib import colormaps
 
-    listed = list(names)
-    palette = next((colormaps[name] for name in PALETTES if len(listed) <= colormaps[name].N), None)
+    curves = list(names)
+    palette = next((colormaps[name] for name in PALETTES if len(curves) <= colormaps[name].N), None)
     return {
         name: {
-            "color": colormaps["turbo"](number / len(listed)) if palette is None else palette(number),
+            "color": colormaps["turbo"](number / len(curves)) if palette is None else palette(number),
             "marker": "*" if name[0] == FULL else MARKERS[number % len(MARKERS)],
         }
-        for number, name in enumerate(listed)
+        for number, name in enumerate(curves)
     }
 
 
@@ -186,7 +186,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
 
 
 def _effect_row(effect: Mapping[str, Any]) -> tuple[str, ...]:
-    covered = effect["covered"]
+    coverage = effect["covered"]
     return (
         effect["part"],
         effect["suite"],
@@ -195,7 +195,7 @@ def _effect_row(effect: Mapping[str, Any]) -> tuple[str, ...]:
         effect["budget"],
         f"{100 * effect['difference']:+.1f}",
         f"{100 * effect['low']:+.1f} to {100 * effect['high']:+.1f}",
-        "-" if covered is None else f"{100 * covered:+.1f}",
+        "-" if coverage is None else f"{100 * coverage:+.1f}",
         f"{100 * effect['other_answers']:.0f} %",
         str(effect["count"]),
     )

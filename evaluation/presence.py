@@ -40,11 +40,11 @@ SEED = 32
 SCENES = 120
 
 
-def rates(found: Sequence[Found], calibration: Calibration, watch: WatchConfig) -> dict[str, Any]:
+def rates(samples: Sequence[Found], calibration: Calibration, watch: WatchConfig) -> dict[str, Any]:
     """True and false yes of single looks, read with a calibration."""
     figures: dict[str, Any] = {}
     for kind in KINDS:
-        yes = [_chance(one, calibration) for one in found if one.kind == kind]
+        yes = [_chance(sample, calibration) for sample in samples if sample.kind == kind]
         if not yes:
             continue
         figures[kind] = {
@@ -54,34 +54,37 @@ def rates(found: Sequence[Found], calibration: Calibration, watch: WatchConfig) 
     return figures
 
 
-def auc(found: Sequence[Found], kind: str) -> float | None:
+def auc(samples: Sequence[Found], kind: str) -> float | None:
     """Share of pairs in which a present thing gets more than an absent one, in questions of a kind; ties count half."""
-    there = np.array([one.log_odds for one in found if one.kind == "present"])
-    absent = np.array([one.log_odds for one in found if one.kind == kind])
-    if not len(there) or not len(absent):
+    present = np.array([sample.log_odds for sample in samples if sample.kind == "present"])
+    absent = np.array([sample.log_odds for sample in samples if sample.kind == kind])
+    if not len(present) or not len(absent):
         return None
-    above = (there[:, None] > absent).mean() + 0.5 * (there[:, None] == absent).mean()
+    above = (present[:, None] > absent).mean() + 0.5 * (present[:, None] == absent).mean()
     return round(float(above), 3)
 
 
-def report(found: Sequence[Found], unseen: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
-    """All figures; `unseen` says of each question whether a run would refuse it."""
+def report(samples: Sequence[Found], refusals: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
+    """All figures; `refusals` says of each question whether a run would refuse it."""
     watch = WatchConfig(question="is it?")
-    asked = {kind: [refused for one, refused in zip(found, unseen, strict=True) if one.kind == kind] for kind in KINDS}
+    refusals_by_kind = {
+        kind: [refused for sample, refused in zip(samples, refusals, strict=True) if sample.kind == kind]
+        for kind in KINDS
+    }
     return {
-        "questions": {kind: len(flags) for kind, flags in asked.items()},
+        "questions": {kind: len(flags) for kind, flags in refusals_by_kind.items()},
         "yes_above": watch.threshold,
         "sure": watch.sure,
         "calibration": {"scale": calibration.scale, "bias": calibration.bias},
-        "auc": {kind: auc(found, kind) for kind in KINDS if kind != "present"},
-        "unseen": {kind: round(sum(flags) / len(flags), 3) for kind, flags in asked.items() if flags},
-        "before": rates(found, NEUTRAL, watch),
-        "after": rates(found, calibration, watch),
+        "auc": {kind: auc(samples, kind) for kind in KINDS if kind != "present"},
+        "unseen": {kind: round(sum(flags) / len(flags), 3) for kind, flags in refusals_by_kind.items() if flags},
+        "before": rates(samples, NEUTRAL, watch),
+        "after": rates(samples, calibration, watch),
     }
 
 
-def _chance(one: Found, calibration: Calibration) -> float:
-    return 0.5 * (1 + math.tanh((calibration.scale * one.log_odds + calibration.bias) / 2))
+def _chance(sample: Found, calibration: Calibration) -> float:
+    return 0.5 * (1 + math.tanh((calibration.scale * sample.log_odds + calibration.bias) / 2))
 
 
 def _share(chances: Sequence[float], least: float) -> float:
@@ -97,8 +100,8 @@ def main() -> None:
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     qwen = load_qwen(options.model)
-    found = list(measure(qwen, presence_scenes(options.scenes, "test", SEED)))
-    unseen = [bool(qwen.unseen_words(one.question)) for one in found]
+    samples = list(measure(qwen, presence_scenes(options.scenes, "test", SEED)))
+    refusals = [bool(qwen.unseen_words(sample.question)) for sample in samples]
     folder = options.model or bundled_model_path()
     result = {
         "machine": machine(),
@@ -106,7 +109,7 @@ def main() -> None:
         "weights": fingerprint(folder / "model.safetensors") if (folder / "model.safetensors").is_file() else None,
         "scenes": options.scenes,
         "seed": SEED,
-        **report(found, unseen, qwen.yes_no_calibration),
+        **report(samples, refusals, qwen.yes_no_calibration),
     }
     options.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     print(json.dumps({key: result[key] for key in ("auc", "unseen", "before", "after")}, indent=2))

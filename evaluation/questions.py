@@ -132,16 +132,16 @@ def read_questions(path: Path) -> list[Asked]:
     names a file that is missing or is no picture; and if the file cannot be read or holds nothing.
     """
     try:
-        asked = read_question_lines(path, _asked)
+        questions = read_question_lines(path, _parse_line)
     except ConfigError as error:
         raise QuestionsError(str(error)) from error
-    twice = first_twice(one.id for one in asked)
-    if twice is not None:
-        raise QuestionsError(f'{path.name}: two questions have the id "{twice}"; give each its own, or none')
-    return asked
+    duplicate = first_twice(question.id for question in questions)
+    if duplicate is not None:
+        raise QuestionsError(f'{path.name}: two questions have the id "{duplicate}"; give each its own, or none')
+    return questions
 
 
-def _asked(line: QuestionLine) -> Asked:
+def _parse_line(line: QuestionLine) -> Asked:
     paths = line.paths()
     sizes = {_size(path) for path in paths} if line.shown != "video" else set()
     if len(sizes) > 1:
@@ -170,6 +170,6 @@ def first_twice(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def loaded(asked: list[Asked], video_frames: int) -> Iterator[EvalQuestion]:
+def loaded(questions: list[Asked], video_frames: int) -> Iterator[EvalQuestion]:
     """Each question with its pictures, one after the other."""
-    return (one.load(video_frames) for one in asked)
+    return (question.load(video_frames) for question in questions)

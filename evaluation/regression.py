@@ -53,7 +53,7 @@ def measure(asking: ModelUnderTest, suites: Sequence[Suite]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, AnswerJournal(Path(folder) / "answers.jsonl") as journal:
         for suite in suites:
             rows += run_suite(asking, suite, ways, journal, lambda question: None)
-    together = [{**row, "suite": ALL, "id": f"{row['suite']} {row['id']}"} for row in rows]
+    pooled_rows = [{**row, "suite": ALL, "id": f"{row['suite']} {row['id']}"} for row in rows]
     hashes = {suite.name: suite.hash for suite in suites}
     return {
         "model": asking.model_hash,
@@ -61,7 +61,7 @@ def measure(asking: ModelUnderTest, suites: Sequence[Suite]) -> dict[str, Any]:
         "suites": {
             cell[CELL[0]]: {"hash": hashes.get(cell[CELL[0]], "")}
             | {part: cell[part] for part in ("count", "accuracy", "low", "high")}
-            for cell in cells(rows + together)
+            for cell in cells(rows + pooled_rows)
         },
     }
 

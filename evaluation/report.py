@@ -38,8 +38,8 @@ def estimate(scores: Sequence[float], groups: Sequence[str] | None = None) -> Es
     """
     if not scores:
         raise ValueError("there is no score to take the mean of")
-    apart = groups is None or len(set(groups)) == len(groups)
-    if apart and all(score in (0.0, 1.0) for score in scores):
+    is_independent = groups is None or len(set(groups)) == len(groups)
+    if is_independent and all(score in (0.0, 1.0) for score in scores):
         low, high = wilson(sum(scores), len(scores))
     else:
         low, high = bootstrap(scores, groups)
@@ -73,18 +73,18 @@ CELL = ("suite", "strategy", "budget", "encode")
 
 def cells(rows: Iterable[Row]) -> list[Cell]:
     """The figures of all rows, in the order in which their cells come first."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    rows_by_cell: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in CELL), []).append(row)
-    return [_cell(name, of_cell) for name, of_cell in found.items()]
+        rows_by_cell.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    return [_cell(name, of_cell) for name, of_cell in rows_by_cell.items()]
 
 
 def scores_by_question(rows: Sequence[Row]) -> dict[str, float]:
     """Each question's score, the mean over the seeds: seeds of one question are not independent of each other."""
-    found: dict[str, list[float]] = {}
+    question_scores: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row["id"], []).append(row["score"])
-    return {question: fmean(scores) for question, scores in found.items()}
+        question_scores.setdefault(row["id"], []).append(row["score"])
+    return {question: fmean(scores) for question, scores in question_scores.items()}
 
 
 def groups_of(rows: Iterable[Row], questions: Iterable[str]) -> list[str]:
@@ -120,9 +120,8 @@ def _cell(name: tuple[str, ...], rows: Sequence[Row]) -> Cell:
 
 def _accuracy(rows: Sequence[Row]) -> dict[str, Any]:
     scores = scores_by_question(rows)
-    found: Estimate = estimate(list(scores.values()), groups_of(rows, scores))
-    made = asdict(found)
-    return {"accuracy": made.pop("mean"), **made}
+    figures = asdict(estimate(list(scores.values()), groups_of(rows, scores)))
+    return {"accuracy": figures.pop("mean"), **figures}
 
 
 def _mean(rows: Sequence[Row], part: str) -> float | None:
@@ -132,9 +131,9 @@ def _mean(rows: Sequence[Row], part: str) -> float | None:
 
 def _ratio(rows: Sequence[Row]) -> float | None:
     """Tokens per area on the asked things, over those on the distractors, of questions that have both."""
-    both = [row for row in rows if row["on_asked"] is not None and row["on_distractor"] is not None]
-    on_distractor = sum(row["on_distractor"] for row in both)
-    return sum(row["on_asked"] for row in both) / on_distractor if on_distractor else None
+    paired_rows = [row for row in rows if row["on_asked"] is not None and row["on_distractor"] is not None]
+    on_distractor = sum(row["on_distractor"] for row in paired_rows)
+    return sum(row["on_asked"] for row in paired_rows) / on_distractor if on_distractor else None
 
 
 def _flips(rows: Sequence[Row]) -> float | None:
@@ -142,10 +141,10 @@ def _flips(rows: Sequence[Row]) -> float | None:
     no group has two of them."""
     grouped = sorted((row for row in rows if row["group"]), key=lambda row: (row["seed"], row["group"]))
     flips = [
-        normalise(earlier["text"]) != normalise(later["text"])
+        normalise(previous["text"]) != normalise(current["text"])
         for _, answers in groupby(grouped, key=lambda row: (row["seed"], row["group"]))
-        for earlier, later in pairwise(answers)
-        if all(earlier.get(part) == later.get(part) for part in ("question", "answers"))
+        for previous, current in pairwise(answers)
+        if all(previous.get(part) == current.get(part) for part in ("question", "answers"))
     ]
     return fmean(flips) if flips else None
 
@@ -160,22 +159,22 @@ def at_equal_tokens(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
     On the questions that both answered; the 95 % interval is the bootstrap's over the pairs' differences.
     """
-    scores: dict[tuple[str, ...], list[Row]] = {}
+    rows_by_cell: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        scores.setdefault(tuple(row[name] for name in CELL), []).append(row)
-    found = []
-    for ours, own in scores.items():
-        for other, theirs in scores.items():
-            same_budget = ours[2] == other[2] or other[1] == FULL
-            compared = ours[1] in (OURS, GLANCED) and other[1] not in (OURS, ours[1])
-            if compared and ours[0] == other[0] and same_budget:
-                difference = _difference(own, theirs)
+        rows_by_cell.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    comparisons = []
+    for cell, cell_rows in rows_by_cell.items():
+        for other, other_rows in rows_by_cell.items():
+            same_budget = cell[2] == other[2] or other[1] == FULL
+            compared = cell[1] in (OURS, GLANCED) and other[1] not in (OURS, cell[1])
+            if compared and cell[0] == other[0] and same_budget:
+                difference = _difference(cell_rows, other_rows)
                 if difference:
-                    found.append({**dict(zip(CELL, ours, strict=True)), "against": _name(other), **difference})
-    return found
+                    comparisons.append({**dict(zip(CELL, cell, strict=True)), "against": _name(other), **difference})
+    return comparisons
 
 
-def at_equal_flops(made: Sequence[Cell]) -> list[dict[str, Any]]:
+def at_equal_flops(cell_figures: Sequence[Cell]) -> list[dict[str, Any]]:
     """Our accuracy minus what each other strategy's curve has at the FLOPs of our cell.
 
     A curve is read off between its points, over the logarithm of FLOPs. Beyond its dearest point its last accuracy
@@ -183,34 +182,34 @@ def at_equal_flops(made: Sequence[Cell]) -> list[dict[str, Any]]:
     cheapest point, and `reached` false.
     """
     curves: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for cell in made:
+    for cell in cell_figures:
         if cell["strategy"] not in (OURS, FULL):
             name = (cell["suite"], cell["strategy"], cell["encode"])
             curves.setdefault(name, []).append((cell["flops"]["total"], cell["accuracy"]))
-    found = []
-    for cell in made:
+    comparisons = []
+    for cell in cell_figures:
         if cell["strategy"] != OURS:
             continue
         flops = cell["flops"]["total"]
         for (suite, strategy, encode), points in curves.items():
             if suite == cell["suite"]:
                 at, accuracy = zip(*sorted(points), strict=True)
-                there = float(np.interp(np.log(flops), np.log(at), accuracy))
-                found.append(
+                other_accuracy = float(np.interp(np.log(flops), np.log(at), accuracy))
+                comparisons.append(
                     {part: cell[part] for part in CELL}
-                    | {"against": f"{strategy} ({encode})", "accuracy": there, "reached": flops >= at[0]}
-                    | {"difference": cell["accuracy"] - there}
+                    | {"against": f"{strategy} ({encode})", "accuracy": other_accuracy, "reached": flops >= at[0]}
+                    | {"difference": cell["accuracy"] - other_accuracy}
                 )
-    return found
+    return comparisons
 
 
-def _difference(own: Sequence[Row], theirs: Sequence[Row]) -> dict[str, float] | None:
-    ours, other = scores_by_question(own), scores_by_question(theirs)
-    pairs = {question: ours[question] - other[question] for question in ours if question in other}
+def _difference(rows: Sequence[Row], other_rows: Sequence[Row]) -> dict[str, float] | None:
+    scores, other_scores = scores_by_question(rows), scores_by_question(other_rows)
+    pairs = {question: scores[question] - other_scores[question] for question in scores if question in other_scores}
     if not pairs:
         return None
     differences = list(pairs.values())
-    low, high = bootstrap(differences, groups_of(own, pairs))
+    low, high = bootstrap(differences, groups_of(rows, pairs))
     return {"difference": float(np.mean(differences)), "low": low, "high": high, "count": len(pairs)}
 
 
@@ -229,40 +228,44 @@ def effects(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """For every pair of cells that differ in a part alone, on the questions that both answered: the `difference` in
     accuracy (`low` to `high`: the bootstrap's 95 % over the pairs) and in `covered`, and the share of `other_answers`.
     """
-    found: dict[tuple[str, ...], list[Row]] = {}
+    rows_by_cell: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in CELL), []).append(row)
-    made = []
+        rows_by_cell.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    results = []
     for part, (name, with_it, without) in PARTS.items():
         place = CELL.index(name)
-        for cell, ours in found.items():
-            theirs = found.get((*cell[:place], without, *cell[place + 1 :]), []) if cell[place] == with_it else []
-            if effect := _effect(ours, theirs):
-                made.append({"part": part, **dict(zip(CELL, cell, strict=True)), **effect})
-    return made
+        for cell, with_rows in rows_by_cell.items():
+            without_rows = (
+                rows_by_cell.get((*cell[:place], without, *cell[place + 1 :]), []) if cell[place] == with_it else []
+            )
+            if effect := _effect(with_rows, without_rows):
+                results.append({"part": part, **dict(zip(CELL, cell, strict=True)), **effect})
+    return results
 
 
-def _effect(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, Any] | None:
-    scores = _paired(ours, theirs, scores_by_question)
+def _effect(with_rows: Sequence[Row], without_rows: Sequence[Row]) -> dict[str, Any] | None:
+    scores = _paired(with_rows, without_rows, scores_by_question)
     if not scores:
         return None
-    differences = [mine - other for mine, other in scores]
+    differences = [value - other for value, other in scores]
     low, high = bootstrap(differences)
-    texts = _paired(ours, theirs, lambda rows: {row["id"]: normalise(row["text"]) for row in rows})
-    covered = _paired(ours, theirs, lambda rows: {r["id"]: r["covered"] for r in rows if r["covered"] is not None})
+    texts = _paired(with_rows, without_rows, lambda rows: {row["id"]: normalise(row["text"]) for row in rows})
+    coverages = _paired(
+        with_rows, without_rows, lambda rows: {r["id"]: r["covered"] for r in rows if r["covered"] is not None}
+    )
     return {
         "difference": float(np.mean(differences)),
         "low": low,
         "high": high,
         "count": len(scores),
-        "covered": float(np.mean([mine - other for mine, other in covered])) if covered else None,
-        "other_answers": float(np.mean([mine != other for mine, other in texts])),
+        "covered": float(np.mean([value - other for value, other in coverages])) if coverages else None,
+        "other_answers": float(np.mean([value != other for value, other in texts])),
     }
 
 
 def _paired(
-    ours: Sequence[Row], theirs: Sequence[Row], of: Callable[[Sequence[Row]], dict[str, Any]]
+    rows: Sequence[Row], other_rows: Sequence[Row], of: Callable[[Sequence[Row]], dict[str, Any]]
 ) -> list[tuple[Any, Any]]:
     """Rows of both about the same questions."""
-    mine, other = of(ours), of(theirs)
-    return [(mine[question], other[question]) for question in mine if question in other]
+    values, other_values = of(rows), of(other_rows)
+    return [(values[question], other_values[question]) for question in values if question in other_values]

@@ -77,29 +77,29 @@ def evaluate(
             progress = Progress(suite.name)
             rows += run_suite(asking, suite, ways, journal, progress.step)
             progress.done()
-    made = cells(rows)
+    cell_figures = cells(rows)
     figures = {
         "evaluation": "accuracy against tokens",
         "machine": machine() | {"device": str(asking.qwen.device), "threads": torch.get_num_threads()},
         "model": _model(asking),
         "suites": {suite.name: suite.hash for suite in suites},
-        "cells": made,
+        "cells": cell_figures,
         "at_equal_tokens": at_equal_tokens(rows),
-        "at_equal_flops": at_equal_flops(made),
+        "at_equal_flops": at_equal_flops(cell_figures),
         "effects": effects(rows),
     }
     if public is not None:
         figures["benchmark"] = public.report(rows)
     _write(outputs.figures, json.dumps(figures, indent=2) + "\n")
     if outputs.picture is not None:
-        plot(made, f"{asking.qwen.model_id}: accuracy against visual tokens", outputs.picture)
+        plot(cell_figures, f"{asking.qwen.model_id}: accuracy against visual tokens", outputs.picture)
     return figures
 
 
-def asked_suite(path: Path, asked: list[Asked], video_frames: int) -> Suite:
+def asked_suite(path: Path, questions: list[Asked], video_frames: int) -> Suite:
     """A user's questions as a suite under the file's name."""
     digest = hashlib.sha256(path.read_bytes() + str(video_frames).encode()).hexdigest()[:16]
-    return Suite(path.stem, digest, lambda: loaded(asked, video_frames))
+    return Suite(path.stem, digest, lambda: loaded(questions, video_frames))
 
 
 def main(
@@ -156,21 +156,21 @@ def main(
         outputs.check(questions)
         public = None
         if benchmark is not None:
-            known = benchmark_named(benchmark)
+            spec = benchmark_named(benchmark)
             folder = data_folder(benchmark, data)
-            request = Request(folder, split or known.splits[0], frames, max_tiles, context, subtitles, bare)
-            public = PublicSuite.read(known, request, count, skip_missing=skip_missing)
-            max_tokens = max_tokens or known.max_tokens
+            request = Request(folder, split or spec.splits[0], frames, max_tiles, context, subtitles, bare)
+            public = PublicSuite.read(spec, request, count, skip_missing=skip_missing)
+            max_tokens = max_tokens or spec.max_tokens
         suites = _suites(suite, questions, count, frames or VIDEO_FRAMES, public)
         if png is not None:
             check_plotting()
         qwen = load_qwen(model, device=device, dtype=dtype, allocator=allocator)
-        named = model_hash(Path(qwen.model.name_or_path))
+        identity = model_hash(Path(qwen.model.name_or_path))
         if allocator is not None:
-            named = f"{named} allocator {model_hash(allocator)}"
-        asking = ModelUnderTest(qwen, named, max_tokens or MAX_TOKENS)
+            identity = f"{identity} allocator {model_hash(allocator)}"
+        asking = ModelUnderTest(qwen, identity, max_tokens or MAX_TOKENS)
         if untrained:
-            asking = ModelUnderTest(replace(qwen, allocator=None), f"{named} untrained", asking.max_tokens)
+            asking = ModelUnderTest(replace(qwen, allocator=None), f"{identity} untrained", asking.max_tokens)
         figures = evaluate(asking, suites, ways, outputs, public)
     except (EvaluationError, ArrCocError, StreamError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -186,15 +186,15 @@ def main(
 def _suites(
     names: str | None, questions: Path | None, count: int | None, video_frames: int, public: PublicSuite | None
 ) -> list[Suite]:
-    found = []
+    suites = []
     if names is not None or (questions is None and public is None):
-        wanted = list(SUITES) if names is None else listed(names, "--suite")
-        found = [named_suite(name, count) for name in wanted]
+        suite_names = list(SUITES) if names is None else listed(names, "--suite")
+        suites = [named_suite(name, count) for name in suite_names]
     if questions is not None:
-        found.append(asked_suite(questions, read_questions(questions)[:count], video_frames))
+        suites.append(asked_suite(questions, read_questions(questions)[:count], video_frames))
     if public is not None:
-        found.append(public.suite())
-    return found
+        suites.append(public.suite())
+    return suites
 
 
 def _model(asking: ModelUnderTest) -> dict[str, Any]:

@@ -36,16 +36,16 @@ def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list
 
     Raises ChoiceError for a name that does not exist, and an encoding that no strategy of the list knows.
     """
-    chosen = [strategy_named(name) for name in split(strategies, "--strategy")]
-    spent = [Budget.parse(text) for text in split(budgets, "--budget")]
-    wanted = _encodes(encodes, chosen)
+    selection = [strategy_named(name) for name in split(strategies, "--strategy")]
+    budget_list = [Budget.parse(text) for text in split(budgets, "--budget")]
+    encodings = _encodes(encodes, selection)
     if seeds < 1:
         raise ChoiceError(f"--seeds is a whole number of at least 1, got {seeds}")
     return [
         StrategyRun(strategy, budget, encode, seed)
-        for strategy in chosen
-        for budget in (spent if strategy.budgeted else [EVERYTHING])
-        for encode in _known(strategy, wanted)
+        for strategy in selection
+        for budget in (budget_list if strategy.budgeted else [EVERYTHING])
+        for encode in _strategy_encodings(strategy, encodings)
         for seed in range(seeds if strategy.seeded else 1)
     ]
 
@@ -59,18 +59,18 @@ def split(text: str, option: str) -> list[str]:
 
 
 def _encodes(text: str | None, strategies: Sequence[Strategy]) -> list[str]:
-    wanted = split(text, "--encode") if text is not None else []
-    for name in wanted:
+    encodings = split(text, "--encode") if text is not None else []
+    for name in encodings:
         if name not in ENCODES:
             raise ChoiceError(f"unknown encoding {name!r}; there are {', '.join(ENCODES)}")
         if not any(name in strategy.encodes for strategy in strategies):
             names = ", ".join(strategy.name for strategy in strategies)
             raise ChoiceError(f"--encode {name} suits none of the strategies {names}; leave it out, or add arr-coc")
-    return wanted
+    return encodings
 
 
-def _known(strategy: Strategy, wanted: Sequence[str]) -> list[Encode]:
-    return [encode for encode in strategy.encodes if encode in wanted] or [strategy.encodes[0]]
+def _strategy_encodings(strategy: Strategy, encodings: Sequence[str]) -> list[Encode]:
+    return [encode for encode in strategy.encodes if encode in encodings] or [strategy.encodes[0]]
 
 
 EVERY_S = 1.0
@@ -165,8 +165,8 @@ def run_suite(
                 _reply(asking, way, way.strategy.stream(asking.qwen), question)
                 warm.add(way.strategy.name)
             stream, answered = streams.get(number) or (way.strategy.stream(asking.qwen), 0)
-            for earlier in clip[answered:-1] if way.strategy.begin is not None else ():
-                _reply(asking, way, stream, earlier.load())
+            for predecessor in clip[answered:-1] if way.strategy.begin is not None else ():
+                _reply(asking, way, stream, predecessor.load())
             streams[number] = stream, len(clip)
             journal.add({**key, **_answer(asking, way, stream, question)})
         on_answered(pending)
@@ -213,7 +213,7 @@ def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: 
         "stale": normalise(reply.text) in map(normalise, question.stale) if question.stale else None,
         "tokens": reply.tokens,
         "of_tokens": reply.of_tokens,
-        "kept": reply.kept,
+        "kept": reply.cached_tokens,
         "prefilled": reply.prefilled,
         "flops": asdict(reply.flops) | {"total": reply.flops.total},
         "ttft_ms": reply.ttft_ms,

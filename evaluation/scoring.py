@@ -41,20 +41,20 @@ class Looking:
 
 def looking(question: EvalQuestion, reply: Reply) -> Looking:
     """Places of a reply's regions relative to a question's boxes."""
-    asked = _shares(question, question.boxes, reply.grid)
-    distractors = _shares(question, question.distractors, reply.grid)
+    asked_shares = _shares(question, question.boxes, reply.grid)
+    distractor_shares = _shares(question, question.distractors, reply.grid)
     shapes = shape_map(reply.regions, reply.grid.shape)
     shares = 1 / region_sides(reply.regions).prod(axis=1)
     density = paint(reply.regions, shares, reply.grid.shape, 0.0)
-    if asked is None:
-        return Looking(on_distractor=_mean(density, distractors))
-    wanted, fine = asked >= TOUCHED_SHARE, shapes == 0
-    both = int((wanted & fine).sum())
+    if asked_shares is None:
+        return Looking(on_distractor=_mean(density, distractor_shares))
+    target, fine = asked_shares >= TOUCHED_SHARE, shapes == 0
+    overlap = int((target & fine).sum())
     return Looking(
-        iou=both / max(1, int((wanted | fine).sum())),
-        covered=both / max(1, int(wanted.sum())),
-        on_asked=_mean(density, asked),
-        on_distractor=_mean(density, distractors),
+        iou=overlap / max(1, int((target | fine).sum())),
+        covered=overlap / max(1, int(target.sum())),
+        on_asked=_mean(density, asked_shares),
+        on_distractor=_mean(density, distractor_shares),
     )
 
 
@@ -63,8 +63,8 @@ def _shares(question: EvalQuestion, boxes: Sequence[Sequence[Box]], grid: TileGr
     if not boxes or not boxes[-1]:
         return None
     height_px, width_px = question.frames[-1].shape[:2]
-    covered = tile_shares(boxes[-1], grid.shape, (height_px / grid.rows, width_px / grid.cols))
-    return covered if covered.any() else None
+    shares = tile_shares(boxes[-1], grid.shape, (height_px / grid.rows, width_px / grid.cols))
+    return shares if shares.any() else None
 
 
 def _mean(density: npt.NDArray[np.float64], shares: npt.NDArray[np.float64] | None) -> float | None:
@@ -97,10 +97,10 @@ def score(question: EvalQuestion, text: str) -> float:
     """Score of `text` as an answer."""
     if question.rule is not None:
         return question.rule(question.answers, text)
-    given = normalise(text)
+    response = normalise(text)
     if question.facts:
-        return sum(f" {normalise(fact)} " in f" {given} " for fact in question.facts) / len(question.facts)
-    votes = sum(normalise(answer) == given for answer in question.answers)
+        return sum(f" {normalise(fact)} " in f" {response} " for fact in question.facts) / len(question.facts)
+    votes = sum(normalise(answer) == response for answer in question.answers)
     if len(question.answers) == VOTERS:
         return min(votes / VOTES_FOR_RIGHT, 1.0)
     return float(votes > 0)

@@ -81,17 +81,17 @@ class ShadowSession:
         answers = {str(level): self._reply(question, ARR_COC, level, "sparse") for level in LEVELS}
         session = AnswerSession(self._qwen, AnswerOptions(decoding=Decoding(64), feedback=False))
         views = Ask(question.frames, question.times_s, question.text, Budget(), "sparse").views(self._qwen)
-        shown = [view.chosen_only(np.ones(view.grid.shape, bool)) for view in views]
+        packets = [view.chosen_only(np.ones(view.grid.shape, bool)) for view in views]
         least: dict[str, float] = {}
         for answer in answers.values():
             text = answer["text"]
             if text not in least:
-                least[text] = float(answer_logs(self._qwen, session, shown, question.text, text).min())
+                least[text] = float(answer_logs(self._qwen, session, packets, question.text, text).min())
             answer["least"] = least[text]
-        one = answers[str(PAIRED)]["text"].rstrip("."), full["text"].rstrip(".")
-        asked = [wording.format(question=question.text, one=one[0], other=one[1]) for wording in WORDINGS.values()]
-        scores = session.score_all(shown, asked)
-        odds = {name: found.raw_log_odds for name, found in zip(WORDINGS, scores, strict=True)}
+        pair = answers[str(PAIRED)]["text"].rstrip("."), full["text"].rstrip(".")
+        queries = [wording.format(question=question.text, one=pair[0], other=pair[1]) for wording in WORDINGS.values()]
+        scores = session.score_all(packets, queries)
+        odds = {name: yes_no.raw_log_odds for name, yes_no in zip(WORDINGS, scores, strict=True)}
         return {"kind": question.kind, "group": question.group, "full": full, "answers": answers, "odds": odds}
 
     def _reply(self, question: EvalQuestion, strategy: Strategy, percent: float, encode: Encode) -> dict[str, Any]:
@@ -104,16 +104,16 @@ class ShadowSession:
 def measured(suite: str, count: int, path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a suite's first questions; those that `path` holds are not made again."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    known = {row["id"]: row for row in map(json.loads, lines) if row["suite"] == suite}
+    rows = {row["id"]: row for row in map(json.loads, lines) if row["suite"] == suite}
     session: ShadowSession | None = None
     with path.open("a", encoding="utf-8") as file:
         for number, question in enumerate(named_suite(suite, count).questions()):
-            if number not in known:
+            if number not in rows:
                 session = session or ShadowSession(load_qwen())
-                known[number] = {"suite": suite, "id": number, **session.row(question.load())}
-                file.write(json.dumps(known[number]) + "\n")
+                rows[number] = {"suite": suite, "id": number, **session.row(question.load())}
+                file.write(json.dumps(rows[number]) + "\n")
                 file.flush()
-            yield known[number]
+            yield rows[number]
 
 
 def auc(rows: Sequence[dict[str, Any]], scored: Callable[[dict[str, Any]], float]) -> float | None:
@@ -165,9 +165,9 @@ def fixed(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return [
         {
             "percent": percent,
-            "right": round(float(np.mean([one["score"] for one in cell])), 4),
-            "tokens": round(float(np.mean([one["tokens"] for one in cell])), 2),
-            "gflops": round(float(np.mean([one["flops"] for one in cell])) / 1e9, 4),
+            "right": round(float(np.mean([answer["score"] for answer in cell])), 4),
+            "tokens": round(float(np.mean([answer["tokens"] for answer in cell])), 2),
+            "gflops": round(float(np.mean([answer["flops"] for answer in cell])) / 1e9, 4),
         }
         for percent, cell in zip((*LEVELS, 100.0), cells, strict=True)
     ]
@@ -175,13 +175,13 @@ def fixed(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 def act(rows: Sequence[dict[str, Any]], start: int, shadow: ShadowConfig) -> dict[str, float]:
     """A run over these questions that begins with the budget `LEVELS[start]`; a step of the rule is one of LEVELS."""
-    rule, every = ShadowRule(shadow), shadow.every or 1
+    rule, interval = ShadowRule(shadow), shadow.every or 1
     most = min(start + sum(level <= shadow.most * LEVELS[start] for level in LEVELS[start + 1 :]), len(LEVELS) - 1)
     right, tokens, flops, checks, raises, lowers = 0.0, 0.0, 0.0, 0, 0, 0
     for number, row in enumerate(rows, 1):
         answer = row["answers"][str(LEVELS[start + rule.level])]
         right, tokens, flops = right + answer["score"], tokens + answer["tokens"], flops + answer["flops"]
-        if number % every:
+        if number % interval:
             continue
         checks, flops = checks + 1, flops + row["full"]["flops"]
         differs = likeness(answer, row["full"]) < shadow.agree
@@ -220,8 +220,8 @@ def acting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Budgets that shadow checks move, beside a fixed one of equal tokens or FLOPs."""
     curve = fixed(rows)
     cells = []
-    for start, kind, every in product(STARTS, ("shuffled", "blocks"), EVERY):
-        shadow = ShadowConfig(every=every, act=True)
+    for start, kind, interval in product(STARTS, ("shuffled", "blocks"), EVERY):
+        shadow = ShadowConfig(every=interval, act=True)
         runs = [act(order, start, shadow) for order in orders(rows, start, kind)]
         cell = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
         gains = {
@@ -231,7 +231,7 @@ def acting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             {
                 "percent": LEVELS[start],
                 "order": kind,
-                "every": every,
+                "every": interval,
                 **{name: round(value, 4) for name, value in cell.items()},
                 **{f"gain at equal {axis}": round(float(np.mean(gain)), 2) for axis, gain in gains.items()},
                 **{f"spread at equal {axis}": round(float(np.std(gain)), 2) for axis, gain in gains.items()},

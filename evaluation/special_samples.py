@@ -84,8 +84,8 @@ def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, option
     step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
     drift = (step, 0) if rng.random() < 0.7 else (0, step)
     way = [part * (frames - 1) for part in drift]
-    whole = (size_px[0] + abs(way[0]), size_px[1] + abs(way[1]))
-    cast = random_cast(rng, whole, 1, "test", options)
+    page_px = (size_px[0] + abs(way[0]), size_px[1] + abs(way[1]))
+    cast = random_cast(rng, page_px, 1, "test", options)
     cast = [player.placed(player.x_px + min(0, way[0]), player.y_px + min(0, way[1])) for player in cast]
     times = tuple(round(0.1 * frame, 1) for frame in range(frames))
     return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
@@ -99,10 +99,10 @@ def apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, i
         left, top, right, bottom = player.swept_px(1, MARGIN_PX)
         free = (size_px[0] - (right - left), size_px[1] - (bottom - top))
         for _ in range(_TRIES):
-            moved = player.placed(float(rng.uniform(0, free[0])) - left, float(rng.uniform(0, free[1])) - top)
-            box: Box = moved.swept_px(1, MARGIN_PX)
+            candidate = player.placed(float(rng.uniform(0, free[0])) - left, float(rng.uniform(0, free[1])) - top)
+            box: Box = candidate.swept_px(1, MARGIN_PX)
             if not meets(np.array(box), boxes):
-                cast.append(moved)
+                cast.append(candidate)
                 boxes = np.vstack([boxes, box])
                 break
         else:

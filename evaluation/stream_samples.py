@@ -79,9 +79,9 @@ def streamed(
         raise OptionError(f"no clip of {size_px[0]}x{size_px[1]} pixels had room for its questions in {_TRIES} tries")
     right: dict[str, list[str]] = {}
     for plan, sample in samples:
-        earlier = right.setdefault(sample.question, [])
-        stale = tuple(dict.fromkeys(answer for answer in earlier if answer != sample.answer))
-        earlier.append(sample.answer)
+        previous = right.setdefault(sample.question, [])
+        stale = tuple(dict.fromkeys(answer for answer in previous if answer != sample.answer))
+        previous.append(sample.answer)
         yield plan, replace(sample, group=f"stream-{number:02d}", stale=stale)
 
 
@@ -103,17 +103,19 @@ def _watched(
     if not cast:
         return []
     plan, box = _plan(rng, size_px, times_s, cast, options), cast[0].box_px(0)
-    standing = _asked(rng, _frame(plan, 0), "still", ("colour", "shape", "where"), lambda boxes: boxes == (box,))
+    large_sample = _new_sample(
+        rng, _frame(plan, 0), "still", ("colour", "shape", "where"), lambda boxes: boxes == (box,)
+    )
     details: dict[int, Sample] = {}
     for number in range(1, DETAILS + 1):
-        used, at = [sample.question for sample in details.values()], len(times_s) * number // DETAILS - 1
+        questions, at = [sample.question for sample in details.values()], len(times_s) * number // DETAILS - 1
         facts = _frame(plan, at)
-        detail = _asked(rng, facts, "detail", ASKED, lambda boxes: bool(boxes) and box not in boxes, used)
-        if standing is None or detail is None:
+        detail = _new_sample(rng, facts, "detail", ASKED, lambda boxes: bool(boxes) and box not in boxes, questions)
+        if large_sample is None or detail is None:
             return []
         details[at] = detail
-    assert standing is not None
-    return [(plan, details.get(at) or replace(standing, clip=_frame(plan, at))) for at in range(len(times_s))]
+    assert large_sample is not None
+    return [(plan, details.get(at) or replace(large_sample, clip=_frame(plan, at))) for at in range(len(times_s))]
 
 
 def _moving(
@@ -124,17 +126,17 @@ def _moving(
     others = apart(rng, others, size_px)
     if not others:
         return []
-    taken = np.array([player.swept_px(1, MARGIN_PX) for player in others])
-    moved, place = mover, ""
+    obstacles = np.array([player.swept_px(1, MARGIN_PX) for player in others])
+    placement, place = mover, ""
     ways: list[Player] = []
     samples: list[tuple[str, Box]] = []
     for at in range(len(times_s)):
         if not at or rng.random() >= STAYS_SHARE:
-            moved, place = _elsewhere(rng, mover, place, taken, size_px)
+            placement, place = _relocate(rng, mover, place, obstacles, size_px)
         if not place:
             return []
-        ways.append(replace(moved, enters=at, leaves=at + 1))
-        samples.append((place, moved.box_px(0)))
+        ways.append(replace(placement, enters=at, leaves=at + 1))
+        samples.append((place, placement.box_px(0)))
     plan = _plan(rng, size_px, times_s, [*others, *ways], options)
     question = f"Where is the {one(rng, (mover.what, f'{mover.colour} {mover.what}'))}?"
     return [
@@ -142,17 +144,17 @@ def _moving(
     ]
 
 
-def _elsewhere(
-    rng: np.random.Generator, mover: Player, place: str, taken: np.ndarray, size_px: tuple[int, int]
+def _relocate(
+    rng: np.random.Generator, mover: Player, place: str, obstacles: np.ndarray, size_px: tuple[int, int]
 ) -> tuple[Player, str]:
-    """The mover in another ninth than `place`, clear of what is `taken`, and the ninth's name; "" if it has no room."""
+    """The mover in another ninth than `place`, clear of the `obstacles`, and the ninth's name; "" if it has no room."""
     for _ in range(_TRIES):
-        moved = mover.placed(*(float(rng.uniform(0, side)) for side in size_px))
-        seen = moved.seen(0, size_px)
-        if seen is not None and not meets(np.array(moved.swept_px(1, MARGIN_PX)), taken):
-            other = place_of(_blank(size_px, 0.0, (seen,)), Story((seen,)))
+        placement = mover.placed(*(float(rng.uniform(0, side)) for side in size_px))
+        sighting = placement.seen(0, size_px)
+        if sighting is not None and not meets(np.array(placement.swept_px(1, MARGIN_PX)), obstacles):
+            other = place_of(_blank(size_px, 0.0, (sighting,)), Story((sighting,)))
             if other not in ("", place):
-                return moved, other
+                return placement, other
     return mover, ""
 
 
@@ -160,19 +162,21 @@ def _sign(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """A word or a number in whose place another one stands after some answers. What does it say?"""
-    what, changes = one(rng, TEXTS), [0]
+    text_kind, changes = one(rng, TEXTS), [0]
     while changes[-1] < len(times_s):
         changes.append(changes[-1] + int(rng.integers(UNCHANGED[0], UNCHANGED[1] + 1)))
-    first = _text(rng, what, options)
+    first = _text(rng, text_kind, options)
     signs = [first] + [
-        replace(_text(rng, what, options), colour=first.colour, rgb=first.rgb, plate=first.plate, backing=first.backing)
+        replace(
+            _text(rng, text_kind, options), colour=first.colour, rgb=first.rgb, plate=first.plate, backing=first.backing
+        )
         for _ in changes[2:]
     ]
     widest = max(signs, key=lambda sign: sign.box_px(0)[2] - sign.box_px(0)[0])
     cast = apart(rng, [widest, *_shapes(rng, options)], size_px)
     if not cast:
         return []
-    taken = np.array([player.swept_px(1, MARGIN_PX) for player in cast[1:]])
+    obstacles = np.array([player.swept_px(1, MARGIN_PX) for player in cast[1:]])
     signs = [
         replace(sign.placed(cast[0].x_px, cast[0].y_px), enters=enters, leaves=leaves)
         for sign, enters, leaves in zip(signs, changes[:-1], changes[1:], strict=True)
@@ -180,14 +184,14 @@ def _sign(
     same = any(sign.text == other.text for sign, other in pairwise(signs))
     if same or any(sign.seen(sign.enters, size_px) is None for sign in signs):
         return []
-    if any(meets(np.array(sign.swept_px(1, MARGIN_PX)), taken) for sign in signs):
+    if any(meets(np.array(sign.swept_px(1, MARGIN_PX)), obstacles) for sign in signs):
         return []
     plan = _plan(rng, size_px, times_s, [*signs, *cast[1:]], options)
-    shown = [next(sign for sign in signs if sign.there(at)) for at in range(len(times_s))]
-    question = f"What {what} is shown?"
+    visible_signs = [next(sign for sign in signs if sign.there(at)) for at in range(len(times_s))]
+    question = f"What {text_kind} is shown?"
     return [
-        (plan, _sample(plan, at, "sign", what, question, sign.text, (sign.box_px(at),)))
-        for at, sign in enumerate(shown)
+        (plan, _sample(plan, at, "sign", text_kind, question, sign.text, (sign.box_px(at),)))
+        for at, sign in enumerate(visible_signs)
     ]
 
 
@@ -216,15 +220,15 @@ def _event(
     plan = _plan(rng, size_px, times_s, cast, options)
     kind: Kind = "colour" if actor.second[0] else "exists"
     question = f"What colour is the {actor.what}?" if kind == "colour" else f"Is there {article(actor.what)}?"
-    made: list[Planned] = []
+    samples: list[Planned] = []
     for index in range(len(times_s)):
         boxes = (cast[0].box_px(index),) if cast[0].there(index) else ()
         if part := LOOKS_BACK.get(index - at):
             sample = _sample(plan, index, part, "event", f"What happened to the {actor.what}?", happened, boxes)
         else:
             sample = _sample(plan, index, "event", kind, question, now[index >= at], boxes)
-        made.append((plan, sample))
-    return made
+        samples.append((plan, sample))
+    return samples
 
 
 def _panned(
@@ -244,10 +248,10 @@ def _panned(
         )
         facts.append(_blank(size_px, at_s, tuple(visible)))
 
-    def whole(asked: tuple[Box, ...]) -> bool:
-        return all(min(box[0], box[1], size_px[0] - box[2], size_px[1] - box[3]) >= 0 for box in asked)
+    def is_inside(boxes: tuple[Box, ...]) -> bool:
+        return all(min(box[0], box[1], size_px[0] - box[2], size_px[1] - box[3]) >= 0 for box in boxes)
 
-    return _each_other(rng, plan, facts, "pan", whole)
+    return _new_questions(rng, plan, facts, "pan", is_inside)
 
 
 def _questions(
@@ -256,49 +260,49 @@ def _questions(
     """A still scene; another question at each answer."""
     cast = random_cast(rng, size_px, 1, "test", replace(options, things=(4, 6)))
     plan = _plan(rng, size_px, times_s, cast, options)
-    return _each_other(rng, plan, [_frame(plan, at) for at in range(len(times_s))], "questions", bool)
+    return _new_questions(rng, plan, [_frame(plan, at) for at in range(len(times_s))], "questions", bool)
 
 
-def _each_other(
+def _new_questions(
     rng: np.random.Generator, plan: ClipPlan, facts: Sequence[Clip], part: str, suits: Suits
 ) -> list[Planned]:
     """About each of a plan's frames a question that was not asked before."""
-    made: list[Planned] = []
+    samples: list[Planned] = []
     for clip in facts:
-        sample = _asked(rng, clip, part, ASKED, suits, [earlier.question for _, earlier in made])
+        sample = _new_sample(rng, clip, part, ASKED, suits, [previous.question for _, previous in samples])
         if sample is None:
             return []
-        made.append((plan, sample))
-    return made
+        samples.append((plan, sample))
+    return samples
 
 
 def _cut(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """Another scene in the second half: its text, and the presence of something of the first one."""
-    middle, what = len(times_s) // 2, one(rng, TEXTS)
+    middle, text_kind = len(times_s) // 2, one(rng, TEXTS)
     scenes = []
     for times in (times_s[:middle], times_s[middle:]):
-        cast = apart(rng, [_text(rng, what, options), *_shapes(rng, options)], size_px)
+        cast = apart(rng, [_text(rng, text_kind, options), *_shapes(rng, options)], size_px)
         if not cast:
             return []
         scenes.append(_plan(rng, size_px, times, cast, options))
-    (text, gone, *_), (other, *_) = scenes[0].cast, scenes[1].cast
-    name = f"{gone.colour} {gone.what}"
+    (text, thing, *_), (other, *_) = scenes[0].cast, scenes[1].cast
+    name = f"{thing.colour} {thing.what}"
     if text.text == other.text or Names(stories(_frame(scenes[1], 0))).fitting(name):
         return []
-    made: list[Planned] = []
-    for plan, part, there in ((scenes[0], "cut", True), (scenes[1], "after the cut", False)):
+    samples: list[Planned] = []
+    for plan, part, is_present in ((scenes[0], "cut", True), (scenes[1], "after the cut", False)):
         for at in range(len(plan.times_s)):
             if at % 3 == 2:
-                part_asked, boxes = (part, (gone.box_px(0),)) if there else ("gone", ())
-                question, answer = f"Is there {article(name)}?", "yes" if there else "no"
+                part_asked, boxes = (part, (thing.box_px(0),)) if is_present else ("gone", ())
+                question, answer = f"Is there {article(name)}?", "yes" if is_present else "no"
                 sample = _sample(plan, at, part_asked, "exists", question, answer, boxes)
             else:
                 box = plan.cast[0].box_px(0)
-                sample = _sample(plan, at, part, what, f"What {what} is shown?", plan.cast[0].text, (box,))
-            made.append((plan, sample))
-    return made
+                sample = _sample(plan, at, part, text_kind, f"What {text_kind} is shown?", plan.cast[0].text, (box,))
+            samples.append((plan, sample))
+    return samples
 
 
 _PARTS: tuple[Part, ...] = tuple(
@@ -314,8 +318,8 @@ def _shapes(rng: np.random.Generator, options: ClipOptions) -> list[Player]:
     return [shape_player(rng, str(name), one(rng, COLOUR_NAMES), options) for name in names]
 
 
-def _text(rng: np.random.Generator, what: str, options: ClipOptions) -> Player:
-    text = random_word(rng, "test") if what == "word" else random_number(rng, "test")
+def _text(rng: np.random.Generator, kind: str, options: ClipOptions) -> Player:
+    text = random_word(rng, "test") if kind == "word" else random_number(rng, "test")
     return text_player(rng, text, one(rng, COLOUR_NAMES), "test", options)
 
 
@@ -344,12 +348,12 @@ def _sample(
     return Sample(_frame(plan, at), kind, question, f"{answer}.", (boxes,), part=part)
 
 
-def _asked(
-    rng: np.random.Generator, facts: Clip, part: str, kinds: Sequence[Kind], suits: Suits, used: Sequence[str] = ()
+def _new_sample(
+    rng: np.random.Generator, facts: Clip, part: str, kinds: Sequence[Kind], suits: Suits, questions: Sequence[str] = ()
 ) -> Sample | None:
     """A new question about one frame, with boxes that suit; None if chance gives none."""
     for _ in range(_TRIES // 10):
         sample = ask(rng, facts, one(rng, kinds), "test")
-        if sample is not None and sample.question not in used and suits(sample.boxes[0]):
+        if sample is not None and sample.question not in questions and suits(sample.boxes[0]):
             return replace(sample, part=part)
     return None

@@ -54,7 +54,7 @@ PLAIN = ClipOptions(
 Planned = tuple[ClipPlan, Sample]
 """Plan to draw, and the question about it with blank frames."""
 
-Made = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
+SampleGenerator = Callable[["SuiteSpec", int, np.random.Generator], Iterator[Planned]]
 """(suite, number, generator) → the samples of that number: one, or one for every frame of a pan or a stream."""
 
 
@@ -64,7 +64,7 @@ class SuiteSpec:
 
     name: str
     about: str
-    made: Made
+    generate: SampleGenerator
     kinds: tuple[Kind, ...]
     sizes_px: tuple[tuple[int, int], ...] = STILL_SIZES_PX
     frames: tuple[int, ...] = (1,)
@@ -75,8 +75,8 @@ class SuiteSpec:
     def parameters(self) -> dict[str, object]:
         """All of it, fit for JSON."""
         sizes = [list(size) for size in self.sizes_px]
-        whole = {"kinds": list(self.kinds), "sizes_px": sizes, "frames": list(self.frames), "count": self.count}
-        return {**whole, "options": asdict(self.options), "first_seed": first_seed(self.name)}
+        fields = {"kinds": list(self.kinds), "sizes_px": sizes, "frames": list(self.frames), "count": self.count}
+        return {**fields, "options": asdict(self.options), "first_seed": first_seed(self.name)}
 
 
 def _random(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
@@ -84,7 +84,7 @@ def _random(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator
     yield plan_sample(rng, one(rng, suite.sizes_px), one(rng, suite.frames), "test", kind, suite.options)
 
 
-def _shown(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _present(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     """As `_random`, but never about an absent thing."""
     while True:
         ((plan, sample),) = _random(suite, number, rng)
@@ -121,14 +121,14 @@ SUITES: dict[str, SuiteSpec] = {
             "video",
             "two to four frames; half of the questions are about movement and events",
             _random,
-            tuple(kind for still in _STILL for kind in (still, _MOVING[_STILL.index(still) % 2])),
+            tuple(kind for still_kind in _STILL for kind in (still_kind, _MOVING[_STILL.index(still_kind) % 2])),
             VIDEO_SIZES_PX,
             (2, 3, 4),
         ),
         SuiteSpec(
             "text",
             "words of one to four tiles",
-            _shown,
+            _present,
             ("word",),
             options=replace(PLAIN, things=(1, 5), words_share=1.0, crowd_share=0.0),
         ),
@@ -208,13 +208,13 @@ def _planned(name: str, count: int | None) -> Iterator[Planned]:
 
 def _all_planned(suite: SuiteSpec) -> Iterator[Planned]:
     for number in range(suite.count):
-        yield from suite.made(suite, number, clip_rng("test", first_seed(suite.name) + number))
+        yield from suite.generate(suite, number, clip_rng("test", first_seed(suite.name) + number))
 
 
-def _drawn(planned: Iterator[Planned]) -> Iterator[Sample]:
+def _drawn(pairs: Iterator[Planned]) -> Iterator[Sample]:
     """The samples with their pictures. A clip is drawn once, and each of its samples gets the picture of its time."""
     last: ClipPlan | None = None
-    for plan, sample in planned:
+    for plan, sample in pairs:
         if plan is not last:
             last, clip = plan, plan.draw()
         if len(clip.frames) == len(sample.clip.frames):

@@ -50,8 +50,8 @@ class Way:
 
     def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
         """The values at each budget, in one field of a table."""
-        found = [NONE if cell is None else f"{value(cell):.{digits}f}" for cell in self.cells(suite)]
-        return NONE if set(found) == {NONE} else " / ".join(found) + unit
+        values = [NONE if cell is None else f"{value(cell):.{digits}f}" for cell in self.cells(suite)]
+        return NONE if set(values) == {NONE} else " / ".join(values) + unit
 
 
 def right(cell: dict[str, Any]) -> float:
@@ -108,10 +108,10 @@ BUDGET_ROWS = {
 }
 
 
-def ablation(results: str, strategy: str, whole: str, rows: dict[str, str]) -> str:
+def ablation(results: str, strategy: str, full_label: str, rows: dict[str, str]) -> str:
     """Right answers of a strategy, and of its ablations by the ends of their names, with their differences from it."""
     lines: list[Line] = []
-    for label, name in {whole: strategy, **{label: f"{strategy}-{end}" for label, end in rows.items()}}.items():
+    for label, name in {full_label: strategy, **{label: f"{strategy}-{end}" for label, end in rows.items()}}.items():
         way = Way(label, results, name, (ABLATED_BUDGET,))
         tokens = [cell["token_share"] for suite in MEASURED for cell in way.cells(suite) if cell is not None]
         share = f"{100 * sum(tokens) / len(tokens):.1f} %"
@@ -125,13 +125,17 @@ def ablation(results: str, strategy: str, whole: str, rows: dict[str, str]) -> s
 def _pooled(results: str, strategy: str, other: str) -> str:
     """Right answers of another strategy minus those of this one over all suites, with the 95 % interval, in points."""
     pairs = [
-        one
-        for one in _results(results)["at_equal_tokens"]
-        if (one["strategy"], one["against"], one["budget"]) == (strategy, f"{other} (sparse)", ABLATED_BUDGET)
+        comparison
+        for comparison in _results(results)["at_equal_tokens"]
+        if (comparison["strategy"], comparison["against"], comparison["budget"])
+        == (strategy, f"{other} (sparse)", ABLATED_BUDGET)
     ]
-    count = sum(one["count"] for one in pairs)
-    difference = -sum(one["count"] * one["difference"] for one in pairs) / count
-    reach = sum((one["count"] * (one["high"] - one["low"]) / 2) ** 2 for one in pairs) ** 0.5 / count
+    count = sum(comparison["count"] for comparison in pairs)
+    difference = -sum(comparison["count"] * comparison["difference"] for comparison in pairs) / count
+    reach = (
+        sum((comparison["count"] * (comparison["high"] - comparison["low"]) / 2) ** 2 for comparison in pairs) ** 0.5
+        / count
+    )
     return f"{_signed(100 * difference, plus=True)} ± {100 * reach:.1f}"
 
 
@@ -139,16 +143,16 @@ def sweep() -> str:
     """Right answers of `large` by kind of question and number of tokens."""
     budgets = ("64", "128", "256", "400")
     cells = _cells("sweep")
-    whole = cells["large", "full", "100%"]
-    columns = [*(cells["large", "arr-coc", budget] for budget in budgets), whole]
+    full = cells["large", "full", "100%"]
+    columns = [*(cells["large", "arr-coc", budget] for budget in budgets), full]
     lines: list[Line] = [
         (kind, *(f"{100 * cell['kinds'][kind]['accuracy']:.0f} %" for cell in columns))
-        for kind in sorted(whole["kinds"])
+        for kind in sorted(full["kinds"])
     ]
     lines.append(("**all**", *(f"**{right(cell):.0f} %**" for cell in columns)))
     scaled = (cells["large", "smaller", budget] for budget in budgets)
     lines.append(("all, of the picture scaled down", *(f"{right(cell):.0f} %" for cell in scaled), NONE))
-    return markdown(("right, by tokens", *budgets, f"all, {whole['tokens']:.0f}"), lines)
+    return markdown(("right, by tokens", *budgets, f"all, {full['tokens']:.0f}"), lines)
 
 
 def channels() -> str:
@@ -156,13 +160,13 @@ def channels() -> str:
     ways = json.loads((TRAINING / "channels_3000.json").read_text("utf-8"))["ways"]
     lines: list[Line] = []
     for profile in ("core13", "full40"):
-        shown: list[str] = []
+        columns: list[str] = []
         for past in ("nothing known", "after a glance"):
-            found = ways[profile][past]
-            shown += (f"{100 * found[share]:.0f} %" for share in ("recall", "recall_small"))
-            shown.append(f"{found['matched_iou']:.2f}")
+            scores = ways[profile][past]
+            columns += (f"{100 * scores[share]:.0f} %" for share in ("recall", "recall_small"))
+            columns.append(f"{scores['matched_iou']:.2f}")
         answers = Way("", f"channels-{profile}", "arr-coc", (ABLATED_BUDGET,))
-        lines.append((f"`{profile}`", *shown, *(answers.shown(suite, right) for suite in MEASURED)))
+        lines.append((f"`{profile}`", *columns, *(answers.shown(suite, right) for suite in MEASURED)))
     figures = ("found of 25 %", "of 10 %", "IoU")
     after = (f"after a glance: {figures[0]}", *figures[1:])
     return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
@@ -173,49 +177,49 @@ ASKED = (*MEASURED, "camouflage", "pan")
 
 def strategies() -> str:
     """All strategies and suites; of baselines that were measured later, with what was measured beside them."""
-    later = [name for name in _names("baselines") if name not in ("full", "arr-coc", "divprune")]
-    names = [name for name in _names("scenes-tiny") if name not in ("full", *later)]
+    baseline_names = [name for name in _names("baselines") if name not in ("full", "arr-coc", "divprune")]
+    names = [name for name in _names("scenes-tiny") if name not in ("full", *baseline_names)]
     ways = [Way("`full` (100 %)", "scenes-tiny", "full", ("100%",))]
     ways += [Way(f"`{name}`", "scenes-tiny", name) for name in names]
-    ways += [Way(f"`{name}`", "baselines", name) for name in later]
+    ways += [Way(f"`{name}`", "baselines", name) for name in baseline_names]
     return _of_suites("right, 27 / 10 %", ASKED, ways)
 
 
 def baselines() -> str:
     """This project minus each baseline at equal tokens, in points, with the interval of the pairs."""
     compared = {
-        (one["suite"], one["against"].split(" (")[0], one["budget"]): one
-        for one in _results("baselines")["at_equal_tokens"]
+        (comparison["suite"], comparison["against"].split(" (")[0], comparison["budget"]): comparison
+        for comparison in _results("baselines")["at_equal_tokens"]
     }
     names = [name for name in _names("baselines") if name not in ("arr-coc", "full")]
     lines: list[Line] = []
     for name in names:
         for budget in SHARES:
-            found = (_difference(compared[suite, name, budget]) for suite in ASKED)
-            lines.append((f"`{name}`" if budget == SHARES[0] else "", budget.replace("%", " %"), *found))
+            differences = (_difference(compared[suite, name, budget]) for suite in ASKED)
+            lines.append((f"`{name}`" if budget == SHARES[0] else "", budget.replace("%", " %"), *differences))
     return markdown(("`arr-coc` minus", "tokens", *ASKED), lines)
 
 
-def _difference(one: dict[str, Any]) -> str:
+def _difference(comparison: dict[str, Any]) -> str:
     """Points with their interval; bold if that does not hold 0."""
-    low, high = (_signed(100 * one[end], digits=0) for end in ("low", "high"))
-    points = f"{_signed(100 * one['difference'], digits=0, plus=True)} ({low} to {high})"
-    return f"**{points}**" if one["low"] > 0 or one["high"] < 0 else points
+    low, high = (_signed(100 * comparison[end], digits=0) for end in ("low", "high"))
+    points = f"{_signed(100 * comparison['difference'], digits=0, plus=True)} ({low} to {high})"
+    return f"**{points}**" if comparison["low"] > 0 or comparison["high"] < 0 else points
 
 
 def whole() -> str:
     """All 300 questions of the suites, and what of the knowledge is kept."""
-    full, ours, smaller = (
+    full, arr_coc, smaller = (
         Way("`full`", "whole", "full", ("100%",)),
         Way("`arr-coc`", "whole", "arr-coc"),
         Way("`smaller`", "whole", "smaller"),
     )
 
     def kept(suite: str) -> str:
-        (known,) = full.cells(suite)
-        return NONE if known is None else ours.shown(suite, lambda cell: 100 * right(cell) / right(known))
+        (full_cell,) = full.cells(suite)
+        return NONE if full_cell is None else arr_coc.shown(suite, lambda cell: 100 * right(cell) / right(full_cell))
 
-    lines = [(way.label, *(way.shown(suite, right, 1) for suite in MEASURED)) for way in (full, ours, smaller)]
+    lines = [(way.label, *(way.shown(suite, right, 1) for suite in MEASURED)) for way in (full, arr_coc, smaller)]
     lines.insert(2, ("… of what all tokens know", *map(kept, MEASURED)))
     return markdown(("right, 100 % or 27 / 10 %", *MEASURED), lines)
 
@@ -228,7 +232,9 @@ def feedback() -> str:
         ("trained for this model", "feedback"),
     ):
         effects = {
-            (one["suite"], one["budget"]): one for one in _results(results)["effects"] if one["part"] == "feedback"
+            (effect["suite"], effect["budget"]): effect
+            for effect in _results(results)["effects"]
+            if effect["part"] == "feedback"
         }
         for budget in SHARES:
             points = (_points(effects[suite, budget]) for suite in MEASURED)
@@ -264,8 +270,8 @@ def presence() -> str:
     lines = []
     for kind, label in labels.items():
         shares = [
-            figures[when][kind][name]
-            for when in ("before", "after")
+            figures[stage][kind][name]
+            for stage in ("before", "after")
             for name in ("true_yes" if kind == "present" else "false_yes", "surely")
         ]
         auc = figures["auc"].get(kind)
@@ -320,8 +326,8 @@ def stream(*parts: tuple[str, Callable[[Any], str]]) -> str:
     machine with more to do, without times."""
     cells = list(_results("stream")["cells"])
     measured = {(cell["strategy"], cell["budget"]) for cell in cells}
-    later = (cell | {"ttft_ms": None} for cell in _results("stream-baselines")["cells"])
-    cells += [cell for cell in later if (cell["strategy"], cell["budget"]) not in measured]
+    baseline_cells = (cell | {"ttft_ms": None} for cell in _results("stream-baselines")["cells"])
+    cells += [cell for cell in baseline_cells if (cell["strategy"], cell["budget"]) not in measured]
     lines = ((f"`{cell['strategy']}`, {cell['budget']}", *(show(cell) for _, show in parts)) for cell in cells)
     return markdown(("", *(head for head, _ in parts)), lines)
 
@@ -374,9 +380,9 @@ def allocator_ways() -> str:
     }
     lines = []
     for way, label in labels.items():
-        found = measured[way]["all"]
-        shares = (f"{100 * found[share]:.0f} %" for share in ("recall", "recall_small"))
-        lines.append((label, *shares, f"{found['matched_iou']:.2f}"))
+        scores = measured[way]["all"]
+        shares = (f"{100 * scores[share]:.0f} %" for share in ("recall", "recall_small"))
+        lines.append((label, *shares, f"{scores['matched_iou']:.2f}"))
     return markdown(("learned from", "shown of 25 % of the tokens", "of 10 %", "IoU of as many tiles"), lines)
 
 
@@ -412,10 +418,10 @@ def _each(cells: Iterable[Any], show: Callable[[Any], str]) -> str:
 def shadow_compare() -> str:
     """AUC of scores by which two answers count as the same."""
     of = [_results("shadow")[suite]["compare"] for suite in SHADOW_SUITES]
-    lines = [(name, *(f"{one['auc'][name]:.2f}" for one in of)) for name in of[0]["auc"]]
+    lines = [(name, *(f"{comparison['auc'][name]:.2f}" for comparison in of)) for name in of[0]["auc"]]
     pairs = [
-        f"`{suite}`, {one['pairs'][0]} and {one['pairs'][1]} pairs"
-        for suite, one in zip(SHADOW_SUITES, of, strict=True)
+        f"`{suite}`, {comparison['pairs'][0]} and {comparison['pairs'][1]} pairs"
+        for suite, comparison in zip(SHADOW_SUITES, of, strict=True)
     ]
     return markdown(("score", *pairs), lines)
 
@@ -473,18 +479,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say which documents differ")
     only_check = parser.parse_args(arguments).check
-    differing = []
+    outdated_names = []
     for name in DOCUMENTS:
         path = ROOT / name
         text = path.read_text("utf-8")
-        made = filled(text)
-        if made != text:
-            differing.append(name)
+        new_text = filled(text)
+        if new_text != text:
+            outdated_names.append(name)
             if not only_check:
-                path.write_text(made, "utf-8")
-    for name in differing:
+                path.write_text(new_text, "utf-8")
+    for name in outdated_names:
         print(f"{name}: its tables {'differ from' if only_check else 'were made anew from'} the figures")
-    return 1 if only_check and differing else 0
+    return 1 if only_check and outdated_names else 0
 
 
 if __name__ == "__main__":

@@ -64,23 +64,23 @@ class Entry(QuestionLine):
         return [Entry(self.number, value, self.folder) for value in values]
 
 
-def read_entries(path: Path, values: Iterable[Any], read: Callable[[Entry], Sequence[T]]) -> list[T]:
-    """Call `read` for each value; returns all results.
+def read_entries(path: Path, values: Iterable[Any], parse: Callable[[Entry], Sequence[T]]) -> list[T]:
+    """Call `parse` for each value; returns all results.
 
-    Raises QuestionsError, naming the file and the entry's number, for a value that is no object and if `read` raises
+    Raises QuestionsError, naming the file and the entry's number, for a value that is no object and if `parse` raises
     ValueError; and if there is no result.
     """
-    found: list[T] = []
+    results: list[T] = []
     for number, value in enumerate(values, 1):
         try:
             if not isinstance(value, dict):
                 raise ValueError(f"it is no JSON object; got {_short(value)}")
-            found += read(Entry(number, value, path.parent))
+            results += parse(Entry(number, value, path.parent))
         except ValueError as error:
             raise QuestionsError(f"entry {number} of {path}: {error}; download the file again, or mend it") from error
-    if not found:
+    if not results:
         raise QuestionsError(f"{path} holds no question; download it again")
-    return found
+    return results
 
 
 def read_json(path: Path) -> Any:

@@ -99,8 +99,8 @@ class Load:
 
     def hours(self, model: ModelSize, share: float) -> float:
         """Hours of one strategy that shows and encodes this share of the tokens."""
-        shown = round(share * self.tokens)
-        return self.answers * model.answer_s(self.frames, shown, self.text_tokens, self.answer_tokens) / 3600
+        visual_tokens = round(share * self.tokens)
+        return self.answers * model.answer_s(self.frames, visual_tokens, self.text_tokens, self.answer_tokens) / 3600
 
     @property
     def decoding_hours(self) -> float:

@@ -82,9 +82,9 @@ class PublicQuestion:
                 frames, times_s = _frames(self.path, self.sampling, self.start_s, self.end_s)
                 boxes: tuple[tuple[Box, ...], ...] = ()
             else:
-                stored = to_rgb(self.path)
-                frames, times_s = (scaled_down(stored, self.tiles),), (0.0,)
-                down, right = (now / then for now, then in zip(frames[0].shape[:2], stored.shape[:2], strict=True))
+                image = to_rgb(self.path)
+                frames, times_s = (scaled_down(image, self.tiles),), (0.0,)
+                down, right = (now / then for now, then in zip(frames[0].shape[:2], image.shape[:2], strict=True))
                 boxes = (tuple((x0 * right, y0 * down, x1 * right, y1 * down) for x0, y0, x1, y1 in self.boxes),)
         except (OSError, ShapeError) as error:
             raise QuestionsError(f"question {self.id}: {error}; remove its entry, or mend the file") from error
@@ -116,16 +116,17 @@ def as_streams(questions: Sequence[PublicQuestion]) -> list[PublicQuestion]:
 
     The groups keep the order in which they first come.
     """
-    order = {group: place for place, group in enumerate(dict.fromkeys(one.group for one in questions))}
-    found: list[PublicQuestion] = []
+    order = {group: place for place, group in enumerate(dict.fromkeys(question.group for question in questions))}
+    streams: list[PublicQuestion] = []
     for _, clip in groupby(
-        sorted(questions, key=lambda one: (order[one.group], one.end_s or 0.0)), lambda one: one.group
+        sorted(questions, key=lambda question: (order[question.group], question.end_s or 0.0)),
+        lambda question: question.group,
     ):
         seen_s: float | None = None
-        for one in clip:
-            found.append(replace(one, seen_s=seen_s))
-            seen_s = one.end_s
-    return found
+        for question in clip:
+            streams.append(replace(question, seen_s=seen_s))
+            seen_s = question.end_s
+    return streams
 
 
 def present(questions: Sequence[PublicQuestion], remedy: str, *, skip: bool) -> list[PublicQuestion]:
@@ -134,12 +135,12 @@ def present(questions: Sequence[PublicQuestion], remedy: str, *, skip: bool) -> 
     Raises QuestionsError with the number of missing files and the remedy if one is missing, unless `skip`; and if none
     is there.
     """
-    files = {one.path for one in questions}
+    files = {question.path for question in questions}
     missing = {path for path in files if not path.is_file()}
     if missing and (not skip or missing == files):
-        first = next(one.path for one in questions if one.path in missing)
+        first = next(question.path for question in questions if question.path in missing)
         leave = "" if skip else ", or leave them out with --skip-missing"
         raise QuestionsError(
             f"{len(missing)} of {counted(len(files), 'file')} are missing, the first is {first}; {remedy}{leave}"
         )
-    return [one for one in questions if one.path not in missing]
+    return [question for question in questions if question.path not in missing]

@@ -75,23 +75,26 @@ def _questions(request: Request, entry: Entry) -> Iterator[PublicQuestion]:
     common: dict[str, Any] = {"kind": task, "tags": {"task": task, "mode": MODES[task]}, "clip": video, "group": video}
     if "test_info" not in entry.fields:
         options = entry.texts("options")
-        listed = "; ".join(f"{chr(65 + place)}. {option}" for place, option in enumerate(options)) + ";"
+        option_text = "; ".join(f"{chr(65 + place)}. {option}" for place, option in enumerate(options)) + ";"
         right = int(entry.number_of("gt"))
         if not 0 <= right < len(options):
             raise ValueError(f'it needs "gt", the place of one of its {len(options)} options from 0; got {right}')
         yield PublicQuestion(
             id=name,
-            text=CHOICE_PROMPT.format(entry.text("question"), listed),
+            text=CHOICE_PROMPT.format(entry.text("question"), option_text),
             answers=(chr(65 + right),),
             rule=ovo_choice,
-            **_shown(request, video, name, entry.number_of("realtime")),
+            **_segment(request, video, name, entry.number_of("realtime")),
             **common,
         )
         return
     for place, point in enumerate(entry.entries("test_info")):
-        one = f"{name}_{place}"
+        point_id = f"{name}_{place}"
         yield PublicQuestion(
-            id=one, **_forward(task, entry, point), **_shown(request, video, one, point.number_of("realtime")), **common
+            id=point_id,
+            **_forward(task, entry, point),
+            **_segment(request, video, point_id, point.number_of("realtime")),
+            **common,
         )
 
 
@@ -103,11 +106,11 @@ def _forward(task: str, entry: Entry, point: Entry) -> dict[str, Any]:
     return {"text": text, "answers": ("Yes" if point.number_of("type") else "No",), "rule": ovo_yes_no}
 
 
-def _shown(request: Request, video: str, name: str, end_s: float) -> dict[str, Any]:
-    whole = request.folder / VIDEOS / video
+def _segment(request: Request, video: str, name: str, end_s: float) -> dict[str, Any]:
+    full_video = request.folder / VIDEOS / video
     chunk = request.folder / CHUNKS / f"{name}.mp4"
     return {
-        "path": _first(whole, chunk),
+        "path": _first(full_video, chunk),
         "sampling": request.sampling(Sampling(FRAMES, tiles=QWEN_TILES)),
         "start_s": request.start_s(end_s),
         "end_s": end_s,

@@ -30,23 +30,25 @@ def read_vqa_v2(request: Request) -> list[PublicQuestion]:
     Splits: val2014, train2014.
     """
     folder, split = request.folder, request.split
-    asked = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
+    questions_path = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
     texts = dict(
         read_entries(
-            asked, json_list(asked, "questions"), lambda one: [(one.name_of("question_id"), one.text("question"))]
+            questions_path,
+            json_list(questions_path, "questions"),
+            lambda entry: [(entry.name_of("question_id"), entry.text("question"))],
         )
     )
 
     def read(entry: Entry) -> list[PublicQuestion]:
         name, picture = entry.name_of("question_id"), int(entry.number_of("image_id"))
         if name not in texts:
-            raise ValueError(f"its question {name} is not in {asked.name}")
+            raise ValueError(f"its question {name} is not in {questions_path.name}")
         kind = entry.text("answer_type")
         return [
             PublicQuestion(
                 id=name,
                 kind=kind,
-                text=_asked(request, texts[name]),
+                text=_question_text(request, texts[name]),
                 answers=_votes(tuple(vote.text("answer") for vote in entry.entries("answers"))),
                 path=folder / split / f"COCO_{split}_{picture:012d}.jpg",
                 rule=vqa_accuracy,
@@ -56,8 +58,8 @@ def read_vqa_v2(request: Request) -> list[PublicQuestion]:
             )
         ]
 
-    known = folder / f"v2_mscoco_{split}_annotations.json"
-    return read_entries(known, json_list(known, "annotations"), read)
+    annotations_path = folder / f"v2_mscoco_{split}_annotations.json"
+    return read_entries(annotations_path, json_list(annotations_path, "annotations"), read)
 
 
 def read_text_vqa(request: Request) -> list[PublicQuestion]:
@@ -75,7 +77,7 @@ def read_text_vqa(request: Request) -> list[PublicQuestion]:
             PublicQuestion(
                 id=entry.name_of("question_id"),
                 kind="text",
-                text=_asked(request, entry.text("question")),
+                text=_question_text(request, entry.text("question")),
                 answers=_votes(entry.texts("answers")),
                 path=request.folder / "train_images" / f"{picture}.jpg",
                 rule=text_vqa_accuracy,
@@ -104,7 +106,7 @@ def read_doc_vqa(request: Request) -> list[PublicQuestion]:
             PublicQuestion(
                 id=entry.name_of("questionId"),
                 kind="document",
-                text=_asked(request, entry.text("question")),
+                text=_question_text(request, entry.text("question")),
                 answers=entry.texts("answers"),
                 path=request.folder / "spdocvqa_images" / picture,
                 rule=anls,
@@ -133,15 +135,16 @@ def read_coco(request: Request) -> list[PublicQuestion]:
     score is the IoU of the tiles shown with those that the boxes touch. Splits: val2017, train2017.
     """
     path = request.folder / "annotations" / f"instances_{request.split}.json"
-    whole = read_json(path)
+    content = read_json(path)
     lists = {
-        name: whole.get(name) if isinstance(whole, dict) else None for name in ("categories", "images", "annotations")
+        name: content.get(name) if isinstance(content, dict) else None
+        for name in ("categories", "images", "annotations")
     }
     for name, values in lists.items():
         if not isinstance(values, list):
             raise QuestionsError(f"{path} holds no list {name!r}; download it again")
-    names = _named(path, lists["categories"], "name", Entry.text)
-    files = _named(path, lists["images"], "file_name", Entry.file)
+    names = _names_by_id(path, lists["categories"], "name", Entry.text)
+    files = _names_by_id(path, lists["images"], "file_name", Entry.file)
     boxes: dict[tuple[int, int], list[tuple[float, Box]]] = {}
 
     def read(entry: Entry) -> list[int]:
@@ -157,21 +160,21 @@ def read_coco(request: Request) -> list[PublicQuestion]:
     return [
         PublicQuestion(
             id=f"{picture}-{category}",
-            kind=_size(max(area for area, _ in found)),
+            kind=_size(max(area for area, _ in objects)),
             text=f"Where is the {names[category]}?",
             answers=(),
             path=request.folder / request.split / files[picture],
             tiles=request.tiles,
-            boxes=tuple(box for _, box in found),
-            tags={"size": _size(max(area for area, _ in found)), "category": names[category]},
+            boxes=tuple(box for _, box in objects),
+            tags={"size": _size(max(area for area, _ in objects)), "category": names[category]},
             clip=str(picture),
         )
-        for (picture, category), found in boxes.items()
+        for (picture, category), objects in boxes.items()
     ]
 
 
-def _named(path: Path, values: Any, field: str, value: Callable[[Entry, str], str]) -> Mapping[int, str]:
-    return dict(read_entries(path, values, lambda one: [(int(one.number_of("id")), value(one, field))]))
+def _names_by_id(path: Path, values: Any, field: str, value: Callable[[Entry, str], str]) -> Mapping[int, str]:
+    return dict(read_entries(path, values, lambda entry: [(int(entry.number_of("id")), value(entry, field))]))
 
 
 def _corners(entry: Entry) -> Box:
@@ -196,5 +199,5 @@ def _votes(answers: tuple[str, ...]) -> tuple[str, ...]:
     return answers
 
 
-def _asked(request: Request, question: str) -> str:
+def _question_text(request: Request, question: str) -> str:
     return question if request.bare else question + IN_A_WORD

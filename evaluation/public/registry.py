@@ -55,8 +55,8 @@ class Benchmark:
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    one.name: one
-    for one in (
+    benchmark.name: benchmark
+    for benchmark in (
         Benchmark(
             "streamingbench",
             read_streaming_bench,
@@ -130,14 +130,15 @@ def benchmark_named(name: str) -> Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class PublicSuite:
-    """A split as a suite: `questions` of it are asked, of `whole` in its annotations; `skipped` lack their file."""
+    """A split as a suite: `questions` of it are asked, of `total_count` in its annotations; `missing_count` lack their
+    file."""
 
     benchmark: Benchmark
     request: Request
     questions: tuple[PublicQuestion, ...]
     hash: str
-    whole: int
-    skipped: int
+    total_count: int
+    missing_count: int
 
     @classmethod
     def read(cls, benchmark: Benchmark, request: Request, limit: int | None, *, skip_missing: bool) -> PublicSuite:
@@ -147,13 +148,22 @@ class PublicSuite:
         read and files that are missing.
         """
         _check(benchmark, request)
-        every = benchmark.read(request)
-        twice = first_twice(one.id for one in every)
-        if twice is not None:
-            raise QuestionsError(f'{benchmark.name} has two questions with the id "{twice}"; download its files again')
-        wanted = every[:limit]
-        found = present(wanted, benchmark.remedy, skip=skip_missing)
-        return cls(benchmark, request, tuple(found), _hash(every), len(every), len(wanted) - len(found))
+        questions = benchmark.read(request)
+        duplicate = first_twice(question.id for question in questions)
+        if duplicate is not None:
+            raise QuestionsError(
+                f'{benchmark.name} has two questions with the id "{duplicate}"; download its files again'
+            )
+        selection = questions[:limit]
+        local_questions = present(selection, benchmark.remedy, skip=skip_missing)
+        return cls(
+            benchmark,
+            request,
+            tuple(local_questions),
+            _hash(questions),
+            len(questions),
+            len(selection) - len(local_questions),
+        )
 
     def suite(self) -> Suite:
         """As the runner takes it. The hash names all questions and what is shown of each, so not the limit."""
@@ -171,8 +181,8 @@ class PublicSuite:
             "name": self.benchmark.name,
             "split": self.request.split,
             "metric": metric,
-            "questions": self.whole,
-            "skipped": self.skipped,
+            "questions": self.total_count,
+            "skipped": self.missing_count,
             "cells": [
                 dict(zip(CELL, cell, strict=True)) | figures_of(of_cell).as_json() for cell, of_cell in cells.items()
             ],
@@ -181,9 +191,17 @@ class PublicSuite:
 
 def _hash(questions: Sequence[PublicQuestion]) -> str:
     digest = hashlib.sha256()
-    for one in questions:
-        shown = one.path.name, one.sampling, one.start_s, one.end_s, one.tiles, one.boxes, bool(one.subtitles)
-        digest.update(repr((one.id, one.text, one.answers, shown)).encode())
+    for question in questions:
+        content = (
+            question.path.name,
+            question.sampling,
+            question.start_s,
+            question.end_s,
+            question.tiles,
+            question.boxes,
+            bool(question.subtitles),
+        )
+        digest.update(repr((question.id, question.text, question.answers, content)).encode())
     return digest.hexdigest()[:16]
 
 

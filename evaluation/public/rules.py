@@ -23,13 +23,13 @@ def anls(answers: Sequence[str], text: str) -> float:
     """Average normalised Levenshtein similarity of one answer: of the nearest right one, 1 - distance / longer length,
     and 0 if that is below 0.5 (Biten et al. 2019, arXiv:1905.13648; DocVQA, arXiv:2007.00398). Case and runs of blanks
     play no part."""
-    given = _plain(text)
-    return max(_similarity(_plain(answer), given) for answer in answers)
+    plain_text = _plain(text)
+    return max(_similarity(_plain(answer), plain_text) for answer in answers)
 
 
-def _similarity(answer: str, given: str) -> float:
-    longer = max(len(answer), len(given))
-    similarity = 1 - edit_distance(answer, given) / longer if longer else 1.0
+def _similarity(answer: str, text: str) -> float:
+    longer = max(len(answer), len(text))
+    similarity = 1 - edit_distance(answer, text) / longer if longer else 1.0
     return similarity if similarity >= ANLS_THRESHOLD else 0.0
 
 
@@ -42,8 +42,8 @@ def video_mme_letter(text: str) -> str:
 
     The phrases that their script removes before have no such letter.
     """
-    found = re.search("[ABCD]", text)
-    return found[0] if found else ""
+    match = re.search("[ABCD]", text)
+    return match[0] if match else ""
 
 
 def video_mme_choice(answers: Sequence[str], text: str) -> float:

@@ -79,26 +79,28 @@ def _sequence(request: Request, entry: Entry) -> list[PublicQuestion]:
 def _choices(request: Request, entry: Entry, parts: Sequence[Entry]) -> Iterator[PublicQuestion]:
     context = ""
     for number, part in enumerate(parts):
-        for place, asked in enumerate(part.entries("questions")):
-            options = _options(asked)
-            text, listed = asked.text("question"), "\n".join(options)
-            answer, task = asked.letter("answer", CHOICES), asked.text("task_type")
+        for place, question in enumerate(part.entries("questions")):
+            options = _options(question)
+            text, option_lines = question.text("question"), "\n".join(options)
+            answer, task = question.letter("answer", CHOICES), question.text("task_type")
             sequential = request.split == "sqa"
             yield PublicQuestion(
                 id=f"{entry.number}-{number}-{place}",
                 kind=task,
-                text=SEQUENTIAL_PROMPT.format(context, text, listed) if sequential else PROMPT.format(text, listed),
+                text=SEQUENTIAL_PROMPT.format(context, text, option_lines)
+                if sequential
+                else PROMPT.format(text, option_lines),
                 answers=(answer,),
                 rule=streaming_bench_choice,
                 tags={"aspect": _aspect(request.split, task), "task": task},
-                **_shown(request, part, asked.time_s("time_stamp")),
+                **_segment(request, part, question.time_s("time_stamp")),
             )
             context = context or CONTEXT
-            context += EARLIER.format(asked.text("time_stamp"), text, ", ".join(options), answer)
+            context += EARLIER.format(question.text("time_stamp"), text, ", ".join(options), answer)
 
 
-def _options(asked: Entry) -> tuple[str, ...]:
-    options = asked.texts("options")[:CHOICES]
+def _options(question: Entry) -> tuple[str, ...]:
+    options = question.texts("options")[:CHOICES]
     if len(options) < CHOICES:
         raise ValueError(f'it needs "options", a list of {CHOICES} texts; got {len(options)}')
     if options[0].startswith("A."):
@@ -112,7 +114,7 @@ def _aspect(split: str, task: str) -> str:
     return "omni-source understanding" if task in OMNI_TASKS else "contextual understanding"
 
 
-def _shown(request: Request, part: Entry, end_s: float, begin_s: float = 0.0) -> dict[str, Any]:
+def _segment(request: Request, part: Entry, end_s: float, begin_s: float = 0.0) -> dict[str, Any]:
     start_s = max(begin_s, request.start_s(end_s))
     name = part.file("video_path")
     fps = next(fps for limit_s, fps in FPS if end_s - start_s <= limit_s)
@@ -127,10 +129,10 @@ def _shown(request: Request, part: Entry, end_s: float, begin_s: float = 0.0) ->
 
 
 def _polls(request: Request, entry: Entry) -> Iterator[PublicQuestion]:
-    for place, asked in enumerate(entry.entries("questions")):
-        start_s, due_s = asked.time_s("time_stamp"), asked.time_s("ground_truth_time_stamp")
+    for place, question in enumerate(entry.entries("questions")):
+        start_s, due_s = question.time_s("time_stamp"), question.time_s("ground_truth_time_stamp")
         query, seen_s = f"{entry.number}-{place}", None
-        text = POLL_PROMPT.format(asked.text("question"), asked.text("ground_truth_output"))
+        text = POLL_PROMPT.format(question.text("question"), question.text("ground_truth_output"))
         for at_s in range(int(start_s) + POLL_S, int(due_s) + POLLS_AFTER_S + 1, POLL_S):
             yield PublicQuestion(
                 id=f"{query}@{at_s}",
@@ -140,6 +142,6 @@ def _polls(request: Request, entry: Entry) -> Iterator[PublicQuestion]:
                 rule=poll,
                 tags={"query": query, "at_s": str(at_s), "due_s": str(int(due_s))},
                 seen_s=seen_s,
-                **_shown(request, entry, float(at_s), start_s) | {"group": query},
+                **_segment(request, entry, float(at_s), start_s) | {"group": query},
             )
             seen_s = float(at_s)

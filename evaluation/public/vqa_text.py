@@ -37,13 +37,13 @@ _CONTRACTED = """
 
 def _without_one_apostrophe() -> dict[str, str]:
     """Misspelt → contracted: each contraction without one of its apostrophes."""
-    found = {
+    contractions = {
         word[:place] + word[place + 1 :]: word
         for word in _CONTRACTED
         for place, character in enumerate(word)
         if character == "'"
     }
-    return found | {"some·body'd".replace("·", ""): "some·bodyd".replace("·", "")}  # so in the published table
+    return contractions | {"some·body'd".replace("·", ""): "some·bodyd".replace("·", "")}  # so in the published table
 
 
 _CONTRACTIONS = _without_one_apostrophe()
@@ -68,9 +68,9 @@ def text_vqa_words(text: str) -> str:
 
 def _leave_one_out(words: Callable[[str], str], answers: Sequence[str], text: str) -> float:
     """Mean over each answer left out of min(votes among the others / 3, 1)."""
-    given, votes = words(text), [words(answer) for answer in answers]
-    same = votes.count(given)
-    return sum(min((same - (vote == given)) / VOTES_FOR_RIGHT, 1.0) for vote in votes) / len(votes)
+    prediction, votes = words(text), [words(answer) for answer in answers]
+    same = votes.count(prediction)
+    return sum(min((same - (vote == prediction)) / VOTES_FOR_RIGHT, 1.0) for vote in votes) / len(votes)
 
 
 def vqa_accuracy(answers: Sequence[str], text: str) -> float:

@@ -47,21 +47,21 @@ Map = npt.NDArray[np.float32]
 
 
 class AblatedBalancer(nn.Module):
-    """A balancer of which only the weights of the `kept` scores (bool [3]) count."""
+    """A balancer of which only the weights of the scores in `mask` (bool [3]) count."""
 
     balancer: AdaptiveTensionBalancer
-    kept: torch.Tensor
+    mask: torch.Tensor
 
-    def __init__(self, balancer: AdaptiveTensionBalancer, kept: torch.Tensor) -> None:
+    def __init__(self, balancer: AdaptiveTensionBalancer, mask: torch.Tensor) -> None:
         super().__init__()
         self.balancer = balancer
-        self.register_buffer("kept", kept.float())
+        self.register_buffer("mask", mask.float())
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
         """Arguments and result as `AdaptiveTensionBalancer`: weights [B, 3]."""
-        weights = self.balancer(scores, trust, query) * self.kept
+        weights = self.balancer(scores, trust, query) * self.mask
         unweighted = weights.sum(dim=1, keepdim=True) <= 0
-        return torch.where(unweighted, self.kept.expand_as(weights), weights)
+        return torch.where(unweighted, self.mask.expand_as(weights), weights)
 
 
 class FixedBalancer(nn.Module):
@@ -75,29 +75,29 @@ class FixedBalancer(nn.Module):
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
         """Arguments and result as `AdaptiveTensionBalancer`: weights [B, 3]; participation's is 0 without trust."""
-        known = torch.stack([torch.ones_like(trust), torch.ones_like(trust), (trust > 0).float()], dim=1)
-        return self.weights * known
+        mask = torch.stack([torch.ones_like(trust), torch.ones_like(trust), (trust > 0).float()], dim=1)
+        return self.weights * mask
 
 
 class NotingBalancer(nn.Module):
-    """A balancer whose weights [B, 3] and trust [B] are kept in `noted`."""
+    """A balancer whose weights [B, 3] and trust [B] are kept in `records`."""
 
     def __init__(self, balancer: AdaptiveTensionBalancer) -> None:
         super().__init__()
         self.balancer = balancer
-        self.noted: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.records: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(self, scores: torch.Tensor, trust: torch.Tensor, query: torch.Tensor | None = None) -> torch.Tensor:
         """Arguments and result as `AdaptiveTensionBalancer`: weights [B, 3]."""
         weights: torch.Tensor = self.balancer(scores, trust, query)
-        self.noted.append((weights, trust))
+        self.records.append((weights, trust))
         return weights
 
     def mean(self) -> torch.Tensor:
         """Mean weights float32 [3] of all pictures, or of those with participation if there are any."""
-        weights, trust = (torch.cat(parts) for parts in zip(*self.noted, strict=True))
-        known = trust > 0
-        return weights[known if known.any() else ~known].mean(dim=0)
+        weights, trust = (torch.cat(parts) for parts in zip(*self.records, strict=True))
+        has_trust = trust > 0
+        return weights[has_trust if has_trust.any() else ~has_trust].mean(dim=0)
 
 
 class AmplifiedRealiser(RelevanceRealiser):
@@ -118,10 +118,10 @@ def _own_layer(qwen: QwenVL) -> ARRCOCLayer:
     return copy.deepcopy(qwen.allocator) if qwen.allocator is not None else ARRCOCLayer().eval()
 
 
-def ablated(qwen: QwenVL, kept: tuple[str, ...]) -> QwenVL:
-    """The same model, with an allocator whose relevance comes of the `kept` scores alone."""
+def ablated(qwen: QwenVL, score_names: tuple[str, ...]) -> QwenVL:
+    """The same model, with an allocator whose relevance comes from the scores in `score_names` alone."""
     layer = _own_layer(qwen)
-    mask = torch.tensor([score in kept for score in SCORES])
+    mask = torch.tensor([score in score_names for score in SCORES])
     layer.realiser.balancer = AblatedBalancer(layer.realiser.balancer, mask)  # type: ignore[assignment]
     return replace(qwen, allocator=layer)
 
@@ -155,15 +155,15 @@ class OncePerModel:
     """Constants of an ablation, made once for each model, allocator and budget."""
 
     make: Callable[[QwenVL, Ask], torch.Tensor]
-    made: list[tuple[QwenVL, Budget, torch.Tensor]] = field(default_factory=list)
+    cache: list[tuple[QwenVL, Budget, torch.Tensor]] = field(default_factory=list)
 
     def of(self, qwen: QwenVL, ask: Ask) -> torch.Tensor:
         """The constants for a model at the budget of `ask`."""
-        for known, budget, constants in self.made:
-            if known.model is qwen.model and known.allocator is qwen.allocator and budget == ask.budget:
+        for cached_qwen, budget, constants in self.cache:
+            if cached_qwen.model is qwen.model and cached_qwen.allocator is qwen.allocator and budget == ask.budget:
                 return constants
-        self.made.append((qwen, ask.budget, self.make(qwen, ask)))
-        return self.made[-1][2]
+        self.cache.append((qwen, ask.budget, self.make(qwen, ask)))
+        return self.cache[-1][2]
 
 
 def mean_weights(qwen: QwenVL, asks: Iterable[Ask], glances: bool) -> torch.Tensor:
@@ -187,17 +187,17 @@ def newest_relevance(qwen: QwenVL, ask: Ask, glances: bool) -> Map:
     return allocator.relevance
 
 
-def _strategy(name: str, kept: tuple[str, ...], base: Strategy) -> Strategy:
+def _strategy(name: str, score_names: tuple[str, ...], base: Strategy) -> Strategy:
     def answer(qwen: QwenVL, ask: Ask) -> Reply:
-        return base.answer(ablated(qwen, kept), ask)
+        return base.answer(ablated(qwen, score_names), ask)
 
     return Strategy(f"{base.name}-{name}", answer, encodes=base.encodes)
 
 
 def _scores(base: Strategy) -> list[Strategy]:
-    alone = [_strategy(f"only-{score}", (score,), base) for score in SCORES]
-    left_out = [_strategy(f"without-{score}", tuple(o for o in SCORES if o != score), base) for score in SCORES]
-    return [*alone, *left_out]
+    singles = [_strategy(f"only-{score}", (score,), base) for score in SCORES]
+    leave_one_out = [_strategy(f"without-{score}", tuple(o for o in SCORES if o != score), base) for score in SCORES]
+    return [*singles, *leave_one_out]
 
 
 def _balances(base: Strategy) -> list[Strategy]:

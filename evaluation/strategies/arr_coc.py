@@ -61,20 +61,20 @@ def allocator_for(
     return PictureAllocator(qwen, ask.text, options, ask.encode)
 
 
-def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer, allocate_ms: float) -> Reply:
+def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: SessionAnswer, allocate_ms: float) -> Reply:
     """With what was paid for the frames that are asked about."""
-    made = spoken.result
+    result = answer.result
     of_tokens = sum(view.grid.tiles for view in views)
-    flops = packet_flops(qwen, ask, views, [made.tokens_used / len(views)] * len(views), spoken)
+    flops = packet_flops(qwen, ask, views, [result.tokens_used / len(views)] * len(views), answer)
     return Reply(
-        text=made.text,
-        tokens=made.tokens_used,
+        text=result.text,
+        tokens=result.tokens_used,
         of_tokens=of_tokens,
-        regions=made.regions,
+        regions=result.regions,
         grid=views[-1].grid,
         flops=replace(flops, choose=choosing_flops(qwen.realiser, of_tokens)),
-        ttft_ms=allocate_ms + made.first_token_ms,
-        prefilled=made.prefilled_tokens,
+        ttft_ms=allocate_ms + result.first_token_ms,
+        prefilled=result.prefilled_tokens,
     )
 
 
@@ -105,8 +105,8 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions, *, attends: 
     """
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, glance=options)
-    speaking = EvalSession(qwen, ask)
-    glancer = speaking.glancer(timed=len(views) > 1)
+    session = EvalSession(qwen, ask)
+    glancer = session.glancer(timed=len(views) > 1)
     started_s = time.perf_counter()
     packets: list[Packet] = []
     for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
@@ -114,15 +114,15 @@ def _answer_glanced(qwen: QwenVL, ask: Ask, options: GlanceOptions, *, attends: 
         packets.append(allocator.allocate(frame, stamp, glance))
     allocate_ms = (time.perf_counter() - started_s) * 1e3
     check_allocated(allocator)
-    spoken = speaking.answer(packets)
-    reply = reply_from(qwen, ask, views, spoken, allocate_ms)
-    unshown = unshown_tokens(glancer.glances, packets)
+    answer = session.answer(packets)
+    reply = reply_from(qwen, ask, views, answer, allocate_ms)
+    glance_tokens = unshown_tokens(glancer.glances, packets)
     encode = sum(Costs(qwen).encode(count) for packet in packets for count in segment_counts(packet, ask.encode))
     flops = replace(
-        _glanced_flops(qwen, ask, views, spoken, glancer.glances), encode=encode + Costs(qwen).encode(unshown)
+        _glanced_flops(qwen, ask, views, answer, glancer.glances), encode=encode + Costs(qwen).encode(glance_tokens)
     )
-    prefilled = reply.prefilled + sum(seen.prefilled_tokens for seen in glancer.glances)
-    return replace(reply, tokens=reply.tokens + unshown, flops=flops, prefilled=prefilled)
+    prefilled = reply.prefilled + sum(result.prefilled_tokens for result in glancer.glances)
+    return replace(reply, tokens=reply.tokens + glance_tokens, flops=flops, prefilled=prefilled)
 
 
 @torch.inference_mode()
@@ -138,19 +138,19 @@ def glance_by_similarity(qwen: QwenVL, question: str, overview: TokenPacket) -> 
 
 
 def _glanced_flops(
-    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer, glances: Sequence[GlanceResult]
+    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: SessionAnswer, glances: Sequence[GlanceResult]
 ) -> Flops:
     """All but encoding. What a glance leaves in the cache is not computed again for the answer: it is charged once."""
-    costs, made = Costs(qwen), spoken.result
-    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + made.tokens_used
+    costs, result = Costs(qwen), answer.result
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + result.tokens_used
     layers = len(glanced_layers(qwen.layers.attending))
-    looks = sum(layers * costs.attention_row(seen.prompt_tokens) for seen in glances)
-    runs = [(seen.prompt_tokens, seen.prefilled_tokens) for seen in glances]
-    runs.append((prompt_tokens, made.prefilled_tokens))
+    looks = sum(layers * costs.attention_row(glance.prompt_tokens) for glance in glances)
+    runs = [(glance.prompt_tokens, glance.prefilled_tokens) for glance in glances]
+    runs.append((prompt_tokens, result.prefilled_tokens))
     return Flops(
         choose=choosing_flops(qwen.realiser, sum(view.grid.tiles for view in views)) + looks,
         prefill=sum(costs.prefill_after(tokens - new, new) for tokens, new in runs),
-        decode=costs.decode([prompt_tokens] * costs.layers, len(qwen.plain_token_ids(made.text))),
+        decode=costs.decode([prompt_tokens] * costs.layers, len(qwen.plain_token_ids(result.text))),
     )
 
 
@@ -184,7 +184,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     """The answer about the newest frame and, of a clip, those before it; each was answered about when it was new."""
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, explore=AllocatorOptions().explore)
-    speaking = EvalSession(qwen, ask, feedback=learns)
+    session = EvalSession(qwen, ask, feedback=learns)
     frames, times_s = _seen(ask)
     first = len(frames) - len(ask.frames)
     clip: list[Packet] = []
@@ -194,14 +194,14 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
         packet = allocator.allocate(frame, stamp)
         allocate_ms = (time.perf_counter() - started_s) * 1e3
         clip = [*clip, packet] if number > first else [packet]
-        spoken = speaking.answer(clip)
-        encoded += spoken.encoded if number >= first else ()
-        allocator.on_answer(spoken.result.feedback)
+        answer = session.answer(clip)
+        encoded += answer.encoded if number >= first else ()
+        allocator.on_answer(answer.result.feedback)
     check_allocated(allocator)
-    reply = reply_from(qwen, ask, views, SessionAnswer(spoken.result, tuple(encoded)), allocate_ms)
+    reply = reply_from(qwen, ask, views, SessionAnswer(answer.result, tuple(encoded)), allocate_ms)
     if not learns:
         return reply
-    choose = reply.flops.choose + _looking_flops(qwen, ask, views, spoken)
+    choose = reply.flops.choose + _looking_flops(qwen, ask, views, answer)
     return replace(reply, flops=replace(reply.flops, choose=choose))
 
 
@@ -212,10 +212,10 @@ def _seen(ask: Ask) -> tuple[list[Rgb], list[float]]:
     return frames[:1] * EARLIER_LOOKS + frames, earlier_s + times_s
 
 
-def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], spoken: SessionAnswer) -> int:
+def _looking_flops(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: SessionAnswer) -> int:
     """FLOPs of reading the attention of the answer's first tokens."""
-    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + spoken.result.tokens_used
-    looks = PROBED_LAYERS * min(PROBED_TOKENS, spoken.result.text_tokens + 1)
+    prompt_tokens = EvalPrompt(qwen, views, ask.text).text_tokens + answer.result.tokens_used
+    looks = PROBED_LAYERS * min(PROBED_TOKENS, answer.result.text_tokens + 1)
     return looks * Costs(qwen).attention_row(prompt_tokens)
 
 

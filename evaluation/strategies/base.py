@@ -42,8 +42,8 @@ class Budget:
 
     def of(self, tiles: int) -> int:
         """Tokens for a frame of `tiles` tiles: at least 1, at most all."""
-        wanted = self.tokens or round(self.percent / 100 * tiles)
-        return max(1, min(wanted, tiles))
+        tokens = self.tokens or round(self.percent / 100 * tiles)
+        return max(1, min(tokens, tiles))
 
     def __str__(self) -> str:
         return str(self.tokens) if self.tokens else f"{self.percent:g}%"
@@ -76,20 +76,20 @@ class TiledFrame:
         """Every tile in token order: [rows * cols, 3, tile_px, tile_px]."""
         return to_tiles(torch.from_numpy(np.array(self.image)), self.tile_px).numpy()
 
-    def chosen_only(self, chosen: Chosen) -> TokenPacket:
+    def chosen_only(self, mask: Chosen) -> TokenPacket:
         """FLOPs of the sparse encoder."""
-        regions = regions_of(chosen)
+        regions = regions_of(mask)
         worth = np.ones(len(regions), np.float32)
-        return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[chosen.ravel()])
+        return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[mask.ravel()])
 
-    def whole(self, chosen: Chosen) -> FramePacket:
+    def whole(self, mask: Chosen) -> FramePacket:
         """FLOPs of encoders of the whole frame."""
-        return FramePacket(self.stamp, self.grid, regions_of(chosen), chosen.astype(np.float32), self.image)
+        return FramePacket(self.stamp, self.grid, regions_of(mask), mask.astype(np.float32), self.image)
 
 
-def regions_of(chosen: Chosen) -> npt.NDArray[np.int32]:
+def regions_of(mask: Chosen) -> npt.NDArray[np.int32]:
     """The chosen tiles as regions of level 0, in token order: int32 [K, 3] (level, row, col)."""
-    rows, cols = np.nonzero(chosen)
+    rows, cols = np.nonzero(mask)
     return np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)
 
 
@@ -112,8 +112,8 @@ class Ask:
 
     def views(self, qwen: QwenVL) -> list[TiledFrame]:
         """The frames as the model's processor fits them. Raises ShapeError if one is too narrow."""
-        shown = zip(self.frames, stamps_of(self.times_s), strict=True)
-        return [TiledFrame.fit(qwen.preprocessing, frame, stamp) for frame, stamp in shown]
+        pairs = zip(self.frames, stamps_of(self.times_s), strict=True)
+        return [TiledFrame.fit(qwen.preprocessing, frame, stamp) for frame, stamp in pairs]
 
 
 def stamps_of(times_s: Sequence[float]) -> list[FrameStamp]:
@@ -126,9 +126,9 @@ def stamps_of(times_s: Sequence[float]) -> list[FrameStamp]:
 class Reply:
     """An answer and its cost.
 
-    `tokens`: visual tokens of all frames that the answer's last layer saw, of the `of_tokens` that there are; `kept` of
-    them were in the cache since an earlier answer, the others were appended. `prefilled`: tokens of the prompt, text
-    and visual ones, that were computed for it.
+    `tokens`: visual tokens of all frames that the answer's last layer saw, of the `of_tokens` that there are;
+    `cached_tokens` of them were in the cache since an earlier answer, the others were appended. `prefilled`: tokens of
+    the prompt, text and visual ones, that were computed for it.
     `regions` int32 [K, 3] on `grid`: those of the newest frame. `ttft_ms`: from the frames to the first token.
     """
 
@@ -140,7 +140,7 @@ class Reply:
     flops: Flops
     ttft_ms: float
     prefilled: int
-    kept: int = 0
+    cached_tokens: int = 0
 
 
 Answer: TypeAlias = Callable[[QwenVL, Ask], Reply]

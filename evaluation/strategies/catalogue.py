@@ -49,9 +49,9 @@ STRATEGIES: dict[str, Strategy] = {
 
 def strategy_named(name: str) -> Strategy:
     """Raise ChoiceError, naming the strategies that there are."""
-    known = STRATEGIES | MEMORY | ABLATIONS | PICTURES
-    known |= {ARR_COC_GLANCE_SIMILARITY.name: ARR_COC_GLANCE_SIMILARITY}
-    found = known.get(name) or newest_named(name, STRATEGIES)
-    if found is None:
-        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*known, *NAMES))}")
-    return found
+    strategies = STRATEGIES | MEMORY | ABLATIONS | PICTURES
+    strategies |= {ARR_COC_GLANCE_SIMILARITY.name: ARR_COC_GLANCE_SIMILARITY}
+    strategy = strategies.get(name) or newest_named(name, STRATEGIES)
+    if strategy is None:
+        raise ChoiceError(f"unknown strategy {name!r}; there are {', '.join((*strategies, *NAMES))}")
+    return strategy

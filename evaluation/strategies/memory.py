@@ -51,18 +51,18 @@ class _Camera:
         for _ in session.answer(allocator.group, ask.text):
             pass
         allocator.on_answer(None)
-        made, newest = session.last, allocator.group[-1]
+        result, newest = session.last, allocator.group[-1]
         of_tokens = newest.grid.tiles * len(ask.frames)
         return Reply(
-            text=made.text,
-            tokens=made.tokens_used,
+            text=result.text,
+            tokens=result.tokens_used,
             of_tokens=of_tokens,
-            regions=made.regions,
+            regions=result.regions,
             grid=newest.grid,
-            flops=replace(made.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
-            ttft_ms=allocate_ms + made.first_token_ms,
-            prefilled=made.prefilled_tokens,
-            kept=made.tokens_used - made.appended_tokens,
+            flops=replace(result.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
+            ttft_ms=allocate_ms + result.first_token_ms,
+            prefilled=result.prefilled_tokens,
+            cached_tokens=result.tokens_used - result.appended_tokens,
         )
 
 

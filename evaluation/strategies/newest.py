@@ -25,12 +25,12 @@ NAMES = ("last-N", "last-N-STRATEGY")
 
 def newest(ask: Ask, frames: int) -> Ask:
     """The same question about the `frames` newest frames, those before the question's own included."""
-    shown, times_s = (*ask.before, *ask.frames), (*ask.before_s, *ask.times_s)
+    images, times_s = (*ask.before, *ask.frames), (*ask.before_s, *ask.times_s)
     return replace(
         ask,
-        frames=shown[-frames:],
+        frames=images[-frames:],
         times_s=times_s[-frames:],
-        before=shown[:-frames],
+        before=images[:-frames],
         before_s=times_s[:-frames],
     )
 
@@ -49,8 +49,8 @@ def newest_named(name: str, strategies: Mapping[str, Strategy]) -> Strategy | No
 
 
 def _answer(qwen: QwenVL, ask: Ask, of: Strategy, frames: int) -> Reply:
-    shown = newest(ask, frames)
+    newest_ask = newest(ask, frames)
     if of is SMALLER:
         tokens = ask.budget.of(ask.views(qwen)[-1].grid.tiles)
-        shown = replace(shown, budget=Budget(tokens=max(1, tokens // len(shown.frames))))
-    return of.answer(qwen, shown)
+        newest_ask = replace(newest_ask, budget=Budget(tokens=max(1, tokens // len(newest_ask.frames))))
+    return of.answer(qwen, newest_ask)

@@ -38,13 +38,13 @@ def _decoded(jpeg: bytes) -> Rgb:
 
 def _pictures(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], kind: PictureKind) -> list[ApiPictures]:
     allocator = allocator_for(qwen, replace(ask, encode="prune"), views)
-    made = []
+    pictures = []
     for frame, stamp in zip(ask.frames, stamps_of(ask.times_s), strict=True):
         packet = allocator.allocate(frame, stamp)
         check_allocated(allocator)
         assert isinstance(packet, FramePacket)
-        made.append(pictures_of(packet, kind, ApiConfig().quality))
-    return made
+        pictures.append(pictures_of(packet, kind, ApiConfig().quality))
+    return pictures
 
 
 def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
@@ -67,8 +67,8 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
     explanation = frames[-1].explanation
     text = f"{explanation}\n{ask.text}" if explanation else ask.text
     part.text([*ids.before_query, *qwen.plain_token_ids(text), *ids.after_query])
-    done = staged_prefill(qwen, part, places)
-    text, first_s = speak(qwen, done, part.position, ask.max_tokens)
+    prefill = staged_prefill(qwen, part, places)
+    text, first_s = speak(qwen, prefill, part.position, ask.max_tokens)
     costs = Costs(qwen)
     of_tokens = sum(view.grid.tiles for view in views)
     return Reply(
@@ -80,11 +80,11 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
         flops=Flops(
             choose=choosing_flops(qwen.realiser, of_tokens),
             encode=sum(costs.encode(count) for count in tiles),
-            prefill=costs.prefill(done.lengths),
-            decode=costs.decode(done.lengths, len(qwen.plain_token_ids(text))),
+            prefill=costs.prefill(prefill.lengths),
+            decode=costs.decode(prefill.lengths, len(qwen.plain_token_ids(text))),
         ),
         ttft_ms=(first_s - started_s) * 1e3,
-        prefilled=done.lengths[0],
+        prefilled=prefill.lengths[0],
     )
 
 

@@ -50,7 +50,7 @@ GRID = Strategy("grid", _answer_grid)
 
 def changes(views: Sequence[TiledFrame]) -> list[npt.NDArray[np.float64]]:
     """For each frame but the first, by how much its tiles changed since the frame before: [gh, gw]."""
-    return [tile_change(earlier.image, later.image, later.tile_px) for earlier, later in pairwise(views)]
+    return [tile_change(previous.image, current.image, current.tile_px) for previous, current in pairwise(views)]
 
 
 def _choose_evs(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
@@ -66,12 +66,12 @@ EVS = Strategy("evs", _answer_evs)
 
 def _choose_random(views: Sequence[TiledFrame], ask: Ask) -> list[Chosen]:
     rng = np.random.default_rng(ask.seed)
-    chosen = []
+    masks = []
     for view in views:
         tiles = np.zeros(view.grid.tiles, bool)
         tiles[rng.permutation(tiles.size)[: ask.budget.of(tiles.size)]] = True
-        chosen.append(tiles.reshape(view.grid.shape))
-    return chosen
+        masks.append(tiles.reshape(view.grid.shape))
+    return masks
 
 
 def _answer_random(qwen: QwenVL, ask: Ask) -> Reply:

@@ -35,9 +35,9 @@ class EvalPrompt:
         self._head, self._close = ids.head, ids.frame_close
         headings = [qwen.token_ids(time_text(view.stamp.media_ns)) if len(views) > 1 else [] for view in views]
         self._openings = [[*heading, *ids.frame_open] for heading in headings]
-        asked, self._after_query = qwen.plain_token_ids(query), ids.after_query
-        self._rest = [*ids.before_query, *asked, *self._after_query]
-        self._query_tokens = len(asked)
+        query_ids, self._after_query = qwen.plain_token_ids(query), ids.after_query
+        self._rest = [*ids.before_query, *query_ids, *self._after_query]
+        self._query_tokens = len(query_ids)
         around_frames = sum(len(opening) + len(self._close) for opening in self._openings)
         self.text_tokens = len(self._head) + around_frames + len(self._rest)
 
@@ -73,7 +73,7 @@ class EvalSession:
     def __init__(self, qwen: QwenVL, ask: Ask, *, feedback: bool = False) -> None:
         options = AnswerOptions(ask.encode, Decoding(ask.max_tokens), feedback=feedback)
         self._session = AnswerSession(qwen, options)
-        self._session.vision = self._vision = _NotingEncoder(options.incremental)
+        self._session.vision = self._vision = _RecordingEncoder(options.incremental)
         self._query = ask.text
 
     def glancer(self, *, timed: bool) -> Glancer:
@@ -82,23 +82,23 @@ class EvalSession:
 
     def answer(self, packets: Sequence[Packet]) -> SessionAnswer:
         """The answer about frames, the oldest first."""
-        self._vision.taken.clear()
+        self._vision.reports.clear()
         for _ in self._session.answer(packets, self._query):
             pass
-        return SessionAnswer(self._session.last, tuple(self._vision.taken))
+        return SessionAnswer(self._session.last, tuple(self._vision.reports))
 
 
-class _NotingEncoder(IncrementalEncoder):
-    """Notes in `taken` what every frame took."""
+class _RecordingEncoder(IncrementalEncoder):
+    """Record the encoding report of every frame in `reports`."""
 
     def __init__(self, options: IncrementalOptions) -> None:
         super().__init__(options)
-        self.taken: list[VisionStats] = []
+        self.reports: list[VisionStats] = []
 
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
-        made = super().encode(qwen, packet)
-        self.taken.append(self.report)
-        return made
+        result = super().encode(qwen, packet)
+        self.reports.append(self.report)
+        return result
 
 
 Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
@@ -107,44 +107,44 @@ Choose: TypeAlias = Callable[[Sequence[TiledFrame], Ask], list[Chosen]]
 
 def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
     """Answer from the tiles that `choose` names, encoded as `ask.encode` says."""
-    speaking = EvalSession(qwen, ask)
+    session = EvalSession(qwen, ask)
     started_s = time.perf_counter()
     views = ask.views(qwen)
-    chosen = choose(views, ask)
+    masks = choose(views, ask)
     sparse = encodes_shown_only(ask.encode)
     packets = [
-        view.chosen_only(tiles) if sparse else view.whole(tiles) for view, tiles in zip(views, chosen, strict=True)
+        view.chosen_only(tiles) if sparse else view.whole(tiles) for view, tiles in zip(views, masks, strict=True)
     ]
     chosen_ms = (time.perf_counter() - started_s) * 1e3
-    spoken = speaking.answer(packets)
-    made = spoken.result
-    shown = [int(tiles.sum()) if ask.encode != "full" else tiles.size for tiles in chosen]
+    answer = session.answer(packets)
+    result = answer.result
+    frame_tokens = [int(tiles.sum()) if ask.encode != "full" else tiles.size for tiles in masks]
     return Reply(
-        text=made.text,
-        tokens=made.tokens_used,
+        text=result.text,
+        tokens=result.tokens_used,
         of_tokens=sum(view.grid.tiles for view in views),
-        regions=made.regions,
+        regions=result.regions,
         grid=views[-1].grid,
-        flops=packet_flops(qwen, ask, views, shown, spoken),
-        ttft_ms=chosen_ms + made.first_token_ms,
-        prefilled=made.prefilled_tokens,
+        flops=packet_flops(qwen, ask, views, frame_tokens, answer),
+        ttft_ms=chosen_ms + result.first_token_ms,
+        prefilled=result.prefilled_tokens,
     )
 
 
 def packet_flops(
-    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], shown: Sequence[float], spoken: SessionAnswer
+    qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], frame_tokens: Sequence[float], answer: SessionAnswer
 ) -> Flops:
-    """FLOPs of answering from `shown` tokens of each frame."""
+    """FLOPs of an answer about `frame_tokens[i]` tokens of frame i."""
     costs = Costs(qwen)
-    lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(shown))] * costs.layers
-    encoded = shown if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
+    lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(frame_tokens))] * costs.layers
+    encoded = frame_tokens if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]
     encode = sum(costs.encode(round(tokens)) for tokens in encoded)
     if ask.encode == "incremental":
-        encode = sum(costs.encode(report.encoded, report.regions) for report in spoken.encoded)
+        encode = sum(costs.encode(report.encoded, report.regions) for report in answer.encoded)
     return Flops(
         encode=encode,
         prefill=costs.prefill(lengths),
-        decode=costs.decode(lengths, len(qwen.plain_token_ids(spoken.result.text))),
+        decode=costs.decode(lengths, len(qwen.plain_token_ids(answer.result.text))),
     )
 
 

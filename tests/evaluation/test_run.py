@@ -240,7 +240,7 @@ def remembering_grid(noted: list[str], stop_after: int = 10**6) -> Strategy:
             noted.append(f"{ask.times_s[0]:g} s, {kept[0]} kept")
             reply = STRATEGIES["grid"].answer(qwen, ask)
             kept[0] += reply.tokens
-            return replace(reply, tokens=kept[0], kept=kept[0] - reply.tokens)
+            return replace(reply, tokens=kept[0], cached_tokens=kept[0] - reply.tokens)
 
         return answer
 

@@ -57,23 +57,23 @@ class Pruner(ABC):
         tokens = sum(place.stop - place.start for place in places)
         counts = self.counts(len(qwen.language_model.layers), tokens, sum(budgets))
         cuts = Cuts(counts, self.choose, prompt.question_rows(part), budgets)
-        done = staged_prefill(qwen, part, places, cuts)
-        text, first_s = speak(qwen, done, part.position, ask.max_tokens)
+        prefill = staged_prefill(qwen, part, places, cuts)
+        text, first_s = speak(qwen, prefill, part.position, ask.max_tokens)
         costs = Costs(qwen)
         return Reply(
             text=text,
-            tokens=tokens - (part.tokens - done.lengths[-1]),
+            tokens=tokens - (part.tokens - prefill.lengths[-1]),
             of_tokens=sum(view.grid.tiles for view in views),
-            regions=_kept_regions(frames[-1], places[-1], done.kept),
+            regions=_kept_regions(frames[-1], places[-1], prefill.token_index),
             grid=views[-1].grid,
             flops=Flops(
-                choose=done.choosing_flops,
+                choose=prefill.choosing_flops,
                 encode=sum(costs.encode(frame.grid.tiles) for frame in frames),
-                prefill=costs.prefill(done.lengths),
-                decode=costs.decode(done.lengths, len(qwen.plain_token_ids(text))),
+                prefill=costs.prefill(prefill.lengths),
+                decode=costs.decode(prefill.lengths, len(qwen.plain_token_ids(text))),
             ),
             ttft_ms=(first_s - started_s) * 1e3,
-            prefilled=done.lengths[0],
+            prefilled=prefill.lengths[0],
         )
 
 
@@ -82,30 +82,30 @@ class _EncodedFrames:
     operations and time."""
 
     def __init__(self) -> None:
-        self._of: tuple[QwenVL, Ask] | None = None
-        self._made: tuple[list[TiledFrame], list[EncodedFrame], float] = [], [], 0.0
+        self._key: tuple[QwenVL, Ask] | None = None
+        self._entry: tuple[list[TiledFrame], list[EncodedFrame], float] = [], [], 0.0
 
     def frames_of(self, qwen: QwenVL, ask: Ask) -> tuple[list[TiledFrame], list[EncodedFrame], float]:
         """Return a question's frames as the processor fits them, encoded, and the seconds that both took."""
-        if self._of is None or self._of[0] is not qwen or not _have_same_frames(self._of[1], ask):
+        if self._key is None or self._key[0] is not qwen or not _have_same_frames(self._key[1], ask):
             started_s = time.perf_counter()
             views = ask.views(qwen)
             frames = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
-            self._of, self._made = (qwen, ask), (views, frames, time.perf_counter() - started_s)
-        return self._made
+            self._key, self._entry = (qwen, ask), (views, frames, time.perf_counter() - started_s)
+        return self._entry
 
 
 _ENCODED = _EncodedFrames()
 
 
-def _have_same_frames(one: Ask, other: Ask) -> bool:
-    return (one.times_s, len(one.frames)) == (other.times_s, len(other.frames)) and all(
-        mine is theirs for mine, theirs in zip(one.frames, other.frames, strict=True)
+def _have_same_frames(ask: Ask, other: Ask) -> bool:
+    return (ask.times_s, len(ask.frames)) == (other.times_s, len(other.frames)) and all(
+        frame is other_frame for frame, other_frame in zip(ask.frames, other.frames, strict=True)
     )
 
 
-def _kept_regions(frame: EncodedFrame, place: slice, kept: torch.Tensor) -> npt.NDArray[np.int32]:
-    """The regions of a frame whose tokens are among the `kept` ones of the prompt."""
-    rows = kept[(kept >= place.start) & (kept < place.stop)].cpu() - place.start
+def _kept_regions(frame: EncodedFrame, place: slice, token_index: torch.Tensor) -> npt.NDArray[np.int32]:
+    """The regions of a frame whose tokens are in `token_index`, rows of the prompt."""
+    rows = token_index[(token_index >= place.start) & (token_index < place.stop)].cpu() - place.start
     regions: npt.NDArray[np.int32] = frame.regions[0].cpu()[rows].numpy().astype(np.int32)
     return regions

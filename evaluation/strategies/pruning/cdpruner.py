@@ -42,11 +42,11 @@ class CDPruner(Pruner):
 def likeliest_set(kernel: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` rows of a kernel [N, N], each of which adds most to the determinant of those before: int64
     [count]. A set has at most as many rows as the kernel has ranks; the others are a set of what is left."""
-    chosen: list[int] = []
-    while len(chosen) < count:
-        factors = kernel.new_zeros(count - len(chosen), len(kernel))
+    selection: list[int] = []
+    while len(selection) < count:
+        factors = kernel.new_zeros(count - len(selection), len(kernel))
         gain = kernel.diagonal().clone()
-        gain[chosen] = -torch.inf
+        gain[selection] = -torch.inf
         for step in range(len(factors)):
             best = int(gain.argmax())
             if step and gain[best] < LEAST_GAIN:
@@ -54,6 +54,6 @@ def likeliest_set(kernel: torch.Tensor, count: int) -> torch.Tensor:
             update = kernel[best] - factors[:step, best] @ factors[:step]
             factors[step] = update / gain[best].clamp(min=LEAST_GAIN).sqrt()
             gain = gain - factors[step].square()
-            chosen.append(best)
+            selection.append(best)
             gain[best] = -torch.inf
-    return torch.tensor(chosen, device=kernel.device)
+    return torch.tensor(selection, device=kernel.device)

@@ -33,15 +33,15 @@ class Dart(Pruner):
 
     def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
         norms = candidates.keys().abs().sum(dim=-1)
-        own = norms[candidates.visual].topk(min(PIVOTS, count)).indices
-        asked = norms[candidates.question].topk(min(PIVOTS, len(candidates.question))).indices
-        pivots = torch.cat([candidates.visual[own], candidates.question[asked]])
+        visual_pivots = norms[candidates.visual].topk(min(PIVOTS, count)).indices
+        question_pivots = norms[candidates.question].topk(min(PIVOTS, len(candidates.question))).indices
+        pivots = torch.cat([candidates.visual[visual_pivots], candidates.question[question_pivots]])
         states = candidates.normalised()
         likeness = candidates.cosines(states[pivots], states[candidates.visual])
-        kept = torch.zeros(len(candidates.visual), dtype=torch.bool, device=states.device)
-        kept[own] = True
+        mask = torch.zeros(len(candidates.visual), dtype=torch.bool, device=states.device)
+        mask[visual_pivots] = True
         for number, row in enumerate(likeness):
-            left = count - int(kept.sum())
-            share = -(-left // (len(likeness) - number))
-            kept[row.masked_fill(kept, torch.inf).topk(share, largest=False).indices] = True
-        return kept.nonzero()[:, 0]
+            remaining = count - int(mask.sum())
+            share = -(-remaining // (len(likeness) - number))
+            mask[row.masked_fill(mask, torch.inf).topk(share, largest=False).indices] = True
+        return mask.nonzero()[:, 0]

@@ -19,20 +19,20 @@ class DivPrune(Pruner):
     name = "divprune"
 
     def choose(self, candidates: Candidates, count: int) -> torch.Tensor:
-        chosen = []
+        selections = []
         for place, budget in zip(candidates.frames, candidates.budgets, strict=True):
             states = candidates.states[candidates.visual[place]]
-            chosen.append(place.start + most_diverse(1 - candidates.cosines(states, states), budget))
-        return torch.cat(chosen)
+            selections.append(place.start + most_diverse(1 - candidates.cosines(states, states), budget))
+        return torch.cat(selections)
 
 
 def most_diverse(distance: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` rows of a symmetric matrix [N, N], in order: first the one farthest from its nearest neighbour,
     then always the one that is farthest from the nearest of those chosen. int64 [count]."""
-    apart = distance.clone().fill_diagonal_(torch.inf).amin(dim=0)
-    chosen = torch.zeros(len(distance), dtype=torch.bool, device=distance.device)
+    min_distance = distance.clone().fill_diagonal_(torch.inf).amin(dim=0)
+    mask = torch.zeros(len(distance), dtype=torch.bool, device=distance.device)
     for step in range(min(count, len(distance))):
-        best = apart.masked_fill(chosen, -torch.inf).argmax()
-        chosen[best] = True
-        apart = torch.minimum(apart, distance[best]) if step else distance[best]
-    return chosen.nonzero()[:, 0]
+        best = min_distance.masked_fill(mask, -torch.inf).argmax()
+        mask[best] = True
+        min_distance = torch.minimum(min_distance, distance[best]) if step else distance[best]
+    return mask.nonzero()[:, 0]

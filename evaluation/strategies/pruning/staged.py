@@ -24,13 +24,13 @@ from evaluation.errors import EvaluationError
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """`logits` [vocabulary] of what follows; `kv` with `lengths[i]` tokens in layer i; `kept` int64: which of the
-    prompt's tokens went through the last layer. `choosing_flops`: operations of the choices at the cuts."""
+    """`logits` [vocabulary] of what follows; `kv` with `lengths[i]` tokens in layer i; `token_index` int64: which
+    of the prompt's tokens went through the last layer. `choosing_flops`: operations of the choices at the cuts."""
 
     logits: torch.Tensor
     kv: Any
     lengths: tuple[int, ...]
-    kept: torch.Tensor
+    token_index: torch.Tensor
     choosing_flops: int = 0
 
 
@@ -49,7 +49,7 @@ class _Rows:
         self.hidden = self.hidden[:, rows]
         self.rotary = cos[..., rows, :], sin[..., rows, :]
         self.visual, self.index = self.visual[rows], self.index[rows]
-        self.deepstack = [added[rows] for added in self.deepstack]
+        self.deepstack = [features[rows] for features in self.deepstack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,14 @@ def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts
     for index, layer in enumerate(qwen.language_model.layers):
         if cuts is not None and index in counts:
             candidates = _candidates(rows, places, cuts, before)
-            chosen = cuts.choose(candidates, counts[index])
-            rows.keep(_kept(rows.visual, chosen, counts[index]))
+            selection = cuts.choose(candidates, counts[index])
+            rows.keep(_remaining_rows(rows.visual, selection, counts[index]))
             flops += candidates.flops
         entering = rows.hidden
-        made = layer(entering, attention_mask=None, position_embeddings=rows.rotary, past_key_values=kv, use_cache=True)
-        rows.hidden = made[0] if isinstance(made, tuple) else made
+        output = layer(
+            entering, attention_mask=None, position_embeddings=rows.rotary, past_key_values=kv, use_cache=True
+        )
+        rows.hidden = output[0] if isinstance(output, tuple) else output
         if index < len(rows.deepstack):
             rows.hidden = rows.hidden + rows.deepstack[index]
         lengths.append(len(rows.index))
@@ -174,9 +176,9 @@ def _rows(qwen: QwenVL, part: PromptPart, places: Sequence[slice]) -> _Rows:
     for place in places:
         visual[place] = True
     deepstack = []
-    for added in inputs.get("deepstack_visual_embeds", []):
+    for features in inputs.get("deepstack_visual_embeds", []):
         spread = torch.zeros_like(hidden[0])
-        spread[visual] = added.to(hidden)
+        spread[visual] = features.to(hidden)
         deepstack.append(spread)
     rotary = qwen.language_model.rotary_emb(hidden, inputs["position_ids"])
     return _Rows(hidden, rotary, visual, deepstack, torch.arange(len(visual), device=hidden.device))
@@ -186,23 +188,23 @@ def _candidates(rows: _Rows, places: Sequence[slice], cuts: Cuts, before: LayerP
     visual = rows.visual.nonzero()[:, 0]
     index = rows.index[visual]
     frames = [slice(int((index < place.start).sum()), int((index < place.stop).sum())) for place in places]
-    asked = (rows.index >= cuts.question.start) & (rows.index < cuts.question.stop)
-    return Candidates(rows.hidden[0], visual, asked.nonzero()[:, 0], frames, cuts.budgets, before)
+    question_mask = (rows.index >= cuts.question.start) & (rows.index < cuts.question.stop)
+    return Candidates(rows.hidden[0], visual, question_mask.nonzero()[:, 0], frames, cuts.budgets, before)
 
 
-def _kept(visual: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
+def _remaining_rows(visual: torch.Tensor, selection: torch.Tensor, count: int) -> torch.Tensor:
     """Rows of all text and of the visual tokens that were chosen, in order."""
     count = min(count, int(visual.sum()))
-    if len(chosen) != count or len(chosen.unique()) != count:
-        raise EvaluationError(f"{len(chosen.unique())} tokens were chosen of the {count} that a cut leaves")
-    kept = ~visual
-    kept[visual.nonzero()[chosen, 0]] = True
-    return kept.nonzero()[:, 0]
+    if len(selection) != count or len(selection.unique()) != count:
+        raise EvaluationError(f"{len(selection.unique())} tokens were chosen of the {count} that a cut leaves")
+    mask = ~visual
+    mask[visual.nonzero()[selection, 0]] = True
+    return mask.nonzero()[:, 0]
 
 
-def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
+def speak(qwen: QwenVL, prefill: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
     """The answer, and the `time.perf_counter()` at its first token (or its end)."""
-    stream, logits, pieces, times_s = TextStream(qwen.tokenizer), done.logits, [], []
+    stream, logits, pieces, times_s = TextStream(qwen.tokenizer), prefill.logits, [], []
     for index in range(max_tokens):
         token, finite = choose_finite(logits, Decoding(max_tokens), None)
         if not finite:
@@ -214,5 +216,5 @@ def speak(qwen: QwenVL, done: Prefilled, position: int, max_tokens: int) -> tupl
         pieces.append(stream.push(token_id))
         if index + 1 < max_tokens:
             # The stock forward, as layers hold keys of different lengths.
-            logits = decode_one_token(qwen, token, position + index, done.kv)
+            logits = decode_one_token(qwen, token, position + index, prefill.kv)
     return "".join([*pieces, stream.finish()]), times_s[0]

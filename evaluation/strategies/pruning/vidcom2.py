@@ -34,10 +34,10 @@ class VidCom2(Pruner):
         in_frame = torch.cat([_nearness(tokens[frame], tokens[frame].mean(dim=0)) for frame in candidates.frames])
         likeness = in_clip + in_frame
         frame_likeness = torch.stack([in_clip[frame].mean() for frame in candidates.frames])
-        kept = torch.zeros(len(states), dtype=torch.bool, device=states.device)
+        mask = torch.zeros(len(states), dtype=torch.bool, device=states.device)
         for frame, tokens_kept in zip(candidates.frames, _shares(frame_likeness, candidates, count), strict=True):
-            kept[frame.start + likeness[frame].topk(tokens_kept, largest=False).indices] = True
-        return _exactly(kept, likeness, count)
+            mask[frame.start + likeness[frame].topk(tokens_kept, largest=False).indices] = True
+        return _exactly(mask, likeness, count)
 
 
 def _nearness(tokens: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
@@ -48,14 +48,14 @@ def _nearness(tokens: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
 
 def _shares(likeness: torch.Tensor, candidates: Candidates, count: int) -> list[int]:
     """Tokens of each frame, at least one, by the frames' likeness to the clip [T]; about `count` together."""
-    unlike = torch.softmax(-likeness / TEMPERATURE, dim=0)
-    share = count / len(candidates.visual) * (1 + unlike - unlike.mean())
+    uniqueness = torch.softmax(-likeness / TEMPERATURE, dim=0)
+    share = count / len(candidates.visual) * (1 + uniqueness - uniqueness.mean())
     sizes = torch.tensor([frame.stop - frame.start for frame in candidates.frames], device=likeness.device)
     return [int(tokens) for tokens in (share.clamp(max=1) * sizes).round().clamp(min=1)]
 
 
-def _exactly(kept: torch.Tensor, likeness: torch.Tensor, count: int) -> torch.Tensor:
-    """Rows of the `count` tokens that are `kept`, bool [N]: without the most alike, or with the least alike of the
+def _exactly(mask: torch.Tensor, likeness: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows of `count` tokens: those in `mask`, bool [N], without the most alike, or with the least alike of the
     others."""
-    order = torch.where(kept, likeness, likeness + 2 * len(WIDTHS) + 1)
+    order = torch.where(mask, likeness, likeness + 2 * len(WIDTHS) + 1)
     return order.topk(count, largest=False).indices

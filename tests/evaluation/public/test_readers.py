@@ -40,7 +40,7 @@ def loaded(suite: PublicSuite) -> list[EvalQuestion]:
 @pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_every_question_can_be_shown(folders: dict[str, Path], name: str, split: str) -> None:
     suite = read(name, folders[name], split)
-    assert suite.whole == len(suite.questions) > 0
+    assert suite.total_count == len(suite.questions) > 0
     assert len({one.id for one in suite.questions}) == len(suite.questions)
     for one in loaded(suite):
         assert one.text
@@ -336,7 +336,7 @@ def test_missing_files_are_counted_with_the_remedy(tmp_path: Path) -> None:
         read("video-mme", folder)
     assert [one.id for one in read("video-mme", folder, limit=1).questions] == ["001-1"]
     left = read("video-mme", folder, skip_missing=True)
-    assert ([one.id for one in left.questions], left.skipped, left.whole) == (["001-1", "003-1"], 1, 3)
+    assert ([one.id for one in left.questions], left.missing_count, left.total_count) == (["001-1", "003-1"], 1, 3)
     for one in (folder / "data").iterdir():
         one.unlink()
     with pytest.raises(QuestionsError, match="3 of 3 files are missing"):

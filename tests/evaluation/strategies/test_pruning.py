@@ -70,7 +70,7 @@ def test_the_base_counts_the_budget_and_keeps_the_order_and_all_text(qwen: QwenV
     counts = PRUNERS[name].counts(3, tokens, 9)
     done = staged(qwen, PRUNERS[name], counts)
     visual = {row for place in places for row in range(place.start, place.stop)}
-    kept = done.kept.tolist()
+    kept = done.token_index.tolist()
     assert kept == sorted(set(kept))
     assert len(set(kept) & visual) == 9
     assert set(kept) >= set(range(part.tokens)) - visual
@@ -100,7 +100,7 @@ def test_only_as_many_visual_tokens_go_on_and_all_text(qwen: QwenVL) -> None:
     assert done.lengths == (text + tokens, text + 20, text + 5)
     assert [layer.keys.shape[-2] for layer in done.kv.layers] == list(done.lengths)
     visual = {row for place in places for row in range(place.start, place.stop)}
-    kept = set(done.kept.tolist())
+    kept = set(done.token_index.tolist())
     assert len(kept & visual) == 5
     assert kept >= set(range(part.tokens)) - visual
 
@@ -118,7 +118,7 @@ def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> No
     for cut in (1, 2):
         attention = weights[cut - 1][0, :, -1].mean(dim=0)[visual]
         best = set(visual[attention.topk(7).indices].tolist())
-        assert set(staged(qwen, PRUNERS["fastv"], {cut: 7}).kept.tolist()) & set(visual.tolist()) == best
+        assert set(staged(qwen, PRUNERS["fastv"], {cut: 7}).token_index.tolist()) & set(visual.tolist()) == best
 
 
 def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> None:
@@ -126,7 +126,7 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
     qwen = tiny_qwen()
     part, _, _ = prompt(qwen, frames=1)
     done = staged(qwen, PRUNERS["fastv"], {2: 6}, frames=1)
-    kept = done.kept
+    kept = done.token_index
     kv = empty_cache(qwen).kv
     inputs = part.inputs()
     seen: dict[str, torch.Tensor] = {}

@@ -117,7 +117,7 @@ def test_every_token_of_the_prompt_counts_as_prefilled(qwen: QwenVL, name: str) 
     strategy, asked = strategy_named(name), ask("100%")
     reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
     whole = TILES + EvalPrompt(qwen, asked.views(qwen), asked.text).text_tokens
-    assert reply.kept == 0
+    assert reply.cached_tokens == 0
     if name in ("arr-coc-again", "arr-coc-feedback"):  # whose streams were asked the same about this frame before
         assert 0 < reply.prefilled < whole
     else:
@@ -259,9 +259,9 @@ def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
 def test_a_memory_appends_what_is_new(qwen: QwenVL, name: str, appended: int) -> None:
     stream = strategy_named(name).stream(qwen)
     first = stream(ask("20%"))
-    assert (first.tokens, first.kept) == (7, 0)
+    assert (first.tokens, first.cached_tokens) == (7, 0)
     second = stream(replace(ask("20%"), times_s=(5.0,)))
-    assert second.tokens - second.kept == appended
+    assert second.tokens - second.cached_tokens == appended
     assert second.prefilled < first.prefilled
     assert second.flops.prefill < first.flops.prefill
 
