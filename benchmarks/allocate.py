@@ -101,8 +101,8 @@ class Measured:
         first = self._next(self._allocator.allocate)
         self._allocator.mark_answered()
         regions = first.allocation.regions.numpy().astype(np.int32)
-        looked = np.random.default_rng(1).random(len(regions), np.float32)
-        self._allocator.apply_feedback(Feedback(first.stamp, regions, looked, looked))
+        attention = np.random.default_rng(1).random(len(regions), np.float32)
+        self._allocator.apply_feedback(Feedback(first.stamp, regions, attention, attention))
 
     def _next(self, act: Callable[..., FrameAllocation]) -> FrameAllocation:
         """The next frame's allocation; its cost lies in `cost_ms`."""
@@ -136,7 +136,7 @@ def measure_cost(rounds: int, frames: int) -> dict[str, Any]:
         for case, measured in cases.items():
             medians[case].append(statistics.median(measured.costs_ms(frames)))
     kernel = kernel_or_none()
-    found: dict[str, Any] = {"kernel": "reference" if kernel is None else kernel.scores_set().decode()}
+    report: dict[str, Any] = {"kernel": "reference" if kernel is None else kernel.scores_set().decode()}
     for way in ways:
         by_share = {
             f"{share:.0%}": {
@@ -146,8 +146,8 @@ def measure_cost(rounds: int, frames: int) -> dict[str, Any]:
             for share in SHARES
         }
         ratios = [few / most for few, most in zip(medians[way, 0.02], medians[way, 1.0], strict=True)]
-        found[way] = {**by_share, "2% beside 100%": round(statistics.median(ratios), 3)}
-    return found
+        report[way] = {**by_share, "2% beside 100%": round(statistics.median(ratios), 3)}
+    return report
 
 
 def noisy(picture: Picture, sigma: float, index: int) -> Picture:

@@ -59,11 +59,11 @@ def all_ways(qwen: QwenVL) -> list[AnswerWay]:
 
 def measure(ways: Sequence[AnswerWay], rounds: int) -> dict[str, list[Took]]:
     """The ways by turns, so that what else the machine does falls on all of them."""
-    taken: dict[str, list[Took]] = {way.name: [] for way in ways}
+    runs: dict[str, list[Took]] = {way.name: [] for way in ways}
     for index, picture in enumerate(pictures(rounds + WARM_UP)):
         for way in ways:
-            taken[way.name].append(way.take(picture, index))
-    return {name: turns[WARM_UP:] for name, turns in taken.items()}
+            runs[way.name].append(way.take(picture, index))
+    return {name: turns[WARM_UP:] for name, turns in runs.items()}
 
 
 def summary(turns: Sequence[Took]) -> dict[str, float]:
@@ -85,30 +85,30 @@ def row(way: AnswerWay, figures: dict[str, float], text_tokens: int) -> dict[str
     }
 
 
-def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
+def extrapolated(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
     """Times of the whole model, from medians with one block of each kind and with two."""
-    more = {name: max(0.0, two[name] - one[name]) for name in one}
-    whole = {
-        "prepare_ms": one["prepare_ms"],
-        "encode_ms": one["encode_ms"] + (VISION_BLOCKS - 1) * more["encode_ms"],
-        "prefill_ms": one["prefill_ms"] + (LANGUAGE_LAYERS - 1) * more["prefill_ms"],
-        "decode_ms": one["decode_ms"] + (LANGUAGE_LAYERS - 1) * more["decode_ms"],
+    block_ms = {name: max(0.0, two_blocks[name] - one_block[name]) for name in one_block}
+    total = {
+        "prepare_ms": one_block["prepare_ms"],
+        "encode_ms": one_block["encode_ms"] + (VISION_BLOCKS - 1) * block_ms["encode_ms"],
+        "prefill_ms": one_block["prefill_ms"] + (LANGUAGE_LAYERS - 1) * block_ms["prefill_ms"],
+        "decode_ms": one_block["decode_ms"] + (LANGUAGE_LAYERS - 1) * block_ms["decode_ms"],
     }
-    whole["first_token_ms"] = whole["prepare_ms"] + whole["encode_ms"] + whole["prefill_ms"]
-    whole["answer_ms"] = whole["first_token_ms"] + whole["decode_ms"]
-    return whole
+    total["first_token_ms"] = total["prepare_ms"] + total["encode_ms"] + total["prefill_ms"]
+    total["answer_ms"] = total["first_token_ms"] + total["decode_ms"]
+    return total
 
 
 def compare(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Each way against the stock model."""
     stock = rows[0]
     return {
-        one["way"]: {
-            "answers": round(one["answers_hz"] / stock["answers_hz"], 2),
-            "first_token": round(stock["first_token_ms"] / one["first_token_ms"], 2),
-            "tokens": round(one["tokens_hz"] / stock["tokens_hz"], 2),
+        entry["way"]: {
+            "answers": round(entry["answers_hz"] / stock["answers_hz"], 2),
+            "first_token": round(stock["first_token_ms"] / entry["first_token_ms"], 2),
+            "tokens": round(entry["tokens_hz"] / stock["tokens_hz"], 2),
         }
-        for one in rows[1:]
+        for entry in rows[1:]
     }
 
 
@@ -118,10 +118,10 @@ def measure_bundled(device: str, dtype: str, rounds: int) -> dict[str, Any]:
     rows = [
         row(way, summary(turns), TEXT_TOKENS) for way, turns in zip(ways, measure(ways, rounds).values(), strict=True)
     ]
-    for one in rows:
-        one["peak_mib"] = peak_mib(one["way"], device, dtype)
+    for entry in rows:
+        entry["peak_mib"] = peak_mib(entry["way"], device, dtype)
     ratios = compare(rows)
-    judged = next(one for one in rows if one["way"] == JUDGED)
+    target_row = next(entry for entry in rows if entry["way"] == JUDGED)
     return {
         "model": qwen.model_id,
         "dtype": str(qwen.model.dtype).removeprefix("torch."),
@@ -130,7 +130,7 @@ def measure_bundled(device: str, dtype: str, rounds: int) -> dict[str, Any]:
         "targets": {
             f"answers a second, {ANSWERS_TARGET:g} times": ratios[JUDGED]["answers"] >= ANSWERS_TARGET,
             f"first token, {FIRST_TOKEN_TARGET:g} times sooner": ratios[JUDGED]["first_token"] >= FIRST_TOKEN_TARGET,
-            "less memory": None if judged["peak_mib"] is None else judged["peak_mib"] < rows[0]["peak_mib"],
+            "less memory": None if target_row["peak_mib"] is None else target_row["peak_mib"] < rows[0]["peak_mib"],
         },
     }
 
@@ -144,7 +144,7 @@ def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
         measured.append({name: summary(turns) for name, turns in measure(ways, rounds).items()})
     rows = []
     for way in ways:
-        figures = [one[way.name] for one in measured]
+        figures = [entry[way.name] for entry in measured]
         rows.append(row(way, figures[0] if len(figures) == 1 else extrapolated(*figures), TEXT_TOKENS))
     report = {
         "model": "Qwen3-VL-2B's dimensions, random weights",
@@ -154,15 +154,17 @@ def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
         "against_stock": compare(rows),
     }
     if len(sizes) == 1:
-        report["targets"] = gpu_targets(next(one for one in rows if one["way"] == JUDGED))
+        report["targets"] = gpu_targets(next(entry for entry in rows if entry["way"] == JUDGED))
     return report
 
 
-def gpu_targets(judged: dict[str, Any]) -> dict[str, bool]:
+def gpu_targets(figures: dict[str, Any]) -> dict[str, bool]:
     """Of an H200-class GPU in bfloat16."""
     keys = {"first_token_ms p50": "first_token_ms", "first_token_ms p99": "first_token_ms_p99"}
-    met = {f"{name} <= {most:g}": judged[keys.get(name, "answer_ms")] <= most for name, most in GPU_TARGETS_MS.items()}
-    return met | {f"tokens a second >= {TOKENS_TARGET_HZ:g}": judged["tokens_hz"] >= TOKENS_TARGET_HZ}
+    targets = {
+        f"{name} <= {most:g}": figures[keys.get(name, "answer_ms")] <= most for name, most in GPU_TARGETS_MS.items()
+    }
+    return targets | {f"tokens a second >= {TOKENS_TARGET_HZ:g}": figures["tokens_hz"] >= TOKENS_TARGET_HZ}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -171,12 +173,12 @@ def table(report: dict[str, Any]) -> str:
     lines.append(
         f"{'way':16}{'tokens':>7}{'prepare':>9}{'encode':>9}{'prefill':>9}{'first':>9}{'answer':>9}{'tok/s':>8}"
     )
-    for one in report["ways"]:
-        times = (one[f"{name}_ms"] for name in ("prepare", "encode", "prefill", "first_token", "answer"))
+    for entry in report["ways"]:
+        times = (entry[f"{name}_ms"] for name in ("prepare", "encode", "prefill", "first_token", "answer"))
         lines.append(
-            f"{one['way']:16}{one['visual_tokens']:7}"
+            f"{entry['way']:16}{entry['visual_tokens']:7}"
             + "".join(f"{t:9.1f}" for t in times)
-            + f"{one['tokens_hz']:8.1f}"
+            + f"{entry['tokens_hz']:8.1f}"
         )
     return "\n".join(lines)
 

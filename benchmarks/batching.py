@@ -125,11 +125,11 @@ def serve(
 
 def packets_of(qwen: QwenVL, tokens: int, answers: int) -> list[list[TokenPacket]]:
     """Frames for each client, all different."""
-    shown = deque(pictures(CLIENTS * answers))
+    frames = deque(pictures(CLIENTS * answers))
     options = AllocatorOptions(budget=tokens, explore=0.0)
     return [
         [
-            PictureAllocator(qwen, QUERY, options, "sparse").allocate(shown.popleft(), FrameStamp(number, 0, 0))
+            PictureAllocator(qwen, QUERY, options, "sparse").allocate(frames.popleft(), FrameStamp(number, 0, 0))
             for number in range(answers)
         ]
         for _ in range(CLIENTS)
@@ -145,7 +145,9 @@ def lone_texts(
 ) -> tuple[tuple[str, ...], ...]:
     """Answers of a lone session about each packet."""
     session = AnswerSession(qwen, options)
-    return tuple(tuple("".join(session.answer(packet, QUERY)) for packet in own) for own in packets)
+    return tuple(
+        tuple("".join(session.answer(packet, QUERY)) for packet in client_packets) for client_packets in packets
+    )
 
 
 def measure(
@@ -162,20 +164,20 @@ def measure(
         for slots in SLOTS:
             model = model_with(qwen, slots, options)
             served = serve(model, packets, answers, clients, check=False, on_cuda=on_cuda)
-            alone = serve(model, packets[:1], answers, clients, check=False, on_cuda=on_cuda)
+            single = serve(model, packets[:1], answers, clients, check=False, on_cuda=on_cuda)
             rates.setdefault(("answers", slots), []).append(served.per_s)
-            rates.setdefault(("alone", slots), []).append(alone.per_s)
+            rates.setdefault(("alone", slots), []).append(single.per_s)
             if slots in (SLOTS[0], SLOTS[-1]) and text_tokens == TEXT_TOKENS:
                 checked = serve(model, packets, answers, clients, check=True, on_cuda=on_cuda)
                 rates.setdefault(("checks", slots), []).append(checked.per_s)
             pairs = [
                 pair
-                for one in (served, alone)
-                for own, lone in zip(one.texts, expected, strict=False)
-                for pair in zip(own, lone, strict=True)
+                for run in (served, single)
+                for texts, lone in zip(run.texts, expected, strict=False)
+                for pair in zip(texts, lone, strict=True)
             ]
             compared += len(pairs)
-            equal += sum(text == wanted for text, wanted in pairs)
+            equal += sum(text == reference for text, reference in pairs)
     median = {key: statistics.median(values) for key, values in rates.items()}
     names = ("answers", "checks", "alone")
     rows = [
@@ -203,13 +205,14 @@ def measure(
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """As it is printed."""
     lines = [
-        f"{found['visual_tokens']} visual tokens, {found['text_tokens']} of text; texts equal: {found['texts_equal']}"
+        f"{result['visual_tokens']} visual tokens, {result['text_tokens']} of text; "
+        f"texts equal: {result['texts_equal']}"
     ]
     lines.append(f"{'slots':>6}" + "".join(f"{name + '/s':>12}{'ratio':>7}" for name in ("answers", "checks", "alone")))
-    for row in found["slots"]:
+    for row in result["slots"]:
         figures = ((row.get(f"{name}_per_s"), row.get(f"{name}_ratio")) for name in ("answers", "checks", "alone"))
         cells = (" " * 19 if rate is None else f"{rate:12.1f}{ratio:7.2f}" for rate, ratio in figures)
         lines.append(f"{row['slots']:6}" + "".join(cells))
@@ -232,9 +235,9 @@ def main() -> None:
     }
     with ClientProcess() as clients:
         for tokens, text_tokens in CASES:
-            found = measure(qwen, clients, tokens, text_tokens, arguments.answers, arguments.rounds)
-            report[f"tokens_{tokens}_text_{text_tokens}"] = found
-            print(table(found), "\n")
+            result = measure(qwen, clients, tokens, text_tokens, arguments.answers, arguments.rounds)
+            report[f"tokens_{tokens}_text_{text_tokens}"] = result
+            print(table(result), "\n")
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             write_report(arguments.out, report)
     print(f"written to {arguments.out}")

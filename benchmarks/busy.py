@@ -90,8 +90,8 @@ def answer_by_turns(answers: int) -> None:
 def run_once(way: str, answers: int) -> dict[str, Any]:
     """Seconds of pairs of answers in a separate process."""
     command = python_command("benchmarks.busy", "--pairs", "--answers", str(answers))
-    made: dict[str, Any] = json.loads(subprocess.check_output(command, env=python_environment(WAYS[way]), text=True))
-    return made
+    result: dict[str, Any] = json.loads(subprocess.check_output(command, env=python_environment(WAYS[way]), text=True))
+    return result
 
 
 def summary(pairs: list[tuple[float, float]]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def main() -> None:
         return
     load_before = machine()["load_1min"]
     rounds = [{way: run_once(way, options.answers) for way in WAYS} for _ in range(options.rounds)]
-    ways = {way: summary([pair for one in rounds for pair in one[way]["pairs"]]) for way in WAYS}
+    ways = {way: summary([pair for runs in rounds for pair in runs[way]["pairs"]]) for way in WAYS}
     result = {
         "benchmark": "busy",
         "rounds": options.rounds,

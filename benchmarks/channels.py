@@ -99,17 +99,19 @@ def measure_sobel(repeats: int) -> dict[str, Any]:
         name: statistics.median(timed_ms(work) for _ in range(repeats))
         for name, work in (("cv2", by_cv2), ("kornia", by_kornia))
     }
-    return {f"{name}_median_ms": round(took, 3) for name, took in times.items()} | {"largest_difference": difference}
+    return {f"{name}_median_ms": round(time_ms, 3) for name, time_ms in times.items()} | {
+        "largest_difference": difference
+    }
 
 
 def measure_import(repeats: int) -> dict[str, float]:
     """Median seconds of importing each profile's module after torch, in a fresh process."""
-    took = {}
+    seconds = {}
     for profile, module in (("core13", "channels"), ("full40", "full40")):
         command = python_command("scripts.import_time", f"arr_coc.relevance.{module}")
         runs = [subprocess.check_output(command, env=python_environment()) for _ in range(repeats)]
-        took[f"{profile}_s"] = round(statistics.median(map(float, runs)), 3)
-    return took
+        seconds[f"{profile}_s"] = round(statistics.median(map(float, runs)), 3)
+    return seconds
 
 
 def main() -> None:

@@ -57,28 +57,28 @@ class Score:
 
     right: int = 0
     false: int = 0
-    missed: int = 0
+    misses: int = 0
     mistakes: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, clip: str, found: list[int], true: list[int]) -> None:
+    def add(self, clip: str, detections: list[int], true: list[int]) -> None:
         """Pairs found with true cuts, each at most once, nearest first in time."""
-        missed = list(true)
+        misses = list(true)
         false = []
-        for cut in found:
-            near = [other for other in missed if abs(other - cut) <= TOLERANCE_FRAMES]
-            if near:
-                missed.remove(near[0])
+        for cut in detections:
+            matches = [other for other in misses if abs(other - cut) <= TOLERANCE_FRAMES]
+            if matches:
+                misses.remove(matches[0])
             else:
                 false.append(cut)
-        self.right += len(true) - len(missed)
+        self.right += len(true) - len(misses)
         self.false += len(false)
-        self.missed += len(missed)
-        if false or missed:
-            self.mistakes.append({"clip": clip, "false": false, "missed": missed})
+        self.misses += len(misses)
+        if false or misses:
+            self.mistakes.append({"clip": clip, "false": false, "missed": misses})
 
     @property
     def line(self) -> str:
-        return f"{self.right} {self.false} {self.missed}; {self.counts['f1']:.3f}"
+        return f"{self.right} {self.false} {self.misses}; {self.counts['f1']:.3f}"
 
     @property
     def report(self) -> dict[str, Any]:
@@ -86,15 +86,15 @@ class Score:
 
     @property
     def counts(self) -> dict[str, float]:
-        found, true = self.right + self.false, self.right + self.missed
-        precision, recall = self.right / max(1, found), self.right / max(1, true)
+        detections, true = self.right + self.false, self.right + self.misses
+        precision, recall = self.right / max(1, detections), self.right / max(1, true)
         return {
             "right": self.right,
             "false": self.false,
-            "missed": self.missed,
+            "missed": self.misses,
             "precision": round(precision, 4),
             "recall": round(recall, 4),
-            "f1": round(2 * self.right / max(1, found + true), 4),
+            "f1": round(2 * self.right / max(1, detections + true), 4),
         }
 
 
@@ -131,11 +131,11 @@ DETECTORS: dict[str, Callable[[], Finder]] = {
 def found_cuts(frames: Iterable[tuple[FramePlanes, Picture]]) -> dict[str, list[int]]:
     """Cuts that every detector finds in the same frames, given as planes and as BGR."""
     finders = {name: make() for name, make in DETECTORS.items()}
-    found: dict[str, set[int]] = {name: set() for name in finders}
+    detections: dict[str, set[int]] = {name: set() for name in finders}
     for index, (planes, picture) in enumerate(frames):
         for name, find in finders.items():
-            found[name].update(find(index, planes, picture))
-    return {name: sorted(cuts) for name, cuts in found.items()}
+            detections[name].update(find(index, planes, picture))
+    return {name: sorted(cuts) for name, cuts in detections.items()}
 
 
 def of_real_clips(folder: Path, clips: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -154,14 +154,14 @@ def of_material(part: Part, folder: Path, per_kind: int) -> dict[str, Any]:
     """Every detector's score on one part of the clips made in memory: of all, by kind, and by what they are made of."""
     groups: dict[str, dict[str, Score]] = {}
     clips = 0
-    for made in material(part, folder, per_kind):
+    for clip in material(part, folder, per_kind):
         clips += 1
-        found = found_cuts((planes_of_rgb(frame), np.ascontiguousarray(frame[..., ::-1])) for frame in made.frames)
-        unseen = "kinds that tuning never saw" if made.kind in HELD_OUT_KINDS else "kinds as in tuning"
-        for group in ("all", unseen, f"over {made.sort}", made.kind):
+        detections = found_cuts((planes_of_rgb(frame), np.ascontiguousarray(frame[..., ::-1])) for frame in clip.frames)
+        novelty = "kinds that tuning never saw" if clip.kind in HELD_OUT_KINDS else "kinds as in tuning"
+        for group in ("all", novelty, f"over {clip.sort}", clip.kind):
             scores = groups.setdefault(group, {name: Score() for name in DETECTORS})
-            for name, cuts in found.items():
-                scores[name].add(f"{made.kind} over {made.base}", cuts, made.cuts)
+            for name, cuts in detections.items():
+                scores[name].add(f"{clip.kind} over {clip.base}", cuts, clip.cuts)
     for group in groups:
         _show(f"{part}: {group}", groups[group])
     tables = {group: {name: score.counts for name, score in scores.items()} for group, scores in groups.items()}

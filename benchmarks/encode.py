@@ -42,8 +42,8 @@ QUERY = "Say what happens."
 def noise_packet(grid: TileGrid, tokens: int, seed: int) -> TokenPacket:
     """`tokens` tiles of noise, evenly over the grid."""
     random = np.random.default_rng(seed)
-    chosen = np.sort(random.permutation(grid.tiles)[:tokens])
-    regions = grid_regions(grid).numpy().astype(np.int32)[chosen]
+    indices = np.sort(random.permutation(grid.tiles)[:tokens])
+    regions = grid_regions(grid).numpy().astype(np.int32)[indices]
     pixels = random.integers(0, 256, (tokens, 3, 32, 32), dtype=np.uint8)
     return TokenPacket(FrameStamp(seed, 0, 0), grid, regions, np.ones(tokens, np.float32), pixels)
 
@@ -62,12 +62,12 @@ def times_ms(work: Callable[[int], object], repeats: int) -> list[float]:
 def measure_encoding(qwen: QwenVL, repeats: int) -> dict[str, Any]:
     """All tokens and some of them, in turns, so that what else the machine does falls on both."""
     grid = TileGrid.of(1024, 1024)
-    every, some = noise_packet(grid, grid.tiles, 0), noise_packet(grid, SPARSE_TOKENS, 0)
+    full, sparse = noise_packet(grid, grid.tiles, 0), noise_packet(grid, SPARSE_TOKENS, 0)
     full_ms: list[float] = []
     sparse_ms: list[float] = []
     for _ in range(repeats):
-        full_ms += times_ms(lambda _: encode_packet(qwen, every, "sparse"), 1)
-        sparse_ms += times_ms(lambda _: encode_packet(qwen, some, "sparse"), 3)
+        full_ms += times_ms(lambda _: encode_packet(qwen, full, "sparse"), 1)
+        sparse_ms += times_ms(lambda _: encode_packet(qwen, sparse, "sparse"), 3)
     speedup = statistics.median(full_ms) / statistics.median(sparse_ms)
     return {
         "tokens": {"full": grid.tiles, "sparse": SPARSE_TOKENS},

@@ -72,7 +72,7 @@ class Losses:
     def __init__(self, texts: Texts, servers: Sequence[AnswerServerProcess]) -> None:
         self._texts = texts
         self._servers = servers
-        self.found: dict[str, list[float]] = {kind: [] for kind in TARGETS_S}
+        self.times_s: dict[str, list[float]] = {kind: [] for kind in TARGETS_S}
         self.taken_back_s: list[float] = []
 
     def all_spread(self) -> None:
@@ -117,21 +117,21 @@ class Losses:
     def _cameras_of(self, server: AnswerServerProcess) -> list[str]:
         return [name for name, address in self._texts.server.items() if address == server.address]
 
-    def _send(self, server: AnswerServerProcess, how: signal.Signals) -> float:
+    def _send(self, server: AnswerServerProcess, signum: signal.Signals) -> float:
         at_s = time.monotonic()
-        server.process.send_signal(how)
+        server.process.send_signal(signum)
         return at_s
 
     def _measure(self, kind: str, cameras: Sequence[str], lost_s: float, begin_s: float, server: str) -> None:
         self._wait(lambda: all(self._texts.spoken(name, lost_s, server) for name in cameras))
         times_s = [round(self._texts.text_s[name] - begin_s, 3) for name in cameras]
-        self.found[kind] += times_s
+        self.times_s[kind] += times_s
         print(kind, times_s, flush=True)
 
-    def _wait(self, done: Callable[[], bool]) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         """Raise TimeoutError if it does not come."""
         until_s = time.monotonic() + WAIT_MAX_S
-        while not done():
+        while not condition():
             if self._texts.failures or time.monotonic() > until_s:
                 state = {server.address: (server.serves, server.printed()) for server in self._servers}
                 raise TimeoutError(f"it does not come: {self._texts.failures}, {self._texts.server}, {state}")
@@ -192,7 +192,7 @@ def main() -> None:
             "median_s": sorted(times_s)[len(times_s) // 2],
             "first_text_s": times_s,
         }
-        for kind, times_s in losses.found.items()
+        for kind, times_s in losses.times_s.items()
     }
     report["stopped"]["taken_back_s"] = losses.taken_back_s
     print(json.dumps(report, indent=2))

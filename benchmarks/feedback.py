@@ -57,40 +57,40 @@ def clock_of(qwen: QwenVL) -> Callable[[], float]:
     return waited
 
 
-def answer_times_ms(qwen: QwenVL, shown: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
+def answer_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
     """Of each picture but the first ones, the time of an answer with feedback (True) and without, encoding included."""
     clock, allocator = clock_of(qwen), allocator_for(qwen, tokens)
     sessions = {
-        wanted: AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=wanted))
-        for wanted in (True, False)
+        feedback: AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=feedback))
+        for feedback in (True, False)
     }
     times: dict[bool, list[float]] = {True: [], False: []}
-    for index, picture in enumerate(shown):
+    for index, picture in enumerate(frames):
         packet = allocator.allocate(picture, FrameStamp(index, index * NS_PER_S // 5, 0))
-        for wanted in (index % 2 == 0, index % 2 == 1):
+        for feedback in (index % 2 == 0, index % 2 == 1):
             started_s = clock()
-            for _ in sessions[wanted].answer(packet, QUERY):
+            for _ in sessions[feedback].answer(packet, QUERY):
                 pass
-            times[wanted].append((clock() - started_s) * 1e3)
-    return {wanted: taken[WARM_UP:] for wanted, taken in times.items()}
+            times[feedback].append((clock() - started_s) * 1e3)
+    return {feedback: series[WARM_UP:] for feedback, series in times.items()}
 
 
-def learning_times_ms(qwen: QwenVL, shown: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
+def learning_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
     """The time of taking an answer in, and of the look after it at the same picture; with feedback and without."""
     session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(1)))
-    allocators = {wanted: allocator_for(qwen, tokens) for wanted in (True, False)}
+    allocators = {feedback: allocator_for(qwen, tokens) for feedback in (True, False)}
     times: dict[bool, list[float]] = {True: [], False: []}
-    for index, picture in enumerate(shown):
-        for wanted in (index % 2 == 0, index % 2 == 1):
-            allocator = allocators[wanted]
+    for index, picture in enumerate(frames):
+        for feedback in (index % 2 == 0, index % 2 == 1):
+            allocator = allocators[feedback]
             packet = allocator.allocate(picture, FrameStamp(2 * index, index * NS_PER_S // 5, 0))
             for _ in session.answer(packet, QUERY):
                 pass
             started_s = time.process_time()
-            allocator.on_answer(session.last.feedback if wanted else None)
+            allocator.on_answer(session.last.feedback if feedback else None)
             allocator.allocate(picture, FrameStamp(2 * index + 1, index * NS_PER_S // 5 + 1, 0))
-            times[wanted].append((time.process_time() - started_s) * 1e3)
-    return {wanted: taken[WARM_UP:] for wanted, taken in times.items()}
+            times[feedback].append((time.process_time() - started_s) * 1e3)
+    return {feedback: series[WARM_UP:] for feedback, series in times.items()}
 
 
 def costs(times_ms: dict[bool, list[float]]) -> dict[str, float]:
@@ -103,43 +103,43 @@ def costs(times_ms: dict[bool, list[float]]) -> dict[str, float]:
     }
 
 
-def report_of(made: dict[str, float]) -> dict[str, Any]:
+def report_of(figures: dict[str, float]) -> dict[str, Any]:
     """With the cost of one token that is looked at, and the share of an answer."""
     return {
-        **{name: round(value, 4) for name, value in made.items()},
-        "cost_a_token_ms": round(made["cost_ms"] / PROBED_TOKENS, 4),
-        "share_of_answer": round(made["cost_ms"] / made["without_ms"], 5),
+        **{name: round(value, 4) for name, value in figures.items()},
+        "cost_a_token_ms": round(figures["cost_ms"] / PROBED_TOKENS, 4),
+        "share_of_answer": round(figures["cost_ms"] / figures["without_ms"], 5),
     }
 
 
-def whole_model(few: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+def whole_model(few: dict[str, float], many: dict[str, float]) -> dict[str, float]:
     """Time of an answer of all layers, from one with few and one with more; the cost is the same for all."""
-    a_layer_ms = max(0.0, more["without_ms"] - few["without_ms"]) / (MORE_LAYERS - FEW_LAYERS)
+    a_layer_ms = max(0.0, many["without_ms"] - few["without_ms"]) / (MORE_LAYERS - FEW_LAYERS)
     without_ms = few["without_ms"] + (LANGUAGE_LAYERS - FEW_LAYERS) * a_layer_ms
-    cost_ms = (few["cost_ms"] + more["cost_ms"]) / 2
+    cost_ms = (few["cost_ms"] + many["cost_ms"]) / 2
     return {"without_ms": without_ms, "with_ms": without_ms + cost_ms, "cost_ms": cost_ms}
 
 
 def measure_bundled(device: str, dtype: str, rounds: int) -> dict[str, Any]:
     qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
-    shown = pictures(rounds + WARM_UP)
+    frames = pictures(rounds + WARM_UP)
     return _described(qwen) | {
-        "answers": {str(tokens): report_of(costs(answer_times_ms(qwen, shown, tokens))) for tokens in BUDGETS},
-        "learning": {str(tokens): costs(learning_times_ms(qwen, shown, tokens)) for tokens in BUDGETS},
+        "answers": {str(tokens): report_of(costs(answer_times_ms(qwen, frames, tokens))) for tokens in BUDGETS},
+        "learning": {str(tokens): costs(learning_times_ms(qwen, frames, tokens)) for tokens in BUDGETS},
     }
 
 
 def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
     """Whole on CUDA; on the CPU from two sizes, with one block of vision, which has no part in it."""
     on_cuda = device.startswith("cuda")
-    shown = pictures(rounds + WARM_UP)
+    frames = pictures(rounds + WARM_UP)
     sizes = [(VISION_BLOCKS, LANGUAGE_LAYERS)] if on_cuda else [(1, FEW_LAYERS), (1, MORE_LAYERS)]
     measured: list[dict[str, float]] = []
     for blocks in sizes:
         qwen = speak_on(qwen3_vl_2b(device, dtype, *blocks))
-        measured.append(costs(answer_times_ms(qwen, shown, BUDGETS[-1])))
-    made = measured[0] if on_cuda else whole_model(*measured)
-    return _described(qwen) | {"whole": on_cuda, "answers": {str(BUDGETS[-1]): report_of(made)}}
+        measured.append(costs(answer_times_ms(qwen, frames, BUDGETS[-1])))
+    figures = measured[0] if on_cuda else whole_model(*measured)
+    return _described(qwen) | {"whole": on_cuda, "answers": {str(BUDGETS[-1]): report_of(figures)}}
 
 
 def _described(qwen: QwenVL) -> dict[str, Any]:

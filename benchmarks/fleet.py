@@ -55,17 +55,17 @@ ROUNDING_S = 1e-3
 
 
 class Recorder(WatchedFleet):
-    """Record of answers and frames of each camera; `begun` is set once all of them have frames."""
+    """Record of answers and frames of each camera; `frames_ready` is set once all of them have frames."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
         self.answers: dict[str, list[Answer]] = {name: [] for name in names}
         self.frames: dict[str, list[float]] = {name: [] for name in names}
-        self.begun = threading.Event()
+        self.frames_ready = threading.Event()
 
     def show_failure(self, name: str, message: str) -> None:
         super().show_failure(name, message)
-        self.begun.set()
+        self.frames_ready.set()
 
     def note(self, name: str, event: Event) -> None:
         if isinstance(event, Answer):
@@ -73,7 +73,7 @@ class Recorder(WatchedFleet):
         elif isinstance(event, FrameReady):
             self.frames[name].append(event.pts_s)
             if all(self.frames.values()):
-                self.begun.set()
+                self.frames_ready.set()
 
 
 class Usage:
@@ -90,15 +90,15 @@ class Usage:
     def measured(self) -> dict[str, dict[str, float]]:
         """Return CPU percent of one core, USS and PSS in MB, for each process by name."""
         wall_s = time.monotonic() - self._begin_s
-        found = {}
+        figures = {}
         for name, process in self._processes.items():
             memory = process.memory_full_info()
-            found[name] = {
+            figures[name] = {
                 "cpu_percent": round(100 * (_cpu_s(process) - self._cpu_s[name]) / wall_s, 1),
                 "uss_mb": round(memory.uss / 1e6, 1),
                 "pss_mb": round(memory.pss / 1e6, 1),
             }
-        return found
+        return figures
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -127,7 +127,7 @@ def clip(fps: int, seconds: float) -> Iterator[Path]:
 
 def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict[str, Any]:
     """Return the figures of `cameras` cameras of a clip."""
-    given = [
+    named_cameras = [
         NamedCamera(
             f"camera{number:02}",
             Config(
@@ -138,18 +138,18 @@ def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict
         )
         for number in range(cameras)
     ]
-    recorder = Recorder([camera.name for camera in given])
-    fleet = Fleet(given, recorder, limit_s=seconds)
+    recorder = Recorder([camera.name for camera in named_cameras])
+    fleet = Fleet(named_cameras, recorder, limit_s=seconds)
     usage: dict[str, dict[str, float]] = {}
 
     def measure() -> None:
-        recorder.begun.wait()
+        recorder.frames_ready.wait()
         if recorder.failures:
             return
         time.sleep(0.1 * seconds)
-        begun = Usage(fleet, recorder)
+        baseline = Usage(fleet, recorder)
         time.sleep(0.7 * seconds)
-        usage.update(begun.measured())
+        usage.update(baseline.measured())
 
     measuring = threading.Thread(target=measure, daemon=True)
     measuring.start()
@@ -165,28 +165,28 @@ def figures(
     failed = [*recorder.failures, *(str(outcome.error) for outcome in outcomes if outcome.error is not None)]
     if failed:
         raise SystemExit(f"a camera failed: {failed[0]}")
-    given: list[int] = []
+    answer_counts: list[int] = []
     shares, waits_ms, ttft_ms, frames = [], [], [], []
     for outcome in outcomes:
         times, summary = recorder.frames[outcome.camera], outcome.summary
         assert summary is not None
         points = answered(times, recorder.answers[outcome.camera])
-        given.append(points.given)
+        answer_counts.append(points.answer_count)
         shares.append(points.share)
         waits_ms += points.waits_ms
         ttft_ms += [answer.timing.ttft_ms for answer in recorder.answers[outcome.camera] if answer.timing is not None]
         frames.append(len(times) / (len(times) + sum(summary.dropped.get(queue, 0) for queue in REPLACED)))
-    own = [values for name, values in usage.items() if name in recorder.answers]
+    camera_usage = [values for name, values in usage.items() if name in recorder.answers]
     return {
         "cameras": len(outcomes),
-        "answers_per_s": round(sum(given) / span_s(recorder), 2),
+        "answers_per_s": round(sum(answer_counts) / span_s(recorder), 2),
         "share_worst": round(min(shares), 3),
-        "fairness": round(min(given) / statistics.mean(given), 3),
+        "fairness": round(min(answer_counts) / statistics.mean(answer_counts), 3),
         "wait_ms": percentiles(waits_ms, 1),
         "ttft_ms": percentiles(ttft_ms, 1),
         "frames_share_worst": round(min(frames), 3),
-        "camera": {key: round(statistics.mean(values[key] for values in own), 1) for key in own[0]},
-        "camera_most": {key: max(values[key] for values in own) for key in own[0]},
+        "camera": {key: round(statistics.mean(values[key] for values in camera_usage), 1) for key in camera_usage[0]},
+        "camera_most": {key: max(values[key] for values in camera_usage) for key in camera_usage[0]},
         **{name: values for name, values in usage.items() if name not in recorder.answers},
         "cpu_percent": round(sum(values["cpu_percent"] for values in usage.values()), 1),
         "pss_mb": round(sum(values["pss_mb"] for values in usage.values()), 1),
@@ -202,13 +202,13 @@ class Points:
 
     def __init__(self, due: int, waits_ms: list[float]) -> None:
         self.due = due
-        self.given = len(waits_ms)
+        self.answer_count = len(waits_ms)
         self.waits_ms = waits_ms
 
     @property
     def share(self) -> float:
         """Number of answers that were due and given."""
-        return self.given / self.due
+        return self.answer_count / self.due
 
 
 def answered(frames_s: Sequence[float], answers: Sequence[Answer]) -> Points:
@@ -230,14 +230,14 @@ def span_s(recorder: Recorder) -> float:
 def targets(phases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what was to be reached with the most cameras, beside what was."""
     most = max(phases, key=lambda phase: int(phase["cameras"]))
-    reached = {
+    limits = {
         "share of its answers of the worst camera": (most["share_worst"], LEAST_SHARE, True),
         "fairness": (most["fairness"], LEAST_SHARE, True),
         "memory of a camera (PSS), MB": (most["camera"]["pss_mb"], MOST_MB, False),
     }
     return {
         name: {"value": value, "target": target, "met": value >= target if least else value <= target}
-        for name, (value, target, least) in reached.items()
+        for name, (value, target, least) in limits.items()
     }
 
 
@@ -256,9 +256,9 @@ def main() -> None:
         for cameras in options.cameras:
             phases.append(watched(path, cameras, options.seconds, options.slots))
             print(json.dumps(phases[-1]), flush=True)
-    reached = targets(phases)
-    print(json.dumps(reached, indent=2))
-    report = {"benchmark": "fleet", **about, "load_1min_before": load, "targets": reached, "phases": phases}
+    target_report = targets(phases)
+    print(json.dumps(target_report, indent=2))
+    report = {"benchmark": "fleet", **about, "load_1min_before": load, "targets": target_report, "phases": phases}
     write_report(options.out, {**report, "machine": machine()})
 
 

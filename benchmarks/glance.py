@@ -83,18 +83,18 @@ class Asked:
         if self._way == "glance":
             packet, glance = self._glance(allocated)
         self._client.send_request(packet, "every", time.monotonic_ns())
-        first = self._outcomes_until(lambda: any(isinstance(event, AnswerDeltaEvent) for event in self._heard))
+        first = self._outcomes_until(lambda: any(isinstance(event, AnswerDeltaEvent) for event in self._outcomes))
         first_ms = (time.perf_counter() - start_s) * 1e3
         events = first + self._outcomes_until(lambda: not self._client.busy)
         (answer,) = (event for event in events if isinstance(event, Answer))
         assert self._budget - 2 <= answer.tokens_used <= self._budget, "a cover may leave two tokens"
         assert answer.timing is not None
-        took = {
+        times = {
             "first_token_ms": first_ms,
             "encode_ms": answer.timing.encode_ms,
             "prefill_ms": answer.timing.prefill_ms,
         }
-        return took | (glance or {})
+        return times | (glance or {})
 
     def _glance(self, allocated: AllocatedFrame) -> tuple[TokenPacket, dict[str, float]]:
         """Return the packet of the tokens that a glance chose, and what the glance took."""
@@ -119,13 +119,13 @@ class Asked:
             "reallocate_ms": (time.perf_counter() - start_s) * 1e3,
         }
 
-    def _outcomes_until(self, done: Callable[[], bool]) -> list[Outcome]:
-        self._heard: list[Outcome] = []
+    def _outcomes_until(self, condition: Callable[[], bool]) -> list[Outcome]:
+        self._outcomes: list[Outcome] = []
         until_s = time.monotonic() + LIMIT_S
-        while not done():
-            self._heard += self._connection.exchange(1)
+        while not condition():
+            self._outcomes += self._connection.exchange(1)
             assert time.monotonic() < until_s, "the server is silent"
-        return self._heard
+        return self._outcomes
 
 
 def measured(endpoint: str, frames: int) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
             outcomes += connection.exchange(50)
         (embedding,) = (outcome for outcome in outcomes if isinstance(outcome, QueryEmbedding))
         ways = {way: Asked(way, BUDGETS[side_px], client, connection, embedding) for way in WAYS}
-        took: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        times: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         smaller = max(BUDGETS) // side_px
         for number, picture in enumerate(pictures(frames + WARM_UP)):
             turn = number % len(WAYS)
@@ -151,21 +151,21 @@ def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
                 stamp = FrameStamp(number, len(WAYS) * number + place, 0, 0)
                 figures = ways[way].ask(FramePlanes("rgb", (picture[::smaller, ::smaller] ^ np.uint8(place),)), stamp)
                 if number >= WARM_UP:
-                    took[way].append(figures)
-    return {way: summary(rows) for way, rows in took.items()} | added(took)
+                    times[way].append(figures)
+    return {way: summary(rows) for way, rows in times.items()} | added(times)
 
 
 def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
     return {name: percentiles([row[name] for row in rows], 2) for name in rows[0]}
 
 
-def added(took: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+def added(times: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     """Return by how much a way is later than another, frame by frame: the median, in percent."""
 
     def later(way: str, than: str) -> float:
-        pairs = zip(took[way], took[than], strict=True)
+        pairs = zip(times[way], times[than], strict=True)
         return round(
-            100 * statistics.median(one["first_token_ms"] / other["first_token_ms"] - 1 for one, other in pairs), 1
+            100 * statistics.median(row["first_token_ms"] / other["first_token_ms"] - 1 for row, other in pairs), 1
         )
 
     return {
@@ -249,9 +249,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.glance", description=__doc__.split("\n")[0])
     parser.add_argument("--frames", type=int, default=30, help="frames that are measured")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    report = measure(given.frames)
-    write_report(given.out, report)
+    arguments = parser.parse_args()
+    report = measure(arguments.frames)
+    write_report(arguments.out, report)
     for link, side_px in itertools.product(("ipc", "tcp"), BUDGETS):
         figures = report[link][str(side_px)]
         plain, glance = figures["plain"]["first_token_ms"]["p50"], figures["glance"]["first_token_ms"]["p50"]

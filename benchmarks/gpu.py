@@ -37,9 +37,9 @@ RESULTS = Path(__file__).parent / "results" / "gpu.json"
 def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
     """Each target, beside the median that was measured."""
     return [
-        {"what": what, "time": kind, "target_ms": target, "p50_ms": results[what][kind]["p50"]}
-        | {"reached": results[what][kind]["p50"] <= target}
-        for (what, kind), target in TARGETS_MS.items()
+        {"what": subject, "time": kind, "target_ms": target, "p50_ms": results[subject][kind]["p50"]}
+        | {"reached": results[subject][kind]["p50"] <= target}
+        for (subject, kind), target in TARGETS_MS.items()
     ]
 
 

@@ -62,8 +62,8 @@ WAYS = (AttentionWay(1, 16), AttentionWay(1, 64), AttentionWay(2, 16), Attention
 
 def pictures() -> dict[str, Picture]:
     scene = load_scene("hd")
-    drawn = scene.render(20)
-    return {"drawn scene": drawn[:SIDE_PX, :SIDE_PX], "clutter with text": scenery(1920)[:SIDE_PX, 600 : 600 + SIDE_PX]}
+    frame = scene.render(20)
+    return {"drawn scene": frame[:SIDE_PX, :SIDE_PX], "clutter with text": scenery(1920)[:SIDE_PX, 600 : 600 + SIDE_PX]}
 
 
 def row_major(rows: torch.Tensor) -> torch.Tensor:
@@ -105,8 +105,8 @@ def encoded_in_two_levels(tower: Any, picture: Picture, way: AttentionWay, share
     return encode(tower, picture, attend).embeds
 
 
-def error_of(got: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((got - expected).norm() / expected.norm())
+def error_of(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
 def measure_errors(tower: Any, picture: Picture) -> dict[str, list[dict[str, float]]]:
@@ -117,7 +117,10 @@ def measure_errors(tower: Any, picture: Picture) -> dict[str, list[dict[str, flo
     full = multiply_adds(patches, PATCHES, (head_dim, head_dim))
     measured: dict[str, list[dict[str, float]]] = {way.name: [] for way in WAYS}
     for way, share in product(WAYS, SHARES):
-        errors = [error_of(in_two_levels(one, way, share), wanted) for one, wanted in zip(layers, exact, strict=True)]
+        errors = [
+            error_of(in_two_levels(inputs, way, share), reference)
+            for inputs, reference in zip(layers, exact, strict=True)
+        ]
         result = encoded_in_two_levels(tower, picture, way, share)
         cost = multiply_adds(patches, PATCHES, (head_dim, head_dim), share=share, level=way.level)
         measured[way.name].append(
@@ -155,8 +158,8 @@ def measure_times(inputs: Inputs, repeats: int) -> dict[str, Any]:
             if turn:
                 times[name].append((time.perf_counter() - started) * 1e3)
     return {
-        name: {"min_ms": round(min(taken), 2), "median_ms": round(statistics.median(taken), 2)}
-        for name, taken in times.items()
+        name: {"min_ms": round(min(series), 2), "median_ms": round(statistics.median(series), 2)}
+        for name, series in times.items()
     }
 
 
@@ -193,10 +196,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     tower = load_qwen(None, device="cpu", dtype="float32").tower
-    shown = pictures()
+    images = pictures()
     with torch.inference_mode():
-        errors = {name: measure_errors(tower, picture) for name, picture in shown.items()}
-        layer = full_encoding(tower, next(iter(shown.values())))[1][1]
+        errors = {name: measure_errors(tower, picture) for name, picture in images.items()}
+        layer = full_encoding(tower, next(iter(images.values())))[1][1]
         times = measure_times(layer, arguments.repeats)
     report = {
         "benchmark": "hierarchical",

@@ -76,8 +76,8 @@ def consume(
         arrivals.append((number, time.monotonic_ns()))
         if work_s:
             time.sleep(work_s)
-        receiver.done()
-    receiver.done()
+        receiver.release()
+    receiver.release()
     collected(arrivals)
     sender_closed()
     receiver.close()
@@ -98,15 +98,15 @@ def linked(channel: Channel, work_s: float, *, processes: bool) -> Iterator[tupl
 
 
 def _linked_processes(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
-    ours, theirs = multiprocessing.Pipe()
+    parent_pipe, child_pipe = multiprocessing.Pipe()
     sender = channel.sender()
     spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=consume_in_process, args=(channel, work_s, theirs), daemon=True)
+    process = spawn.Process(target=consume_in_process, args=(channel, work_s, child_pipe), daemon=True)
     process.start()
-    ours.recv()
-    yield sender, ours.recv
+    parent_pipe.recv()
+    yield sender, parent_pipe.recv
     sender.close()
-    ours.send("closed")
+    parent_pipe.send("closed")
     process.join(5)
     process.kill()
 
@@ -183,12 +183,12 @@ def peers() -> list[Channel]:
 
 def ways(directory: Path, number: int) -> list[tuple[Channel, bool]]:
     """Every way, anew, and whether it is between processes."""
-    own: list[tuple[Channel, bool]] = [
+    channels: list[tuple[Channel, bool]] = [
         (OwnThreads(), False),
         (OwnTokens(ipc_endpoint(directory, f"t{number}")), True),
         (OwnWholeFrames(ipc_endpoint(directory, f"f{number}")), True),
     ]
-    return [*own, *((peer, False) for peer in peers()), *((peer, True) for peer in peers())]
+    return [*channels, *((peer, False) for peer in peers()), *((peer, True) for peer in peers())]
 
 
 def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[dict[str, Any]]:
@@ -216,10 +216,10 @@ def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[d
 
 def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
     """Ratio of the quickest peer's hop to each hop here, between threads and between processes."""
-    own = [hop for hop in hops if hop["way"].startswith("this project")]
+    local_hops = [hop for hop in hops if hop["way"].startswith("this project")]
     ratios: dict[str, Any] = {"target_times_shorter_of_a_frame's_hop": TARGET_TIMES}
     for between in ("threads", "processes"):
-        others = [hop for hop in hops if hop["between"] == between and hop not in own]
+        others = [hop for hop in hops if hop["between"] == between and hop not in local_hops]
         quickest = {key: min(others, key=lambda hop: hop["hop_us"][key]) for key in ("p50", "p95")}
         ratios[f"than the quickest peer between {between}"] = {
             "peer": quickest["p50"]["way"],
@@ -227,7 +227,7 @@ def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
                 hop["way"]: {
                     key: round(other["hop_us"][key] / hop["hop_us"][key], 2) for key, other in quickest.items()
                 }
-                for hop in own
+                for hop in local_hops
             },
         }
     return ratios
@@ -252,10 +252,10 @@ def draw(slow: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     axes = figure.subplots()
-    for one in slow:
-        at_s, age_ms = zip(*one["timeline"], strict=True)
-        style = "-" if one["way"].startswith("this project") else "--"
-        axes.plot(at_s, age_ms, style, marker=".", label=f"{one['way']} ({one['between']})")
+    for row in slow:
+        at_s, age_ms = zip(*row["timeline"], strict=True)
+        style = "-" if row["way"].startswith("this project") else "--"
+        axes.plot(at_s, age_ms, style, marker=".", label=f"{row['way']} ({row['between']})")
     limit_ms = TARGET_PERIODS * CONSUMER_S * 1e3
     axes.axhline(limit_ms, color="black", linewidth=1, label="two periods of the consumer")
     axes.set(yscale="log", xlabel="time, s", ylabel="age of what the consumer receives, ms")
@@ -303,9 +303,9 @@ def table(hops: list[dict[str, Any]], slow: list[dict[str, Any]]) -> str:
     lines = [f"{'one 1080p frame, us':48}{'between':11}{'p50':>9}{'p99':>9}"]
     lines += [f"{h['way']:48}{h['between']:11}{h['hop_us']['p50']:9.0f}{h['hop_us']['p99']:9.0f}" for h in hops]
     lines += ["", f"{'slow consumer, age in ms':48}{'first s':>9}{'last s':>9}{'max':>9}{'received':>9}"]
-    for one in slow:
-        ages = f"{one['first_second_ms']:9.0f}{one['last_second_ms']:9.0f}{one['age_ms']['max']:9.0f}"
-        lines.append(f"{one['way']:48}{ages}{one['received']:9}")
+    for row in slow:
+        ages = f"{row['first_second_ms']:9.0f}{row['last_second_ms']:9.0f}{row['age_ms']['max']:9.0f}"
+        lines.append(f"{row['way']:48}{ages}{row['received']:9}")
     return "\n".join(lines)
 
 

@@ -105,9 +105,9 @@ def measure_speed(qwen: QwenVL, repeats: int) -> dict[str, Any]:
     """
     options = IncrementalOptions()
     times = _times_ms(qwen, options, repeats)
-    frame_ms = {way: statistics.median(taken) for way, taken in times.items()}
-    every = options.every_frames or 1
-    frame_ms["incremental"] = ((every - 1) * frame_ms["incremental"] + frame_ms["sparse"]) / every
+    frame_ms = {way: statistics.median(series) for way, series in times.items()}
+    interval = options.every_frames or 1
+    frame_ms["incremental"] = ((interval - 1) * frame_ms["incremental"] + frame_ms["sparse"]) / interval
     than_sparse = frame_ms["sparse"] / frame_ms["incremental"]
     than_full = frame_ms["full"] / frame_ms["incremental"]
     return {
@@ -130,7 +130,7 @@ def measure_speed(qwen: QwenVL, repeats: int) -> dict[str, Any]:
 def _times_ms(qwen: QwenVL, options: IncrementalOptions, repeats: int) -> dict[str, list[float]]:
     """The ways in turns, so that what else the machine does falls on all of them; frames between two whole ones."""
     encoder = IncrementalEncoder(replace(options, every_frames=None))
-    (everything,) = changing_packets(GRID.tiles, 1)
+    (full_packet,) = changing_packets(GRID.tiles, 1)
     times: dict[str, list[float]] = {"incremental": [], "sparse": [], "full": []}
 
     def take(way: str, packet: TokenPacket, memory: IncrementalEncoder | None = None) -> None:
@@ -141,7 +141,7 @@ def _times_ms(qwen: QwenVL, options: IncrementalOptions, repeats: int) -> dict[s
         take("incremental", packet, encoder)
         take("sparse", packet)
         if index % FULL_EVERY == WARM_UP:
-            take("full", everything)
+            take("full", full_packet)
     return {"incremental": times["incremental"][WARM_UP:], "sparse": times["sparse"][WARM_UP:], "full": times["full"]}
 
 
@@ -222,10 +222,10 @@ def _drift(
 ) -> dict[str, float | None]:
     encoder = IncrementalEncoder(options)
     errors, encoded, estimates = [], [], []
-    for packet, wanted in zip(packets, truth, strict=True):
-        got = encode_packet(qwen, packet, "incremental", encoder).tokens.embeds
+    for packet, reference in zip(packets, truth, strict=True):
+        embeds = encode_packet(qwen, packet, "incremental", encoder).tokens.embeds
         report = encoder.report
-        errors.append(float((got - wanted).norm() / wanted.norm()))
+        errors.append(float((embeds - reference).norm() / reference.norm()))
         encoded.append(report.encoded / report.regions)
         if report.drift is not None:
             estimates.append(report.drift)

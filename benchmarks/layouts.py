@@ -60,14 +60,14 @@ class Layouts:
 
 def measured(layouts: Layouts, tiles: np.ndarray, rounds: int) -> dict[str, dict[str, float]]:
     """Medians in microseconds, by step and layout; layouts take turns."""
-    took: dict[str, dict[str, list[int]]] = {step: {layout: [] for layout in LAYOUTS} for step in STEPS}
+    samples: dict[str, dict[str, list[int]]] = {step: {layout: [] for layout in LAYOUTS} for step in STEPS}
     for _ in range(rounds):
         for layout in LAYOUTS:
             for step in STEPS:
-                took[step][layout].append(layouts.step(layout, step, tiles))
+                samples[step][layout].append(layouts.step(layout, step, tiles))
     return {
         step: {layout: round(statistics.median(times) / 1e3, 2) for layout, times in by_layout.items()}
-        for step, by_layout in took.items()
+        for step, by_layout in samples.items()
     }
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         took_us = measured(Layouts(grid, Path(folder)), tiles, arguments.rounds)
     took_us["all"] = {layout: round(sum(took_us[step][layout] for step in STEPS), 2) for layout in LAYOUTS}
     ratios = {
-        step: {layout: round(took / times["rgb"], 2) for layout, took in times.items()}
+        step: {layout: round(time_us / times["rgb"], 2) for layout, time_us in times.items()}
         for step, times in took_us.items()
     }
     report: dict[str, Any] = {
@@ -94,7 +94,7 @@ def main() -> None:
         "megabytes": {layout: round(grid.tiles * 1365 * (4 if layout == "rgba" else 3) / 1e6, 1) for layout in LAYOUTS},
     }
     for step, times in took_us.items():
-        print(f"{step:10}" + "".join(f"{layout:>8} {took:8.1f} µs" for layout, took in times.items()))
+        print(f"{step:10}" + "".join(f"{layout:>8} {time_us:8.1f} µs" for layout, time_us in times.items()))
     write_report(arguments.out, report)
 
 

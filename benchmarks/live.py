@@ -177,7 +177,7 @@ def targets(measured: Report, memory: dict[str, Any]) -> dict[str, Any]:
     """Targets beside the measured values; `met` is None if there was nothing to measure it by."""
     figures = {figure.name: figure.value for figure in measured.figures}
     frame = measured.latencies[0].values
-    reached = {
+    limits = {
         "deadline misses, %": (figures["deadline misses"], MISSES_PERCENT),
         "interval_std, ms": (figures["interval_std"], INTERVAL_STD_MS),
         "frame latency p99, ms": (frame and frame.p99, FRAME_P99_MS),
@@ -185,7 +185,7 @@ def targets(measured: Report, memory: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         name: {"value": value, "target": target, "met": None if value is None else value <= target}
-        for name, (value, target) in reached.items()
+        for name, (value, target) in limits.items()
     }
 
 
@@ -203,7 +203,7 @@ def main() -> None:
         if options.source is None:
             make_clip(clip, options.minutes * 60)
         record, config = measure_live(options.source or str(clip), options.minutes, options.model)
-    shown = config if options.source else config.model_copy(update={"source": "scene hd as H.264"})
+    report_config = config if options.source else config.model_copy(update={"source": "scene hd as H.264"})
     measured, memory = report(record), measure_memory(record)
     result = {
         "benchmark": "live",
@@ -213,7 +213,7 @@ def main() -> None:
         "memory": memory,
         "latest_frames": worst_frames(record),
         "release": release,
-        "config": config_json(shown),
+        "config": config_json(report_config),
         "machine": machine(),
         **measured.as_json(),
     }

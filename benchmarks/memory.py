@@ -116,25 +116,25 @@ def fixed_camera(count: int) -> list[Rgb]:
     """Pictures of one drawn scene, over which a patch of another one moves."""
     ground, other = pictures(2)[0], pictures(40)[-1][::-1, ::-1]
     rows, cols = (32 * tiles for tiles in PATCH_TILES)
-    found = []
+    frames = []
     for index in range(count):
         picture = ground.copy()
         top, left = (
             32 * (step * index % (SIDE_PX // 32 - size)) for step, size in zip(STEP_TILES, PATCH_TILES, strict=True)
         )
         picture[top : top + rows, left : left + cols] = other[top : top + rows, left : left + cols]
-        found.append(picture)
-    return found
+        frames.append(picture)
+    return frames
 
 
 def measure(qwen: QwenVL, answers: int) -> dict[str, list[Took]]:
     """The ways by turns, so that what else the machine does falls on all of them; the first answer is not counted."""
     cameras = {way.name: Camera(qwen, way) for way in WAYS}
-    taken: dict[str, list[Took]] = {name: [] for name in cameras}
+    runs: dict[str, list[Took]] = {name: [] for name in cameras}
     for index, picture in enumerate(fixed_camera(answers + 1)):
         for name, camera in cameras.items():
-            taken[name].append(camera.take(picture, index))
-    return {name: turns[1:] for name, turns in taken.items()}
+            runs[name].append(camera.take(picture, index))
+    return {name: turns[1:] for name, turns in runs.items()}
 
 
 def summary(turns: Sequence[Took]) -> dict[str, float]:
@@ -142,14 +142,14 @@ def summary(turns: Sequence[Took]) -> dict[str, float]:
     return {field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(Took)}
 
 
-def extrapolated(one: dict[str, float], two: dict[str, float]) -> dict[str, float]:
+def extrapolated(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
     """Memory of the whole model, from medians with one block of each kind and with two."""
     blocks = {"encode_ms": VISION_BLOCKS, "prefill_ms": LANGUAGE_LAYERS}
-    whole = dict(two)
+    total = dict(two_blocks)
     for name, count in blocks.items():
-        whole[name] = one[name] + (count - 1) * max(0.0, two[name] - one[name])
-    whole["first_token_ms"] = whole["prepare_ms"] + whole["encode_ms"] + whole["prefill_ms"]
-    return whole
+        total[name] = one_block[name] + (count - 1) * max(0.0, two_blocks[name] - one_block[name])
+    total["first_token_ms"] = total["prepare_ms"] + total["encode_ms"] + total["prefill_ms"]
+    return total
 
 
 def compared(rows: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -185,7 +185,7 @@ def measure_2b(device: str, dtype: torch.dtype, answers: int) -> dict[str, Any]:
         measured.append({name: summary(turns) for name, turns in measure(qwen, answers).items()})
     rows = measured[0]
     if len(sizes) > 1:
-        rows = {way.name: extrapolated(*(one[way.name] for one in measured)) for way in WAYS}
+        rows = {way.name: extrapolated(*(medians[way.name] for medians in measured)) for way in WAYS}
     report = report_of(qwen, rows, answers) | {"whole": len(sizes) == 1}
     ratios = report["against_snapshot"]
     report["targets"] = {

@@ -56,22 +56,22 @@ def scenery(seed: int) -> Picture:
 def cases() -> dict[str, Callable[[int], Picture]]:
     """Luma of frame n of each case."""
     wide, rng = scenery(1), np.random.default_rng(2)
-    still = wide[:HEIGHT_PX, :WIDTH_PX]
-    grain = [np.rint(rng.normal(0, 2, still.shape)).astype(np.int16) for _ in range(4)]
+    still_frame = wide[:HEIGHT_PX, :WIDTH_PX]
+    grain = [np.rint(rng.normal(0, 2, still_frame.shape)).astype(np.int16) for _ in range(4)]
     others = [scenery(seed)[:HEIGHT_PX, :WIDTH_PX] for seed in range(3, 6)]
 
     def block(index: int) -> Picture:
-        shown = still.copy()
+        frame = still_frame.copy()
         left = 200 + 4 * (index % 60)
-        shown[300:740, left : left + 440] = wide[1100:1540, 100:540]
-        return shown
+        frame[300:740, left : left + 440] = wide[1100:1540, 100:540]
+        return frame
 
     def zoom(index: int) -> Picture:
         matrix = cv2.getRotationMatrix2D((WIDTH_PX * 0.75, HEIGHT_PX * 0.75), 0, 1.01**index)
         return np.asarray(cv2.warpAffine(wide, matrix, (WIDTH_PX, HEIGHT_PX)), np.uint8)
 
     return {
-        "still, noise": lambda index: np.clip(still + grain[index % 4], 0, 255).astype(np.uint8),
+        "still, noise": lambda index: np.clip(still_frame + grain[index % 4], 0, 255).astype(np.uint8),
         "10 % moves": block,
         "pan": lambda index: wide[:HEIGHT_PX, 8 * (index % 100) : 8 * (index % 100) + WIDTH_PX],
         "zoom": zoom,
@@ -149,8 +149,8 @@ def main() -> None:
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     report = {name: measure(draw, arguments.frames) for name, draw in cases().items()}
-    here = clips_here(arguments.clips, CLIP_NAMES)
-    clips = {path.name: measure_clip(path, 2 * arguments.frames) for path in here}
+    paths = clips_here(arguments.clips, CLIP_NAMES)
+    clips = {path.name: measure_clip(path, 2 * arguments.frames) for path in paths}
     for name, row in (*report.items(), *clips.items()):
         print(f"{name:26}" + "".join(f"{key} {value:<8}" for key, value in row.items()))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

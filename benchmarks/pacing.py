@@ -150,8 +150,8 @@ def median_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
             names = sorted({name for run in runs for name in run[key]})
             result[key] = {name: statistics.median(run[key].get(name, 0) for run in runs) for name in names}
         else:
-            known = [run[key] for run in runs if run[key] is not None]
-            result[key] = round(statistics.median(known), 4) if known else None
+            values = [run[key] for run in runs if run[key] is not None]
+            result[key] = round(statistics.median(values), 4) if values else None
     return result
 
 
@@ -164,7 +164,7 @@ def main() -> None:
     options = parser.parse_args()
     load_before = machine()["load_1min"]
     sleeps_ms = sleeping_std_ms(SLEEPS)
-    alone = causes()
+    cause_figures = causes()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         clip = Path(folder) / "hd.mp4"
@@ -196,7 +196,7 @@ def main() -> None:
         "steady_to_plain": round(statistics.median(ratios), 3),
         "ways": ways,
         "sleeps_interval_std_ms": sleeps_ms,
-        "causes": alone,
+        "causes": cause_figures,
         "machine": machine(),
     }
     print(

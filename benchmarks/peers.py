@@ -88,9 +88,9 @@ def measured(way: str, model: Path, files: Path, numbers: Sequence[str], openvin
         command = [str(openvino), "-m", module, str(files / EXPORTED), *options]
         environment = python_environment({"PYTHONPATH": str(CHECKOUT)})
         environment.pop("PYTHONSAFEPATH")
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 def row(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def row(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the first and a further token of our ways against those of other programs, if both have run."""
-    own = [way for way in rows if way.startswith("ours")]
+    local_ways = [way for way in rows if way.startswith("ours")]
     others = [way for way in rows if not way.startswith("ours")]
     return {
         f"{way} ÷ {other}": {
             name: round(rows[way][f"{name}_cpu_s"] / rows[other][f"{name}_cpu_s"], 2) for name in ("first", "token")
         }
-        for way in own
+        for way in local_ways
         for other in others
         if other.startswith("transformers") or other.split()[2] in ("100%", way.split()[2])
     }
@@ -144,7 +144,7 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for way in ways:
                 runs[way].append(measured(way, model, files, numbers, arguments.openvino))
-                rows = {name: row(taken) for name, taken in runs.items() if taken}
+                rows = {name: row(results) for name, results in runs.items() if results}
                 report |= {"ways": rows, "ratios": ratios(rows)}
                 write_report(arguments.out, report)
                 print(f"{way:24}" + "  ".join(f"{name} {value:g}" for name, value in rows[way].items()), flush=True)

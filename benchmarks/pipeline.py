@@ -57,8 +57,8 @@ def make_clip(path: Path, frames: int, height_px: int = 1080, clip: str = "hd") 
         stream = container.add_stream("libx264", rate=scene.fps, options={"preset": "veryfast", "crf": "23"})
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
         for index in range(frames):
-            drawn = scene.render(index % scene.frames) if clip == "hd" else with_box(scene.render(0), index)
-            picture = cv2.resize(drawn, size, interpolation=cv2.INTER_CUBIC)
+            frame = scene.render(index % scene.frames) if clip == "hd" else with_box(scene.render(0), index)
+            picture = cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
 
@@ -104,8 +104,8 @@ def run(clip: Path, model: str | None, every_s: float) -> dict[str, Any]:
     record = RunRecord(statistics=pipeline.statistics)
     for event in pipeline.run():
         record.write(event)
-    shown = config.model_copy(update={"source": f"{clip.name}, H.264"})
-    return {"config": config_json(shown), "machine": machine(), **report(record).as_json()}
+    report_config = config.model_copy(update={"source": f"{clip.name}, H.264"})
+    return {"config": config_json(report_config), "machine": machine(), **report(record).as_json()}
 
 
 def measure(clip: Path, model: str | None, rounds: int) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def measure(clip: Path, model: str | None, rounds: int) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
 
     def piped(every_s: float) -> float:
-        made = run(clip, model, every_s)
+        result = run(clip, model, every_s)
         if every_s == ALWAYS_DUE_S:
-            runs.append(made)
-        return float(made["figures"]["fps"]["value"])
+            runs.append(result)
+        return float(result["figures"]["fps"]["value"])
 
     cases: dict[str, Callable[[], float]] = {
         "decoding": lambda: decode(clip),
@@ -129,12 +129,12 @@ def measure(clip: Path, model: str | None, rounds: int) -> dict[str, Any]:
         for name, rate in cases.items():
             rates[name].append(rate())
     ratios = {
-        name: statistics.median(one / alone for one, alone in zip(found, rates["decoding"], strict=True))
-        for name, found in rates.items()
+        name: statistics.median(fps / decoding_fps for fps, decoding_fps in zip(series, rates["decoding"], strict=True))
+        for name, series in rates.items()
     }
-    runs.sort(key=lambda made: made["figures"]["fps"]["value"])
+    runs.sort(key=lambda result: result["figures"]["fps"]["value"])
     return {
-        "fps": {name: round(statistics.median(found), 1) for name, found in rates.items()},
+        "fps": {name: round(statistics.median(series), 1) for name, series in rates.items()},
         "beside_decoding": {name: round(ratio, 3) for name, ratio in ratios.items()},
         "fps_of_runs": [round(rate, 1) for rate in sorted(rates["answers"])],
         "median_run": runs[len(runs) // 2],

@@ -99,9 +99,9 @@ def packet_of(levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid, st
     return TokenPacket(stamp, grid, regions, np.ones(len(regions), np.float32), gathered(levels, regions))
 
 
-def relative_errors(got: torch.Tensor, expected: torch.Tensor) -> npt.NDArray[np.float64]:
-    """float64 [K]: ‖got − expected‖ / ‖expected‖ of each row."""
-    return ((got - expected).norm(dim=1) / expected.norm(dim=1)).double().numpy(force=True)
+def relative_errors(actual: torch.Tensor, expected: torch.Tensor) -> npt.NDArray[np.float64]:
+    """float64 [K]: ‖actual − expected‖ / ‖expected‖ of each row."""
+    return ((actual - expected).norm(dim=1) / expected.norm(dim=1)).double().numpy(force=True)
 
 
 def answers_of(qwen: QwenVL, packet: TokenPacket) -> list[str]:
@@ -112,7 +112,7 @@ def answers_of(qwen: QwenVL, packet: TokenPacket) -> list[str]:
 def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The errors of each level, and the answers that differ, over `frames` frames of each scene."""
     errors: dict[tuple[int, str], list[npt.NDArray[np.float64]]] = {}
-    given, changed = 0, []
+    answer_count, changed = 0, []
     for name in SCENES:
         scene = load_scene(name)
         allocator = StreamAllocator(AllocatorOptions(budget=BUDGET, levels=True))
@@ -122,19 +122,19 @@ def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, 
             eight = byte_levels(picture, grid)
             half, exact = float_levels(eight[0], np.float16), float_levels(eight[0], np.float32)
             for level in range(LEVELS):
-                found = level_errors(qwen, {"8-bit": eight, "16-bit float": half}, exact, grid, level)
-                for kind, values in found.items():
+                by_kind = level_errors(qwen, {"8-bit": eight, "16-bit float": half}, exact, grid, level)
+                for kind, values in by_kind.items():
                     errors.setdefault((level, kind), []).append(values)
             packet = chosen(allocator, picture, index)
             texts = answers_of(qwen, packet), answers_of(qwen, replace(packet, pixels=gathered(half, packet.regions)))
-            given += len(QUESTIONS)
+            answer_count += len(QUESTIONS)
             changed += [
-                {"scene": name, "frame": index, "question": question, "8-bit": one, "16-bit float": other}
-                for question, one, other in zip(QUESTIONS, *texts, strict=True)
-                if one != other
+                {"scene": name, "frame": index, "question": question, "8-bit": byte_text, "16-bit float": half_text}
+                for question, byte_text, half_text in zip(QUESTIONS, *texts, strict=True)
+                if byte_text != half_text
             ]
-    share = round(len(changed) / given, 4)
-    return rows_of(errors), {"given": given, "changed": len(changed), "changed_share": share, "which": changed}
+    share = round(len(changed) / answer_count, 4)
+    return rows_of(errors), {"given": answer_count, "changed": len(changed), "changed_share": share, "which": changed}
 
 
 def chosen(allocator: StreamAllocator, picture: npt.NDArray[np.uint8], index: int) -> TokenPacket:

@@ -71,22 +71,25 @@ Answers = Sequence[Sequence[int]]
 def agreement(answers: Mapping[str, Answers]) -> dict[str, dict[str, float]]:
     """Return for each pair of a dtype and one in floating point the share of answers whose first token is the same, and
     the mean number of tokens before the first other one."""
-    found = {}
+    figures = {}
     for reference in ("float32", "bfloat16"):
         for dtype in answers.keys() - {"float32", reference} if reference in answers else ():
             prefixes = list(map(_common_tokens, answers[dtype], answers[reference]))
-            found[f"{dtype}, {reference}"] = {
+            figures[f"{dtype}, {reference}"] = {
                 "answers": len(prefixes),
                 "first_token": round(statistics.mean(length > 0 for length in prefixes), 3),
                 "mean_prefix": round(statistics.mean(prefixes), 1),
             }
-    return dict(sorted(found.items()))
+    return dict(sorted(figures.items()))
 
 
-def _common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+def _common_tokens(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
     """Return the number of tokens before the first other one."""
-    pairs = zip(one, other, strict=False)
-    return next((place for place, (own, its) in enumerate(pairs) if own != its), min(len(one), len(other)))
+    pairs = zip(tokens, other_tokens, strict=False)
+    return next(
+        (place for place, (token, other_token) in enumerate(pairs) if token != other_token),
+        min(len(tokens), len(other_tokens)),
+    )
 
 
 def greedy(model: Path, clip: Path, dtype: str, budget: str) -> list[tuple[int, ...]]:
@@ -95,10 +98,10 @@ def greedy(model: Path, clip: Path, dtype: str, budget: str) -> list[tuple[int, 
         frames = itertools.islice(container.decode(video=0), 0, None, PICTURES_APART)
         pictures = [frame.to_ndarray(format="rgb24") for frame, _ in zip(frames, PROMPTS, strict=False)]
     qwen = ARRCOCQwen.from_pretrained(model, dtype=dtype, device="cpu")
-    asked = zip(PROMPTS, itertools.cycle(pictures), strict=False)
+    pairs = zip(PROMPTS, itertools.cycle(pictures), strict=False)
     return [
         qwen.generate(np.ascontiguousarray(picture), prompt, max_tokens=AGREEMENT_TOKENS, budget=budget).token_ids
-        for prompt, picture in asked
+        for prompt, picture in pairs
     ]
 
 
@@ -107,8 +110,8 @@ def loads(model: Path, dtype: str) -> dict[str, dict[str, float]]:
     figures = {}
     for name, options in (("made", ()), ("cache written", ("--cache",)), ("cached", ("--cache",))):
         command = python_command("benchmarks.support.load_runs", str(model), dtype, *options)
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=python_environment())
-        figures[name] = json.loads(done.stdout.splitlines()[-1])
+        process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=python_environment())
+        figures[name] = json.loads(process.stdout.splitlines()[-1])
     shutil.rmtree(model / FOLDER)
     return figures
 
@@ -118,19 +121,21 @@ def ratios(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]
     halves, singles = rows["bfloat16"], rows["float32"]
     return {
         dtype: {
-            "tokens": round(one["tokens_hz"] / halves["tokens_hz"], 2),
-            "first_token": round(one["first_token_ms"] / min(each["first_token_ms"] for each in (halves, singles)), 2),
-            "cpu": round(one["cpu_s"] / min(each["cpu_s"] for each in (halves, singles)), 2),
-            "memory": round(one["peak_mib_of"][MODEL_PROCESS] / halves["peak_mib_of"][MODEL_PROCESS], 2),
+            "tokens": round(figures["tokens_hz"] / halves["tokens_hz"], 2),
+            "first_token": round(
+                figures["first_token_ms"] / min(baseline["first_token_ms"] for baseline in (halves, singles)), 2
+            ),
+            "cpu": round(figures["cpu_s"] / min(baseline["cpu_s"] for baseline in (halves, singles)), 2),
+            "memory": round(figures["peak_mib_of"][MODEL_PROCESS] / halves["peak_mib_of"][MODEL_PROCESS], 2),
         }
-        for dtype, one in rows.items()
+        for dtype, figures in rows.items()
         if dtype not in ("float32", "bfloat16")
     }
 
 
 def report_of(runs: Mapping[str, Sequence[RunFigures]]) -> dict[str, Any]:
     """Return the rows of all dtypes that have run, and their ratios once both in floating point have."""
-    rows = {dtype: row(taken) for dtype, taken in runs.items() if taken}
+    rows = {dtype: row(results) for dtype, results in runs.items() if results}
     return {"dtypes": rows} | ({"ratios": ratios(rows)} if {"float32", "bfloat16"} <= rows.keys() else {})
 
 

@@ -66,19 +66,19 @@ class Samples:
     warm_share: float = WARM_SHARE
 
     def look(self, frames: int, processes: dict[str, int], temporary: Path) -> None:
-        found: dict[str, float] = {
+        figures: dict[str, float] = {
             "shared memory files": len(os.listdir(SHARED)) if SHARED.is_dir() else 0,
             "temporary files": len(os.listdir(temporary)),
         }
         for name, pid in processes.items():
             process = psutil.Process(pid)
-            found |= {f"{name} {what}": value for what, value in process_figures(process).items()}
-        self.add(frames, found)
+            figures |= {f"{name} {resource}": value for resource, value in process_figures(process).items()}
+        self.add(frames, figures)
 
-    def add(self, frames: int, found: dict[str, float]) -> None:
+    def add(self, frames: int, figures: dict[str, float]) -> None:
         """Add the findings of one sample, after `frames` frames."""
         self.frames.append(frames)
-        for name, value in found.items():
+        for name, value in figures.items():
             self.series.setdefault(name, []).append(value)
 
     def growth(self, name: str) -> float:

@@ -86,13 +86,13 @@ class ChainAnswer:
 @dataclass
 class Thousand:
     """A thousand frames: number of answers; those that are right, the same as in the first thousand, wrong while that
-    was right (`lost`) and right while that was wrong (`gained`)."""
+    was right (`losses`) and right while that was wrong (`gains`)."""
 
     answers: int = 0
     right: int = 0
     same: int = 0
-    lost: int = 0
-    gained: int = 0
+    losses: int = 0
+    gains: int = 0
     answer_ms: list[float] = field(default_factory=list)
     kept_bytes: int = 0
 
@@ -103,8 +103,8 @@ class Thousand:
             "answers": self.answers,
             "accuracy": round(self.right / count, 4),
             "same": round(self.same / count, 4),
-            "lost": self.lost,
-            "gained": self.gained,
+            "lost": self.losses,
+            "gained": self.gains,
             "answer_ms": round(statistics.median(self.answer_ms), 1) if self.answer_ms else None,
             "kept_mb": round(self.kept_bytes / 1e6, 3),
         }
@@ -156,16 +156,16 @@ class Run:
             self._stream.allocator.set_query(self._model.embed_query(query))
             self._group.ask_anew()
             self._triggers.ask()
-        shown = self._stream.allocate(planes, stamp)
-        cut = shown.update.epoch_reason == "cut"
+        frame = self._stream.allocate(planes, stamp)
+        cut = frame.update.epoch_reason == "cut"
         self.cuts += cut
-        if self._triggers.observe(stamp.media_ns, change=shown.allocation.change_since, cut=cut) is None:
+        if self._triggers.observe(stamp.media_ns, change=frame.allocation.change_since, cut=cut) is None:
             return None
         trigger = self._triggers.fire()
-        packet, memory = shown.packet, self._model.memory
+        packet, memory = frame.packet, self._model.memory
         if memory is not None:
             with self._stream.texture.lease() as view:
-                packet = self._group.packet(view, shown.allocation, memory.kept(b""))
+                packet = self._group.packet(view, frame.allocation, memory.kept(b""))
             memory.add(b"", packet)
         question = ClientQuestion(b"", packet, query)
         text = ask_alone(self._model, question)
@@ -181,8 +181,8 @@ class Run:
         thousand.answers += 1
         thousand.right += right
         thousand.same += answer.text == first_text
-        thousand.lost += was_right and not right
-        thousand.gained += right and not was_right
+        thousand.losses += was_right and not right
+        thousand.gains += right and not was_right
         thousand.answer_ms.append(took_ms)
         thousand.kept_bytes = max(thousand.kept_bytes, answer.kept_bytes)
 
@@ -211,7 +211,7 @@ def verdict(thousands: list[dict[str, Any]], faults: list[str], *, looped: bool 
 def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
     """All figures up to now."""
     thousands = [thousand.as_json() for thousand in run.thousands]
-    whole = thousands[: max(1, run.plan.frames // REEL_FRAMES)]
+    full_thousands = thousands[: max(1, run.plan.frames // REEL_FRAMES)]
     return {
         "machine": machine() | {"threads": torch.get_num_threads()},
         "model": model or "bundled",
@@ -221,7 +221,7 @@ def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "answers": sum(thousand["answers"] for thousand in thousands),
         "cuts": run.cuts,
-        "verdict": verdict(whole, run.samples.faults(), looped=run.plan.looped),
+        "verdict": verdict(full_thousands, run.samples.faults(), looped=run.plan.looped),
         "growth": run.samples.growths(),
         "growth_max_mib": GROWTH_MAX_MIB,
         "thousands": thousands,
@@ -234,19 +234,21 @@ def plot(report: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
-    memory, kept, accuracy = figure.subplots(3, sharex=True)
+    memory_panel, kept_panel, accuracy_panel = figure.subplots(3, sharex=True)
     frames = report["samples"]["frames"]
-    memory.plot(frames, report["samples"]["MiB"], color="tab:blue", label="the whole process")
-    kept.plot(frames, report["samples"]["kept MiB"], color="tab:green", label="kept of frames and prompt")
-    memory.set_ylabel("MiB")
-    kept.set_ylabel("MiB")
+    memory_panel.plot(frames, report["samples"]["MiB"], color="tab:blue", label="the whole process")
+    kept_panel.plot(frames, report["samples"]["kept MiB"], color="tab:green", label="kept of frames and prompt")
+    memory_panel.set_ylabel("MiB")
+    kept_panel.set_ylabel("MiB")
     ends = [REEL_FRAMES * (number + 1) for number in range(len(report["thousands"]))]
     for name, colour in (("accuracy", "tab:orange"), ("same", "tab:purple")):
         shares = [100 * thousand[name] for thousand in report["thousands"]]
-        accuracy.plot(ends, shares, color=colour, label={"accuracy": "right", "same": "as in the first 1000"}[name])
-    accuracy.set_ylabel("answers, %")
-    accuracy.set_xlabel("frames")
-    for panel in (memory, kept, accuracy):
+        accuracy_panel.plot(
+            ends, shares, color=colour, label={"accuracy": "right", "same": "as in the first 1000"}[name]
+        )
+    accuracy_panel.set_ylabel("answers, %")
+    accuracy_panel.set_xlabel("frames")
+    for panel in (memory_panel, kept_panel, accuracy_panel):
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)

@@ -63,9 +63,9 @@ def run_once(arguments: tuple[str, ...]) -> dict[str, float]:
 
 def summary(rounds: list[dict[str, dict[str, float]]], name: str) -> dict[str, Any]:
     """Medians of one command's seconds, and of their ratios to the imports of the same round."""
-    medians = {key: statistics.median(one[name][key] for one in rounds) for key in ("cpu_s", "first_s", "wall_s")}
+    medians = {key: statistics.median(run[name][key] for run in rounds) for key in ("cpu_s", "first_s", "wall_s")}
     ratios = {
-        f"{key}_ratio": statistics.median(one[name][key] / one[BASE][key] for one in rounds)
+        f"{key}_ratio": statistics.median(run[name][key] / run[BASE][key] for run in rounds)
         for key in ("cpu_s", "first_s")
     }
     return {key: round(value, 3) for key, value in (medians | ratios).items()}

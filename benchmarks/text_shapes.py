@@ -118,16 +118,16 @@ def _planes(picture: Grey) -> FramePlanes:
     return FramePlanes("gray", (picture,))
 
 
-def read_shares(shown: Shown, line: Line, rng: np.random.Generator) -> dict[int, float]:
+def read_shares(screen: Shown, line: Line, rng: np.random.Generator) -> dict[int, float]:
     """The share of a line's characters that are read rightly through regions of each shape."""
     text = "".join(rng.choice(list(CHARACTERS), len(line.boxes)))
     regions = [line.regions(code) for code in SHAPES]
-    seen = [one + rng.normal(0, ERROR, one.shape) for one in shown.through(line.draw(text), regions)]
+    observations = [pixels + rng.normal(0, ERROR, pixels.shape) for pixels in screen.through(line.draw(text), regions)]
     errors = np.empty((len(SHAPES), len(CHARACTERS), len(text)))
     for at, character in enumerate(CHARACTERS):
-        expected = shown.through(line.draw(character * len(text)), regions)
+        expected = screen.through(line.draw(character * len(text)), regions)
         for index, code in enumerate(SHAPES):
-            off = (seen[index] - expected[index]) ** 2
+            off = (observations[index] - expected[index]) ** 2
             errors[index, at] = _by_cell(off, line, code, int(regions[index][0, 1]))
     best = np.array(list(CHARACTERS))[errors.argmin(axis=1)]
     return dict(zip(SHAPES, (best == list(text)).mean(axis=1).tolist(), strict=True))
@@ -143,17 +143,17 @@ def _by_cell(off: npt.NDArray[np.float64], line: Line, code: int, first_row: int
 
 def measure(lines: int) -> list[dict[str, Any]]:
     """A row for each height and shape: `read`, the share of characters read, and `tokens_per_640_px`."""
-    rng, shown, rows = np.random.default_rng(0), Shown(), []
+    rng, screen, rows = np.random.default_rng(0), Shown(), []
     for height_px in HEIGHTS_PX:
-        drawn = [Line(rng, height_px) for _ in range(lines)]
-        reads = [read_shares(shown, line, rng) for line in drawn]
+        text_lines = [Line(rng, height_px) for _ in range(lines)]
+        line_shares = [read_shares(screen, line, rng) for line in text_lines]
         for code in SHAPES:
-            tokens = [len(line.regions(code)) * 640 / GRID.width_px for line in drawn]
+            tokens = [len(line.regions(code)) * 640 / GRID.width_px for line in text_lines]
             rows.append(
                 {
                     "text_px": height_px,
                     "shape": name_of(code),
-                    "read": round(float(np.mean([read[code] for read in reads])), 3),
+                    "read": round(float(np.mean([shares[code] for shares in line_shares])), 3),
                     "tokens_per_640_px": round(float(np.mean(tokens)), 1),
                 }
             )
@@ -166,12 +166,12 @@ def cheapest(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any] |
     def least(some: list[dict[str, Any]]) -> dict[str, Any] | None:
         return min(some, key=lambda row: row["tokens_per_640_px"], default=None)
 
-    found = {}
+    result = {}
     for height_px in HEIGHTS_PX:
         legible = [row for row in rows if row["text_px"] == height_px and row["read"] >= LEGIBLE]
         squares = [row for row in legible if len(set(row["shape"].split("x"))) == 1]
-        found[str(height_px)] = {"square": least(squares), "any": least(legible)}
-    return found
+        result[str(height_px)] = {"square": least(squares), "any": least(legible)}
+    return result
 
 
 FRAME = TileGrid.of(22 * TILE_PX, 40 * TILE_PX)
@@ -187,16 +187,16 @@ class LinedFrame:
         self.lines = []
         for slot, height_px in enumerate(rng.permutation(LINE_HEIGHTS_PX).tolist()):
             line = Line(rng, height_px)
-            moved = slot * SLOT_PX + int(rng.integers(0, SLOT_PX - (line.bottom_px - line.top_px))) - line.top_px
-            line.move(moved)
+            offset_px = slot * SLOT_PX + int(rng.integers(0, SLOT_PX - (line.bottom_px - line.top_px))) - line.top_px
+            line.move(offset_px)
             self.lines.append(line)
 
     def draw(self, texts: Sequence[str]) -> Grey:
         """The picture with a text in each line."""
         picture = np.full((FRAME.height_px, FRAME.width_px), GROUND, np.uint8)
         for line, text in zip(self.lines, texts, strict=True):
-            drawn = line.draw(text)
-            picture[line.top_px : line.bottom_px, : drawn.shape[1]] = drawn[line.top_px : line.bottom_px]
+            image = line.draw(text)
+            picture[line.top_px : line.bottom_px, : image.shape[1]] = image[line.top_px : line.bottom_px]
         return picture
 
     def relevance(self) -> npt.NDArray[np.float32]:
@@ -211,9 +211,9 @@ class LinedFrame:
 def read_covers(frames: int) -> list[dict[str, Any]]:
     """A row for each strategy and budget: `read`, the share of characters read, with squares and with wide regions."""
     rng = np.random.default_rng(1)
-    drawn = [LinedFrame(rng) for _ in range(frames)]
+    line_frames = [LinedFrame(rng) for _ in range(frames)]
     shares: dict[tuple[str, float, bool], list[float]] = {}
-    for frame in drawn:
+    for frame in line_frames:
         for key, share in _read_frame(frame, rng).items():
             shares.setdefault(key, []).append(share)
     return [
@@ -232,24 +232,27 @@ def _read_frame(frame: LinedFrame, rng: np.random.Generator) -> dict[tuple[str, 
     texts = ["".join(rng.choice(list(CHARACTERS), len(line.boxes))) for line in frame.lines]
     store = open_store(PlaneFormat.of(_planes(frame.draw(texts))), "cpu")
     covers: dict[tuple[str, float, bool], npt.NDArray[np.int64]] = {}
-    seen: dict[tuple[str, float, bool], npt.NDArray[np.float32]] = {}
+    observations: dict[tuple[str, float, bool], npt.NDArray[np.float32]] = {}
     errors: dict[tuple[str, float, bool], list[list[float]]] = {}
     for at, picture in enumerate(
-        [frame.draw(texts), *(frame.draw([one * len(t) for t in texts]) for one in CHARACTERS)]
+        [frame.draw(texts), *(frame.draw([character * len(t) for t in texts]) for character in CHARACTERS)]
     ):
         store.update(_planes(picture), FrameStamp(at, 0, 0, at + 1))
         with store.lease() as view:
             if not at:
                 covers = _covers(frame.relevance(), line_tiles(line_strength(view), None))
-                seen = {key: view.gather(regions)[:, 0].astype(np.float32) for key, regions in covers.items()}
-                seen = {key: one + rng.normal(0, ERROR, one.shape).astype(np.float32) for key, one in seen.items()}
+                observations = {key: view.gather(regions)[:, 0].astype(np.float32) for key, regions in covers.items()}
+                observations = {
+                    key: pixels + rng.normal(0, ERROR, pixels.shape).astype(np.float32)
+                    for key, pixels in observations.items()
+                }
                 continue
             for key, regions in covers.items():
-                off = (seen[key] - view.gather(regions)[:, 0].astype(np.float32)) ** 2
+                off = (observations[key] - view.gather(regions)[:, 0].astype(np.float32)) ** 2
                 errors.setdefault(key, []).append(_by_character(frame, regions, off))
-    wanted = list("".join(texts))
+    expected = list("".join(texts))
     letters = np.array(list(CHARACTERS))
-    return {key: float((letters[np.argmin(rows, axis=0)] == wanted).mean()) for key, rows in errors.items()}
+    return {key: float((letters[np.argmin(rows, axis=0)] == expected).mean()) for key, rows in errors.items()}
 
 
 def _covers(
@@ -321,8 +324,8 @@ def main() -> None:
         print(f"{height_px:3} px  " + "".join(f"{cell:>12}" for cell in columns))
     covers, gather = read_covers(options.lines), gather_times()
     for row in covers:
-        read = f"{row['squares']:4.0%} read in squares, {row['wide']:4.0%} with wide regions"
-        print(f"{row['strategy']:9} {row['budget']:4.0%} of the tokens: {read}")
+        shares = f"{row['squares']:4.0%} read in squares, {row['wide']:4.0%} with wide regions"
+        print(f"{row['strategy']:9} {row['budget']:4.0%} of the tokens: {shares}")
     for row in gather:
         print(f"{row['store']:4} {row['shape']}: {row['median_ms']:.2f} ms for 256 regions")
     report = {"machine": machine(), "lines": options.lines, "rows": rows, "cheapest": cheapest(rows), "covers": covers}

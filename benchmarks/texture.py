@@ -215,46 +215,48 @@ def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: 
     frames = make_frames(case, grid)
     yuv, rgb = [planes_of(frame) for frame in frames], [rgb_of(frame) for frame in frames]
     contenders = [Contender.open(name, yuv[-1], rgb[-1]) for name in stores]
-    whole, regions = Difference(changing_tiles(case, grid)), regions_of(grid, GATHERED)
+    difference, regions = Difference(changing_tiles(case, grid)), regions_of(grid, GATHERED)
     peer, peer_ms = WholeFrame(grid), list[float]()
-    both, both_ms = BothFrames(grid), list[float]()
+    both_frames, both_ms = BothFrames(grid), list[float]()
     for turn in range(rounds * UPDATES_A_ROUND):
-        for one in contenders:
-            one.update(yuv[turn % len(yuv)], turn)
-            one.upload(rgb[turn % len(rgb)], whole, turn)
+        for contender in contenders:
+            contender.update(yuv[turn % len(yuv)], turn)
+            contender.upload(rgb[turn % len(rgb)], difference, turn)
             if turn % 2:
-                one.gather(regions)
-        both_ms.append(timed_ms(both.read, turn))
+                contender.gather(regions)
+        both_ms.append(timed_ms(both_frames.read, turn))
         if turn % UPDATES_A_ROUND == UPDATES_A_ROUND - 1:
             peer_ms += [timed_ms(peer.update, frame) for frame in frames[:PEERS_A_ROUND]]
-    for one in contenders:
-        one.close()
-    return [row(size, case, one, peer_ms, both_ms) for one in contenders]
+    for contender in contenders:
+        contender.close()
+    return [row(size, case, contender, peer_ms, both_ms) for contender in contenders]
 
 
-def row(size: str, case: TextureCase, one: Contender, peer_ms: list[float], both_ms: list[float]) -> dict[str, Any]:
-    targeted = size == "1080p" and one.name == "cpu"
-    whole_ms = [update + level0 for update, level0 in zip(one.update_ms, one.level0_ms, strict=True)]
-    writes_ms = [update - compare for update, compare in zip(one.update_ms, one.compare_ms, strict=True)]
+def row(
+    size: str, case: TextureCase, contender: Contender, peer_ms: list[float], both_ms: list[float]
+) -> dict[str, Any]:
+    targeted = size == "1080p" and contender.name == "cpu"
+    whole_ms = [update + level0 for update, level0 in zip(contender.update_ms, contender.level0_ms, strict=True)]
+    writes_ms = [update - compare for update, compare in zip(contender.update_ms, contender.compare_ms, strict=True)]
     return {
         "case": case.name,
         "size": size,
-        "store": one.name,
+        "store": contender.name,
         "share": case.share,
         "scattered": case.scattered,
         "noise": case.noise,
-        "dirty_share": round(statistics.mean(one.dirty), 4),
-        "update_ms": summary(one.update_ms),
-        "compare_ms": summary(one.compare_ms),
+        "dirty_share": round(statistics.mean(contender.dirty), 4),
+        "update_ms": summary(contender.update_ms),
+        "compare_ms": summary(contender.compare_ms),
         "write_ms": summary(writes_ms),
-        "mips_ms": summary(one.mips_ms),
-        "gather_ms": summary(one.gather_ms),
-        "level0_ms": summary(one.level0_ms),
+        "mips_ms": summary(contender.mips_ms),
+        "gather_ms": summary(contender.gather_ms),
+        "level0_ms": summary(contender.level0_ms),
         "whole_frame_ms": summary(peer_ms),
-        "times_faster": round(statistics.median(peer_ms) / statistics.median(one.update_ms), 2),
+        "times_faster": round(statistics.median(peer_ms) / statistics.median(contender.update_ms), 2),
         "times_faster_with_level0": round(statistics.median(peer_ms) / statistics.median(whole_ms), 2),
         "read_both_ms": summary(both_ms),
-        "times_reading": round(statistics.median(one.update_ms) / statistics.median(both_ms), 2),
+        "times_reading": round(statistics.median(contender.update_ms) / statistics.median(both_ms), 2),
         "target_times_faster": case.target_ratio if targeted else None,
         "target_times_reading": case.target_reads if targeted else None,
     }
@@ -286,17 +288,17 @@ def padded(frame: av.VideoFrame, grid: TileGrid) -> np.ndarray:
     return cv2.copyMakeBorder(rgb, 0, bottom, 0, right, cv2.BORDER_REPLICATE)
 
 
-def stores_here(wanted: list[str]) -> tuple[Backend, ...]:
+def stores_here(names: list[str]) -> tuple[Backend, ...]:
     """The wanted stores that work here; reports why another one does not."""
-    found = []
+    stores = []
     for name in STORES:
-        if name in wanted:
+        if name in names:
             try:
                 probe_backend(name)
-                found.append(name)
+                stores.append(name)
             except StoreError as error:
                 print(f"without {name}: {error}")
-    return tuple(found)
+    return tuple(stores)
 
 
 def main() -> None:

@@ -151,8 +151,8 @@ def measure(link: Link, send: Callable[[int], None], count: int) -> dict[str, di
 def median_of(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """The median over rounds of every figure, and every round's p99."""
     medians = {
-        what: {name: statistics.median(measured[what][name] for measured in rounds) for name in figures}
-        for what, figures in rounds[0].items()
+        part: {name: statistics.median(measured[part][name] for measured in rounds) for name in figures}
+        for part, figures in rounds[0].items()
     }
     return medians | {"p99_of_rounds": [measured["hop"]["p99"] for measured in rounds]}
 
@@ -164,7 +164,7 @@ def senders(link: Link, snapshot: SharedFrameWriter | None) -> dict[str, Callabl
     pixels = random.integers(0, 256, (TOKENS, 3, 32, 32), dtype=np.uint8)
     image = random.integers(0, 256, (GRID.padded_height_px, GRID.padded_width_px, 3), dtype=np.uint8)
     tokens = TokenPacket(FrameStamp(0, 0, 0), GRID, regions, relevance, pixels)
-    whole = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
+    frame_packet = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
 
     def descriptor(now_ns: int) -> None:
         link.send(FrameCaptured(slot=0, frame_index=0, media_ns=0, capture_ns=now_ns))
@@ -174,8 +174,8 @@ def senders(link: Link, snapshot: SharedFrameWriter | None) -> dict[str, Callabl
 
     def frame(now_ns: int) -> None:
         if snapshot is not None:
-            snapshot.write(whole.image)
-        packet = dataclasses.replace(whole, stamp=FrameStamp(0, 0, now_ns))
+            snapshot.write(frame_packet.image)
+        packet = dataclasses.replace(frame_packet, stamp=FrameStamp(0, 0, now_ns))
         link.send(*frame_message(0, 0, packet, in_snapshot=snapshot is not None))
 
     return {"descriptor": descriptor, "tokens": token, "frame": frame}
@@ -193,9 +193,9 @@ def main() -> None:
     with decoding_beside():
         for transport, linked in (("inproc", linked_threads), ("ipc", linked_processes)):
             with linked() as (link, snapshot):
-                for what, send in senders(link, snapshot).items():
+                for payload, send in senders(link, snapshot).items():
                     rounds = [measure(link, send, arguments.count) for _ in range(arguments.rounds)]
-                    hops[f"{what} {transport}"] = median_of(rounds)
+                    hops[f"{payload} {transport}"] = median_of(rounds)
     for name, (percentile, limit_us) in TARGETS_US.items():
         hops[name] |= {"target": {percentile: limit_us}, "met": hops[name]["hop"][percentile] <= limit_us}
     report = {

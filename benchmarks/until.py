@@ -86,56 +86,58 @@ def cases(seconds: float) -> list[UntilCase]:
     """Scenes of `seconds` seconds; in the middle half of most of them the thing is there."""
     comes = ((seconds * 0.25, -0.3, 0.35), (seconds * 0.25 + 0.5, 0.3, 0.35))
     goes = ((seconds * 0.75, 0.3, 0.35), (seconds * 0.75 + 0.5, -0.3, 0.35))
-    still = Actor("square", "blue", 0.2, ((0.0, 0.72, 0.65),))
+    still_actor = Actor("square", "blue", 0.2, ((0.0, 0.72, 0.65),))
     restless = Actor(
         "ring", "purple", 0.22, tuple((float(at), 0.6 + 0.25 * (at % 2), 0.7) for at in range(int(seconds)))
     )
 
-    def case(name: str, colour: str, shape: Any, *others: Actor, noise: float = 0.0, there: bool = True) -> UntilCase:
-        actors = (Actor(shape, colour, 0.24, comes + goes), *others) if there else others
+    def case(
+        name: str, colour: str, shape: Any, *others: Actor, noise: float = 0.0, is_present: bool = True
+    ) -> UntilCase:
+        actors = (Actor(shape, colour, 0.24, comes + goes), *others) if is_present else others
         shot = Shot(seconds, _backdrop(SLATE), actors)
         return UntilCase(Scene(name, 640, 384, FPS, (shot,), noise), colour, shape)
 
     stars = [Actor("star", "yellow", 0.26, ((0.0, 0.4, 0.6),)), Actor("circle", "green", 0.26, ((0.0, 0.4, 0.6),))]
     shots = [Shot(seconds / 5, _backdrop((SLATE, SAND, MOSS)[at % 3]), (stars[1 - at % 2],)) for at in range(5)]
     return [
-        case("still", "red", "circle", still),
-        case("noise", "green", "star", still, noise=4.0),
+        case("still", "red", "circle", still_actor),
+        case("noise", "green", "star", still_actor, noise=4.0),
         case("restless", "yellow", "triangle", restless),
-        case("never", "red", "circle", still, restless, there=False),
+        case("never", "red", "circle", still_actor, restless, is_present=False),
         UntilCase(Scene("cuts", 640, 384, FPS, tuple(shots)), "yellow", "star"),
     ]
 
 
-def judge(shown: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) -> dict[str, Any]:
+def judge(presence: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) -> dict[str, Any]:
     """Outcome of each time at which the thing came or went. `turns`: (frame, whether to yes), in order.
 
     A change that no turn followed before the next change is missed, and then the next one is none to be noticed.
     """
     delays: list[int] = []
-    missed, overlooked = 0, False
-    clear = [(index, there) for index, there in enumerate(shown) if there is not None]
+    misses, overlooked = 0, False
+    clear = [(index, present) for index, present in enumerate(presence) if present is not None]
     changes = [
-        (index, there)
-        for (_, before), (index, there) in zip([(0, False), *clear], clear, strict=False)
-        if there != before
+        (index, present)
+        for (_, before), (index, present) in zip([(0, False), *clear], clear, strict=False)
+        if present != before
     ]
-    for number, (index, there) in enumerate(changes):
-        until = changes[number + 1][0] if number + 1 < len(changes) else len(shown)
+    for number, (index, present) in enumerate(changes):
+        until = changes[number + 1][0] if number + 1 < len(changes) else len(presence)
         holding = _holding(turns, index)
-        at = next((frame for frame, yes in turns if index < frame < until and yes == there), -1)
-        if overlooked and holding == there:
+        at = next((frame for frame, yes in turns if index < frame < until and yes == present), -1)
+        if overlooked and holding == present:
             overlooked = False
-        elif holding == there or at >= 0:
-            delays.append(0 if holding == there else at - index)
+        elif holding == present or at >= 0:
+            delays.append(0 if holding == present else at - index)
             overlooked = False
         else:
-            missed, overlooked = missed + 1, True
-    false = {yes: [frame for frame, to in turns if to == yes and shown[frame] is (not yes)] for yes in (True, False)}
+            misses, overlooked = misses + 1, True
+    false = {yes: [frame for frame, to in turns if to == yes and presence[frame] is (not yes)] for yes in (True, False)}
     return {
         "changes": len(changes),
         "noticed_after_frames": delays,
-        "missed": missed,
+        "missed": misses,
         "false_alarms": len(false[True]),
         "false_all_clears": len(false[False]),
     }
@@ -181,20 +183,24 @@ def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
     """Both runs of one case."""
     clip = folder / f"{case.scene.name}.mp4"
     make_clip(clip, case.scene)
-    shown = [case.shown(index) for index in range(case.scene.frames)]
+    presence = [case.shown(index) for index in range(case.scene.frames)]
     looks, turns = watched(clip, case, DEFAULTS, model)
-    every, flaps = watched(clip, case, EVERY_FRAME, model)
-    right = [(look.yes >= 0.5) == shown[look.frame_index] for look in every if shown[look.frame_index] is not None]
+    reference_looks, flaps = watched(clip, case, EVERY_FRAME, model)
+    right = [
+        (look.yes >= 0.5) == presence[look.frame_index]
+        for look in reference_looks
+        if presence[look.frame_index] is not None
+    ]
     return {
         "question": case.question,
         "frames": case.scene.frames,
         "looks": len(looks),
         "look_ms": round(look_ms(looks) / len(looks), 1),
         "looks_saved": round(1 - len(looks) / case.scene.frames, 3),
-        "compute_saved": round(1 - look_ms(looks) / look_ms(every), 3),
+        "compute_saved": round(1 - look_ms(looks) / look_ms(reference_looks), 3),
         "right_looks": round(statistics.fmean(right), 3),
-        "watch": judge(shown, [(turn.frame_index, turn.to == "yes") for turn in turns]),
-        "every_frame": judge(shown, [(turn.frame_index, turn.to == "yes") for turn in flaps]),
+        "watch": judge(presence, [(turn.frame_index, turn.to == "yes") for turn in turns]),
+        "every_frame": judge(presence, [(turn.frame_index, turn.to == "yes") for turn in flaps]),
     }
 
 

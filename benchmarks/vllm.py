@@ -106,24 +106,24 @@ def questions(qwen: QwenVL) -> Iterator[Asked]:
         for question in named_suite(suite, count).questions():
             ask = Ask(question.frames, question.times_s, question.text, SHARE, "sparse")
             allocator = allocator_for(qwen, ask, ask.views(qwen))
-            shown = zip(ask.frames, stamps_of(ask.times_s), strict=True)
-            yield suite, [_tokens(allocator, frame, stamp) for frame, stamp in shown], question.text
+            pairs = zip(ask.frames, stamps_of(ask.times_s), strict=True)
+            yield suite, [_tokens(allocator, frame, stamp) for frame, stamp in pairs], question.text
 
 
 def texts(qwen: QwenVL, server: VllmServer) -> dict[str, Any]:
     """How many answers are equal, by kind, and those that are not."""
     session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
     equal: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
-    differing = []
+    totals: Counter[str] = Counter()
+    differences = []
     for kind, packets, question in questions(qwen):
         embedded = "".join(session.answer(packets, question))
         _, text = server.chat(content_of(packets, question))
-        asked[kind] += 1
+        totals[kind] += 1
         equal[kind] += text == embedded
         if text != embedded:
-            differing.append({"kind": kind, "question": question, "embedded": embedded, "vllm": text})
-    return {"equal": {kind: f"{equal[kind]} of {count}" for kind, count in asked.items()}, "differing": differing}
+            differences.append({"kind": kind, "question": question, "embedded": embedded, "vllm": text})
+    return {"equal": {kind: f"{equal[kind]} of {count}" for kind, count in totals.items()}, "differing": differences}
 
 
 def cache(qwen: QwenVL, server: VllmServer) -> dict[str, Any]:
@@ -138,14 +138,14 @@ def cache(qwen: QwenVL, server: VllmServer) -> dict[str, Any]:
         tokens, cached = after[0] - before[0], after[1] - before[1]
         return {"tokens": tokens, "cached": cached, "computed": tokens - cached}
 
-    asked = ("what moves?", "is there a red circle?", "is there a green star?")
-    one = [count(frames[:1], question) for question in asked]
+    prompts = ("what moves?", "is there a red circle?", "is there a green star?")
+    single_frame = [count(frames[:1], question) for question in prompts]
     # A frame that stands alone has no time before it, so the first prompt of the group shares nothing with these.
-    group = [count(frames[: shown + 1], "what moves?") for shown in range(1, GROUP)]
+    group = [count(frames[: length + 1], "what moves?") for length in range(1, GROUP)]
     return {
         "block_tokens": BLOCK_TOKENS,
         "visual_tokens": len(frames[0].regions),
-        "questions_about_one_frame": one,
+        "questions_about_one_frame": single_frame,
         "frames_of_a_prompt_2_to_10": group,
     }
 
@@ -186,7 +186,7 @@ def _changed(data: bytes, numbers: random.Random) -> bytes:
 def speed(qwen: QwenVL, server: VllmServer, tokens: int, answers: int, rounds: int) -> dict[str, Any]:
     """Answers a second of both engines, by the number of clients."""
     packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=False)
-    requests = [[content_of([packet], QUERY) for packet in own] for own in packets]
+    requests = [[content_of([packet], QUERY) for packet in client_packets] for client_packets in packets]
     decoding = {"max_tokens": TEXT_TOKENS, "ignore_eos": True}
     rates: dict[tuple[str, int], list[float]] = {}
     equal = compared = 0
@@ -202,13 +202,15 @@ def speed(qwen: QwenVL, server: VllmServer, tokens: int, answers: int, rounds: i
                 rates.setdefault(("slots by the clock", count), []).append(served.count / wall_s)
                 server.empty_caches()
                 start_s, begun_s = server.time_s, time.perf_counter()
-                made = server.chat_at_once(requests[:count], **decoding)
+                vllm_texts = server.chat_at_once(requests[:count], **decoding)
                 wall_s, took_s = time.perf_counter() - begun_s, server.time_s - start_s
                 rates.setdefault(("vllm", count), []).append(served.count / took_s)
                 rates.setdefault(("vllm by the clock", count), []).append(served.count / wall_s)
-                for ours, theirs in zip(served.texts, made, strict=True):
-                    compared += len(theirs)
-                    equal += sum(one.strip() == other.strip() for one, other in zip(ours, theirs, strict=True))
+                for local_texts, peer_texts in zip(served.texts, vllm_texts, strict=True):
+                    compared += len(peer_texts)
+                    equal += sum(
+                        local.strip() == peer.strip() for local, peer in zip(local_texts, peer_texts, strict=True)
+                    )
     median = {key: round(statistics.median(values), 2) for key, values in rates.items()}
     rows = [
         {
@@ -238,7 +240,7 @@ def main() -> None:
     qwen = load_qwen(None, device="cpu", dtype=arguments.dtype)
     report = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {"benchmark": "vllm"}
     report["machine"] = machine() | {"device": "cpu", "threads": 1, "clients": CLIENTS}
-    own = report.setdefault(arguments.dtype, {})
+    section = report.setdefault(arguments.dtype, {})
     with (
         tempfile.TemporaryDirectory() as folder,
         VllmServer(arguments.vllm, arguments.dtype, Path(folder) / "vllm.log") as server,
@@ -246,20 +248,20 @@ def main() -> None:
         report["vllm"] = json.loads(server.request("GET", "/version")[1])["version"]
         for part in arguments.parts.split(","):
             if part == "texts":
-                own[part] = texts(qwen, server)
+                section[part] = texts(qwen, server)
             elif part == "cache":
-                own[part] = cache(qwen, server)
+                section[part] = cache(qwen, server)
             elif part == "damaged":
-                own[part] = damaged(qwen, server, arguments.packets)
+                section[part] = damaged(qwen, server, arguments.packets)
             elif part == "speed":
-                spoken = speak_on(load_qwen(None, device="cpu", dtype=arguments.dtype))
-                own[part] = []
+                speaker = speak_on(load_qwen(None, device="cpu", dtype=arguments.dtype))
+                section[part] = []
                 for tokens in reversed(BUDGETS):
-                    own[part].append(speed(spoken, server, tokens, arguments.answers, arguments.rounds))
+                    section[part].append(speed(speaker, server, tokens, arguments.answers, arguments.rounds))
                     write_report(arguments.out, report)
             else:
                 parser.error(f"--parts names {', '.join(PARTS)}, got {part!r}")
-            print(json.dumps({part: own[part]}, indent=1))
+            print(json.dumps({part: section[part]}, indent=1))
             write_report(arguments.out, report)
 
 

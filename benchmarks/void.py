@@ -85,8 +85,8 @@ def _splatter(rng: Rng, width_px: int, height_px: int) -> Image:
     """Drops of a radius of 1 to 12 px, evenly at random, in one colour or in many."""
     image = np.full((height_px, width_px, 3), _grey(rng), np.uint8)
     largest = int(rng.integers(2, 13))
-    covered, many, ink = float(rng.uniform(0.15, 0.8)), bool(rng.random() < 0.5), _grey(rng)
-    drops = int(covered * width_px * height_px / (np.pi * (largest * 0.6) ** 2))
+    coverage, many, ink = float(rng.uniform(0.15, 0.8)), bool(rng.random() < 0.5), _grey(rng)
+    drops = int(coverage * width_px * height_px / (np.pi * (largest * 0.6) ** 2))
     for _ in range(drops):
         centre = (int(rng.integers(width_px)), int(rng.integers(height_px)))
         colour = tuple(int(v) for v in rng.integers(0, 256, 3)) if many else ink
@@ -100,9 +100,9 @@ def _small_thing(rng: Rng, width_px: int, height_px: int) -> Image:
     size = float(rng.uniform(28, 96))
     x, y = float(rng.uniform(size, width_px - size)), float(rng.uniform(size, height_px - size))
     under = image[int(y), int(x)].astype(int)
-    far = [name for name, rgb in COLOURS.items() if np.abs(np.array(rgb) - under).max() > 70]
+    colours = [name for name, rgb in COLOURS.items() if np.abs(np.array(rgb) - under).max() > 70]
     draw_object(
-        image, SceneObject(str(rng.choice([s for s in SHAPES if s != "number"])), str(rng.choice(far)), x, y, size)
+        image, SceneObject(str(rng.choice([s for s in SHAPES if s != "number"])), str(rng.choice(colours)), x, y, size)
     )  # type: ignore[arg-type]
     return grained(rng, image, float(rng.uniform(0, 3)))
 
@@ -169,7 +169,7 @@ def pictures(kind: str, first_seed: int, count: int) -> Iterator[Image]:
 def real_frames(folder: Path, clips: Sequence[dict[str, Any]], count: int) -> Iterator[Image]:
     """Frames of a folder's clips, evenly over its length, at most 720 rows high; black ones are left out."""
     for clip in clips:
-        wanted = {round(share * (clip["frames"] - 1)) for share in np.linspace(0.05, 0.95, count)}
+        indices = {round(share * (clip["frames"] - 1)) for share in np.linspace(0.05, 0.95, count)}
         with av.open(str(folder / clip["file"])) as container:
             index = -1
             for packet in container.demux(video=0):
@@ -179,7 +179,7 @@ def real_frames(folder: Path, clips: Sequence[dict[str, Any]], count: int) -> It
                     continue
                 for frame in frames:
                     index += 1
-                    if index in wanted:
+                    if index in indices:
                         picture = frame.to_ndarray(format="rgb24")
                         if picture.std() > 4:
                             yield picture
@@ -232,12 +232,12 @@ def main() -> None:
         kinds["real clips"] = list(real_frames(arguments.clips, clips, 8))
     rows = []
     print(f"{'':18}{'pictures':>9}" + "".join(f"{name:>12}" for name in guards))
-    for kind, shown in kinds.items():
+    for kind, images in kinds.items():
         right = {
-            name: sum(guard.is_void(picture) == (kind in VOIDS) for picture in shown) for name, guard in guards.items()
+            name: sum(guard.is_void(picture) == (kind in VOIDS) for picture in images) for name, guard in guards.items()
         }
-        rows.append({"kind": kind, "void": kind in VOIDS, "pictures": len(shown), "right": right})
-        print(f"{kind:18}{len(shown):9}" + "".join(f"{count:12}" for count in right.values()))
+        rows.append({"kind": kind, "void": kind in VOIDS, "pictures": len(images), "right": right})
+        print(f"{kind:18}{len(images):9}" + "".join(f"{count:12}" for count in right.values()))
     report = {
         "benchmark": "void",
         "first_seed": HELD_OUT_SEED,

@@ -92,29 +92,29 @@ class Checker:
         """Choose the frame's tokens, and score all questions."""
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0, epoch)
         packet = self._timed(self.allocate_ms, lambda: self.allocator.allocate(picture, stamp))
-        shown: Packet | Sequence[Packet] = list(self.allocator.group) if self.memory else packet
-        self._timed(self.check_ms, lambda: self.session.score_all(shown, self.questions))
+        packets: Packet | Sequence[Packet] = list(self.allocator.group) if self.memory else packet
+        self._timed(self.check_ms, lambda: self.session.score_all(packets, self.questions))
 
     def _timed(self, times_ms: list[float], work: Callable[[], Any]) -> Any:
         began_ns = time.process_time_ns()
-        made = work()
+        result = work()
         times_ms.append((time.process_time_ns() - began_ns) / 1e6)
-        return made
+        return result
 
 
 def cost(qwen: QwenVL, pictures: Sequence[Picture], *, memory: bool) -> dict[str, Any]:
     """Times of the checks of some pictures; the first one warms up, and does not count."""
     shared = {count: Checker(qwen, QUESTIONS[:count], memory=memory) for count in COUNTS}
-    alone = [Checker(qwen, [question], memory=memory) for question in QUESTIONS[: COUNTS[1]]]
+    separate = [Checker(qwen, [question], memory=memory) for question in QUESTIONS[: COUNTS[1]]]
     for index, picture in enumerate(pictures):
-        for checker in (*shared.values(), *alone):
+        for checker in (*shared.values(), *separate):
             checker.check(picture, index, 0)
-    one = shared[1]
-    together = [sum(times) for times in zip(*(checker.check_ms for checker in alone), strict=True)]
+    base = shared[1]
+    separate_ms = [sum(times) for times in zip(*(checker.check_ms for checker in separate), strict=True)]
     return {
-        "check": {str(count): ratio(checker.check_ms, one.check_ms) for count, checker in shared.items()},
-        "alone": {str(COUNTS[1]): ratio(together, one.check_ms)},
-        "allocate": {str(count): ratio(checker.allocate_ms, one.allocate_ms) for count, checker in shared.items()},
+        "check": {str(count): ratio(checker.check_ms, base.check_ms) for count, checker in shared.items()},
+        "alone": {str(COUNTS[1]): ratio(separate_ms, base.check_ms)},
+        "allocate": {str(count): ratio(checker.allocate_ms, base.allocate_ms) for count, checker in shared.items()},
     }
 
 
@@ -125,18 +125,18 @@ def ratio(times_ms: Sequence[float], of_ms: Sequence[float]) -> float:
 
 def chances(qwen: QwenVL, scenes: Sequence[PresenceScene], *, shared: bool) -> list[tuple[str, float]]:
     """Kind of each question, and its probability of yes."""
-    session, found = AnswerSession(qwen, AnswerOptions(feedback=False)), []
+    session, result = AnswerSession(qwen, AnswerOptions(feedback=False)), []
     for number, scene in enumerate(scenes):
-        asked = [one.question for one in scene.questions]
-        groups = [asked] if shared else [[question] for question in asked]
+        texts = [question.question for question in scene.questions]
+        groups = [texts] if shared else [[question] for question in texts]
         yes = []
         for questions in groups:
             allocator = PictureAllocator(qwen, questions[0], AllocatorOptions(explore=0.0))
             allocator.set_query(*map(qwen.embed_query, questions))
             packet = allocator.allocate(scene.image, FrameStamp(number, 0, 0))
             yes += [score.yes for score in session.score_all(packet, questions)]
-        found += [(one.kind, chance) for one, chance in zip(scene.questions, yes, strict=True)]
-    return found
+        result += [(question.kind, chance) for question, chance in zip(scene.questions, yes, strict=True)]
+    return result
 
 
 def compared(shared: Sequence[tuple[str, float]], separate: Sequence[tuple[str, float]]) -> dict[str, Any]:
@@ -145,11 +145,13 @@ def compared(shared: Sequence[tuple[str, float]], separate: Sequence[tuple[str, 
     figures: dict[str, Any] = {}
     for kind in kinds:
         pairs = [
-            (one >= threshold, other >= threshold)
-            for (of, one), (_, other) in zip(shared, separate, strict=True)
+            (chance >= threshold, other >= threshold)
+            for (of, chance), (_, other) in zip(shared, separate, strict=True)
             if of == kind
         ]
-        only_shared, only_separate = (sum(pair == only for pair in pairs) for only in ((True, False), (False, True)))
+        only_shared, only_separate = (
+            sum(pair == outcome for pair in pairs) for outcome in ((True, False), (False, True))
+        )
         figures[kind] = {
             "questions": len(pairs),
             "is": "true_yes" if kind == "present" else "false_yes",
@@ -184,7 +186,7 @@ def main() -> None:
         "model": options.model or "bundled",
         "weights": None if options.model else fingerprint(bundled_model_path() / "model.safetensors"),
         "wanted": {"check": {"4": WANTED}},
-        "met": all(one["check"]["4"] <= WANTED for one in measured.values()),
+        "met": all(figures["check"]["4"] <= WANTED for figures in measured.values()),
         "cost": {"memory": measured, "no memory": {"moving": cost(qwen, streams["moving"], memory=False)}},
         "scenes": len(held_out),
         "seed": SEED,

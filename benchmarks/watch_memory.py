@@ -36,24 +36,24 @@ ROLES = {"stream.runtime.frame_worker": ("frames", "spare"), "stream.runtime.ans
 
 def roles(command: psutil.Process) -> dict[str, psutil.Process]:
     """The processes of the command by what they do."""
-    named = {"command": command}
+    processes = {"command": command}
     for child in sorted(command.children(recursive=True), key=lambda process: (process.create_time(), process.pid)):
         for name in ROLES.get(child.cmdline()[-1], ()):
-            if name not in named:
-                named[name] = child
+            if name not in processes:
+                processes[name] = child
                 break
-    return named
+    return processes
 
 
 def look(command: psutil.Process) -> dict[str, float]:
     """Resources of each process; one that ends meanwhile is left out."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     try:
         for name, process in roles(command).items():
-            found |= {f"{name} {what}": value for what, value in process_figures(process).items()}
+            figures |= {f"{name} {resource}": value for resource, value in process_figures(process).items()}
     except (psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
         return {}
-    return found
+    return figures
 
 
 def watch(minutes: float, folder: Path) -> Samples:
@@ -71,9 +71,9 @@ def watch(minutes: float, folder: Path) -> Samples:
                 break
             except subprocess.TimeoutExpired:
                 seconds += SAMPLE_S
-                found = look(psutil.Process(started.pid))
-                if len(found) == 3 * (1 + sum(map(len, ROLES.values()))):
-                    samples.add(round(seconds), found)
+                figures = look(psutil.Process(started.pid))
+                if len(figures) == 3 * (1 + sum(map(len, ROLES.values()))):
+                    samples.add(round(seconds), figures)
     if started.returncode:
         raise SystemExit(f"watch ended with status {started.returncode}")
     return samples

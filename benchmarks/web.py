@@ -162,9 +162,9 @@ def browse(address: str, seconds: float) -> None:
     """View with a browser; print the figures."""
     from playwright.sync_api import sync_playwright
 
-    found = next(path for name in BROWSERS if (path := shutil.which(name)))
+    browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found)
+        browser = playwright.chromium.launch(executable_path=browser_path)
         page = browser.new_page(viewport={"width": 1280, "height": 820})
         begin_s = time.monotonic()
         page.goto(address)
@@ -195,26 +195,27 @@ def measured_in_browser(scene: WatchedScene, seconds: float) -> dict[str, Any] |
 
 def costs(rounds: Sequence[dict[int, dict[str, float]]]) -> dict[str, float]:
     """Cost of a picture to the frame process, and of a further viewer to the sinks' one, in ms of CPU time; medians."""
-    picture, viewer, kept = [], [], []
+    picture, viewer, kept_percent = [], [], []
     for figures in rounds:
-        none, one, four = (figures[viewers] for viewers in VIEWERS)
-        own = none["frames_cpu_ms_per_s"] / none["allocated_per_s"] * one["allocated_per_s"]
-        picture.append((one["frames_cpu_ms_per_s"] - own) / one["pictures_per_s"])
+        no_viewer, one_viewer, four_viewers = (figures[viewers] for viewers in VIEWERS)
+        base_cpu_ms = no_viewer["frames_cpu_ms_per_s"] / no_viewer["allocated_per_s"] * one_viewer["allocated_per_s"]
+        picture.append((one_viewer["frames_cpu_ms_per_s"] - base_cpu_ms) / one_viewer["pictures_per_s"])
         further = (
-            four["sinks_cpu_ms_per_s"] - one["sinks_cpu_ms_per_s"] * four["pictures_per_s"] / one["pictures_per_s"]
+            four_viewers["sinks_cpu_ms_per_s"]
+            - one_viewer["sinks_cpu_ms_per_s"] * four_viewers["pictures_per_s"] / one_viewer["pictures_per_s"]
         )
-        viewer.append(further / (2 * four["pictures_per_s"]))  # the stalled one gets none
-        kept.append(100 * four["allocated_per_s"] / none["allocated_per_s"])
+        viewer.append(further / (2 * four_viewers["pictures_per_s"]))  # the stalled one gets none
+        kept_percent.append(100 * four_viewers["allocated_per_s"] / no_viewer["allocated_per_s"])
     return {
         "picture_frames_cpu_ms": round(statistics.median(picture), 2),
         "further_viewer_sinks_cpu_ms": round(statistics.median(viewer), 2),
-        "allocation_kept_percent": round(statistics.median(kept), 1),
+        "allocation_kept_percent": round(statistics.median(kept_percent), 1),
     }
 
 
 def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int) -> dict[str, Any]:
     """Targets beside the measured values."""
-    reached: dict[str, tuple[float | None, float, bool]] = {
+    limits: dict[str, tuple[float | None, float, bool]] = {
         "shown per s, in the browser": (page and page["shown_per_s"], SHOWN, True),
         "age p50 in the browser, ms": (page and page["age_ms"]["p50"], AGE_MS, False),
         "CPU of the frame process for a picture, ms": (cost["picture_frames_cpu_ms"], PICTURE_MS, False),
@@ -224,19 +225,19 @@ def targets(cost: dict[str, float], page: dict[str, Any] | None, page_bytes: int
     }
     return {
         name: {"value": value, "target": target, "met": None if value is None else (value >= target) is least}
-        for name, (value, target, least) in reached.items()
+        for name, (value, target, least) in limits.items()
     }
 
 
 def parts_of(name: str) -> set[str]:
     """The files that a page loads: by its own markup, and by imports of its scripts."""
-    found, todo = set(), [name]
+    parts, todo = set(), [name]
     while todo:
-        found.add(part := todo.pop())
+        parts.add(part := todo.pop())
         text = (PAGE / part).read_text(encoding="utf-8")
-        named = re.findall(r'(?:"/page/|from "\./)([\w.]+)"', text)
-        todo += [other for other in named if other not in found]
-    return found
+        references = re.findall(r'(?:"/page/|from "\./)([\w.]+)"', text)
+        todo += [other for other in references if other not in parts]
+    return parts
 
 
 def measure(seconds: float, rounds: int) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def browse(address: str) -> None:
     """Keep the pages open; for each line on stdin, print the used heap of each in bytes, and what each has shown."""
     from playwright.sync_api import sync_playwright
 
-    found = next(path for name in BROWSERS if (path := shutil.which(name)))
+    browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found)
+        browser = playwright.chromium.launch(executable_path=browser_path)
         sessions = {}
         for name, path in PAGES.items():
             page = browser.new_page(viewport={"width": 1280, "height": 820})
@@ -78,8 +78,8 @@ class Pages:
         assert self._process.stdin is not None
         self._process.stdin.write("look\n")
         self._process.stdin.flush()
-        found: dict[str, float] = json.loads(self._read())
-        return found
+        figures: dict[str, float] = json.loads(self._read())
+        return figures
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -121,7 +121,7 @@ def watch(minutes: float) -> tuple[Samples, dict[str, float]]:
     return samples, figures
 
 
-def document(samples: Samples, shown: dict[str, float], minutes: float) -> dict[str, Any]:
+def document(samples: Samples, counts: dict[str, float], minutes: float) -> dict[str, Any]:
     first = round(len(samples.frames) * WARM_SHARE)
     hours = (samples.frames[-1] - samples.frames[first]) / 3600
     growths = {name: round(growth / hours, 2) for name, growth in samples.growths().items()}
@@ -137,7 +137,7 @@ def document(samples: Samples, shown: dict[str, float], minutes: float) -> dict[
             name: {"value": growth, "target": limit(name), "met": growth <= limit(name)}
             for name, growth in growths.items()
         },
-        "shown": shown,
+        "shown": counts,
         "samples": {"at_s": samples.frames, **rounded(samples.series)},
         "machine": machine(),
     }
@@ -152,8 +152,8 @@ def main() -> None:
     if options.browse:
         browse(options.browse)
         return
-    samples, shown = watch(options.minutes)
-    report = document(samples, shown, options.minutes)
+    samples, counts = watch(options.minutes)
+    report = document(samples, counts, options.minutes)
     for name, growth in report["growth_mib_per_hour"].items():
         series = samples.series[name]
         print(

@@ -48,14 +48,14 @@ DRAWN_FRAMES = 90
 def material(folder: Path, model: Path | None) -> Iterator[tuple[Path, Path]]:
     """The model's folder and the clip."""
     with tempfile.TemporaryDirectory() as temporary:
-        made = Path(temporary)
+        root = Path(temporary)
         if model is None:
-            model = made / "qwen3-vl-2b-random"
+            model = root / "qwen3-vl-2b-random"
             model.mkdir()
             write_qwen3_vl_2b(model)
-        here = clips_here(folder, [CLIP])
-        clip = here[0] if here else made / "drawn.mp4"
-        if not here:
+        paths = clips_here(folder, [CLIP])
+        clip = paths[0] if paths else root / "drawn.mp4"
+        if not paths:
             make_clip(clip, DRAWN_FRAMES)
         yield model, clip
 
@@ -64,8 +64,8 @@ def measured(model: Path, clip: Path, way: str, *numbers: int) -> RunFigures:
     """One process, or the processes of one run."""
     arguments = (str(model), str(clip), way, *map(str, numbers))
     command, environment = python_command("benchmarks.support.whole_runs", *arguments), python_environment()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return RunFigures(**json.loads(done.stdout.splitlines()[-1]))
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return RunFigures(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def rounds_of(
@@ -104,14 +104,14 @@ def against_stock(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]
     if stock["way"] != STOCK:
         return {}
     return {
-        one["way"]: {
-            "first_token": round(stock["first_token_ms"] / one["first_token_ms"], 2),
-            "tokens": round(one["tokens_hz"] / stock["tokens_hz"], 2),
-            "answers": round(one["answers_hz"] / stock["answers_hz"], 2),
-            "cpu": round(stock["cpu_s"] / one["cpu_s"], 2),
-            "memory": round(one["peak_mib"] / stock["peak_mib"], 2),
+        entry["way"]: {
+            "first_token": round(stock["first_token_ms"] / entry["first_token_ms"], 2),
+            "tokens": round(entry["tokens_hz"] / stock["tokens_hz"], 2),
+            "answers": round(entry["answers_hz"] / stock["answers_hz"], 2),
+            "cpu": round(stock["cpu_s"] / entry["cpu_s"], 2),
+            "memory": round(entry["peak_mib"] / stock["peak_mib"], 2),
         }
-        for one in others
+        for entry in others
     }
 
 
@@ -120,11 +120,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     times = ("encode_ms", "prefill_ms", "first_token_ms", "decode_ms", "answer_ms")
     lines = [f"{'way':17}{'tokens':>7}{'encode':>9}{'prefill':>9}{'first':>9}{'decode':>9}{'answer':>9}{'tok/s':>8}"]
     lines[0] += f"{'answers/s':>11}{'CPU s':>7}{'MiB':>7}"
-    for one in rows:
-        shown = "".join(f"{one[name]:9.0f}" for name in times)
+    for entry in rows:
+        cells = "".join(f"{entry[name]:9.0f}" for name in times)
         lines.append(
-            f"{one['way']:17}{one['visual_tokens']:7}{shown}{one['tokens_hz']:8.2f}"
-            f"{one['answers_hz']:11.3f}{one['cpu_s']:7.1f}{one['peak_mib']:7}"
+            f"{entry['way']:17}{entry['visual_tokens']:7}{cells}{entry['tokens_hz']:8.2f}"
+            f"{entry['answers_hz']:11.3f}{entry['cpu_s']:7.1f}{entry['peak_mib']:7}"
         )
     return "\n".join(lines)
 
@@ -150,7 +150,7 @@ def main() -> None:
             "text_tokens": TEXT_TOKENS,
         }
         for runs in rounds_of(model, clip, arguments.ways, arguments.rounds, arguments.answers):
-            rows = [row(taken) for taken in runs.values() if taken]
+            rows = [row(results) for results in runs.values() if results]
             report |= {"ways": rows, "against_stock": against_stock(rows)}
             write_report(arguments.out, report)
     print(table(report["ways"]))

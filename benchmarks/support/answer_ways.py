@@ -40,14 +40,14 @@ PARTS = {"prepare_ms": "0.6", "encode_ms": "tab:blue", "prefill_ms": "tab:orange
 
 def pictures(count: int) -> list[Rgb]:
     """Return pictures of the drawn stream, a fifth of a second apart."""
-    found: list[Rgb] = []
+    frames: list[Rgb] = []
     with closing(open_source("scene:demo", CaptureConfig(size=SIZE), MonotonicClock())) as source:
         for index, frame in enumerate(source.frames()):
             if index % EVERY_FRAMES == 0:
-                found.append(np.array(frame.planes.planes[0]))
-            if len(found) == count:
+                frames.append(np.array(frame.planes.planes[0]))
+            if len(frames) == count:
                 break
-    return found
+    return frames
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -73,8 +73,8 @@ def _draw(panel: Any, model: dict[str, Any]) -> None:
     panel.invert_yaxis()
     panel.margins(x=0.12)
     panel.set_xlabel("milliseconds from picture to twelve tokens")
-    whole = "" if model.get("whole", True) else ", extrapolated from one and two blocks"
-    panel.set_title(f"{model['model']}\n{model['dtype']}{whole}", fontsize=10)
+    suffix = "" if model.get("whole", True) else ", extrapolated from one and two blocks"
+    panel.set_title(f"{model['model']}\n{model['dtype']}{suffix}", fontsize=10)
     panel.legend(fontsize=8, loc="lower right")
 
 
@@ -268,8 +268,8 @@ _FORGET_PEAK = "5"
 def peak_mib(way: str, device: str, dtype: str) -> float | None:
     """Peak in a separate process; None if the system does not report it (other than Linux)."""
     command, environment = python_command("benchmarks.support.answer_ways", way, device, dtype), python_environment()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    peak = done.stdout.split()[-1]
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    peak = process.stdout.split()[-1]
     return None if peak == "None" else float(peak)
 
 

@@ -87,11 +87,11 @@ class ClientProcess:
     """Process of the clients; one server after another is asked by it."""
 
     def __init__(self) -> None:
-        begun = multiprocessing.get_context("spawn")
-        self._pipe, theirs = begun.Pipe()
-        self._process = begun.Process(target=_serve, args=(theirs,), daemon=True)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, child_pipe = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_pipe,), daemon=True)
         self._process.start()
-        theirs.close()
+        child_pipe.close()
 
     def __enter__(self) -> ClientProcess:
         return self
@@ -102,9 +102,9 @@ class ClientProcess:
         self._pipe.close()
         self._process.join(LIMIT_S)
 
-    def connect(self, asked: ClientOptions) -> None:
+    def connect(self, options: ClientOptions) -> None:
         """Let each client connect to the server; those of the last one leave it."""
-        self._pipe.send(asked)
+        self._pipe.send(options)
         self._reply()
 
     def ask(self, answers: int) -> Texts:
@@ -127,33 +127,33 @@ def _serve(pipe: Connection) -> None:
         askers: list[Asker] = []
         while True:
             try:
-                wanted: ClientOptions | int = pipe.recv()
+                request: ClientOptions | int = pipe.recv()
             except EOFError:
                 return
             try:
-                if isinstance(wanted, ClientOptions):
+                if isinstance(request, ClientOptions):
                     stack.close()
-                    askers = _connected(wanted, stack)
+                    askers = _connected(request, stack)
                     pipe.send(())
                 else:
-                    pipe.send(_answers(askers, wanted))
+                    pipe.send(_answers(askers, request))
             except Exception as error:
                 pipe.send(error)
 
 
-def _connected(asked: ClientOptions, stack: ExitStack) -> list[Asker]:
+def _connected(options: ClientOptions, stack: ExitStack) -> list[Asker]:
     transport = Transport()
     stack.callback(transport.close)
     askers = []
-    for own in asked.packets:
-        link = transport.link(asked.endpoint)
+    for packets in options.packets:
+        link = transport.link(options.endpoint)
         stack.callback(link.close)
-        link.send(Connect(query=asked.query, watches=() if asked.check is None else (asked.check,)))
+        link.send(Connect(query=options.query, watches=() if options.check is None else (options.check,)))
         for kind in (ServerHello, QueryAccepted):
             received = link.receive(int(LIMIT_S * 1000))
             assert received is not None
             assert isinstance(received.message, kind)
-        askers.append(Asker(link, own, wants_answer=asked.check is None))
+        askers.append(Asker(link, packets, wants_answer=options.check is None))
     return askers
 
 

@@ -29,5 +29,5 @@ def described_clips(folder: Path) -> list[dict[str, Any]]:
         print(f"real clips are left out: {folder} has no manifest.json ({_REMEDY})", flush=True)
         return []
     clips: list[dict[str, Any]] = json.loads(manifest.read_text(encoding="utf-8"))
-    here = {path.name for path in clips_here(folder, [clip["file"] for clip in clips])}
-    return [clip for clip in clips if clip["file"] in here]
+    names = {path.name for path in clips_here(folder, [clip["file"] for clip in clips])}
+    return [clip for clip in clips if clip["file"] in names]

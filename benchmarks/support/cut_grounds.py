@@ -82,8 +82,8 @@ def view(wide: Image, x_px: float, y_px: float, zoom: float = 1.0, angle_deg: fl
     matrix = cv2.getRotationMatrix2D((cols / 2 + x_px, rows / 2 + y_px), angle_deg, zoom)
     matrix[:, 2] += WIDTH_PX / 2 - cols / 2 - x_px, HEIGHT_PX / 2 - rows / 2 - y_px
     flags = cv2.INTER_LINEAR
-    seen = cv2.warpAffine(wide, matrix, (WIDTH_PX, HEIGHT_PX), flags=flags, borderMode=cv2.BORDER_REFLECT_101)
-    return np.asarray(seen, np.uint8)
+    picture = cv2.warpAffine(wide, matrix, (WIDTH_PX, HEIGHT_PX), flags=flags, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(picture, np.uint8)
 
 
 def drawn_grounds(part: Part, seed: int) -> dict[str, Ground]:
@@ -262,10 +262,11 @@ _SORTS: dict[str, Callable[[np.random.Generator, Part, int], Image]] = {
 
 
 @lru_cache(maxsize=2)
-def all_grounds(part: Part, folder: Path, drawn: int = 8) -> dict[str, list[Ground]]:
-    """The part's grounds by sort, `drawn` seeds of each drawn sort; "real" is left out if there are no clips."""
+def all_grounds(part: Part, folder: Path, grounds_per_sort: int = 8) -> dict[str, list[Ground]]:
+    """The part's grounds by sort, `grounds_per_sort` seeds of each drawn sort; "real" is left out if there are no
+    clips."""
     sorts: dict[str, list[Ground]] = {}
-    for seed in range(drawn):
+    for seed in range(grounds_per_sort):
         for sort, ground in drawn_grounds(part, seed).items():
             sorts.setdefault(sort, []).append(ground)
     if real := real_grounds(part, folder):

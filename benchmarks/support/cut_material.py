@@ -39,16 +39,16 @@ class Material:
     cuts: list[int]
 
 
-def material(part: Part, folder: Path, per_kind: int, drawn: int = 8) -> Iterator[Material]:
+def material(part: Part, folder: Path, per_kind: int, grounds_per_sort: int = 8) -> Iterator[Material]:
     """The part's clips, `per_kind` of each kind, over all sorts of grounds in turn. The same arguments give the same
-    clips. `drawn` is the number of grounds of each drawn sort, four or more. Without real clips in `folder`, clips are
-    made of drawn grounds only."""
-    sorts = all_grounds(part, folder, drawn)
+    clips. `grounds_per_sort` counts the grounds of each drawn sort, four or more. Without real clips in `folder`, clips
+    are made of drawn grounds only."""
+    sorts = all_grounds(part, folder, grounds_per_sort)
     kinds = {**TUNING_KINDS, **(HELD_OUT_KINDS if part == "held-out" else {})}
     for number, (kind, event) in enumerate(kinds.items()):
         for index in range(per_kind):
             rng = np.random.default_rng([_PART_SEEDS[part], number, index])
-            yield _made(rng, kind, event, _cast(rng, sorts, number + index))
+            yield _assemble(rng, kind, event, _cast(rng, sorts, number + index))
 
 
 def planes_of_rgb(picture: Image) -> FramePlanes:
@@ -72,12 +72,12 @@ def _cast(rng: Rng, sorts: dict[str, list[Ground]], index: int) -> list[Ground]:
     return cast
 
 
-def _made(rng: Rng, kind: str, event: Callable[[Rng, Sequence[Ground]], Event], cast: Sequence[Ground]) -> Material:
+def _assemble(rng: Rng, kind: str, event: Callable[[Rng, Sequence[Ground]], Event], cast: Sequence[Ground]) -> Material:
     before = cast[0].footage(int(rng.integers(6, 16)))
-    shown = event(rng, cast[1:3])
+    transition = event(rng, cast[1:3])
     after = cast[3].footage(int(rng.integers(6, 16)))
-    cuts = [len(before), *(len(before) + cut for cut in shown.cuts), len(before) + len(shown.frames)]
-    frames = _worn(rng, [*before, *shown.frames, *after])
+    cuts = [len(before), *(len(before) + cut for cut in transition.cuts), len(before) + len(transition.frames)]
+    frames = _worn(rng, [*before, *transition.frames, *after])
     return Material(kind, cast[1].name, cast[1].sort, frames, cuts)
 
 
@@ -184,8 +184,8 @@ def _flash(rng: Rng, cast: Sequence[Ground]) -> Event:
     frames = cast[0].footage(24)
     for first in range(3, 3 + 10 * int(rng.integers(1, 3)), 10):
         at, gain, offset = first + int(rng.integers(0, 5)), float(rng.uniform(1.0, 2.5)), float(rng.uniform(60, 255))
-        for later in range(int(rng.integers(1, 4))):
-            frames[min(at + later, 23)] = _lit(frames[at], gain, offset * 0.7**later)
+        for step in range(int(rng.integers(1, 4))):
+            frames[min(at + step, 23)] = _lit(frames[at], gain, offset * 0.7**step)
     return Event(frames)
 
 
@@ -210,8 +210,8 @@ def _fade(rng: Rng, cast: Sequence[Ground]) -> Event:
     steps, ground = int(rng.integers(6, 16)), float(rng.choice([0, 16, 255]))
     shares = [*np.linspace(1, 0, steps), *np.zeros(int(rng.integers(0, 6))), *np.linspace(0, 1, steps)]
     first, second = cast[0].footage(len(shares)), cast[1].footage(len(shares))
-    shown = [first[i] if i < steps else second[i] for i in range(len(shares))]
-    return Event([_lit(f, float(s), ground * (1 - float(s))) for f, s in zip(shown, shares, strict=True)])
+    frames = [first[i] if i < steps else second[i] for i in range(len(shares))]
+    return Event([_lit(f, float(s), ground * (1 - float(s))) for f, s in zip(frames, shares, strict=True)])
 
 
 # One shot becomes another, not at once
@@ -247,8 +247,8 @@ def _wipe(rng: Rng, cast: Sequence[Ground]) -> Event:
 def _iris(rng: Rng, cast: Sequence[Ground]) -> Event:
     first, second, shares = _between(rng, cast, 6, 18)
     x, y = np.meshgrid(np.linspace(-1, 1, WIDTH_PX), np.linspace(-1, 1, HEIGHT_PX))
-    away = np.hypot(x, y) / np.sqrt(2)
-    return Event([np.where((away < s)[..., None], b, a) for a, b, s in zip(first, second, shares, strict=True)])
+    radius = np.hypot(x, y) / np.sqrt(2)
+    return Event([np.where((radius < s)[..., None], b, a) for a, b, s in zip(first, second, shares, strict=True)])
 
 
 def _push(rng: Rng, cast: Sequence[Ground]) -> Event:
@@ -259,8 +259,8 @@ def _push(rng: Rng, cast: Sequence[Ground]) -> Event:
     frames = []
     for a, b, share in zip(first, second, shares, strict=True):
         at = round(size * _eased(share))
-        both, start = (np.concatenate([b, a], axis), size - at) if back else (np.concatenate([a, b], axis), at)
-        frames.append(np.ascontiguousarray(np.take(both, range(start, start + size), axis)))
+        strip, start = (np.concatenate([b, a], axis), size - at) if back else (np.concatenate([a, b], axis), at)
+        frames.append(np.ascontiguousarray(np.take(strip, range(start, start + size), axis)))
     return Event(frames)
 
 
@@ -276,9 +276,9 @@ def _through(rng: Rng, cast: Sequence[Ground]) -> Event:
     _, _, shares = _between(rng, cast, 9, 18)
     frames = []
     for share in shares:
-        gone = view(cast[0].wide, 0, 0, 1.0 + 3 * _eased(share), 25 * _eased(share))
-        come = view(cast[1].wide, 0, 0, 0.6 + 0.4 * _eased(share), 25 * _eased(share) - 25)
-        frames.append(cv2.addWeighted(gone, 1 - share, come, share, 0))
+        old = view(cast[0].wide, 0, 0, 1.0 + 3 * _eased(share), 25 * _eased(share))
+        new = view(cast[1].wide, 0, 0, 0.6 + 0.4 * _eased(share), 25 * _eased(share) - 25)
+        frames.append(cv2.addWeighted(old, 1 - share, new, share, 0))
     return Event(frames)
 
 
@@ -419,14 +419,14 @@ def _glitch(rng: Rng, cast: Sequence[Ground]) -> Event:
     frames = cast[0].footage(24)
     for _ in range(2):
         at = int(rng.integers(5, 20))
-        for later in range(int(rng.integers(1, 3))):
-            picture = frames[at + later].copy()
+        for step in range(int(rng.integers(1, 3))):
+            picture = frames[at + step].copy()
             for _ in range(int(rng.integers(20, 80))):
                 y, x, v, u = (int(rng.integers(0, limit)) for limit in (15, 28, 15, 28))
                 picture[y * 16 : y * 16 + 16, x * 16 : x * 16 + 16] = frames[at][
                     v * 16 : v * 16 + 16, u * 16 : u * 16 + 16
                 ]
-            frames[at + later] = picture
+            frames[at + step] = picture
     return Event(frames)
 
 

@@ -141,7 +141,7 @@ def _put_merger(file: GgufFile, key: str, norm: str, products: tuple[str, str]) 
 
 def _add_tokenizer(writer: Any, folder: Path, vocabulary: int) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    special = {one["id"]: one["content"] for one in tokenizer["added_tokens"]}
+    special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
     by_id = {index: text for text, index in tokenizer["model"]["vocab"].items()} | special
     normal, control, unused = 1, 3, 5
     writer.add_tokenizer_model("gpt2")

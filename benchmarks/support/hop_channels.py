@@ -56,7 +56,7 @@ class Receiver(Protocol):
         """Wait for a frame and read it as an array; returns its number."""
         ...
 
-    def done(self) -> None: ...
+    def release(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -123,9 +123,9 @@ class OwnReceiver:
     def __init__(self, link: Link, transport: Transport | None = None) -> None:
         self._link = link
         self._transport = transport
-        self.done()
+        self.release()
 
-    def done(self) -> None:
+    def release(self) -> None:
         self._link.offer(Credit())
 
     def close(self) -> None:
@@ -368,7 +368,7 @@ class PeerSender:
 
 
 class PeerReceiver:
-    def __init__(self, receive: Any, done: Any, close: Any) -> None:
+    def __init__(self, receive: Any, release: Any, close: Any) -> None:
         self.receive = receive
-        self.done = done
+        self.release = release
         self.close = close

@@ -24,9 +24,9 @@ def export(python: str, model: Path, exported: Path) -> None:
         command = [python, "-m", "optimum.commands.optimum_cli", "export", "openvino", "-m", temporary]
         command += ["--task", "image-text-to-text", "--weight-format", "int8", str(exported)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if not (exported / "openvino_language_model.bin").is_file():
-        raise RuntimeError(f"the export failed; {python} needs pip install {PACKAGES}\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"the export failed; {python} needs pip install {PACKAGES}\n{process.stderr[-2000:]}")
 
 
 def write_older(model: Path, folder: Path) -> None:
@@ -46,8 +46,8 @@ def write_older(model: Path, folder: Path) -> None:
     pictures = _read(model / "preprocessor_config.json")
     video = {**pictures, "video_processor_type": "Qwen3VLVideoProcessor"}
     video.pop("image_processor_type", None)
-    named = {"tokenizer_config": tokenizer, "preprocessor_config": pictures, "video_preprocessor_config": video}
-    for name, values in ({"config": config} | named).items():
+    configs = {"tokenizer_config": tokenizer, "preprocessor_config": pictures, "video_preprocessor_config": video}
+    for name, values in ({"config": config} | configs).items():
         text = json.dumps(values if name == "config" else values | {"processor_class": "Qwen3VLProcessor"})
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 

@@ -53,8 +53,8 @@ def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budg
 
     def answer(note: Callable[[], None]) -> int:
         fresh = pixels ^ noise.integers(0, 2, pixels.shape, dtype=np.uint8)  # nothing is kept of the one before
-        made = qwen.generate(fresh, QUERY, max_tokens=tokens, budget=budget, on_text=lambda _: note())
-        return made.tokens_used
+        result = qwen.generate(fresh, QUERY, max_tokens=tokens, budget=budget, on_text=lambda _: note())
+        return result.tokens_used
 
     return answer
 
@@ -171,8 +171,8 @@ def llama_cpp(picture: Path, tokens: int, threads: int, text: str, vision: str, 
     server = xllamacpp.Server(parameters)
     url = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUERY}]
-    asked = {"messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 0}
-    asked |= {"stream": True, "ignore_eos": True, "cache_prompt": False}
+    request = {"messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 0}
+    request |= {"stream": True, "ignore_eos": True, "cache_prompt": False}
 
     def answer(note: Callable[[], None]) -> int:
         prompt_tokens = 0
@@ -183,7 +183,7 @@ def llama_cpp(picture: Path, tokens: int, threads: int, text: str, vision: str, 
             if any(choice["delta"].get("content") for choice in chunk["choices"]):
                 note()
 
-        server.handle_chat_completions(asked, on_chunk)
+        server.handle_chat_completions(request, on_chunk)
         return prompt_tokens
 
     return answer
@@ -203,17 +203,17 @@ def main() -> None:
         answer = llama_cpp(picture, tokens, threads, *options)
     visual, rows = 0, []
     for number in range(answers + 1):
-        begun, noted = (sum(os.times()[:2]), time.monotonic()), list[tuple[float, float]]()
-        visual = answer(lambda noted=noted: noted.append((sum(os.times()[:2]), time.monotonic())))
-        first, last = noted[0], noted[-1]
+        start, marks = (sum(os.times()[:2]), time.monotonic()), list[tuple[float, float]]()
+        visual = answer(lambda marks=marks: marks.append((sum(os.times()[:2]), time.monotonic())))
+        first, last = marks[0], marks[-1]
         if number:
             rows.append(
                 {
-                    "first_cpu_s": first[0] - begun[0],
-                    "first_wall_s": first[1] - begun[1],
-                    "token_cpu_s": (last[0] - first[0]) / (len(noted) - 1),
-                    "token_wall_s": (last[1] - first[1]) / (len(noted) - 1),
-                    "total_cpu_s": sum(os.times()[:2]) - begun[0],
+                    "first_cpu_s": first[0] - start[0],
+                    "first_wall_s": first[1] - start[1],
+                    "token_cpu_s": (last[0] - first[0]) / (len(marks) - 1),
+                    "token_wall_s": (last[1] - first[1]) / (len(marks) - 1),
+                    "total_cpu_s": sum(os.times()[:2]) - start[0],
                 }
             )
     # `getrusage` would count the parent's memory, too.

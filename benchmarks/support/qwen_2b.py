@@ -23,14 +23,14 @@ def write_qwen3_vl_2b(folder: Path) -> None:
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         shutil.copy(bundled / name, folder / name)
     tokenizer = json.loads((bundled / "tokenizer.json").read_text(encoding="utf-8"))
-    known = tokenizer["model"]["vocab"]
-    known |= {f"t{index}": index for index in range(len(known), VOCABULARY)}
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"t{index}": index for index in range(len(vocabulary), VOCABULARY)}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     settings = json.loads((bundled / "preprocessor_config.json").read_text(encoding="utf-8"))
     settings["size"] = {"shortest_edge": 65536, "longest_edge": 16777216}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    written = json.loads((bundled / "config.json").read_text(encoding="utf-8"))
-    config = qwen3_vl_config(VISION, LANGUAGE_LAYERS, {name: written[name] for name in MARKS})
+    source_config = json.loads((bundled / "config.json").read_text(encoding="utf-8"))
+    config = qwen3_vl_config(VISION, LANGUAGE_LAYERS, {name: source_config[name] for name in MARKS})
     torch.manual_seed(0)
     model = Qwen3VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
     model.generation_config.eos_token_id = None

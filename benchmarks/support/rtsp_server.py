@@ -109,7 +109,7 @@ class RtspServer:
         self.port = 0
         self.stalled = False
         self.stall_after: int | None = None
-        self.sent = 0
+        self.sent_units = 0
         self.connections = 0
         self.start()
 
@@ -181,9 +181,9 @@ class RtspServer:
                 for payload, last in zip(unit, [False] * (len(unit) - 1) + [True], strict=True)
             ]
             with self._lock:
-                self.stalled = self.stalled or self.sent == self.stall_after
+                self.stalled = self.stalled or self.sent_units == self.stall_after
                 playing = [] if self.stalled else [client for client in self._clients if client.playing]
-                self.sent += bool(playing)
+                self.sent_units += bool(playing)
             for client, packet in itertools.product(playing, packets):
                 with contextlib.suppress(OSError):
                     client.send(packet)
@@ -220,7 +220,7 @@ class RtspServer:
         common = f"CSeq: {headers.get('cseq', '0')}\r\n"
         if method == "OPTIONS":
             return f"RTSP/1.0 200 OK\r\n{common}Public: {_PUBLIC}\r\n\r\n"
-        if not self._knows(method, headers.get("authorization", "")):
+        if not self._is_authorized(method, headers.get("authorization", "")):
             challenge = f'{self._auth} realm="{REALM}"' + (f', nonce="{NONCE}"' if self._auth == "Digest" else "")
             return f"RTSP/1.0 401 Unauthorized\r\n{common}WWW-Authenticate: {challenge}\r\n\r\n"
         if not url.partition("://")[2].partition("/")[2].startswith("live"):
@@ -241,17 +241,19 @@ class RtspServer:
             client.playing = method == "PLAY"
         return f"RTSP/1.0 200 OK\r\n{common}\r\n"
 
-    def _set_up(self, client: _Client, wanted: str) -> str:
-        ports = re.search(r"client_port=(\d+)", wanted)
+    def _set_up(self, client: _Client, transport: str) -> str:
+        ports = re.search(r"client_port=(\d+)", transport)
         if ports is None:
             return "RTP/AVP/TCP;unicast;interleaved=0-1"
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sender.bind(("127.0.0.1", 0))
-        own, theirs = sender.getsockname()[1], int(ports[1])
-        client.udp = sender, ("127.0.0.1", theirs)
-        return f"RTP/AVP;unicast;client_port={theirs}-{theirs + 1};server_port={own}-{own + 1}"
+        server_port, client_port = sender.getsockname()[1], int(ports[1])
+        client.udp = sender, ("127.0.0.1", client_port)
+        return (
+            f"RTP/AVP;unicast;client_port={client_port}-{client_port + 1};server_port={server_port}-{server_port + 1}"
+        )
 
-    def _knows(self, method: str, authorization: str) -> bool:
+    def _is_authorized(self, method: str, authorization: str) -> bool:
         """True if the request carries the right login (RFC 2617)."""
         if self._login is None:
             return True
@@ -259,9 +261,9 @@ class RtspServer:
         if self._auth == "Basic":
             return authorization == "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         uri = re.search(r'uri="([^"]*)"', authorization)
-        given = re.search(r'response="([0-9a-f]+)"', authorization)
-        if uri is None or given is None:
+        response = re.search(r'response="([0-9a-f]+)"', authorization)
+        if uri is None or response is None:
             return False
         secret = hashlib.md5(f"{user}:{REALM}:{password}".encode()).hexdigest()
-        asked = hashlib.md5(f"{method}:{uri[1]}".encode()).hexdigest()
-        return given[1] == hashlib.md5(f"{secret}:{NONCE}:{asked}".encode()).hexdigest()
+        request_hash = hashlib.md5(f"{method}:{uri[1]}".encode()).hexdigest()
+        return response[1] == hashlib.md5(f"{secret}:{NONCE}:{request_hash}".encode()).hexdigest()

@@ -85,13 +85,13 @@ def make_frames(case: TextureCase, grid: TileGrid) -> list[av.VideoFrame]:
         frame.colorspace, frame.color_range = Colorspace.ITU709, ColorRange.MPEG
         for number, target in enumerate(frame.planes):
             down = 1 if number == 0 else 2
-            shown = _clutter(grid.height_px // down, grid.width_px // down, number).copy()
+            plane = _clutter(grid.height_px // down, grid.width_px // down, number).copy()
             mask = tiles.repeat(TILE_PX // down, axis=0).repeat(TILE_PX // down, axis=1)
-            shown += 24 * (index % 2) * mask[: shown.shape[0], : shown.shape[1]]
+            plane += 24 * (index % 2) * mask[: plane.shape[0], : plane.shape[1]]
             if case.noise:
-                shown += rng.normal(0, case.noise, shown.shape)
+                plane += rng.normal(0, case.noise, plane.shape)
             samples = np.frombuffer(target, np.uint8).reshape(-1, target.line_size)
-            samples[:, : shown.shape[1]] = np.clip(np.rint(shown), 0, 255)
+            samples[:, : plane.shape[1]] = np.clip(np.rint(plane), 0, 255)
         frames.append(frame)
     return frames
 
@@ -150,13 +150,13 @@ class BothFrames:
 
     def __init__(self, grid: TileGrid) -> None:
         samples = grid.height_px * grid.width_px * 3 // 2
-        self._held, *self._frames = (np.full(samples, 1, np.uint8) for _ in range(1 + PICTURES))
+        self._reference, *self._frames = (np.full(samples, 1, np.uint8) for _ in range(1 + PICTURES))
         self._memcmp = ctypes.CDLL(None).memcmp
         self.megabytes = 2 * samples / 1e6
 
     def read(self, turn: int) -> None:
-        pair = [ctypes.c_void_p(frame.ctypes.data) for frame in (self._held, self._frames[turn % PICTURES])]
-        assert self._memcmp(*pair, ctypes.c_size_t(self._held.nbytes)) == 0
+        pair = [ctypes.c_void_p(frame.ctypes.data) for frame in (self._reference, self._frames[turn % PICTURES])]
+        assert self._memcmp(*pair, ctypes.c_size_t(self._reference.nbytes)) == 0
 
 
 class BuildPyramid:

@@ -43,9 +43,9 @@ def _draw_size(panel: Any, report: dict[str, Any], size: str) -> None:
     rows = [row for row in report["cases"] if row["size"] == size and not row["noise"] and row["share"]]
     for store in dict.fromkeys(row["store"] for row in rows):
         for scattered, style in ((False, "o-"), (True, "s--")):
-            chosen = [row for row in rows if row["store"] == store]
-            chosen = [row for row in chosen if row["share"] == 1 or row["scattered"] == scattered]
-            shares, times = [100 * row["share"] for row in chosen], [row["mips_ms"]["p50"] for row in chosen]
+            store_rows = [row for row in rows if row["store"] == store]
+            store_rows = [row for row in store_rows if row["share"] == 1 or row["scattered"] == scattered]
+            shares, times = [100 * row["share"] for row in store_rows], [row["mips_ms"]["p50"] for row in store_rows]
             label = f"{store}, {'scattered' if scattered else 'one block'}"
             panel.plot(shares, times, style, color=COLOURS[store], label=label)
     peers = [peer for peer in report["peers"] if peer["size"] == size]
@@ -53,15 +53,17 @@ def _draw_size(panel: Any, report: dict[str, Any], size: str) -> None:
         panel.axhline(peer["whole_ms"]["p50"], color=colour, linestyle=":", label=f"{peer['peer']}, whole frame")
 
 
-def _draw_crossing(panel: Any, found: list[dict[str, Any]]) -> None:
+def _draw_crossing(panel: Any, crossings: list[dict[str, Any]]) -> None:
     panel.set_title("scattered tiles at 1080p: share from which one by one loses")
-    for one in found:
-        shares = [100 * row["share"] for row in one["shares"]]
+    for crossing in crossings:
+        shares = [100 * row["share"] for row in crossing["shares"]]
         for way, style in (("one by one", "^:"), ("as the store does it", "s-"), ("whole frame", "-.")):
-            times = [row[way] for row in one["shares"]]
-            panel.plot(shares, times, style, color=COLOURS[one["store"]], alpha=0.8, label=f"{one['store']}, {way}")
-        if one["crosses_at_share"] is not None:
-            panel.axvline(100 * one["crosses_at_share"], color=COLOURS[one["store"]], linewidth=0.8)
+            times = [row[way] for row in crossing["shares"]]
+            panel.plot(
+                shares, times, style, color=COLOURS[crossing["store"]], alpha=0.8, label=f"{crossing['store']}, {way}"
+            )
+        if crossing["crosses_at_share"] is not None:
+            panel.axvline(100 * crossing["crosses_at_share"], color=COLOURS[crossing["store"]], linewidth=0.8)
 
 
 MIPS_TARGETS_MS = {"cpu": 0.3, "gl": 1.2}
@@ -88,21 +90,21 @@ def judged(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _of_updates(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in cases:
-        what = f"{row['store']}, {row['size']}, {row['case']}: update"
+        label = f"{row['store']}, {row['size']}, {row['case']}: update"
         if row["target_times_reading"] is not None:
-            yield _target(f"{what}, times reading both frames", row["times_reading"], row["target_times_reading"])
+            yield _target(f"{label}, times reading both frames", row["times_reading"], row["target_times_reading"])
         if row["target_times_faster"] is not None:
-            yield _target(f"{what}, times faster", row["times_faster"], row["target_times_faster"], at_least=True)
+            yield _target(f"{label}, times faster", row["times_faster"], row["target_times_faster"], at_least=True)
     for row in cases:
         if (row["size"], row["store"], row["case"]) == ("1080p", "cpu", "10 %, one block"):
-            whole = [
-                one["update_ms"]["p50"]
-                for one in cases
-                if (one["size"], one["store"], one["case"]) == ("1080p", "cpu", "100 %")
+            full_ms = [
+                other["update_ms"]["p50"]
+                for other in cases
+                if (other["size"], other["store"], other["case"]) == ("1080p", "cpu", "100 %")
             ]
-            if whole:
+            if full_ms:
                 yield _target(
-                    "cpu, 1080p: update at 10 % in one block, of 100 %", row["update_ms"]["p50"] / whole[0], 0.2
+                    "cpu, 1080p: update at 10 % in one block, of 100 %", row["update_ms"]["p50"] / full_ms[0], 0.2
                 )
             yield _target("cpu, 1080p: gather, ms", row["gather_ms"]["p50"], GATHER_TARGET_MS)
 
@@ -110,8 +112,8 @@ def _of_updates(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _of_mips(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in cases:
         if (row["size"], row["case"]) == ("1080p", "10 %, one block") and row["store"] in MIPS_TARGETS_MS:
-            what = f"{row['store']}, 1080p, 10 %, one block: upload and mipmaps, ms"
-            yield _target(what, row["mips_ms"]["p50"], MIPS_TARGETS_MS[row["store"]])
+            label = f"{row['store']}, 1080p, 10 %, one block: upload and mipmaps, ms"
+            yield _target(label, row["mips_ms"]["p50"], MIPS_TARGETS_MS[row["store"]])
 
 
 def _of_partial_work(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -120,15 +122,15 @@ def _of_partial_work(cases: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in cases:
         groups.setdefault((row["store"], row["size"]), []).append(row)
     for (store, size), rows in groups.items():
-        whole = [row["mips_ms"]["p50"] for row in rows if row["share"] == 1]
-        if whole:
-            worst = max(row["mips_ms"]["p50"] / whole[0] for row in rows)
+        full_ms = [row["mips_ms"]["p50"] for row in rows if row["share"] == 1]
+        if full_ms:
+            worst = max(row["mips_ms"]["p50"] / full_ms[0] for row in rows)
             yield _target(f"{store}, {size}: upload and mipmaps at any share, of everything", worst, MOST_OF_WHOLE)
 
 
-def _target(what: str, measured: float, target: float, *, at_least: bool = False) -> dict[str, Any]:
-    met = measured >= target if at_least else measured <= target
-    return {"what": what, "measured": round(measured, 4), "target": target, "met": met}
+def _target(label: str, measured: float, target: float, *, at_least: bool = False) -> dict[str, Any]:
+    is_met = measured >= target if at_least else measured <= target
+    return {"what": label, "measured": round(measured, 4), "target": target, "met": is_met}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -138,15 +140,15 @@ def table(report: dict[str, Any]) -> str:
         lines += [_line(row) for row in report["cases"] if row["size"] == size]
         lines += [_peer_line(peer) for peer in report["peers"] if peer["size"] == size]
     lines += ["", "one by one costs more than the whole frame, if tiles are scattered:"]
-    for one in report["crossing"]:
-        at = one["crosses_at_share"]
+    for entry in report["crossing"]:
+        at = entry["crosses_at_share"]
         crossing = "never" if at is None else f"from {100 * at:.1f} % on"
-        worst = max(row["as the store does it"] / row["whole frame"] for row in one["shares"])
-        lines.append(f"  {one['store']:6}{crossing}; as the store does it, at most {worst:.2f} of the whole frame")
+        worst = max(row["as the store does it"] / row["whole frame"] for row in entry["shares"])
+        lines.append(f"  {entry['store']:6}{crossing}; as the store does it, at most {worst:.2f} of the whole frame")
     lines += ["", "targets:"]
-    for one in report["targets"]:
-        verdict = "met" if one["met"] else "MISSED"
-        lines.append(f"  {verdict:7} {one['what']}: {one['measured']:g} (target {one['target']:g})")
+    for entry in report["targets"]:
+        verdict = "met" if entry["met"] else "MISSED"
+        lines.append(f"  {verdict:7} {entry['what']}: {entry['measured']:g} (target {entry['target']:g})")
     return "\n".join(lines[1:])
 
 
@@ -155,10 +157,10 @@ def _line(row: dict[str, Any]) -> str:
     figures = [update["p50"], update["p95"], row["compare_ms"]["p50"], row["write_ms"]["p50"]]
     figures += [mips["p50"], mips["p95"], row["gather_ms"]["p50"], row["whole_frame_ms"]["p50"]]
     figures += [row["read_both_ms"]["p50"]]
-    shown = "".join(f"{figure:9.3f}" for figure in figures)
-    return f"{row['case']:24}{row['store']:6}{shown}{row['times_faster']:8.1f}x"
+    cells = "".join(f"{figure:9.3f}" for figure in figures)
+    return f"{row['case']:24}{row['store']:6}{cells}{row['times_faster']:8.1f}x"
 
 
 def _peer_line(peer: dict[str, Any]) -> str:
-    whole = peer["whole_ms"]
-    return f"{peer['peer']:30}{' ' * 36}{whole['p50']:9.3f}{whole['p95']:9.3f}"
+    full_ms = peer["whole_ms"]
+    return f"{peer['peer']:30}{' ' * 36}{full_ms['p50']:9.3f}{full_ms['p95']:9.3f}"

@@ -88,8 +88,10 @@ class VllmServer:
     @property
     def time_s(self) -> float:
         """Processor time of all its processes."""
-        own = psutil.Process(self._process.pid)
-        return float(sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True))))
+        main_process = psutil.Process(self._process.pid)
+        return float(
+            sum(sum(process.cpu_times()[:2]) for process in (main_process, *main_process.children(recursive=True)))
+        )
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
         """Return the status and the text of a reply."""

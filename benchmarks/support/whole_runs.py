@@ -119,8 +119,8 @@ def run_stock(model: str, clip: str, numbers: Sequence[int]) -> RunFigures:
     answers, ends_s, cpu_s = [], [], []
     for index, picture in enumerate(pictures(Path(clip), numbers)):
         stock = stock or Stock(qwen, processor, visual_tokens(processor, picture))
-        took = asdict(stock.take(picture, index))
-        answers.append({name: took[name] for name in MEASURED_MS})
+        figures = asdict(stock.take(picture, index))
+        answers.append({name: figures[name] for name in MEASURED_MS})
         ends_s.append(time.monotonic())
         cpu_s.append(processor_s([os.getpid()]))
     return RunFigures(

@@ -17,7 +17,7 @@ NOWHERE = Path("no-such-folder")
 @pytest.fixture(scope="module")
 def made() -> list[Material]:
     """Five clips of the first kind, over drawn grounds."""
-    return list(islice(material("tuning", NOWHERE, 5, drawn=4), 5))
+    return list(islice(material("tuning", NOWHERE, 5, grounds_per_sort=4), 5))
 
 
 def test_a_clip_lists_the_starts_of_its_shots(made: list[Material]) -> None:
@@ -32,7 +32,7 @@ def test_a_clip_lists_the_starts_of_its_shots(made: list[Material]) -> None:
 
 
 def test_the_same_clips_are_made_every_time(made: list[Material]) -> None:
-    again = next(material("tuning", NOWHERE, 5, drawn=4))
+    again = next(material("tuning", NOWHERE, 5, grounds_per_sort=4))
     assert again.cuts == made[0].cuts
     assert all((one == other).all() for one, other in zip(again.frames, made[0].frames, strict=True))
 
