@@ -85,7 +85,7 @@ def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> Non
 
 def test_nothing_old_is_handed_over_to_a_late_reader(server: RtspServer) -> None:
     with opened(server.url) as source:
-        until(lambda: server.sent > 20)
+        until(lambda: server.sent_units > 20)
         now_ns = MonotonicClock().now_ns()
         (first,) = Reading(source).frames(1)
     assert first.capture_ns > now_ns
