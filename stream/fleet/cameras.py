@@ -44,13 +44,13 @@ def read_named(arguments: Sequence[str]) -> dict[str, str]:
     """
     sources: dict[str, str] = {}
     for argument in arguments:
-        found = _NAMED.fullmatch(argument)
-        if found is None or not is_named(argument):
+        match = _NAMED.fullmatch(argument)
+        if match is None or not is_named(argument):
             raise ConfigError(
                 f"{argument!r} has no name, and other sources have one; name all of them, as in {EXAMPLE}, to watch "
                 "them together, or none, to watch one after another"
             )
-        name, source = found.groups()
+        name, source = match.groups()
         problem = name_problem(name)
         if problem is not None:
             raise ConfigError(problem)
@@ -128,19 +128,19 @@ def is_lines(path: str) -> bool:
 def _files(cameras: Sequence[NamedCamera]) -> Iterator[tuple[str, str]]:
     for camera in cameras:
         output = camera.config.output
-        alone = (output.heatmap, output.why, output.overlay, output.record, output.clips)
-        for path in (*(path for path in output.paths if not is_lines(path)), *alone):
+        path_options = (output.heatmap, output.why, output.overlay, output.record, output.clips)
+        for path in (*(path for path in output.paths if not is_lines(path)), *path_options):
             if path is not None:
                 yield os.path.realpath(path), camera.name
 
 
 def _refuse_twice(places: Iterable[tuple[str, str]], problem: str) -> None:
-    seen: dict[str, str] = {}
+    cameras: dict[str, str] = {}
     for place, name in places:
-        if place in seen and seen[place] != name:
+        if place in cameras and cameras[place] != name:
             conflict = problem.format(place=place, suffix=os.path.splitext(place)[1])
-            raise ConfigError(f"the cameras {seen[place]} and {name} both {conflict}")
-        seen[place] = name
+            raise ConfigError(f"the cameras {cameras[place]} and {name} both {conflict}")
+        cameras[place] = name
 
 
 ANSWERED_BY = {*ANSWER_KEYS, "model", "allocator", "slots"}
@@ -159,9 +159,9 @@ def answering_options(config: Config) -> str | None:
 def answered_together(cameras: Iterable[NamedCamera]) -> dict[str, list[NamedCamera]]:
     """Return the cameras that one answer process may serve, by its options; none of those that have a remote answer
     server."""
-    together: dict[str, list[NamedCamera]] = {}
+    groups: dict[str, list[NamedCamera]] = {}
     for camera in cameras:
         options = answering_options(camera.config)
         if options is not None:
-            together.setdefault(options, []).append(camera)
-    return together
+            groups.setdefault(options, []).append(camera)
+    return groups

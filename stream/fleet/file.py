@@ -65,22 +65,22 @@ def read_fleet(name: str) -> FleetFile:
     cameras = tables.pop(CAMERAS, None)
     if not isinstance(cameras, Mapping) or not cameras:
         # a table that looks as if it were to be that of the cameras
-        near = difflib.get_close_matches(CAMERAS, tables, n=1)
-        if near:
-            raise ConfigError(f"{name}: unknown key {near[0]}; did you mean {CAMERAS}?")
+        matches = difflib.get_close_matches(CAMERAS, tables, n=1)
+        if matches:
+            raise ConfigError(f"{name}: unknown key {matches[0]}; did you mean {CAMERAS}?")
         raise ConfigError(f"{name}: it has no cameras; write a table for each, such as {EXAMPLE}")
     ray = read_settings(tables.pop(CLUSTER, {}), f"{name}: [{CLUSTER}]", cameras)
     vllm = read_table(
         VllmSettings, tables.pop(VLLM, {}), f"{name}: [{VLLM}]", '[vllm] with command = "/opt/vllm/bin/vllm"'
     )
-    found = FleetFile(_layers(name, tables), ray=ray, vllm=vllm)
-    build_config(found.common)
+    fleet = FleetFile(_layers(name, tables), ray=ray, vllm=vllm)
+    build_config(fleet.common)
     for camera, table in cameras.items():
         try:
-            found.cameras[camera] = _camera_layers(f"{name}: camera {camera}", camera, table, found.common)
+            fleet.cameras[camera] = _camera_layers(f"{name}: camera {camera}", camera, table, fleet.common)
         except ConfigError as error:
-            found.problems[camera] = str(error)
-    return found
+            fleet.problems[camera] = str(error)
+    return fleet
 
 
 def _camera_layers(origin: str, camera: str, table: object, common: list[ConfigLayer]) -> list[ConfigLayer]:
@@ -104,12 +104,12 @@ def _camera_layers(origin: str, camera: str, table: object, common: list[ConfigL
 
 def _layers(origin: str, table: Mapping[str, Any]) -> list[ConfigLayer]:
     """Return the layers of the presets and files that a table names, and of its keys."""
-    named = table.get(CONFIG, [])
-    names = [named] if isinstance(named, str) else named
-    if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
-        raise ConfigError(f"{origin}: config should be a preset or file, or a list of them, got {named!r}")
+    value = table.get(CONFIG, [])
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"{origin}: config should be a preset or file, or a list of them, got {value!r}")
     try:
-        layers = [layer_from_file(one) for one in names]
+        layers = [layer_from_file(name) for name in names]
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
     keys = {key: value for key, value in table.items() if key != CONFIG}

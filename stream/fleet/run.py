@@ -63,8 +63,8 @@ def niceness(cameras: int) -> int:
 
 def may_come_back(error: SourceError, config: Config) -> bool:
     """Return whether a source that cannot be opened is tried again, as one is that was lost: a live one."""
-    again = config.capture.reconnect and is_live_address(config.source)
-    return again and not isinstance(error, (OpeningCancelled, SourceOver))
+    may_reconnect = config.capture.reconnect and is_live_address(config.source)
+    return may_reconnect and not isinstance(error, (OpeningCancelled, SourceOver))
 
 
 class Fleet:
@@ -215,8 +215,9 @@ class Fleet:
         self._outcomes[camera.name] = CameraOutcome(camera.name, error=error)
         if error is not None:
             log.debug("%s failed", camera.name, exc_info=error)
-            known = isinstance(error, (ArrCocError, StreamError))
-            message = describe(error) if known else f"unexpected {describe(error)}; this is a bug: --debug shows where"
+            message = describe(error)
+            if not isinstance(error, (ArrCocError, StreamError)):
+                message = f"unexpected {message}; this is a bug: --debug shows where"
             message = scrubbed(message, camera.config.source)
             self._display.show_failure(camera.name, message)
             if self._metrics is not None:
@@ -247,7 +248,7 @@ class Fleet:
             control=self._controls[camera.name],
             forks=self._forks,
             answers=self._answers.get(camera.name),
-            alone=False,
+            standalone=False,
             nice=niceness(len(self._cameras)),
         )
 

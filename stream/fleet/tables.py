@@ -31,10 +31,10 @@ def read_table(kind: type[Table], table: object, origin: str, example: str) -> T
         raise ConfigError(f"{origin}: {key} should {expected}, got {item['input']!r}") from error
 
 
-def refuse_unknown(kind: str, given: Mapping[str, Any], known: Mapping[str, Any], origin: str) -> None:
-    """Raise ConfigError for a name that is not among the known ones, with the nearest of them."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+def refuse_unknown(kind: str, names: Mapping[str, Any], choices: Mapping[str, Any], origin: str) -> None:
+    """Raise ConfigError for a name that is not among the choices, with the nearest of them."""
+    for name in names:
+        if name not in choices:
+            matches = difflib.get_close_matches(name, choices, n=1)
+            hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(choices)}"
             raise ConfigError(f"{origin}: unknown {kind} {name}; {hint}")

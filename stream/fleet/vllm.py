@@ -102,9 +102,9 @@ class VllmPlace:
                 f"cameras on other nodes cannot reach vLLM at {host}; set [vllm] host to this machine's address"
             )
         try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
-                taken.bind((host, 0))
-                return cls(host, taken.getsockname()[1], ray, engines)
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+                probe.bind((host, 0))
+                return cls(host, probe.getsockname()[1], ray, engines)
         except OSError as error:
             raise ConfigError(
                 f"vLLM cannot listen at {host} ({error.strerror or error}); set [vllm] host to an address of this "

@@ -113,21 +113,21 @@ class RayCluster:
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         total: dict[str, float] = {}
-        for name, wanted in needs.items():
-            for resource, amount in wanted.items():
+        for name, requirements in needs.items():
+            for resource, amount in requirements.items():
                 total[resource] = total.get(resource, 0.0) + amount
-            if not any(_holds(node, wanted) for node in nodes):
+            if not any(_holds(node, requirements) for node in nodes):
                 raise ConfigError(
-                    f"no node of the Ray cluster has what {name} needs, {_listed(wanted)}; start one with "
-                    f"{_start_command(wanted)}, or change the table [ray] of the file"
+                    f"no node of the Ray cluster has what {name} needs, {_listed(requirements)}; start one with "
+                    f"{_start_command(requirements)}, or change the table [ray] of the file"
                 )
         for resource, amount in total.items():
-            there = sum(node.get(resource, 0.0) for node in nodes)
-            if there < amount:
+            available = sum(node.get(resource, 0.0) for node in nodes)
+            if available < amount:
                 raise ConfigError(
                     f"cameras and answer servers need {_listed({resource: amount})}, and the Ray cluster has "
-                    f"{there:g}; start more nodes with {_start_command({resource: amount - there})}, or ask for less "
-                    "in the table [ray] of the file"
+                    f"{available:g}; start more nodes with {_start_command({resource: amount - available})}, or ask "
+                    "for less in the table [ray] of the file"
                 )
 
     def has_room(self, resources: Mapping[str, float]) -> bool:
@@ -144,7 +144,7 @@ class RayCluster:
         import ray
 
         others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}
-        made = ray.remote(kind).options(
+        actor_class = ray.remote(kind).options(
             name=name,
             num_cpus=resources.get("CPU", 0),
             num_gpus=resources.get("GPU", 0),
@@ -154,7 +154,7 @@ class RayCluster:
             max_concurrency=8,  # calls of an actor that may be under way at once; the one that yields reports always is
             scheduling_strategy="SPREAD",
         )
-        return ClusterActor(name, made.remote(name, *arguments))
+        return ClusterActor(name, actor_class.remote(name, *arguments))
 
     def close(self) -> None:
         """End the connection; Ray kills the actors."""
@@ -196,15 +196,15 @@ def _as_own_errors(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _stderr_to_nowhere() -> Iterator[None]:
     """Discard stderr inside the block: Ray's native code logs each attempt there, and the exception reports it."""
-    kept = os.dup(STDERR)
+    stderr = os.dup(STDERR)
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.dup2(nowhere, STDERR)
         yield
     finally:
-        os.dup2(kept, STDERR)
+        os.dup2(stderr, STDERR)
         os.close(nowhere)
-        os.close(kept)
+        os.close(stderr)
 
 
 def _silence() -> None:
@@ -224,12 +224,12 @@ def _probe(address: str) -> None:
     """Raise ConfigError for an invalid address, and if nothing listens there: Ray would try for a minute."""
     if address == AUTO:
         return
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found["port"]) > 65535:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"--ray {address} is not the address of a Ray cluster; give HOST:PORT, such as 10.0.0.1:6379")
     try:
         # time for a connection to the address of a cluster, before Ray itself tries for longer
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), 5.0).close()
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), 5.0).close()
     except OSError as error:
         raise ConfigError(
             f"no Ray cluster at {address}: {error.strerror or error}; start one with `ray start --head`, which prints "
@@ -255,8 +255,8 @@ def _refusal(address: str, error: Exception) -> str:
     )
 
 
-def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+def _holds(node: Mapping[str, float], requirements: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in requirements.items())
 
 
 def _listed(resources: Mapping[str, float]) -> str:

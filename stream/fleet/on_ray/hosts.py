@@ -122,7 +122,7 @@ class CameraHost:
 
         os.environ.pop(THREADS_OF_RAY, None)
         try:
-            run = run_in_child(config, control=self._control, alone=False)
+            run = run_in_child(config, control=self._control, standalone=False)
             self._reports.put(pack_report(SourceOpened(run.source_info, run.backend, run.kernel)))
             reported_s = time.monotonic()
             for event in run.run():

@@ -50,12 +50,12 @@ class FrameActor:
         self._host = host
         self._open_limit_s = run.config.capture.open_timeout_s + PLACE_LIMIT_S
         self._open_until_s = time.monotonic() + self._open_limit_s
-        self._opened = self._ending = self._begun = False
-        self._unsent: list[WorkerCommand] = []
+        self._opened = self._ending = self._has_begun = False
+        self._pending_commands: list[WorkerCommand] = []
         self._stream: ActorStream | None = None
         self._heard_s = 0.0
         self._behind_ns = 0
-        self._lost = False
+        self._host_lost = False
         self._restarts: Counter[str] = Counter()
         self._news: list[Report] = []
         self.picture_endpoints = PictureEndpoints()
@@ -72,7 +72,7 @@ class FrameActor:
     def send(self, command: WorkerCommand) -> None:
         """Sends a command, as soon as the host can be reached."""
         self._ending = self._ending or command.end is not None
-        self._unsent.append(command)
+        self._pending_commands.append(command)
         self._send_all()
 
     def receive(self) -> Sequence[Report]:
@@ -84,7 +84,7 @@ class FrameActor:
             raise SourceError(
                 f"no node has opened the source within {limit}; `ray status` shows whether the cluster has room"
             )
-        if self._ending and self._lost:
+        if self._ending and self._host_lost:
             reports.append(WorkerFinished())
         news, self._news = self._news, []
         return [*news, *reports]
@@ -127,26 +127,26 @@ class FrameActor:
             if time.monotonic() - self._heard_s > CALL_LIMIT_S:
                 self._note_lost(f"{self._host.name} does not reply")
             return []
-        self._heard_s, self._lost = time.monotonic(), False
+        self._heard_s, self._host_lost = time.monotonic(), False
         self._send_all()
         return batch
 
     def _note_lost(self, reason: str) -> None:
         """Report, once until it is back, that the host cannot be reached; not before it was."""
-        if not self._lost and self._begun:
+        if not self._host_lost and self._has_begun:
             self._restarts[FRAMES] += 1
             self._news.append(Restarted(process=FRAMES, cause=reason, count=self._restarts[FRAMES]))
-        self._lost = True
+        self._host_lost = True
 
     def _begin(self) -> ActorStream:
         """Begin the camera on its host, at the present position; return its reports. Raises HostUnavailable, and
         ConfigError if the host has another version of this program."""
         identity = msgspec.json.decode(self._host.call("identity", limit_s=CALL_LIMIT_S), type=HostIdentity)
-        here = version(DISTRIBUTION)
-        if identity.version != here:
+        local_version = version(DISTRIBUTION)
+        if identity.version != local_version:
             raise ConfigError(
-                f"the node {identity.address} has {DISTRIBUTION} {identity.version}, this machine {here}; install the "
-                "same version on every node"
+                f"the node {identity.address} has {DISTRIBUTION} {identity.version}, this machine {local_version}; "
+                "install the same version on every node"
             )
         config = self._continuity.next_config()
         if not config.answer.elsewhere:  # the fleet assigns servers, which load the model
@@ -154,16 +154,16 @@ class FrameActor:
             config = config.model_copy(update={"answer": answer})
         self._behind_ns = identity.ahead_ns - (time.time_ns() - time.monotonic_ns())
         reports = self._host.stream("run", config)
-        self._heard_s, self._begun = time.monotonic(), True
+        self._heard_s, self._has_begun = time.monotonic(), True
         self._news.append(Notice(code=MOVED, message=f"runs on the node {identity.address} ({identity.node[:8]})"))
-        self._unsent.append(self._continuity.first_command)
+        self._pending_commands.append(self._continuity.first_command)
         return reports
 
     def _send_all(self) -> None:
         try:
-            while self._unsent:
-                self._host.call("command", self._unsent[0], limit_s=CALL_LIMIT_S)
-                del self._unsent[0]
+            while self._pending_commands:
+                self._host.call("command", self._pending_commands[0], limit_s=CALL_LIMIT_S)
+                del self._pending_commands[0]
         except HostUnavailable as error:
             self._note_lost(str(error))
 

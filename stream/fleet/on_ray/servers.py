@@ -135,7 +135,7 @@ class ClusterServers:
             self._groups.append(ServerGroup(users[0].config, policy, [camera.name for camera in users]))
         self._server_curve, self._client_curve = new_curves()
         self._stopping = threading.Event()
-        self._made = 0
+        self._actor_number = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -248,7 +248,7 @@ class ClusterServers:
             self._report(f"{staying[-1].actor.name}: drained, the others are enough")
 
     def _add(self, group: ServerGroup) -> None:
-        self._made += 1
+        self._actor_number += 1
         arguments = group.config, self._server_curve, self._model_loader
-        actor = self._cluster.start(AnswerHost, f"answers {self._made}", self._settings.answers, *arguments)
+        actor = self._cluster.start(AnswerHost, f"answers {self._actor_number}", self._settings.answers, *arguments)
         group.servers.append(PlacedServer(actor))
