@@ -94,7 +94,7 @@ def _report_progress(progress: RecapProgress) -> None:
     from stream import logs
 
     if sys.stderr.isatty() and not logs.as_json():
-        report_note(f"asking the model, {progress.done + 1} of {progress.known}")
+        report_note(f"asking the model, {progress.replies + 1} of {progress.requests}")
 
 
 def _text_lines(statement: Statement, columns: int) -> list[str]:

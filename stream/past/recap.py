@@ -96,10 +96,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class RecapProgress:
-    """Number of the requests that were made to the model, and of all that are known so far."""
+    """Number of the model's replies so far, and of the requests that the recap needs, as far as is known."""
 
-    done: int
-    known: int
+    replies: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ class Note:
 
 def read_moments(reader: PastReader, search: Search) -> tuple[list[FoundMoment], bool]:
     """Return the moments that a search finds, the oldest first, and whether there are more than MOMENTS_MAX."""
-    found: list[FoundMoment] = []
+    moments: list[FoundMoment] = []
     search = replace(search, limit=FOUND_MAX)
-    while len(found) <= MOMENTS_MAX and (page := reader.find(search)):
-        found += page
+    while len(moments) <= MOMENTS_MAX and (page := reader.find(search)):
+        moments += page
         search = replace(search, before=(page[-1].unix_ms, page[-1].id))
-    return found[:MOMENTS_MAX][::-1], len(found) > MOMENTS_MAX
+    return moments[:MOMENTS_MAX][::-1], len(moments) > MOMENTS_MAX
 
 
 class Recap:
@@ -137,24 +137,24 @@ class Recap:
         self._model = model
         self._on_progress = on_progress
         self._tokens_max = min(model.prompt_tokens, PIECE_TOKENS_MAX)
-        self._done = 0
+        self._replies = 0
         self.left_out = 0
         by_camera = sorted(moments, key=lambda moment: moment.camera)
         self._pieces = {
-            camera: self._divided(camera, [note_of(moment) for moment in own])
-            for camera, own in groupby(by_camera, key=lambda moment: moment.camera)
+            camera: self._divided(camera, [note_of(moment) for moment in group])
+            for camera, group in groupby(by_camera, key=lambda moment: moment.camera)
         }
-        self._known = sum(map(len, self._pieces.values()))
+        self._requests = sum(map(len, self._pieces.values()))
 
     def statements(self) -> Iterator[Statement]:
         """Yield the statements of each camera in order, and at last one about all, if there are several."""
-        made: list[Statement] = []
+        statements: list[Statement] = []
         for camera, pieces in self._pieces.items():
             for statement in self._of_camera(camera, pieces):
-                made.append(statement)
+                statements.append(statement)
                 yield statement
-        if len(made) > 1:
-            yield self._of_all(made)
+        if len(statements) > 1:
+            yield self._of_all(statements)
 
     def _divided(self, camera: str, notes: list[Note]) -> list[list[Note]]:
         """Return notes in pieces that fit the model, at most PIECES_MAX; of too many notes some are left out evenly."""
@@ -163,21 +163,21 @@ class Recap:
             if len(pieces) <= PIECES_MAX:
                 return pieces
             keep = max(1, len(notes) * PIECES_MAX // (len(pieces) + 1))
-            kept = [notes[at * len(notes) // keep] for at in range(keep)]
-            self.left_out += sum(note.moments for note in notes) - sum(note.moments for note in kept)
-            notes = kept
+            selection = [notes[at * len(notes) // keep] for at in range(keep)]
+            self.left_out += sum(note.moments for note in notes) - sum(note.moments for note in selection)
+            notes = selection
 
     def _pieces_of(self, camera: str, notes: Sequence[Note]) -> Iterator[list[Note]]:
         piece: list[Note] = []
-        used = empty = self._tokens(PIECE, camera, [])
+        piece_tokens = empty = self._tokens(PIECE, camera, [])
         for note in notes:
             tokens = self._model.count_tokens(note.line + "\n")
-            apart = bool(piece) and note.since_ms - piece[-1].until_ms > GAP_MS
-            if piece and (apart or used + tokens > self._tokens_max):
+            has_gap = bool(piece) and note.since_ms - piece[-1].until_ms > GAP_MS
+            if piece and (has_gap or piece_tokens + tokens > self._tokens_max):
                 yield piece
-                piece, used = [], empty
+                piece, piece_tokens = [], empty
             piece.append(note)
-            used += tokens
+            piece_tokens += tokens
         if piece:
             yield piece
 
@@ -187,37 +187,37 @@ class Recap:
             for piece in pieces:
                 yield self._asked(PIECE, camera, piece)
             return
-        made = [self._asked(PIECE, camera, piece) for piece in pieces]
-        while len(made) > STATEMENTS_MAX:
-            made = self._reduced(camera, made)
-        yield from made
+        statements = [self._asked(PIECE, camera, piece) for piece in pieces]
+        while len(statements) > STATEMENTS_MAX:
+            statements = self._reduced(camera, statements)
+        yield from statements
 
     def _reduced(self, camera: str, statements: Sequence[Statement]) -> list[Statement]:
         """Return fewer statements: at most STATEMENTS_MAX if so many fit the model together."""
         size = max(GROUP_MIN, -(-len(statements) // STATEMENTS_MAX))
         groups = [statements[at : at + size] for at in range(0, len(statements), size)]
-        self._known += sum(len(group) > 1 for group in groups)
+        self._requests += sum(len(group) > 1 for group in groups)
         return [
-            self._asked(STATEMENTS, camera, [_note_of_statement(one) for one in group]) if len(group) > 1 else group[0]
+            self._asked(STATEMENTS, camera, list(map(_note_of_statement, group))) if len(group) > 1 else group[0]
             for group in groups
         ]
 
     def _of_all(self, statements: Sequence[Statement]) -> Statement:
         """Return the statement about everything; of more than fits the model, neighbours are summarised first."""
-        notes = [_note_of_statement(one) for one in sorted(statements, key=lambda one: one.since_ms)]
+        notes = list(map(_note_of_statement, sorted(statements, key=lambda statement: statement.since_ms)))
         while len(notes) > GROUP_MIN and self._tokens(ALL, "", notes) > self._tokens_max:
             pairs = [notes[at : at + GROUP_MIN] for at in range(0, len(notes), GROUP_MIN)]
-            self._known += len(pairs)
+            self._requests += len(pairs)
             notes = [_note_of_statement(self._asked(ALL, "", pair)) for pair in pairs]
-        self._known += 1
+        self._requests += 1
         return replace(self._asked(ALL, "", notes), level="all")
 
     def _tokens(self, template: str, camera: str, notes: Sequence[Note]) -> int:
         return self._model.count_tokens(_prompt(template, camera, notes))
 
     def _asked(self, template: str, camera: str, notes: Sequence[Note]) -> Statement:
-        self._on_progress(RecapProgress(self._done, self._known))
-        self._done += 1
+        self._on_progress(RecapProgress(self._replies, self._requests))
+        self._replies += 1
         text = printable(self._model.complete(_prompt(template, camera, notes)))
         since_ms, until_ms = min(note.since_ms for note in notes), max(note.until_ms for note in notes)
         return Statement(camera, since_ms, until_ms, sum(note.moments for note in notes), text)
@@ -230,8 +230,8 @@ def note_of(moment: FoundMoment) -> Note:
         text = f"(no picture) {text}"
     elif moment.kind != ANSWER:
         text = f"(event) {text}"
-    held = f"-{day_time(moment.last_ms)}" if day_time(moment.last_ms) != day_time(moment.unix_ms) else ""
-    return Note(moment.unix_ms, moment.last_ms, 1, f"{day_time(moment.unix_ms)}{held} {text}")
+    until = f"-{day_time(moment.last_ms)}" if day_time(moment.last_ms) != day_time(moment.unix_ms) else ""
+    return Note(moment.unix_ms, moment.last_ms, 1, f"{day_time(moment.unix_ms)}{until} {text}")
 
 
 def _note_of_statement(statement: Statement) -> Note:

@@ -32,13 +32,13 @@ class Limits:
     max_mib: float | None = None
 
 
-def retain(connection: sqlite3.Connection, limits: Limits, now_ms: int, written: int = 0) -> None:
-    """Delete a portion of what the limits forbid: at least PORTION, and twice as many as were `written`.
+def retain(connection: sqlite3.Connection, limits: Limits, now_ms: int, records_written: int = 0) -> None:
+    """Delete a portion of what the limits forbid: at least PORTION, and twice `records_written`.
 
     Over the size, pictures go first, the oldest first, while they have more than PICTURES_SHARE of it; then moments.
     Raises sqlite3.Error.
     """
-    portion = max(PORTION, 2 * written)
+    portion = max(PORTION, 2 * records_written)
     with_age = limits.max_days is not None and _oldest_ms(connection) < now_ms - limits.max_days * DAY_MS
     over = limits.max_mib is not None and used_bytes(connection) > limits.max_mib * MIB
     if with_age or over:

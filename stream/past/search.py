@@ -210,9 +210,9 @@ def _conditions(search: Search) -> tuple[str, list[object]]:
     conditions: list[str] = ["1"]
     values: list[object] = []
 
-    def add(condition: str, *given: object) -> None:
+    def add(condition: str, *parameters: object) -> None:
         conditions.append(condition)
-        values.extend(given)
+        values.extend(parameters)
 
     if search.query.match:
         add("words MATCH ?", search.query.match)
@@ -224,7 +224,7 @@ def _conditions(search: Search) -> tuple[str, list[object]]:
         add("m.unix_ms < ?", search.until_ms)
     if search.before is not None:
         add("(m.unix_ms, m.id) < (?, ?)", *search.before)
-    for column, chosen in (("r.camera", search.cameras), ("m.kind", search.kinds)):
-        if chosen:
-            add(f"{column} IN ({', '.join('?' * len(chosen))})", *chosen)
+    for column, choices in (("r.camera", search.cameras), ("m.kind", search.kinds)):
+        if choices:
+            add(f"{column} IN ({', '.join('?' * len(choices))})", *choices)
     return " AND ".join(conditions), values

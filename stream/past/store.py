@@ -27,9 +27,9 @@ class PastStore:
             for record in records:
                 self._put(record)
 
-    def retain(self, now_ms: int, written: int = 0) -> None:
-        """Enforce the limits at Unix time `now_ms`, after a batch of `written` records; see `retain`."""
-        retain(self._connection, self._limits, now_ms, written)
+    def retain(self, now_ms: int, records_written: int = 0) -> None:
+        """Enforce the limits at Unix time `now_ms`, after a batch of `records_written`; see `retain`."""
+        retain(self._connection, self._limits, now_ms, records_written)
 
     def close(self) -> None:
         """Close the file. The last one to close it puts the write-ahead log into the file."""
@@ -57,7 +57,7 @@ class PastStore:
             )
 
     def _put_moment(self, run: int, moment: Moment) -> None:
-        made = self._connection.execute(
+        cursor = self._connection.execute(
             "INSERT INTO moment (run, number, kind, unix_ms, last_ms, frame_index, pts_s, start_s, end_s, text, "
             "question, watch, yes, fields) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (
@@ -65,26 +65,28 @@ class PastStore:
                 *(moment.start_s, moment.end_s, moment.text, moment.question, moment.watch, moment.yes, moment.fields),
             ),
         )
-        if moment.jpeg is not None and made.rowcount > 0:
-            self._connection.execute("INSERT INTO picture VALUES (?, ?)", (made.lastrowid, sqlite3.Binary(moment.jpeg)))
+        if moment.jpeg is not None and cursor.rowcount > 0:
+            self._connection.execute(
+                "INSERT INTO picture VALUES (?, ?)", (cursor.lastrowid, sqlite3.Binary(moment.jpeg))
+            )
 
     def _run(self, run: PastRun) -> int:
         """Return the row of a run, which is added first unless it is there."""
-        found = self._row(run)
-        if found is None:
+        row = self._row(run)
+        if row is None:
             if run.continues:
                 self._remove_interrupted(run)
             self._connection.execute(
                 "INSERT INTO run (key, camera, source, model, began_ms) VALUES (?, ?, ?, ?, ?)",
                 (run.key, run.camera, run.source, run.model, run.began_ms),
             )
-            found = self._row(run)
-            assert found is not None
-        return found
+            row = self._row(run)
+            assert row is not None
+        return row
 
     def _row(self, run: PastRun) -> int | None:
-        found = self._connection.execute("SELECT id FROM run WHERE key = ?", (run.key,)).fetchone()
-        return None if found is None else int(found[0])
+        row = self._connection.execute("SELECT id FROM run WHERE key = ?", (run.key,)).fetchone()
+        return None if row is None else int(row[0])
 
     def _remove_interrupted(self, run: PastRun) -> None:
         """Delete the newest run of this camera and source if it was interrupted: this one repeats it."""

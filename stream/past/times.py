@@ -15,16 +15,16 @@ def parse_past_time(option: str, text: str, now: datetime) -> int:
 
     A time without a zone is in that of this machine; one before 1970 is 0. Raises ConfigError, which names the option.
     """
-    written = text.strip()
+    time_text = text.strip()
     try:
-        seconds = None if written.isdigit() else parse_duration(option, written)
+        seconds = None if time_text.isdigit() else parse_duration(option, time_text)
     except ConfigError:
         seconds = None
     try:
         if seconds is not None:
             return max(0, round((now.timestamp() - seconds) * 1000))
-        given = written.replace("Z", "+00:00").replace("z", "+00:00")
-        at = datetime.fromisoformat(f"{now.date()}T{given}" if ":" in given[:3] else given)
+        iso_text = time_text.replace("Z", "+00:00").replace("z", "+00:00")
+        at = datetime.fromisoformat(f"{now.date()}T{iso_text}" if ":" in iso_text[:3] else iso_text)
         return max(0, round(at.timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
         raise ConfigError(f"{option} needs a time {EXAMPLES}; got {text!r}") from None

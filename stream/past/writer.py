@@ -63,7 +63,7 @@ class PastWriter:
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.path = path
-        self.written = self.lost = 0
+        self.records_written = self.moments_lost = 0
         self._limits = limits
         self._prepare = prepare
         self._batch_s = batch_s
@@ -72,7 +72,7 @@ class PastWriter:
         self._changed = threading.Condition()
         self._waiting: deque[Record] = deque()
         self._waiting_bytes = 0
-        self._closing = self._tried = False
+        self._closing = self._final_attempt = False
         self._failures = 0
         self._reported: str | None = None
         self._store: PastStore | None = None
@@ -102,7 +102,7 @@ class PastWriter:
         while len(self._waiting) > WAITING_RECORDS:
             dropped = self._waiting.popleft()
             self._waiting_bytes -= _picture_bytes(dropped)
-            self.lost += isinstance(dropped, Moment)
+            self.moments_lost += isinstance(dropped, Moment)
         at = 0
         while self._waiting_bytes > WAITING_BYTES:
             record = self._waiting[at]
@@ -121,20 +121,20 @@ class PastWriter:
         finally:
             if self._store is not None:
                 self._store.close()
-            self.lost += sum(isinstance(record, Moment) for record in self._waiting)
-            if self.written:
+            self.moments_lost += sum(isinstance(record, Moment) for record in self._waiting)
+            if self.records_written:
                 logs.say(f"wrote {self.path}", event="wrote", path=self.path)
-            if self.lost:
-                say = f"note: {counted(self.lost, 'moment')} could not be written to {self.path!r}"
-                logs.say(say, "warning", event="remember", path=self.path, lost=self.lost)
+            if self.moments_lost:
+                say = f"note: {counted(self.moments_lost, 'moment')} could not be written to {self.path!r}"
+                logs.say(say, "warning", event="remember", path=self.path, lost=self.moments_lost)
 
     def _wait(self) -> bool:
         """Wait for records and then for others of their batch, or for IDLE_S; return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing, IDLE_S)
             if self._closing:
-                tried, self._tried = self._tried, self._failures > 0
-                return bool(self._waiting) and not tried
+                is_over, self._final_attempt = self._final_attempt, self._failures > 0
+                return bool(self._waiting) and not is_over
             pause_s, at_once = self._batch_s, BATCH_RECORDS
             if self._failures:
                 first_s, longest_s = self._retry_s
@@ -155,9 +155,9 @@ class PastWriter:
             store = self._opened()
             if batch:
                 store.write(batch)
-            written, batch = len(batch), []
-            self.written += written
-            store.retain(self._unix_ms(), written)
+            count, batch = len(batch), []
+            self.records_written += count
+            store.retain(self._unix_ms(), count)
         except (PastError, sqlite3.Error) as error:
             log.debug("%s cannot be written", self.path, exc_info=True)
             self._give_back(batch)
@@ -165,7 +165,7 @@ class PastWriter:
             return
         if self._reported is not None:
             logs.say(f"{self.path!r} takes moments again", event="remember", path=self.path)
-        self._failures, self._reported, self._tried = 0, None, False
+        self._failures, self._reported, self._final_attempt = 0, None, False
 
     def _opened(self) -> PastStore:
         """Return the store; opened anew if its file was removed or replaced."""

@@ -123,8 +123,8 @@ def test_too_many_statements_are_summarised_again_with_their_times(tmp_path: Pat
     assert sum(one.moments for one in made[:-1]) == 30
     assert [one.since_ms for one in pieces] == sorted(one.since_ms for one in pieces)
     assert (pieces[0].since_ms, pieces[-1].until_ms) == (found[0].unix_ms, found[-1].last_ms)
-    assert [one.done for one in progress] == [*range(len(model.prompts))]
-    assert progress[-1].known == len(model.prompts)
+    assert [one.replies for one in progress] == [*range(len(model.prompts))]
+    assert progress[-1].requests == len(model.prompts)
 
 
 def test_of_very_many_moments_some_are_left_out_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_old_moments_go_in_portions_with_their_words_and_pictures(path: str, con
 
 def test_a_large_batch_has_a_larger_portion(path: str, connection: sqlite3.Connection) -> None:
     fill(path, 1, 500)
-    retain(connection, Limits(max_days=1), BEGIN_MS + 2 * DAY_MS, written=200)
+    retain(connection, Limits(max_days=1), BEGIN_MS + 2 * DAY_MS, records_written=200)
     assert value(connection, "SELECT count(*) FROM moment") == 100
 
 

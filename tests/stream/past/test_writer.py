@@ -56,7 +56,7 @@ def test_records_are_written_in_order(path: str, make: Make) -> None:
         writer.put(moment(number))
     writer.close()
     writer.close()
-    assert writer.written == 600
+    assert writer.records_written == 600
     assert not Path(f"{path}-wal").exists()
     assert texts(path) == [f"moment {number}" for number in range(1, 601)]
 
@@ -64,7 +64,7 @@ def test_records_are_written_in_order(path: str, make: Make) -> None:
 def test_a_batch_is_written_while_others_may_still_come(path: str, make: Make) -> None:
     writer = make()
     writer.put(moment(1))
-    until(lambda: writer.written == 1)
+    until(lambda: writer.records_written == 1)
     assert texts(path) == ["moment 1"]
 
 
@@ -72,7 +72,7 @@ def test_many_records_wait_no_longer_for_others(make: Make) -> None:
     writer = make(batch_s=3600.0)
     for number in range(1, 257):
         writer.put(moment(number))
-    until(lambda: writer.written == 256)
+    until(lambda: writer.records_written == 256)
 
 
 def test_records_are_prepared_in_the_thread(path: str, make: Make) -> None:
@@ -95,7 +95,7 @@ def test_limits_are_enforced_after_a_batch_and_when_idle(
     written(Path(path), [moment(1)])
     writer = make(Limits(max_days=1), unix_ms=lambda: BEGIN_MS + DAY_MS + 2000)
     writer.put(moment(9))
-    until(lambda: writer.written == 1)
+    until(lambda: writer.records_written == 1)
     writer.close()
     assert texts(path) == ["moment 9"]
     monkeypatch.setattr(writing, "IDLE_S", 0.001)
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_is_tried_again(
         path.parent.mkdir()
     for file in path.parent.iterdir():
         file.unlink()
-    until(lambda: writer.written == 1)
+    until(lambda: writer.records_written == 1)
     writer.close()
     assert capsys.readouterr().err == f"'{path}' takes moments again\nwrote {path}\n"
     assert texts(str(path)) == ["moment 1"]
@@ -168,14 +168,14 @@ def test_a_full_disk_loses_nothing_that_was_committed_and_is_written_again(
 ) -> None:
     writer = make()
     writer.put(moment(1))
-    until(lambda: writer.written == 1)
+    until(lambda: writer.records_written == 1)
     with room_for(256 << 10):
         for number in range(2, 100):
             writer.put(moment(number, jpeg=os.urandom(4000)))
         until(lambda: writer._failures >= 2)
         assert "the run goes on" in capsys.readouterr().err
         assert texts(path)[0] == "moment 1"
-    until(lambda: writer.written == 99)
+    until(lambda: writer.records_written == 99)
     writer.close()
     assert texts(path) == [f"moment {number}" for number in range(1, 100)]
     with closing(sqlite3.connect(path)) as connection:
@@ -185,7 +185,7 @@ def test_a_full_disk_loses_nothing_that_was_committed_and_is_written_again(
 def test_a_file_that_is_removed_is_made_again(path: str, make: Make) -> None:
     writer = make()
     writer.put(moment(1))
-    until(lambda: writer.written == 1)
+    until(lambda: writer.records_written == 1)
     for name in os.listdir(os.path.dirname(path)):
         os.unlink(os.path.join(os.path.dirname(path), name))
     writer.put(moment(2))
@@ -204,7 +204,7 @@ def test_another_writer_that_is_slow_is_waited_for_without_a_word(
         until(lambda: writer._failures == 1)
         assert capsys.readouterr().err == ""
         store._connection.execute("ROLLBACK")
-        until(lambda: writer.written == 1)
+        until(lambda: writer.records_written == 1)
     until(lambda: writer._failures == 0)
 
 
@@ -224,7 +224,7 @@ def test_waiting_records_are_limited_and_those_dropped_are_counted(
     assert [(one.number, one.jpeg is not None) for one in kept] == [(number, number > 17) for number in range(11, 21)]
     assert writer._waiting_bytes == 300
     writer.close()
-    assert writer.lost == 21
+    assert writer.moments_lost == 21
     assert f"note: 21 moments could not be written to '{path}'" in capsys.readouterr().err
 
 
@@ -236,7 +236,7 @@ def test_a_file_that_could_not_be_written_is_tried_once_more_at_the_end(path: st
     until(lambda: writer._failures == 1)
     Path(path).unlink()
     writer.close()
-    assert writer.written == len(texts(path)) == 600
+    assert writer.records_written == len(texts(path)) == 600
 
 
 def test_an_unexpected_error_ends_the_writer_and_not_the_run(
