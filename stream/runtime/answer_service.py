@@ -63,7 +63,7 @@ class AnswerService:
         self._clock = clock or MonotonicClock()
         self._policy = RestartPolicy.of(config.pipeline, restart=restart)
         # The matrix products of the bundled model are too small to share.
-        self._threads = answer_threads(alone=lockstep and config.answer.model is not None)
+        self._threads = answer_threads(exclusive=lockstep and config.answer.model is not None)
         self._runs = runs
         self._model_loader = model_loader
         # A model behind an API needs no torch, which a forked process has.
@@ -191,8 +191,8 @@ def early_answers(config: Config) -> Iterator[AnswerService | None]:
     None if another server answers, and for a live source, whose run starts its own process. To be called before torch
     is imported: then the process is forked from this one, and torch is imported once.
     """
-    own = config.answer.server is None and not config.pipeline.single_process
-    if not own or is_live_address(config.source):
+    starts_process = config.answer.server is None and not config.pipeline.single_process
+    if not starts_process or is_live_address(config.source):
         yield None
         return
     lockstep = config.pipeline.answers == "lockstep" and not config.capture.realtime
@@ -217,8 +217,8 @@ def remote_endpoint(config: Config) -> AnswerEndpoint:
     return AnswerEndpoint(server, curve=servers[0].curve, supervised=False)
 
 
-def answer_threads(*, alone: bool) -> int:
-    """Returns the threads for the model: all cores but one, which the frame stages keep. All of them if it is `alone`,
-    as the frame stages wait for it."""
+def answer_threads(*, exclusive: bool) -> int:
+    """Returns the threads for the model: all cores but one, which the frame stages keep; all of them if these wait for
+    the model, which is then `exclusive`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if alone else max(1, cores - 1)
+    return cores if exclusive else max(1, cores - 1)

@@ -52,9 +52,9 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", BOOTSTRAP, ROOT, module, *arguments]
 
 
-def python_environment(more: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns this process's environment with `more`, and without imports of a child from the working folder."""
-    environment = {**os.environ, **(more or {}), "PYTHONSAFEPATH": "1"}  # for processes that the child starts
+def python_environment(variables: dict[str, str] | None = None) -> dict[str, str]:
+    """Returns this process's environment with `variables`, and without imports of a child from the working folder."""
+    environment = {**os.environ, **(variables or {}), "PYTHONSAFEPATH": "1"}  # for processes that the child starts
     paths = [path for path in environment.pop("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
     if paths:
         environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -152,17 +152,17 @@ class ChildProcess:
         self._heartbeat = HeartbeatMonitor()
         self.heartbeat_writer = self._heartbeat.writer
         self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  (closed by `stop`)
-        passed = (*inherited, self.heartbeat_writer)
+        descriptors = (*inherited, self.heartbeat_writer)
         forked = None
         if forks is not None:
-            forked = forks.fork(module, self._output.fileno(), passed, environment, preload=preload)
+            forked = forks.fork(module, self._output.fileno(), descriptors, environment, preload=preload)
         self._process: ForkedProcess | subprocess.Popen[bytes] = forked or subprocess.Popen(
             python_command(module),
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,
             env=python_environment(environment),
-            pass_fds=passed,
+            pass_fds=descriptors,
             start_new_session=True,
         )
         self._heartbeat.close_writer()
@@ -203,12 +203,12 @@ class ChildProcess:
             return None
         if self._hung_s is not None:
             return StageDied(self._name, f"its process sent no heartbeat for {self._hung_s:.1f} s")
-        printed = self._printed()
-        log.debug("the %s process printed: %s", self._name, printed)
+        output = self._printed()
+        log.debug("the %s process printed: %s", self._name, output)
         cause = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         if status == -signal.SIGKILL:
             return StageDied(self._name, f"its process {cause}")
-        last_line = next((line for line in reversed(printed.splitlines()) if line.strip()), None)
+        last_line = next((line for line in reversed(output.splitlines()) if line.strip()), None)
         return StageDied(self._name, f"its process {cause}" + (f" ({last_line.strip()})" if last_line else ""))
 
     def stop(self) -> None:

@@ -120,9 +120,9 @@ class ForkServer:
     @classmethod
     def started(cls, command: Sequence[str], environment: Mapping[str, str]) -> ForkServer:
         """Starts a server as a separate process; `command` runs this module, followed by the descriptor."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
+        client, server = socket.socketpair()
+        with server:
+            number = server.fileno()
             process = subprocess.Popen(
                 [*command, str(number)],
                 stdin=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ class ForkServer:
                 pass_fds=(number,),
                 start_new_session=True,
             )
-        return cls(ours, process)
+        return cls(client, process)
 
     @classmethod
     def split_off(cls) -> ForkServer | None:
@@ -143,14 +143,14 @@ class ForkServer:
         if not can_fork() or "torch" in sys.modules or threading.active_count() > 1:
             return None
         _import_shared()
-        ours, theirs = socket.socketpair()
+        client, server = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = _fork()
         if pid == 0:
-            _run_and_exit(lambda: _become_server(theirs))
-        theirs.close()
-        return cls(ours, pid)
+            _run_and_exit(lambda: _become_server(server))
+        server.close()
+        return cls(client, pid)
 
     def fork(
         self,
@@ -289,13 +289,13 @@ class _Server:
     def serve(self) -> int:
         """Serves until the client is gone."""
         while True:
-            asked = self._connection.fileno()
-            ready, _, _ = select.select([asked, self._woken], [], [])
+            request_fd = self._connection.fileno()
+            ready, _, _ = select.select([request_fd, self._woken], [], [])
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
                 self._reap()
-            if asked in ready:
+            if request_fd in ready:
                 data, descriptors, _, _ = socket.recv_fds(self._connection, 65536, MOST_DESCRIPTORS)
                 if not data:
                     self._reap()
@@ -316,8 +316,8 @@ class _Server:
 
     def _fork(self, request: ForkRequest, received: list[int]) -> int:
         """Returns the child's pid, 0 if its descriptors would replace open ones."""
-        moved = [_moved(number) for number in received]
-        stdin, output, status, *inherited = moved
+        descriptors = [_moved(number) for number in received]
+        stdin, output, status, *inherited = descriptors
         if request.preload:
             importlib.import_module(request.module)
         pid = 0
@@ -326,8 +326,8 @@ class _Server:
             if pid == 0:
                 _run_and_exit(lambda: self._child(request, stdin, output, inherited))
             self._children[pid] = status
-            moved.remove(status)
-        for number in moved:
+            descriptors.remove(status)
+        for number in descriptors:
             os.close(number)
         return pid
 
@@ -354,9 +354,9 @@ def _moved(number: int) -> int:
     """Moves a descriptor to a high number, within what the system allows, and returns that."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     least = SERVER_DESCRIPTOR if most == resource.RLIM_INFINITY else min(SERVER_DESCRIPTOR, most // 2)
-    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
+    descriptor = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
     os.close(number)
-    return moved
+    return descriptor
 
 
 def _is_open(number: int) -> bool:

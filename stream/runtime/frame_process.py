@@ -50,8 +50,8 @@ class FrameProcess:
 
     `config` is the whole run's. `answers` is an answer process shared with other runs; without it the run starts a
     separate one, unless its answer server is elsewhere. `forks` starts the processes and is closed by the caller;
-    without it the run has a separate fork server. `alone` is false for one of several runs of this process: it keeps no
-    spare process, and names only the processes that are its own. `nice` is the niceness of the process.
+    without it the run has a separate fork server. `standalone` is false for one of several runs of this process:
+    it keeps no spare process, and names only the processes that are its own. `nice` is the niceness of the process.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class FrameProcess:
         *,
         answers: AnswerService | None = None,
         forks: ForkServer | None = None,
-        alone: bool = True,
+        standalone: bool = True,
         nice: int = 0,
     ) -> None:
         self._continuity = run.continuity
         self._model_loader = run.model_loader
-        self._alone = alone
+        self._standalone = standalone
         self._nice = nice
         self._spare: ChildProcess | None = None
         self._opened = self._ending = False
@@ -100,11 +100,11 @@ class FrameProcess:
 
     def processes(self) -> dict[str, int]:
         """The processes that are the run's own."""
-        own = {FRAMES: self._supervisor.child.pid}
+        children = {FRAMES: self._supervisor.child.pid}
         answers = None if self._answers is None or self._answers.concurrent else self._answers.pid
         if answers is not None:
-            own[ANSWERS] = answers
-        return {"main": os.getpid(), **own} if self._alone else own
+            children[ANSWERS] = answers
+        return {"main": os.getpid(), **children} if self._standalone else children
 
     def send(self, command: WorkerCommand) -> None:
         """Sends the process a command; after an end it is not started again."""
@@ -128,7 +128,7 @@ class FrameProcess:
                 if self._answers is not None:
                     self._answers.report_hung()
                 return reports
-            if isinstance(report, FrameReady) and self._alone and self._spare is None:
+            if isinstance(report, FrameReady) and self._standalone and self._spare is None:
                 self._spare = self._new()
             self._opened = self._opened or isinstance(report, SourceOpened)
             reports.append(report)
@@ -207,7 +207,7 @@ def run_in_child(
     control: RunControl | None = None,
     answers: AnswerService | None = None,
     forks: ForkServer | None = None,
-    alone: bool = True,
+    standalone: bool = True,
     nice: int = 0,
 ) -> Run:
     """Opens a run whose frame stages are in a child process; the other parameters are those of `FrameProcess`.
@@ -218,6 +218,6 @@ def run_in_child(
     config = config.model_copy(update={"pipeline": pipeline})
 
     def process(run: Run) -> FrameProcess:
-        return FrameProcess(config, run, answers=answers, forks=forks, alone=alone, nice=nice)
+        return FrameProcess(config, run, answers=answers, forks=forks, standalone=standalone, nice=nice)
 
     return Run(config, process, clock, control=control, model_loader=model_loader)

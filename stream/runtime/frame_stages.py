@@ -179,16 +179,16 @@ class FrameStages:
 
     def _try_store(self) -> Backend:
         """Probes which texture store runs; returns the backend to open."""
-        wanted = self._config.texture.backend
+        backend = self._config.texture.backend
         try:
-            self._backend = probe_backend(wanted)
+            self._backend = probe_backend(backend)
         except DeviceLost as error:
-            if wanted != "auto":
+            if backend != "auto":
                 raise
             self._backend = "cpu"
             self._notices.append(store_lost(str(error)))
             return "cpu"
-        return wanted
+        return backend
 
     @property
     def texture(self) -> TextureUpdater:

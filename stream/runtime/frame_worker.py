@@ -153,8 +153,8 @@ def _answer_endpoint(worker: FrameWorkerConfig, transport: Transport) -> AnswerE
         return None
 
     def report_timeout() -> None:
-        with closing(ReportSender(transport, worker.reports_to)) as own:
-            own.send(pack_report(AnswerTimeout()))
+        with closing(ReportSender(transport, worker.reports_to)) as sender:
+            sender.send(pack_report(AnswerTimeout()))
 
     snapshot = None if worker.snapshot is None else SharedFrameWriter(worker.snapshot)
     return AnswerEndpoint(worker.answers, snapshot=snapshot, on_timeout=report_timeout)

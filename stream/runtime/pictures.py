@@ -68,20 +68,20 @@ class PictureThread:
         self._thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
-        wanted = False
+        has_request = False
         with closing(self._transport.picture_sender(self._endpoint)) as sender:
             while not self._stop.is_set():
                 try:
-                    request = sender.receive(0 if wanted else WAIT_MS)
+                    request = sender.receive(0 if has_request else WAIT_MS)
                     if request is not None and request.inspect is not None and request.inspect.picture is not None:
                         picture = request.inspect.picture
                         sender.send([(-picture.number, self._inspected(picture, request.inspect.levels))])
                     elif request is not None:
                         self.exchange.want(request)
-                        wanted = True
-                    frame = self.exchange.take(FRAME_WAIT_S) if wanted else None
+                        has_request = True
+                    frame = self.exchange.take(FRAME_WAIT_S) if has_request else None
                     if frame is not None:
-                        wanted = False
+                        has_request = False
                         sender.send(self._encoded(frame))
                         self.exchange.give_back(frame)
                 except (TransportError, cv2.error) as error:
@@ -94,10 +94,10 @@ class PictureThread:
             level: pack_picture(frame, level, encode_jpeg(frame.images[level]), unix_ns, self._first_frame)
             for level in set(frame.levels.values())
         }
-        made = [(width, packed[level]) for width, level in frame.levels.items()]
+        pictures = [(width, packed[level]) for width, level in frame.levels.items()]
         if frame.inspected is not None:
-            made.append((INSPECTION, encode_inspection(frame.inspected, unix_ns, self._first_frame)))
-        return made
+            pictures.append((INSPECTION, encode_inspection(frame.inspected, unix_ns, self._first_frame)))
+        return pictures
 
     def _inspected(self, picture: PictureToInspect, levels: tuple[int, ...]) -> bytes:
         """Return the inspection of a picture that is no frame, or why there is none."""

@@ -171,8 +171,8 @@ class RunPlan:
                 f"{self.served_by} serves {hello.model_id}, and answer.model is {self.expected_model}; give "
                 f"`serve-answers` there -m {self.expected_model}, or leave answer.model out"
             )
-        known = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
-        options = replace(known, glance=self._glance_options(hello), memory=self._group_options(hello))
+        base_options = self.allocator.suiting(levels=hello.knows_levels, wide=hello.knows_wide)
+        options = replace(base_options, glance=self._glance_options(hello), memory=self._group_options(hello))
         realiser = deserialize_realiser(hello.allocator, hello.model_id)
         return StreamAllocator(options, realiser, measures_change=self.schedule.follows_change)
 
@@ -187,8 +187,8 @@ class RunPlan:
                 f"{hello.model_id} cannot glance: its attention cannot be read; leave --glance out, or name another "
                 "model with -m"
             )
-        wanted = self.must_glance or not hello.allocator
-        return self.allocator.glance if wanted and hello.can_glance else None
+        needs_glance = self.must_glance or not hello.allocator
+        return self.allocator.glance if needs_glance and hello.can_glance else None
 
 
 INTEROP_OFF = "interop-off"
@@ -263,8 +263,8 @@ def _zone_options(config: Config) -> ZoneOptions | None:
     )
     names = {watch.zone for watch in config.watch} | ({config.answer.zone} if not config.watches_only else set())
     # one packet shows what all questions are about: the union of their zones, or the whole picture
-    only = tuple(config.zones[name].polygon for name in sorted(map(str, names))) if None not in names else ()
-    return ZoneOptions(weights, only) if weights or only else None
+    polygons = tuple(config.zones[name].polygon for name in sorted(map(str, names))) if None not in names else ()
+    return ZoneOptions(weights, polygons) if weights or polygons else None
 
 
 def _group_options(config: Config) -> GroupOptions | None:

@@ -135,7 +135,7 @@ class Replay:
         self._schema: AnswerSchema | None = None
         self._last = -1
         self._rebaser = EventRebaser()
-        self._frames = self._answers = self._looks = self._glances = self._differing = self._unanswered = 0
+        self._frames = self._answers = self._looks = self._glances = self._differences = self._unanswered = 0
         self._first_s: float | None = None
         self._recorded: Summary | None = None
 
@@ -165,7 +165,7 @@ class Replay:
             answers=self._answers,
             looks=self._looks,
             glances=self._glances,
-            differing=self._differing,
+            differing=self._differences,
             frames=self._frames,
             first_s=self._first_s,
             unanswered=self._unanswered + (self._packet is not None),
@@ -218,11 +218,11 @@ class Replay:
             )
 
     def _repeat_glance(self, overview: TokenPacket, message: GlanceReply, recorded: Feedback | None) -> ReplayedGlance:
-        found = self._model.glance(CLIENT, overview, message.query).feedback
+        feedback = self._model.glance(CLIENT, overview, message.query).feedback
         self._overview = None
         difference = 1.0
-        if recorded is not None and recorded.attention.shape == found.attention.shape:
-            difference = float(np.abs(found.attention - recorded.attention).max(initial=0.0))
+        if recorded is not None and recorded.attention.shape == feedback.attention.shape:
+            difference = float(np.abs(feedback.attention - recorded.attention).max(initial=0.0))
         return ReplayedGlance(
             frame_index=overview.stamp.frame_index,
             pts_s=overview.stamp.media_ns / NS_PER_S,
@@ -239,7 +239,7 @@ class Replay:
             return  # as its client refused it
         question = ClientQuestion(CLIENT, packet, self._checks[0], checks=self._checks)
         ask_alone(self._model, question)
-        for text, (yes, certain), recorded in zip(self._checks, question.scores, message.scores, strict=True):
+        for text, (yes, certainty), recorded in zip(self._checks, question.scores, message.scores, strict=True):
             yield ReplayedYesNo(
                 frame_index=packet.stamp.frame_index,
                 pts_s=packet.stamp.media_ns / NS_PER_S,
@@ -247,8 +247,8 @@ class Replay:
                 recorded_yes=recorded.yes,
                 yes=yes,
                 recorded_certain=recorded.certain,
-                certain=certain,
-                same=max(abs(yes - recorded.yes), abs(certain - recorded.certain)) <= TOLERANCE,
+                certain=certainty,
+                same=max(abs(yes - recorded.yes), abs(certainty - recorded.certain)) <= TOLERANCE,
             )
 
     def _repeat_answer(self, packet: Packet, message: AnswerReply) -> ReplayedAnswer:
@@ -294,7 +294,7 @@ class Replay:
         elif isinstance(event, ReplayedGlance):
             self._glances += 1
         if isinstance(event, (ReplayedAnswer, ReplayedGlance, ReplayedYesNo)) and not event.same:
-            self._differing += 1
+            self._differences += 1
             self._first_s = event.pts_s if self._first_s is None else self._first_s
         return event
 
@@ -319,14 +319,14 @@ def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: st
         import torch
 
         torch.set_num_threads(min(provenance.threads, os.cpu_count() or 1))
-    found = weights_of(config)
-    if found == UNKNOWN:  # of the hub, and not here yet
+    weights = weights_of(config)
+    if weights == UNKNOWN:  # of the hub, and not here yet
         opened = load_answer_model(model_loader, config)
-        found = weights_of(config)
-    if found != provenance.weights:
+        weights = weights_of(config)
+    if weights != provenance.weights:
         raise RecordingError(
             f"recorded with another model than {name or 'the bundled one'}: {provenance.model or 'the bundled one'} "
-            f"({provenance.weights}) there, {found} here; give --model the folder or name of that one"
+            f"({provenance.weights}) there, {weights} here; give --model the folder or name of that one"
         )
     return opened or load_answer_model(model_loader, config)
 

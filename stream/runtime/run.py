@@ -150,8 +150,8 @@ class Run:
         self.model_loader = model_loader
         self.continuity = RunContinuity(config, self.clock)
         self.overlays: SlotTable[AllocationOverlay] = SlotTable(OVERLAYS)
-        self._unread: deque[Report] = deque()
-        self._sent = WorkerCommand()
+        self._pending_reports: deque[Report] = deque()
+        self._last_command = WorkerCommand()
         self._ending = {watch.name for watch in config.watch if watch.ends_run}
         with ExitStack() as stack:
             self._worker = make_worker(self)
@@ -274,12 +274,12 @@ class Run:
     def _wait_for_source(self) -> SourceInfo:
         early: list[Report] = []
         while not self.control.ending:
-            self._unread.extend(self._worker.receive())
-            while self._unread:
-                report = self._unread.popleft()
+            self._pending_reports.extend(self._worker.receive())
+            while self._pending_reports:
+                report = self._pending_reports.popleft()
                 if isinstance(report, SourceOpened):
                     self.continuity.note_source(report)
-                    self._unread.extendleft(reversed(early))
+                    self._pending_reports.extendleft(reversed(early))
                     return report.info
                 if isinstance(report, WorkerFailed):
                     raise _error_of(report)
@@ -291,13 +291,13 @@ class Run:
         cancelled_s: float | None = None
         while True:
             self._pass_on()
-            if self._sent.cancel:
+            if self._last_command.cancel:
                 cancelled_s = cancelled_s or time.monotonic()
                 if time.monotonic() - cancelled_s > STOP_LIMIT_S:
                     return
-            self._unread.extend(self._worker.receive() if not self._unread else ())
-            while self._unread:
-                report = self._unread.popleft()
+            self._pending_reports.extend(self._worker.receive() if not self._pending_reports else ())
+            while self._pending_reports:
+                report = self._pending_reports.popleft()
                 if isinstance(report, Event):
                     event = self.continuity.rebase(report)
                     if event is None:
@@ -317,8 +317,10 @@ class Run:
                     error = _error_of(report)
                     if isinstance(error, SourceOver) and self.continuity.frames_before:
                         return  # the worker before died in its last moments
-                    lost = isinstance(error, SourceError) and self.source_info.live and self.config.capture.reconnect
-                    self._worker.recover(error, source_lost=lost)
+                    source_lost = (
+                        isinstance(error, SourceError) and self.source_info.live and self.config.capture.reconnect
+                    )
+                    self._worker.recover(error, source_lost=source_lost)
 
     def _pass_on(self) -> None:
         """Sends the worker the changes of the control."""
@@ -335,8 +337,8 @@ class Run:
             self.continuity.servers = servers
             self._worker.send(WorkerCommand(servers=servers))
         command = WorkerCommand(end=control.outcome if control.ending else None, cancel=control.cancelled)
-        if command != self._sent:
-            self._sent = command
+        if command != self._last_command:
+            self._last_command = command
             self._worker.send(command)
 
 
@@ -390,11 +392,11 @@ class RunWatches:
 
     def note(self, event: WatchesChanged) -> None:
         """Note that a change was done or refused."""
-        done = next((change for change in self.pending if change.name == event.watch), None)
-        self.pending = tuple(change for change in self.pending if change is not done)
-        if event.error is None and done is not None and done.question is not None:
+        pending_change = next((change for change in self.pending if change.name == event.watch), None)
+        self.pending = tuple(change for change in self.pending if change is not pending_change)
+        if event.error is None and pending_change is not None and pending_change.question is not None:
             # of a run that shows only zones: those of its first questions go on
-            self._watches[done.name] = watch_of(done).model_copy(update={"zone": self._zone})
+            self._watches[pending_change.name] = watch_of(pending_change).model_copy(update={"zone": self._zone})
         names = {watch.name for watch in event.watches}
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
         self._changed = self._changed or event.error is None
@@ -516,7 +518,7 @@ class EventRebaser:
         self._next_frame = self._next_answer = 0
         self._shift_s = 0.0
         self._last: FrameReady | None = None
-        self._again = False
+        self._after_restart = False
 
     @property
     def frames_before(self) -> int:
@@ -525,11 +527,11 @@ class EventRebaser:
 
     def apply(self, event: Event) -> Event:
         """The event as the whole run counts."""
-        if self._again and isinstance(event, FrameReady):
+        if self._after_restart and isinstance(event, FrameReady):
             if self.live and self._last is not None:
                 gone_s = (event.capture_ns - self._last.capture_ns) / NS_PER_S
                 self._shift_s = self._last.pts_s + gone_s - event.pts_s
-            self._again = False
+            self._after_restart = False
         if self._frames or self._answers or self._shift_s:
             changed: dict[str, Any] = {}
             for names, shift in ((_FRAMES, self._frames), (_TIMES, self._shift_s), (_ANSWERS, self._answers)):
@@ -545,5 +547,5 @@ class EventRebaser:
         """Another frame worker begins: the media time that a file is at by now; None for the first one."""
         if self._last is None:
             return None
-        self._frames, self._answers, self._again = self._next_frame, self._next_answer, True
+        self._frames, self._answers, self._after_restart = self._next_frame, self._next_answer, True
         return self._last.pts_s + max(0, now_ns - self._last.capture_ns) / NS_PER_S

@@ -123,11 +123,11 @@ def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:
     """Writes every event, and those that sinks make, to every sink, in order; returns the summary, which is the last
     event."""
     summary: Summary | None = None
-    reporting = [sink for sink in sinks if isinstance(sink, ReportingSink)]
+    reporters = [sink for sink in sinks if isinstance(sink, ReportingSink)]
     for event in events:
-        for made in [made for one in reporting for made in one.take_events(event)] if reporting else ():
+        for report in [report for reporter in reporters for report in reporter.take_events(event)]:
             for sink in sinks:
-                sink.write(made)
+                sink.write(report)
         for sink in sinks:
             sink.write(event)
         if isinstance(event, Summary):

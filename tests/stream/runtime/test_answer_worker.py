@@ -103,13 +103,13 @@ def test_a_child_that_does_not_end_is_killed(stack: ExitStack, monkeypatch: pyte
 
 def test_the_model_gets_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert answer_threads(alone=False) == 7
-    assert answer_threads(alone=True) == 8
+    assert answer_threads(exclusive=False) == 7
+    assert answer_threads(exclusive=True) == 8
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
-    assert answer_threads(alone=False) == 1
+    assert answer_threads(exclusive=False) == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert answer_threads(alone=False) == 3
+    assert answer_threads(exclusive=False) == 3
 
 
 @pytest.mark.parametrize(
