@@ -79,18 +79,18 @@ def measure(
     failure: StreamError | ArrCocError | None = None
     for number, name in plan.turns():
         on_run(number, name)
-        begun = any(reports.values())
+        has_reports = any(reports.values())
         try:
             record = record_run(plan.configs[name], open_display(captions=False), plan.limit_s, make_run)
         except (StreamError, ArrCocError) as error:
-            if not begun:
+            if not has_reports:
                 raise
             failure = error
             break
         scheduled = scheduled or record.scheduled
         measured = report(record, warmup_s=plan.warmup_s)
         interrupted = measured.ended in ("interrupted", "cancelled")  # the ends of a run that the user has stopped
-        if not (interrupted and begun):
+        if not (interrupted and has_reports):
             reports[name].append(measured)
         if interrupted:
             break

@@ -59,8 +59,12 @@ def print_report(series: Sequence[Series], source: str, *, scheduled: bool) -> N
 
 def changed_keys(a: Series, b: Series) -> dict[str, tuple[object, object]]:
     """The keys in which two configurations differ, with both values."""
-    one, other = (dict(leaves(shown_config(series.config).model_dump())) for series in (a, b))
-    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}
+    values_a, values_b = (dict(leaves(shown_config(series.config).model_dump())) for series in (a, b))
+    return {
+        key: (values_a.get(key), values_b.get(key))
+        for key in {**values_a, **values_b}
+        if values_a.get(key) != values_b.get(key)
+    }
 
 
 def _print_run(console: PlainConsole, source: str, run: Report) -> None:
@@ -68,10 +72,10 @@ def _print_run(console: PlainConsole, source: str, run: Report) -> None:
     console.print(_left_out([run]), style="dim")
     table = _table("latency, ms", "p50", "p95", "p99", "max")
     table.add_column("from … to", style="dim")
-    for one in run.latencies:
-        if one.values is not None:
-            values = (one.values.p50, one.values.p95, one.values.p99, one.values.max)
-            table.add_row(one.name, *(f"{value:.2f}" for value in values), one.definition)
+    for latency in run.latencies:
+        if latency.values is not None:
+            values = (latency.values.p50, latency.values.p95, latency.values.p99, latency.values.max)
+            table.add_row(latency.name, *(f"{value:.2f}" for value in values), latency.definition)
     console.print(table)
     console.print()
     table = _table("figure", "value")
@@ -114,18 +118,18 @@ def _print_comparison(console: PlainConsole, source: str, a: Series, b: Series) 
         console.print(f"{key}: A {of_a}, B {of_b}")
     console.print(_left_out([*a.runs, *b.runs]), style="dim")
     table = _table("median", "A", "B", "B ÷ A", "lowest–highest")
-    enough = count >= ENOUGH_RUNS
-    if enough:
+    has_verdict = count >= ENOUGH_RUNS
+    if has_verdict:
         table.add_column("")
-    for one in differences(a, b):
-        if one.row.statistic in ("", *SHOWN_STATISTICS):
-            ratio = ("", "") if one.ratio is None else _median_and_range(one.ratio)
-            style = "bold" if one.verdict == "differs" else "dim"
-            cells = (_label(one.row), _number(one.a.median), _number(one.b.median), *ratio)
-            verdict = (one.verdict,) if enough else ()
-            table.add_row(*(Text(cell, style=style if enough else "") for cell in (*cells, *verdict)))
+    for difference in differences(a, b):
+        if difference.row.statistic in ("", *SHOWN_STATISTICS):
+            ratio = ("", "") if difference.ratio is None else _median_and_range(difference.ratio)
+            style = "bold" if difference.verdict == "differs" else "dim"
+            cells = (_label(difference.row), _number(difference.a.median), _number(difference.b.median), *ratio)
+            verdict = (difference.verdict,) if has_verdict else ()
+            table.add_row(*(Text(cell, style=style if has_verdict else "") for cell in (*cells, *verdict)))
     console.print(table)
-    if not enough:
+    if not has_verdict:
         console.print(f"Too few runs to distinguish a difference from noise: --runs {ENOUGH_RUNS} or more.")
     else:
         console.print("differs: every run of one lies beyond every run of the other. noise: they", style="dim")
@@ -153,8 +157,8 @@ def _number(value: float) -> str:
 
 
 def _left_out(runs: Sequence[Report]) -> str:
-    whole = [run for run in runs if not run.left_out_s[1]]
-    if not whole:
+    short_runs = [run for run in runs if not run.left_out_s[1]]
+    if not short_runs:
         start_s, end_s = runs[0].left_out_s
         return f"The first {start_s:g} s and the last {end_s:g} s of each run are left out."
     return "Too short to leave out its start and its last second: the warm-up is included."
@@ -178,16 +182,16 @@ def plot_series(series: Sequence[Series], title: str, path: str) -> None:
 
 def _draw(figure: Any, series: Sequence[Series]) -> None:
     parts = figure.subfigures(len(series) + 1, 1, height_ratios=[3.4] * len(series) + [4])
-    largest_ms = max((float(one.middle_run().timeline.latency_ms.max(initial=0)) for one in series), default=0)
-    for part, one, colour in zip(parts, series, SERIES_COLOURS, strict=False):
+    largest_ms = max((float(variant.middle_run().timeline.latency_ms.max(initial=0)) for variant in series), default=0)
+    for part, variant, colour in zip(parts, series, SERIES_COLOURS, strict=False):
         latency, answers = part.subplots(2, 1, sharex=True, height_ratios=(5, 1))
-        timeline = one.middle_run().timeline
+        timeline = variant.middle_run().timeline
         _draw_latency(latency, timeline, colour, largest_ms)
-        latency.set_title(_timeline_title(one, len(series)))
-        waiting = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
-        spoken = [(first, last - first) for _, first, last in timeline.answers_s]
-        answers.broken_barh(waiting, (0, 1), facecolors="silver", label="answer: to first token")
-        answers.broken_barh(spoken, (0, 1), facecolors="tab:green", label="answer: spoken")
+        latency.set_title(_timeline_title(variant, len(series)))
+        waits = [(captured, first - captured) for captured, first, _ in timeline.answers_s]
+        utterances = [(first, last - first) for _, first, last in timeline.answers_s]
+        answers.broken_barh(waits, (0, 1), facecolors="silver", label="answer: to first token")
+        answers.broken_barh(utterances, (0, 1), facecolors="tab:green", label="answer: spoken")
         answers.set(xlabel="time of the run, s", ylim=(0, 1), yticks=[])
         part.legend(loc="outside right upper", fontsize="small")
     spread, stages = parts[-1].subfigures(1, 2, width_ratios=(3, 2))
@@ -216,13 +220,13 @@ def _draw_latency(axes: Any, timeline: Timeline, colour: str, largest_ms: float)
 
 
 def _draw_distribution(axes: Any, series: Sequence[Series]) -> None:
-    pooled = [_pooled_ms(one) for one in series]
+    pooled = [_pooled_ms(variant) for variant in series]
     # the distribution is drawn to here, so that one straggler does not press the rest into a line
     shown_ms = max((float(np.percentile(values, 99.9)) for values in pooled if values.size), default=1)
     bins = np.linspace(0, 1.05 * shown_ms or 1, 80)
     share = axes.twinx()
-    for one, values, colour in zip(series, pooled, SERIES_COLOURS, strict=False):
-        label = one.name if len(series) > 1 else "frames"
+    for variant, values, colour in zip(series, pooled, SERIES_COLOURS, strict=False):
+        label = variant.name if len(series) > 1 else "frames"
         axes.hist(values, bins=bins, color=colour, alpha=0.5, label=label)
         if values.size:
             share.plot(np.sort(values), np.linspace(0, 100, values.size), color=colour, linewidth=1.5)
@@ -241,10 +245,10 @@ def _draw_stages(part: Any, series: Sequence[Series], stages: Sequence[tuple[str
     axes = part.subplots()
     left = np.zeros(len(series))
     for stage, colour in stages:
-        means = np.array([_mean_ms(one, stage) for one in series])
+        means = np.array([_mean_ms(variant, stage) for variant in series])
         axes.barh(range(len(series)), means, left=left, color=colour, label=stage, height=0.6)
         left += means
-    axes.set(yticks=range(len(series)), yticklabels=[one.name if len(series) > 1 else "" for one in series])
+    axes.set(yticks=range(len(series)), yticklabels=[variant.name if len(series) > 1 else "" for variant in series])
     axes.invert_yaxis()
     axes.set(xlabel="mean, ms", xlim=(0, 1.05 * float(left.max(initial=0)) or 1))
     axes.set_title(title)
@@ -257,5 +261,10 @@ def _pooled_ms(series: Series) -> npt.NDArray[np.float64]:
 
 def _mean_ms(series: Series, name: str) -> float:
     """Over the runs; a wait that clocks make negative is none."""
-    means = [one.mean for run in series.runs for one in run.latencies if one.name == name and one.mean is not None]
+    means = [
+        latency.mean
+        for run in series.runs
+        for latency in run.latencies
+        if latency.name == name and latency.mean is not None
+    ]
     return max(0.0, float(np.mean(means))) if means else 0.0

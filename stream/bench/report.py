@@ -155,14 +155,15 @@ class Report:
             "left_out_s": {"start": self.left_out_s[0], "end": self.left_out_s[1]},
             "ended": self.ended,
             "latency_ms": {
-                one.name: {
-                    "definition": one.definition,
-                    **({} if one.values is None else {**asdict(one.values), "mean": one.mean}),
+                latency.name: {
+                    "definition": latency.definition,
+                    **({} if latency.values is None else {**asdict(latency.values), "mean": latency.mean}),
                 }
-                for one in self.latencies
+                for latency in self.latencies
             },
             "figures": {
-                one.name: {"value": one.value, "unit": one.unit, "definition": one.definition} for one in self.figures
+                figure.name: {"value": figure.value, "unit": figure.unit, "definition": figure.definition}
+                for figure in self.figures
             },
             "memory_mb": self.memory_mb,
             "counts": self.counts,
@@ -273,8 +274,8 @@ def _memory(record: RunRecord) -> tuple[Metric, ...]:
 def _largest_of_each(record: RunRecord) -> dict[str, float]:
     largest: dict[str, float] = {}
     for sample in record.memory:
-        for name, held in sample.rss_bytes.items():
-            largest[name] = max(largest.get(name, 0.0), held / BYTES_PER_MB)
+        for name, rss_bytes in sample.rss_bytes.items():
+            largest[name] = max(largest.get(name, 0.0), rss_bytes / BYTES_PER_MB)
     return largest
 
 
@@ -286,13 +287,13 @@ def _jitter_figures(frames: Frames, scheduled: bool) -> tuple[Metric, ...]:
         pts_ns = np.round(frames["pts_s"] * 1e9).astype(np.int64)
         measured = jitter(frames["capture_ns"], frames["ready_ns"], pts_ns)
         released = interval_std_ms(frames["capture_ns"], pts_ns)
-    named = {} if measured is None else asdict(measured)
+    values = {} if measured is None else asdict(measured)
     return (
-        Metric("interarrival", named.get("interarrival_ms"), "ms", "jitter: RFC 3550's smoothed estimate"),
-        Metric("interval_std", named.get("interval_std_ms"), "ms", "jitter: std of output gaps - PTS gaps"),
-        Metric("tail", named.get("tail_ms"), "ms", "jitter: p99 - p50 of frame latency"),
-        Metric("peak_to_peak", named.get("peak_to_peak_ms"), "ms", "jitter: max - min of frame latency"),
-        Metric("deadline misses", named.get("deadline_misses_percent"), "%", "frames later than one source period"),
+        Metric("interarrival", values.get("interarrival_ms"), "ms", "jitter: RFC 3550's smoothed estimate"),
+        Metric("interval_std", values.get("interval_std_ms"), "ms", "jitter: std of output gaps - PTS gaps"),
+        Metric("tail", values.get("tail_ms"), "ms", "jitter: p99 - p50 of frame latency"),
+        Metric("peak_to_peak", values.get("peak_to_peak_ms"), "ms", "jitter: max - min of frame latency"),
+        Metric("deadline misses", values.get("deadline_misses_percent"), "%", "frames later than one source period"),
         Metric("source interval_std", released, "ms", "jitter: std of capture gaps - PTS gaps"),
     )
 
@@ -308,10 +309,14 @@ def _timeline(frames: Frames, answers: list[AnswerPoint], captured_ns: dict[int,
         latency_ms=_latency_ms(frames),
         answers_s=tuple((at_s, at_s + timing.ttft_ms / 1e3, at_s + timing.total_ms / 1e3) for at_s, timing in timed),
         cuts_s=tuple(ready_at[cut.frame_index] for cut in cuts if cut.frame_index in ready_at),
-        gaps_s=tuple((at_s, later - index - 1) for (index, _), (later, at_s) in pairwise(ready) if later > index + 1),
+        gaps_s=tuple(
+            (at_s, next_index - index - 1)
+            for (index, _), (next_index, at_s) in pairwise(ready)
+            if next_index > index + 1
+        ),
     )
 
 
 def _mean(values: npt.ArrayLike) -> float | None:
-    known = np.asarray(values)
-    return float(known.mean()) if known.size else None
+    samples = np.asarray(values)
+    return float(samples.mean()) if samples.size else None

@@ -33,8 +33,8 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
         """None if no run has a value."""
-        known = [value for value in values if value is not None]
-        return cls(float(np.median(known)), float(min(known)), float(max(known))) if known else None
+        samples = [value for value in values if value is not None]
+        return cls(float(np.median(samples)), float(min(samples)), float(max(samples))) if samples else None
 
     def apart_from(self, other: Spread) -> bool:
         """Every run of the one lies on the same side of every run of the other."""
@@ -78,11 +78,11 @@ class Series:
 
     def latency_rows(self, statistics: Iterable[str] = PERCENTILES) -> Iterator[MetricRow]:
         """One row for each latency and statistic."""
-        wanted = tuple(statistics)
+        names = tuple(statistics)
         for index, latency in enumerate(self.runs[0].latencies):
-            each = [run.latencies[index].values for run in self.runs]
-            for statistic in wanted:
-                values = tuple(None if one is None else getattr(one, statistic) for one in each)
+            summaries = [run.latencies[index].values for run in self.runs]
+            for statistic in names:
+                values = tuple(None if summary is None else getattr(summary, statistic) for summary in summaries)
                 yield MetricRow(latency.name, statistic, "ms", latency.definition, values)
 
     def figure_rows(self) -> Iterator[MetricRow]:
@@ -146,14 +146,14 @@ def differences(a: Series, b: Series) -> Iterator[MetricDifference]:
             pairs = zip(row.values, other.values, strict=False)
             ratio = Spread.of(of_b / of_a if of_a and of_b is not None else None for of_a, of_b in pairs)
             verdict: Verdict = "differs" if row.spread.apart_from(other.spread) else "noise"
-            enough = min(row.known, other.known) >= ENOUGH_RUNS
-            yield MetricDifference(row, row.spread, other.spread, ratio, verdict if enough else "too few runs")
+            is_conclusive = min(row.known, other.known) >= ENOUGH_RUNS
+            yield MetricDifference(row, row.spread, other.spread, ratio, verdict if is_conclusive else "too few runs")
 
 
 def document(source: str, series: Sequence[Series], *, scheduled: bool) -> dict[str, Any]:
     """Everything that was measured: one series, or two that are compared."""
     first = series[0]
-    rows = [row for one in series for row in one.rows()]
+    rows = [row for variant in series for row in variant.rows()]
     return {
         "schema": SCHEMA,
         "benchmark": "bench",
@@ -161,8 +161,10 @@ def document(source: str, series: Sequence[Series], *, scheduled: bool) -> dict[
         "scheduled": scheduled,
         "machine": machine(),
         "definitions": {row.name: {"unit": row.unit, "definition": row.definition} for row in rows},
-        "series": [one.as_json() for one in series],
-        "comparison": [one.as_json() for one in differences(first, series[1])] if len(series) == 2 else None,
+        "series": [variant.as_json() for variant in series],
+        "comparison": [difference.as_json() for difference in differences(first, series[1])]
+        if len(series) == 2
+        else None,
     }
 
 

@@ -42,7 +42,7 @@ class ServiceManager:
         self._feeds = watchdog_s is not None
         self._every_s = min(POLL_S, watchdog_s / 2) if watchdog_s else POLL_S
         self._state = state
-        self._sent: ServiceState | None = None
+        self._last_state: ServiceState | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="systemd", daemon=True)
         self._thread.start()
@@ -55,8 +55,8 @@ class ServiceManager:
         address = environment.get(SOCKET)
         if not address:
             return None
-        microseconds, asked = environment.get(WATCHDOG_US, ""), environment.get(WATCHDOG_PID)
-        fed = microseconds.isdigit() and int(microseconds) > 0 and asked in (None, str(os.getpid()))
+        microseconds, watchdog_pid = environment.get(WATCHDOG_US, ""), environment.get(WATCHDOG_PID)
+        fed = microseconds.isdigit() and int(microseconds) > 0 and watchdog_pid in (None, str(os.getpid()))
         return cls(address, int(microseconds) / 1e6 if fed else None, state)
 
     def close(self) -> None:
@@ -76,15 +76,17 @@ class ServiceManager:
 
     def _notify(self, state: ServiceState) -> None:
         words = []
-        if state.ready and not (self._sent is not None and self._sent.ready):
+        if state.ready and not (self._last_state is not None and self._last_state.ready):
             words.append("READY=1")
-        if self._sent is None or state.status != self._sent.status:
+        if self._last_state is None or state.status != self._last_state.status:
             words.append(f"STATUS={' '.join(state.status.split())}")
         if self._feeds and state.alive:
             words.append("WATCHDOG=1")
         if words:
             self._send("\n".join(words))
-        self._sent = ServiceState(state.status, state.ready or (self._sent is not None and self._sent.ready), True)
+        self._last_state = ServiceState(
+            state.status, state.ready or (self._last_state is not None and self._last_state.ready), True
+        )
 
     def _send(self, words: str) -> None:
         try:

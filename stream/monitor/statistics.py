@@ -64,12 +64,12 @@ class MemorySample:
 def resident_bytes(processes: Mapping[str, int]) -> dict[str, int]:
     """Resident memory of each process that still runs; `processes` gives their ids by name. Shared pages count for
     each."""
-    held: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, pid in processes.items():
         with suppress(psutil.Error, OSError):  # also for lack of descriptors
             if size := psutil.Process(pid).memory_info().rss:  # 0 of one that has ended and waits for its parent
-                held[name] = size
-    return held
+                sizes[name] = size
+    return sizes
 
 
 class MemorySampler:
@@ -194,7 +194,7 @@ class RunStatistics:
         self._answer: AnswerPoint | None = None
         self._budget: int | None = None
         self._outage: tuple[str, int] | None = None
-        self._found: bool | None = None
+        self._has_match: bool | None = None
         self._glance_ms: float | None = None
         self.totals = RunTotals()
         self._restarts: Counter[str] = Counter()
@@ -231,7 +231,7 @@ class RunStatistics:
             elif isinstance(event, Skipped):
                 totals.skipped += event.count
             elif isinstance(event, (YesNoResult, Match)):
-                self._found = self._found or isinstance(event, Match)
+                self._has_match = self._has_match or isinstance(event, Match)
             elif isinstance(event, ShadowCheck):
                 totals.checks += 1
                 totals.checks_same += event.same
@@ -318,7 +318,7 @@ class RunStatistics:
                 error=error,
                 mean_tiles=totals.tiles / frames,
                 work_ratio=totals.full_flops / totals.flops if totals.flops else None,
-                found=self._found,
+                found=self._has_match,
                 glances=totals.glances,
                 mean_motion_px=totals.motion_px / frames,
                 mean_moving_share=totals.moving_share / frames,
@@ -414,11 +414,11 @@ class RunStatistics:
 
 def _rate(ready_ns: Table, now_ns: int) -> float:
     """Frames a second; it falls to 0 if they stop coming."""
-    inside = ready_ns[ready_ns > now_ns - RATE_NS]
-    usual_ns = int(np.median(np.diff(inside))) if inside.size > 1 else RATE_NS
-    if not inside.size or now_ns - int(inside[-1]) > 3 * usual_ns:
-        return inside.size * NS_PER_S / RATE_NS
-    return frames_per_second(inside) or inside.size * NS_PER_S / RATE_NS
+    recent_ns = ready_ns[ready_ns > now_ns - RATE_NS]
+    usual_ns = int(np.median(np.diff(recent_ns))) if recent_ns.size > 1 else RATE_NS
+    if not recent_ns.size or now_ns - int(recent_ns[-1]) > 3 * usual_ns:
+        return recent_ns.size * NS_PER_S / RATE_NS
+    return frames_per_second(recent_ns) or recent_ns.size * NS_PER_S / RATE_NS
 
 
 def _dirty_share(table: Table, now_ns: int) -> float | None:

@@ -85,7 +85,7 @@ class MqttLink:
         self._make_session = lambda: BrokerSession(broker, client_id, last_will, command)
         self._figures = figures
         self._retry_s = retry_s
-        self._tried: Future[None] = Future()
+        self._first_attempt: Future[None] = Future()
         self._ending = threading.Event()
         self._reported_lost = False
         self._woken, self._wakes = os.pipe()
@@ -98,9 +98,9 @@ class MqttLink:
         Raises OutputError if the broker refuses this client, or its certificate is not valid.
         """
         self._thread.start()
-        wait([self._tried], limit_s)
-        if self._tried.done():
-            self._tried.result()
+        wait([self._first_attempt], limit_s)
+        if self._first_attempt.done():
+            self._first_attempt.result()
 
     def put(self, message: MqttMessage) -> None:
         """Queue a message for the broker without waiting."""
@@ -131,8 +131,8 @@ class MqttLink:
                 with closing(self._make_session()) as session:
                     session.connect()
                     self.outbox.renew()
-                    if not self._tried.done():
-                        self._tried.set_result(None)
+                    if not self._first_attempt.done():
+                        self._first_attempt.set_result(None)
                     if self._reported_lost:
                         self._reported_lost = False
                         logs.say(
@@ -142,9 +142,9 @@ class MqttLink:
                         )
                     self._serve(session)
             except BrokerRefuses as error:
-                if not self._tried.done():
+                if not self._first_attempt.done():
                     problem = f"the MQTT broker at {self._broker.address}: {error.problem}"
-                    self._tried.set_exception(OutputError(problem, error.remedy))
+                    self._first_attempt.set_exception(OutputError(problem, error.remedy))
                     return
                 self._note_lost(str(error))
             except BrokerLost as error:
@@ -173,8 +173,8 @@ class MqttLink:
 
     def _note_lost(self, reason: str) -> None:
         """Report that the broker is lost, once until it is reached again."""
-        if not self._tried.done():
-            self._tried.set_result(None)
+        if not self._first_attempt.done():
+            self._first_attempt.set_result(None)
         if self._reported_lost or self._ending.is_set():
             return
         self._reported_lost = True

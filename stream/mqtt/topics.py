@@ -241,9 +241,9 @@ class RunTopics:
             "event_types": [MATCH],
         }
 
-    def _component(self, key: str, platform: str, wanted: bool = True, **fields: Any) -> dict[str, Any]:
-        """Return a component; if it is not wanted, only its platform, which removes it."""
-        if not wanted:
+    def _component(self, key: str, platform: str, enabled: bool = True, **fields: Any) -> dict[str, Any]:
+        """Return a component; if it is not enabled, only its platform, which removes it."""
+        if not enabled:
             return {"platform": platform}
         return {"platform": platform, "unique_id": f"arr_coc_{self.name}_{key}", **fields}
 
@@ -253,8 +253,8 @@ class RunTopics:
 
 def _id_of(name: str) -> str:
     """Return the part of an identifier that a field's name makes; different ones for different names."""
-    made = re.sub(r"[^a-z0-9_]", "_", name)
-    return made if made == name else f"{made}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    identifier = re.sub(r"[^a-z0-9_]", "_", name)
+    return identifier if identifier == name else f"{identifier}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _field_sensor(name: str, node: Node) -> dict[str, Any]:
