@@ -32,7 +32,7 @@ from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from stream.config import WatchConfig
 from stream.monitor.machine import machine
 from stream.recording.identity import fingerprint
-from training.calibration import Found, measure
+from training.calibration import MeasuredOdds, measure
 from training.questions.presence import KINDS, presence_scenes
 
 RESULTS = Path(__file__).parent / "results" / "presence.json"
@@ -40,7 +40,7 @@ SEED = 32
 SCENES = 120
 
 
-def rates(samples: Sequence[Found], calibration: Calibration, watch: WatchConfig) -> dict[str, Any]:
+def rates(samples: Sequence[MeasuredOdds], calibration: Calibration, watch: WatchConfig) -> dict[str, Any]:
     """True and false yes of single looks, read with a calibration."""
     figures: dict[str, Any] = {}
     for kind in KINDS:
@@ -54,7 +54,7 @@ def rates(samples: Sequence[Found], calibration: Calibration, watch: WatchConfig
     return figures
 
 
-def auc(samples: Sequence[Found], kind: str) -> float | None:
+def auc(samples: Sequence[MeasuredOdds], kind: str) -> float | None:
     """Share of pairs in which a present thing gets more than an absent one, in questions of a kind; ties count half."""
     present = np.array([sample.log_odds for sample in samples if sample.kind == "present"])
     absent = np.array([sample.log_odds for sample in samples if sample.kind == kind])
@@ -64,7 +64,7 @@ def auc(samples: Sequence[Found], kind: str) -> float | None:
     return round(float(above), 3)
 
 
-def report(samples: Sequence[Found], refusals: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
+def report(samples: Sequence[MeasuredOdds], refusals: Sequence[bool], calibration: Calibration) -> dict[str, Any]:
     """All figures; `refusals` says of each question whether a run would refuse it."""
     watch = WatchConfig(question="is it?")
     refusals_by_kind = {
@@ -83,7 +83,7 @@ def report(samples: Sequence[Found], refusals: Sequence[bool], calibration: Cali
     }
 
 
-def _chance(sample: Found, calibration: Calibration) -> float:
+def _chance(sample: MeasuredOdds, calibration: Calibration) -> float:
     return 0.5 * (1 + math.tanh((calibration.scale * sample.log_odds + calibration.bias) / 2))
 
 

@@ -138,7 +138,7 @@ def _moving(
         ways.append(replace(placement, enters=at, leaves=at + 1))
         samples.append((place, placement.box_px(0)))
     plan = _plan(rng, size_px, times_s, [*others, *ways], options)
-    question = f"Where is the {one(rng, (mover.what, f'{mover.colour} {mover.what}'))}?"
+    question = f"Where is the {one(rng, (mover.kind, f'{mover.colour} {mover.kind}'))}?"
     return [
         (plan, _sample(plan, at, "moving", "where", question, place, (box,))) for at, (place, box) in enumerate(samples)
     ]
@@ -219,12 +219,12 @@ def _event(
         return []
     plan = _plan(rng, size_px, times_s, cast, options)
     kind: Kind = "colour" if actor.second[0] else "exists"
-    question = f"What colour is the {actor.what}?" if kind == "colour" else f"Is there {article(actor.what)}?"
+    question = f"What colour is the {actor.kind}?" if kind == "colour" else f"Is there {article(actor.kind)}?"
     samples: list[Planned] = []
     for index in range(len(times_s)):
         boxes = (cast[0].box_px(index),) if cast[0].there(index) else ()
         if part := LOOKS_BACK.get(index - at):
-            sample = _sample(plan, index, part, "event", f"What happened to the {actor.what}?", happened, boxes)
+            sample = _sample(plan, index, part, "event", f"What happened to the {actor.kind}?", happened, boxes)
         else:
             sample = _sample(plan, index, "event", kind, question, now[index >= at], boxes)
         samples.append((plan, sample))
@@ -242,7 +242,7 @@ def _panned(
         # What the border cuts is not asked about, but it may not fit the name of what is, nor be left out of a count.
         boxes = [(player, player.box_px(at, plan.camera_px(at))) for player in plan.cast]
         visible = (
-            Seen(player.what, player.colour, box, text=player.text)
+            Seen(player.kind, player.colour, box, text=player.text)
             for player, box in boxes
             if meets(np.array(box), np.array([picture]))
         )
@@ -288,7 +288,7 @@ def _cut(
             return []
         scenes.append(_plan(rng, size_px, times, cast, options))
     (text, thing, *_), (other, *_) = scenes[0].cast, scenes[1].cast
-    name = f"{thing.colour} {thing.what}"
+    name = f"{thing.colour} {thing.kind}"
     if text.text == other.text or Names(stories(_frame(scenes[1], 0))).fitting(name):
         return []
     samples: list[Planned] = []

@@ -45,20 +45,20 @@ SCORERS: tuple[QueryScorer, ...] = ("film", "cross")
 class ComparedRun:
     """One training: the tiles' targets, the query scorer, and the seed of weights and batches."""
 
-    wanted: str
+    targets: str
     scorer: QueryScorer
     seed: int
 
     @property
     def name(self) -> str:
-        return f"{self.wanted}-{self.scorer}-{self.seed}"
+        return f"{self.targets}-{self.scorer}-{self.seed}"
 
 
 def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
     """The same questions about the same frames, with what the boxes hold and with what the model looks at."""
     samples = list(random_samples("train", FIRST_TRAINED, clips))
-    looked = [replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen)]
-    return {BOXES: list(cases_of(samples)), ATTENTION: looked}
+    attention_cases = [replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen)]
+    return {BOXES: list(cases_of(samples)), ATTENTION: attention_cases}
 
 
 class Comparison:
@@ -81,7 +81,7 @@ class Comparison:
             trainer.course.resume()
         if trainer.course.progress < 1:
             rng = np.random.default_rng([run.seed, trainer.course.steps])
-            trainer.run(MapObjective(Batches(self._cases[run.wanted], Embedder(self._qwen), rng), box_loss))
+            trainer.run(MapObjective(Batches(self._cases[run.targets], Embedder(self._qwen), rng), box_loss))
         return layer
 
     def table(self, compared: Sequence[ComparedRun], measured: int) -> dict[str, Any]:
@@ -98,9 +98,9 @@ class Comparison:
 def means_of(table: dict[str, Any], compared: Sequence[ComparedRun]) -> dict[str, dict[str, float]]:
     """The figures over all questions, each the mean of a way's seeds."""
     means: dict[str, dict[str, float]] = {}
-    for wanted, scorer in dict.fromkeys((run.wanted, run.scorer) for run in compared):
-        rows = [table[run.name]["all"] for run in compared if (run.wanted, run.scorer) == (wanted, scorer)]
-        means[f"{wanted}-{scorer}"] = {
+    for targets, scorer in dict.fromkeys((run.targets, run.scorer) for run in compared):
+        rows = [table[run.name]["all"] for run in compared if (run.targets, run.scorer) == (targets, scorer)]
+        means[f"{targets}-{scorer}"] = {
             name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0] if name != "cases"
         }
     return means
@@ -120,10 +120,10 @@ def main(
     cv2.setNumThreads(1)
     qwen = load_qwen(model, device="cpu")
     compared = [
-        ComparedRun(wanted, scorer, seed)
+        ComparedRun(targets, scorer, seed)
         for seed in range(1, seeds + 1)
         for scorer in SCORERS
-        for wanted in (BOXES, ATTENTION)
+        for targets in (BOXES, ATTENTION)
     ]
     table = Comparison(qwen, clips, steps, runs).table(compared, measured)
     means = means_of(table, compared)

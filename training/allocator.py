@@ -39,8 +39,8 @@ from training.cases import FIRST_TRAINED, cases_of, random_samples
 from training.objectives import AnswerLoss, attended, last_layers
 from training.past import GlancedPast, fit_axes
 
-How = Literal["boxes", "attention", "answer"]
-RATES: dict[How, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
+ObjectiveName = Literal["boxes", "attention", "answer"]
+RATES: dict[ObjectiveName, float] = {"boxes": RATE, "attention": RATE, "answer": 1e-3}
 ATTENDED_SHARE, ANSWERED_SHARE = 1 / 16, 1 / 5
 """If the model itself must look at every clip, this share of them is drawn."""
 
@@ -60,7 +60,7 @@ class Recipe:
     picture is learned from as one of which nothing is known, and after a glance at it (`boxes` only).
     """
 
-    how: How = "boxes"
+    objective: ObjectiveName = "boxes"
     minutes: float = 3.0
     seed: int = 1
     rate: float = 0.0
@@ -78,8 +78,8 @@ def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.Mod
         folder,
         folder / ALLOCATOR_FOLDER,
         Length(recipe.minutes, recipe.steps),
-        rate=recipe.rate or RATES[recipe.how],
-        made_for={"how": recipe.how, "past": str(recipe.past)},
+        rate=recipe.rate or RATES[recipe.objective],
+        made_for={"how": recipe.objective, "past": str(recipe.past)},
         along=along,
     )
 
@@ -118,11 +118,11 @@ OBJECTIVES: dict[str, Callable[[Recipe, QwenVL, ARRCOCLayer, np.random.Generator
 
 def _begin_with(layer: ARRCOCLayer, folder: Path) -> None:
     """Load the weights of a folder; the layer keeps its own model."""
-    begun = ARRCOCLayer.from_pretrained(folder)
-    if begun.config.query_dim != layer.config.query_dim:
-        widths = f"{begun.config.query_dim} wide, this model's {layer.config.query_dim}"
+    base = ARRCOCLayer.from_pretrained(folder)
+    if base.config.query_dim != layer.config.query_dim:
+        widths = f"{base.config.query_dim} wide, this model's {layer.config.query_dim}"
         raise ModelError(f"{folder} is of a model whose embeddings are {widths}; begin without it")
-    layer.load_state_dict(begun.state_dict())
+    layer.load_state_dict(base.state_dict())
 
 
 def train(
@@ -130,11 +130,11 @@ def train(
 ) -> ARRCOCLayer:
     """Train an allocator for a model, from the layer in `begin_with` if given.
 
-    Raises OptionError for a `how` that there is not, ModelError for a layer that does not fit the model's embeddings,
+    Raises OptionError for an unknown objective, ModelError for a layer that does not fit the model's embeddings,
     and as `TrainingRun.begin`, `TrainingRun.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
     """
-    if recipe.how not in OBJECTIVES:
-        raise OptionError(f"unknown way of training {recipe.how!r}; there are {', '.join(OBJECTIVES)}")
+    if recipe.objective not in OBJECTIVES:
+        raise OptionError(f"unknown way of training {recipe.objective!r}; there are {', '.join(OBJECTIVES)}")
     qwen = load_qwen(model, device="cpu")
     torch.manual_seed(recipe.seed)
     layer = new_layer(qwen, recipe.scorer, recipe.channels)
@@ -143,21 +143,21 @@ def train(
         fit_axes(layer.realiser.axes, qwen, (sample.clip.frames[0] for sample in samples))
     if begin_with is not None:
         _begin_with(layer, begin_with)
-    trainer = make_trainer(recipe, layer, out, last_layers(qwen) if recipe.how == "answer" else None)
+    trainer = make_trainer(recipe, layer, out, last_layers(qwen) if recipe.objective == "answer" else None)
     if resume:
         trainer.course.resume()
     else:
         trainer.course.begin()
     if trainer.course.progress < 1:
         rng = np.random.default_rng([recipe.seed, trainer.course.steps])
-        trainer.run(OBJECTIVES[recipe.how](recipe, qwen, layer, rng))
+        trainer.run(OBJECTIVES[recipe.objective](recipe, qwen, layer, rng))
     return trainer.layer
 
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, loss and layer.")],
     model: Annotated[str, typer.Option(help="The model: a folder, or a name on the hub.")] = "models/scenes-tiny",
-    how: Annotated[str, typer.Option(help="What to learn from: boxes, attention or answer.")] = Recipe.how,
+    how: Annotated[str, typer.Option(help="What to learn from: boxes, attention or answer.")] = Recipe.objective,
     minutes: Annotated[float, typer.Option(help="Time to spend on training steps.")] = Recipe.minutes,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, instead of minutes.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = Recipe.seed,

@@ -60,9 +60,9 @@ def best_of(table: Table, names: list[str]) -> str:
 
 
 def train_each(
-    ways: list[str], model: str, runs: Path, minutes: float, seed: int, earlier: Path | None = None
+    ways: list[str], model: str, runs: Path, minutes: float, seed: int, base_folder: Path | None = None
 ) -> dict[str, ARRCOCLayer]:
-    """The given ways of training, each in its own folder, from the layer in `earlier` if given.
+    """The given ways of training, each in its own folder, from the layer in `base_folder` if given.
 
     Raises OptionError for a way that there is not, and as `train`.
     """
@@ -72,10 +72,10 @@ def train_each(
             raise OptionError(f"unknown way of training {name!r}; there are {', '.join(WAYS)}")
         folder = runs / name
         recipe = Recipe("answer" if name == AFTER_BOXES else name, minutes, seed)  # type: ignore[arg-type]
-        begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else earlier
+        begin_with = runs / "boxes" / ALLOCATOR_FOLDER if name == AFTER_BOXES else base_folder
         print(f"{name}: {minutes} minutes of steps", flush=True)
-        there = (folder / CHECKPOINT).is_file()
-        layers[name] = train(model, recipe, folder, resume=there, begin_with=begin_with)
+        has_checkpoint = (folder / CHECKPOINT).is_file()
+        layers[name] = train(model, recipe, folder, resume=has_checkpoint, begin_with=begin_with)
     return layers
 
 

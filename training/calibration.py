@@ -43,7 +43,7 @@ _SETTLED = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MeasuredOdds:
     """One question's kind, and the raw logarithm of the odds of yes."""
 
     kind: Kind
@@ -51,39 +51,48 @@ class Found:
     log_odds: float
 
 
-def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[Found]:
+def measure(qwen: QwenVL, scenes: Iterable[PresenceScene]) -> Iterator[MeasuredOdds]:
     """A model's odds for every question, with the tokens that a run would choose by default."""
     session = AnswerSession(qwen, AnswerOptions("sparse", feedback=False))
     for number, scene in enumerate(scenes):
-        for asked in scene.questions:
-            allocator = PictureAllocator(qwen, asked.question, AllocatorOptions(explore=0.0))
+        for presence in scene.questions:
+            allocator = PictureAllocator(qwen, presence.question, AllocatorOptions(explore=0.0))
             packet = allocator.allocate(scene.image, FrameStamp(number, 0, 0))
-            yield Found(asked.kind, asked.question, session.score_yes_no(packet, asked.question).raw_log_odds)
+            yield MeasuredOdds(
+                presence.kind, presence.question, session.score_yes_no(packet, presence.question).raw_log_odds
+            )
 
 
-def fit(found: Sequence[Found]) -> Calibration:
-    """The calibration under which what was found is likeliest, by Newton's method.
+def fit(measurements: Sequence[MeasuredOdds]) -> Calibration:
+    """The calibration under which the measurements are likeliest, by Newton's method.
 
     Questions that are right to answer with yes count half; the other kinds share the rest evenly.
     """
-    kinds = [kind for kind in KINDS if kind != "present" and any(one.kind == kind for one in found)]
+    kinds = [
+        kind for kind in KINDS if kind != "present" and any(measurement.kind == kind for measurement in measurements)
+    ]
     shares = {kind: 0.5 / len(kinds) for kind in kinds} | {"present": 0.5}
-    odds = np.array([one.log_odds for one in found])
-    there = np.array([one.kind == "present" for one in found], np.float64)
-    weights = np.array([shares[one.kind] / sum(other.kind == one.kind for other in found) for one in found])
+    odds = np.array([measurement.log_odds for measurement in measurements])
+    labels = np.array([measurement.kind == "present" for measurement in measurements], np.float64)
+    weights = np.array(
+        [
+            shares[measurement.kind] / sum(other.kind == measurement.kind for other in measurements)
+            for measurement in measurements
+        ]
+    )
     line = np.array([1.0, 0.0])
     columns = np.stack([odds, np.ones_like(odds)], axis=1)
 
     def loss(line: npt.NDArray[np.float64]) -> float:
         logits = columns @ line
-        return float(weights @ (np.logaddexp(0, logits) - there * logits) + _RIDGE / 2 * line @ line)
+        return float(weights @ (np.logaddexp(0, logits) - labels * logits) + _RIDGE / 2 * line @ line)
 
     for _ in range(_STEPS):
         chance = _sigmoid(columns @ line)
-        slope = columns.T @ (weights * (chance - there)) + _RIDGE * line
+        slope = columns.T @ (weights * (chance - labels)) + _RIDGE * line
         curve = (columns * (weights * chance * (1 - chance))[:, None]).T @ columns + _RIDGE * np.eye(2)
-        step, here = np.linalg.solve(curve, slope), loss(line)
-        while np.abs(step).max() > _SETTLED and loss(line - step) > here:
+        step, current_loss = np.linalg.solve(curve, slope), loss(line)
+        while np.abs(step).max() > _SETTLED and loss(line - step) > current_loss:
             step = step / 2  # a whole step of Newton's leaps past the least if many odds are far from even
         line = line - step
     return Calibration(scale=round(float(line[0]), 4), bias=round(float(line[1]), 4))
@@ -110,10 +119,10 @@ def main() -> None:
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     folder = options.model or bundled_model_path()
-    found = list(measure(load_qwen(folder), presence_scenes(options.scenes, "train", SEED)))
-    calibration = fit(found)
-    even = -calibration.bias / calibration.scale
-    print(f"scale {calibration.scale}, bias {calibration.bias}: yes from raw odds of {math.exp(even):.1f} to 1 on")
+    measurements = list(measure(load_qwen(folder), presence_scenes(options.scenes, "train", SEED)))
+    calibration = fit(measurements)
+    threshold = -calibration.bias / calibration.scale
+    print(f"scale {calibration.scale}, bias {calibration.bias}: yes from raw odds of {math.exp(threshold):.1f} to 1 on")
     if options.write:
         write(folder, calibration)
 

@@ -39,8 +39,8 @@ def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> 
         frames = 1 if rng.random() < _SINGLE_SHARE else int(rng.integers(2, _MOST_FRAMES + 1))
         plan = random_plan(rng, SIZES_PX[int(rng.integers(len(SIZES_PX)))], frames, split)
         facts = plan.facts()
-        asked = (ask(rng, facts, KINDS[index], split) for index in rng.permutation(len(KINDS)))
-        samples = [sample for sample in asked if sample is not None and any(sample.boxes)][:questions]
+        candidates = (ask(rng, facts, KINDS[index], split) for index in rng.permutation(len(KINDS)))
+        samples = [sample for sample in candidates if sample is not None and any(sample.boxes)][:questions]
         if samples:
             clip = plan.draw()
             yield from (replace(sample, clip=clip) for sample in samples)
@@ -53,21 +53,21 @@ def cases_of(
 
     With a `past` each comes twice: as a picture of which nothing is known, and after a glance at it.
     """
-    drawn = None
+    clip = None
     textures: dict[int, TextureArray] = {}
     for sample in samples:
-        if sample.clip is not drawn:
-            drawn, textures = sample.clip, {}
+        if sample.clip is not clip:
+            clip, textures = sample.clip, {}
         for frame, image in enumerate(sample.clip.frames):
             shape = TileGrid.of(*image.shape[:2]).shape
-            wanted = tile_shares(sample.boxes[frame], shape, (TILE_PX, TILE_PX)).astype(np.float32)
-            if not wanted.any() or (wanted > 0).mean() > _MOST_SHARE:
+            target = tile_shares(sample.boxes[frame], shape, (TILE_PX, TILE_PX)).astype(np.float32)
+            if not target.any() or (target > 0).mean() > _MOST_SHARE:
                 continue
             if frame not in textures:
                 textures[frame] = texture_of(image, channels)
             case = AllocatorCase(
                 textures[frame],
-                torch.from_numpy(wanted),
+                torch.from_numpy(target),
                 sample.question,
                 sample.kind,
                 sample.answer,

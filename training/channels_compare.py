@@ -47,25 +47,27 @@ class Cases:
     """The same pictures as the scorers of one profile see them: without a past, and after a glance."""
 
     first: list[AllocatorCase]
-    glanced: list[AllocatorCase]
+    glance_cases: list[AllocatorCase]
 
     @classmethod
     def of(cls, qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> Cases:
         """Cases of `clips` clips of the test split."""
         samples = random_samples("test", FIRST_MEASURED, clips, QUESTIONS)
-        made = list(cases_of(samples, channels=layer.config.channels, past=GlancedPast(qwen, layer)))
-        return cls(made[0::2], made[1::2])
+        cases = list(cases_of(samples, channels=layer.config.channels, past=GlancedPast(qwen, layer)))
+        return cls(cases[0::2], cases[1::2])
 
 
 def measured(qwen: QwenVL, layer: ARRCOCLayer, clips: int) -> dict[str, Any]:
     """Means over all kinds of questions: nothing known; after a glance, and how much of that is evidence alone."""
     cases, embed, levels = Cases.of(qwen, layer, clips), Embedder(qwen), qwen.knows_levels
     realiser = layer.realiser
-    evidence = [replace(case, texture=first.texture) for case, first in zip(cases.glanced, cases.first, strict=True)]
+    evidence = [
+        replace(case, texture=first.texture) for case, first in zip(cases.glance_cases, cases.first, strict=True)
+    ]
     return {
         "weights": sum(parameter.numel() for parameter in layer.parameters()),
         "nothing known": measure(realiser, cases.first, embed, levels=levels)["all"],
-        "after a glance": measure(realiser, cases.glanced, embed, levels=levels)["all"],
+        "after a glance": measure(realiser, cases.glance_cases, embed, levels=levels)["all"],
         "after a glance, channels without it": measure(realiser, evidence, embed, levels=levels)["all"],
     }
 
@@ -111,9 +113,9 @@ def main(
 
 def _read(out: Path, settings: dict[str, int | str]) -> dict[str, Any]:
     """The table that an earlier run with these settings has begun."""
-    written = json.loads(out.read_text("utf-8")) if out.is_file() else {}
-    same = all(written.get(name) == value for name, value in settings.items())
-    return {name: row for name, row in written["ways"].items() if name in WAYS} if same else {}
+    table = json.loads(out.read_text("utf-8")) if out.is_file() else {}
+    same = all(table.get(name) == value for name, value in settings.items())
+    return {name: row for name, row in table["ways"].items() if name in WAYS} if same else {}
 
 
 def _write(out: Path, model: str, table: dict[str, Any], settings: dict[str, int | str]) -> None:

@@ -72,19 +72,19 @@ class AnswerLoss:
         batch = self._batches.collate(cases)
         relevance = realiser(batch.texture, batch.query).relevance
         share = float(self._rng.uniform(*SHARES))
-        chosen = gumbel_topk(relevance, max(1, round(share * relevance[0].numel())), self._rng)
-        return self._loss(cases, relevance, chosen)
+        selection = gumbel_topk(relevance, max(1, round(share * relevance[0].numel())), self._rng)
+        return self._loss(cases, relevance, selection)
 
-    def _loss(self, cases: list[AllocatorCase], relevance: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of the right answers; `chosen` int64 [B, K], tiles in token order."""
+    def _loss(self, cases: list[AllocatorCase], relevance: torch.Tensor, selection: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the right answers; `selection` int64 [B, K], tiles in token order."""
         qwen, cols = self._qwen, relevance.shape[2]
         images = torch.stack([torch.from_numpy(case.image.copy()) for case in cases if case.image is not None])
         grid = TileGrid.of(images.shape[1], images.shape[2])
         tiles = torch.stack([to_tiles(image, TILE_PX) for image in images])
-        pixels = tiles[torch.arange(len(cases))[:, None], chosen]
-        regions = torch.stack([torch.zeros_like(chosen), chosen // cols, chosen % cols], dim=-1)
+        pixels = tiles[torch.arange(len(cases))[:, None], selection]
+        regions = torch.stack([torch.zeros_like(selection), selection // cols, selection % cols], dim=-1)
         tokens = encode_regions(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale)
-        through = logit(relevance).flatten(1).log_softmax(dim=1).gather(1, chosen)[..., None]
+        through = logit(relevance).flatten(1).log_softmax(dim=1).gather(1, selection)[..., None]
         tokens = tokens.map(lambda rows: rows * (1 + through - through.detach()).to(rows.dtype))
         ids, labels = self._dialogues(cases)
         logits = self._logits(tokens, regions, ids, grid)
@@ -94,10 +94,10 @@ class AnswerLoss:
         """Ids and labels [B, S] from the question to the end of the answer."""
         qwen, rows, labels = self._qwen, [], []
         for case in cases:
-            asked = [*self._ids.before_query, *qwen.plain_token_ids(case.question), *self._ids.after_query]
+            prompt = [*self._ids.before_query, *qwen.plain_token_ids(case.question), *self._ids.after_query]
             reply = [*qwen.plain_token_ids(case.answer), int(qwen.tokenizer.eos_token_id)]
-            rows.append(torch.tensor(asked + reply))
-            labels.append(torch.tensor([_IGNORED] * len(asked) + reply))
+            rows.append(torch.tensor(prompt + reply))
+            labels.append(torch.tensor([_IGNORED] * len(prompt) + reply))
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return padded, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=_IGNORED)
 

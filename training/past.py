@@ -61,13 +61,13 @@ class GlancedPast:
             feedback = self._session.glance(overview_packet(view, 64), question).feedback
             shape, versions = view.grid.shape, view.versions
         appearance = np.zeros((1, *shape), np.float32)
-        known, tracker = FeedbackPrior(), HistoryTracker()
+        feedback_prior, tracker = FeedbackPrior(), HistoryTracker()
         tracker.observe(versions, None, 0)
         looks = torch.from_numpy(appearance)
-        known.on_request(0, looks)
-        known.update(feedback, looks, Warp.none(shape))
+        feedback_prior.on_request(0, looks)
+        feedback_prior.update(feedback, looks, Warp.none(shape))
         tracker.update(feedback, shape, Warp.none(shape), appearance)
-        taught = known.evaluate(0, looks)
+        taught = feedback_prior.evaluate(0, looks)
         assert taught is not None, "it was updated"
         prior = taught.numpy()
         return tracker.evaluate(0, appearance, prior, self._components(question)), prior

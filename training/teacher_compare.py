@@ -73,8 +73,8 @@ class PromptAttention:
         keys = kwargs["past_key_values"].layers[attention.layer_idx].keys[0]
         rows = []
         for index, row in enumerate(rotate_native(query, cos, sin)):
-            seen = attention_weights(row, keys[:, : keys.shape[1] - (len(entering) - 1 - index)]).sum(dim=(0, 1))
-            rows.append(torch.nn.functional.pad(seen, (0, keys.shape[1] - len(seen))))
+            weights = attention_weights(row, keys[:, : keys.shape[1] - (len(entering) - 1 - index)]).sum(dim=(0, 1))
+            rows.append(torch.nn.functional.pad(weights, (0, keys.shape[1] - len(weights))))
         self._by_layer[attention.layer_idx] = torch.stack(rows)
 
 
@@ -82,39 +82,39 @@ def measured(qwen: QwenVL, clips: int) -> tuple[dict[str, dict[str, float]], dic
     """IoU by layers and tokens, IoU of masks by threshold, and the number of cases."""
     teacher, watcher = AttentionTeacher(qwen), PromptAttention(qwen)
     cases = held_out_cases("test", FIRST_MEASURED, clips, with_images=True)
-    shown: Any = None
-    ranked: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    masked: dict[float, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    current_image: Any = None
+    overlaps: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    mask_overlaps: dict[float, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
-        asked = (case.wanted > LEAST_SHARE).flatten()
-        if case.image is not None and case.image is not shown:
-            shown = case.image
+        target = (case.wanted > LEAST_SHARE).flatten()
+        if case.image is not None and case.image is not current_image:
+            current_image = case.image
             teacher.show(case.image)
         with watcher.watching():
             attention = teacher.attention(case.question).flatten()
-        maps = watcher.maps(len(asked))
+        maps = watcher.maps(len(target))
         layers = {str(number): [number] for number in range(len(maps))}
         layers |= {"middle": list(probed_layers(range(len(maps)))), "all": list(range(len(maps)))}
         for name, numbers in layers.items():
             for group, count in GROUPS.items():
-                looked = maps[numbers, -count:].sum(dim=(0, 1))
-                ranked[name, group][case.kind].append(_iou(_largest(looked, int(asked.sum())), asked))
+                relevance = maps[numbers, -count:].sum(dim=(0, 1))
+                overlaps[name, group][case.kind].append(_iou(_largest(relevance, int(target.sum())), target))
         for threshold in THRESHOLDS:
-            masked[threshold][case.kind].append(_iou(attention >= threshold, asked))
+            mask_overlaps[threshold][case.kind].append(_iou(attention >= threshold, target))
     by_layer: dict[str, dict[str, float]] = defaultdict(dict)
-    for (name, group), kinds in ranked.items():
+    for (name, group), kinds in overlaps.items():
         by_layer[name][group] = _mean(kinds)
-    return dict(by_layer), {str(threshold): _mean(kinds) for threshold, kinds in masked.items()}, len(cases)
+    return dict(by_layer), {str(threshold): _mean(kinds) for threshold, kinds in mask_overlaps.items()}, len(cases)
 
 
 def _largest(values: torch.Tensor, count: int) -> torch.Tensor:
-    chosen = torch.zeros(len(values), dtype=torch.bool)
-    chosen[values.topk(count).indices] = True
-    return chosen
+    mask = torch.zeros(len(values), dtype=torch.bool)
+    mask[values.topk(count).indices] = True
+    return mask
 
 
-def _iou(one: torch.Tensor, other: torch.Tensor) -> float:
-    return ((one & other).sum() / (one | other).sum()).item()
+def _iou(mask: torch.Tensor, target: torch.Tensor) -> float:
+    return ((mask & target).sum() / (mask | target).sum()).item()
 
 
 def _mean(kinds: dict[str, list[float]]) -> float:

@@ -98,7 +98,7 @@ class Trainer:
         with self.course.step():
             batch = batches.next().to(self.recipe.device)
             for group in self.optimiser.param_groups:
-                group["lr"] = self.recipe.rate * self._rate_share(known=group["known"])
+                group["lr"] = self.recipe.rate * self._rate_share(of_model=group["known"])
             autocast = torch.autocast(self._kind, torch.bfloat16, enabled=self._autocast)
             with autocast, sdpa_kernel(_ATTENTION[self._kind]):
                 losses: Losses = self.learner(batch)
@@ -110,10 +110,10 @@ class Trainer:
         batches.progress.value = self._lessons_progress
         return losses
 
-    def _rate_share(self, *, known: bool) -> float:
-        """Share of the full rate. Weights that are `known` from the beginning wait until the heads know something."""
+    def _rate_share(self, *, of_model: bool) -> float:
+        """Share of the full rate. Weights that are `of_model`, trained before, wait until the heads know something."""
         progress = self.course.progress
-        if known and self.recipe.begin_with:
+        if of_model and self.recipe.begin_with:
             if progress < HEADS_ALONE:
                 return 0.0
             return min(schedule(progress, self.recipe.falls_from), schedule(progress - HEADS_ALONE))
@@ -157,11 +157,11 @@ def _groups(learner: Learner, weight_decay: float) -> list[dict[str, Any]]:
     """Parameters of the model that is kept (`known`) and of the heads, matrices and others, for the optimiser."""
     model = set(learner.model.parameters())
     groups = []
-    for known in (True, False):
-        own = [parameter for parameter in _learning(learner) if (parameter in model) == known]
+    for of_model in (True, False):
+        parameters = [parameter for parameter in _learning(learner) if (parameter in model) == of_model]
         for matrices in (True, False):
-            chosen = [parameter for parameter in own if (parameter.ndim > 1) == matrices]
-            groups.append({"params": chosen, "weight_decay": weight_decay if matrices else 0.0, "known": known})
+            group = [parameter for parameter in parameters if (parameter.ndim > 1) == matrices]
+            groups.append({"params": group, "weight_decay": weight_decay if matrices else 0.0, "known": of_model})
     return groups
 
 

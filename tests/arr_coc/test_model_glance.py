@@ -91,7 +91,7 @@ def test_a_model_with_a_trained_allocator_does_not_glance_unless_it_is_asked_to(
 def test_two_questions_about_one_frame_get_different_regions(untrained: ARRCOCQwen) -> None:
     sample = next(one for one in suite_samples("still", 12) if len(one.clip.things[-1]) > 1 and is_large(one))
     frame = sample.clip.frames[-1]
-    questions = [f"What colour is the {thing.what}?" for thing in sample.clip.things[-1]]
+    questions = [f"What colour is the {thing.kind}?" for thing in sample.clip.things[-1]]
     made = [untrained.generate(frame, question, max_tokens=2, budget="27%") for question in questions]
     overlaps = [
         len(sharp(one) & sharp(other)) / len(sharp(one) | sharp(other))

@@ -8,11 +8,11 @@ from arr_coc.hub import bundled_model_path
 from arr_coc.qwen.yes_no import NEUTRAL, Calibration
 from evaluation.presence import RESULTS, auc, rates, report
 from stream.config import WatchConfig
-from training.calibration import Found
+from training.calibration import MeasuredOdds
 
 FOUND = [
-    *(Found("present", "?", odds) for odds in (5.0, 3.0, 1.0, -1.0)),
-    *(Found("absurd", "?", odds) for odds in (2.0, 0.5, -3.0, -4.0)),
+    *(MeasuredOdds("present", "?", odds) for odds in (5.0, 3.0, 1.0, -1.0)),
+    *(MeasuredOdds("absurd", "?", odds) for odds in (2.0, 0.5, -3.0, -4.0)),
 ]
 
 
@@ -25,7 +25,7 @@ def test_rates_count_looks_from_the_thresholds_on() -> None:
 
 def test_auc_counts_pairs() -> None:
     assert auc(FOUND, "absurd") == round(13 / 16, 3)
-    assert auc([Found("present", "?", 1.0), Found("absent", "?", 1.0)], "absent") == 0.5
+    assert auc([MeasuredOdds("present", "?", 1.0), MeasuredOdds("absent", "?", 1.0)], "absent") == 0.5
     assert auc(FOUND, "shape") is None
 
 

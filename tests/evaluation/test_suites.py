@@ -152,10 +152,10 @@ def test_answers_of_a_stream_are_true_of_its_newest_frame(streams: list[list[Sam
     for sample in (sample for clip in streams for sample in clip):
         (things,) = sample.clip.things
         if sample.part in ("sign", "cut", "after the cut") and sample.kind in ("word", "number"):
-            assert [thing.text for thing in things if thing.what == sample.kind] == [sample.answer.rstrip(".")]
+            assert [thing.text for thing in things if thing.kind == sample.kind] == [sample.answer.rstrip(".")]
         elif sample.part in ("event", "cut", "gone"):
             subject = re.sub("What colour is the |Is there an? ", "", sample.question).rstrip("?").split()
-            matching = [thing for thing in things if set(subject) <= {thing.what, thing.colour}]
+            matching = [thing for thing in things if set(subject) <= {thing.kind, thing.colour}]
             known = matching[0].colour if sample.kind == "colour" else "yes" if matching else "no"
             assert sample.answer == f"{known}."
         elif sample.part == "moving":

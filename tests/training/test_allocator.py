@@ -183,7 +183,7 @@ def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: 
         make_trainer(recipe, new_layer(qwen), tmp_path).course.resume()
     make_trainer(recipe, new_layer(qwen), tmp_path).save()
     for other, layer in (
-        (Recipe(how="answer"), new_layer(qwen)),
+        (Recipe(objective="answer"), new_layer(qwen)),
         (recipe, new_layer(tiny_qwen(seed=9))),
     ):
         with pytest.raises(ModelError, match="another way, or for other weights of the model; begin anew") as error:
@@ -197,7 +197,7 @@ def test_checkpoints_that_do_not_fit_say_so_in_one_line(qwen: QwenVL, tmp_path: 
 
 def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown way of training 'luck'; there are boxes"):
-        train(tmp_path, Recipe(how="luck"), tmp_path)  # type: ignore[arg-type]
+        train(tmp_path, Recipe(objective="luck"), tmp_path)  # type: ignore[arg-type]
 
 
 def test_measured_figures() -> None:
@@ -315,7 +315,7 @@ def test_the_comparison_ships_the_best_and_says_what_was_found(
     layers = {name: new_layer(load_qwen(folder)) for name in ("boxes", "attention", "answer", "answer-after-boxes")}
     for name, layer in layers.items():
         recipe = Recipe("answer" if name.startswith("answer") else name, minutes=0.0)  # type: ignore[arg-type]
-        along = last_layers(load_qwen(folder)) if recipe.how == "answer" else None
+        along = last_layers(load_qwen(folder)) if recipe.objective == "answer" else None
         trainer = make_trainer(recipe, layer, runs / name, along)
         trainer.course.spent_s = 1.0
         trainer.save()

@@ -36,7 +36,7 @@ class Player:
     before frame `leaves`, moves `step_px` each frame, and from frame `turns_at` on has its second colour.
     """
 
-    what: str
+    kind: str
     colour: str
     rgb: RGB
     body: tuple[Contour, ...] | TextMask
@@ -88,15 +88,15 @@ class Player:
     def seen(self, frame: int, size_px: tuple[int, int], camera_px: tuple[float, float] = (0.0, 0.0)) -> Seen | None:
         """Its visible part in a frame; None if it is absent, or not wholly in the picture."""
         box = self.box_px(frame, camera_px)
-        whole = box[0] >= 0 and box[1] >= 0 and box[2] <= size_px[0] and box[3] <= size_px[1]
-        if not self.there(frame) or not whole:
+        in_picture = box[0] >= 0 and box[1] >= 0 and box[2] <= size_px[0] and box[3] <= size_px[1]
+        if not self.there(frame) or not in_picture:
             return None
         letters: tuple[Box, ...] = ()
         if isinstance(self.body, TextMask):
             left, top = box[:2]
             letters = tuple((left + b[0], top + b[1], left + b[2], top + b[3]) for b in self.body.boxes)
         colour = self.second[0] if frame >= self.turns_at else self.colour
-        return Seen(self.what, colour, box, self.movement, self.text, letters)
+        return Seen(self.kind, colour, box, self.movement, self.text, letters)
 
     def draw(self, image: Image, frame: int, camera_px: tuple[float, float] = (0.0, 0.0)) -> None:
         """Draw it as it stands in a frame, if it is present."""
@@ -210,23 +210,23 @@ def random_cast(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, options: ClipOptions
 ) -> list[Player]:
     """Players whose ways keep apart from each other and inside a picture of (width, height) pixels from (0, 0)."""
-    wanted = int(rng.integers(options.things[0], options.things[1] + 1))
+    count = int(rng.integers(options.things[0], options.things[1] + 1))
     crowd = rng.random() < options.crowd_share and options.things[1] > 1
-    wanted = max(wanted, 2) if crowd else wanted
+    count = max(count, 2) if crowd else count
     shape, colour = one(rng, SHAPE_NAMES), one(rng, COLOUR_NAMES)
     same_shape = crowd and rng.random() < 0.6
     same_colour = crowd and not same_shape
     cast: list[Player] = []
     boxes = np.empty((0, 4))
     eventful = frames > 1 and rng.random() < options.event_share
-    for _ in range(_TRIES + wanted):
-        if len(cast) == wanted:
+    for _ in range(_TRIES + count):
+        if len(cast) == count:
             break
-        alike = rng.random() < 0.7
-        if same_shape and alike:
+        repeats = rng.random() < 0.7
+        if same_shape and repeats:
             player = shape_player(rng, shape, one(rng, COLOUR_NAMES), options)
         else:
-            player = _random_player(rng, split, options, colour if same_colour and alike else one(rng, COLOUR_NAMES))
+            player = _random_player(rng, split, options, colour if same_colour and repeats else one(rng, COLOUR_NAMES))
         if frames > 1:
             player = _directed(rng, player, frames, options, eventful and not cast)
         player = _somewhere(rng, player, size_px, frames)
@@ -260,9 +260,9 @@ def text_player(rng: np.random.Generator, text: str, colour: str, split: Split, 
     if split == "train" and rng.random() < _REDRAWN_SHARE:
         lettering = redrawn(rng, lettering)
     rgb = tinted(rng, colour)
-    what = "number" if text[0].isdigit() else "word"
+    kind = "number" if text[0].isdigit() else "word"
     plate = opposite(rgb)
-    return Player(what, colour, rgb, lettering, 0.0, 0.0, text, _backing(rng), plate)
+    return Player(kind, colour, rgb, lettering, 0.0, 0.0, text, _backing(rng), plate)
 
 
 def tinted(rng: np.random.Generator, colour: str) -> RGB:
@@ -273,8 +273,8 @@ def tinted(rng: np.random.Generator, colour: str) -> RGB:
 
 def meets(box: Boxes, boxes: Boxes) -> bool:
     """True if a box [4] overlaps any of boxes [N, 4]."""
-    apart = (boxes[:, 0] >= box[2]) | (boxes[:, 2] <= box[0]) | (boxes[:, 1] >= box[3]) | (boxes[:, 3] <= box[1])
-    return not bool(apart.all())
+    disjoint = (boxes[:, 0] >= box[2]) | (boxes[:, 2] <= box[0]) | (boxes[:, 1] >= box[3]) | (boxes[:, 3] <= box[1])
+    return not bool(disjoint.all())
 
 
 def _random_player(rng: np.random.Generator, split: Split, options: ClipOptions, colour: str) -> Player:
@@ -339,7 +339,7 @@ def _inside(box: Boxes, size_px: tuple[int, int]) -> bool:
 def _alike(player: Player, cast: Sequence[Player]) -> bool:
     """True if it could be taken for another one from one frame to the next: same kind, and either may change."""
     for other in cast:
-        if (other.what, other.text) != (player.what, player.text):
+        if (other.kind, other.text) != (player.kind, player.text):
             continue
         colours = {player.colour, player.second[0]} & {other.colour, other.second[0]} - {""}
         changing = any(p.step_px != (0.0, 0.0) or p.enters or p.leaves < 1000 for p in (player, other))

@@ -189,8 +189,8 @@ def _fits(thing: SceneObject, others: list[SceneObject], width_px: int, height_p
         if abs(other.x_px - thing.x_px) < 0.08 * width_px:
             return False
         other_left, other_top, other_right, other_bottom = other.box_px(streak=True)
-        apart = left > other_right or right < other_left or top > other_bottom or bottom < other_top
-        if not apart:
+        disjoint = left > other_right or right < other_left or top > other_bottom or bottom < other_top
+        if not disjoint:
             return False
     return True
 
@@ -263,8 +263,8 @@ def _named(rng: np.random.Generator, facts: GroundTruth) -> tuple[SceneObject, s
 
 def _absent(rng: np.random.Generator, facts: GroundTruth) -> str:
     """An absent shape, with a colour now and then."""
-    here = {thing.shape for thing in facts.things}
-    shape = _pick(rng, tuple(shape for shape in SHAPES if shape not in here))
+    shapes = {thing.shape for thing in facts.things}
+    shape = _pick(rng, tuple(shape for shape in SHAPES if shape not in shapes))
     return f"{_pick(rng, tuple(COLOURS))} {shape}" if rng.random() < 0.3 else shape
 
 
@@ -274,12 +274,12 @@ def _about(
     """Questions about one named thing; now and then about an absent one."""
 
     def asker(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
-        named = _named(rng, facts)
-        if named is None or rng.random() < 0.08:
+        choice = _named(rng, facts)
+        if choice is None or rng.random() < 0.08:
             name = _absent(rng, facts)
             name = name if with_colour else name.split()[-1]
             return _pick(rng, wordings).format(name), f"there is no {name}."
-        thing, name = named
+        thing, name = choice
         if not with_colour:
             name = name.split()[-1]
             if len([other for other in facts.things if other.shape == thing.shape]) > 1:
@@ -324,11 +324,11 @@ def _exists(rng: np.random.Generator, facts: GroundTruth) -> tuple[str, str]:
     if rng.random() < 0.5:
         thing = facts.things[int(rng.integers(len(facts.things)))]
         return _pick(rng, wordings).format(_pick(rng, (thing.shape, f"{thing.colour} {thing.shape}"))), "yes."
-    here = {(thing.colour, thing.shape) for thing in facts.things}
+    kinds = {(thing.colour, thing.shape) for thing in facts.things}
     if rng.random() < 0.5:
         return _pick(rng, wordings).format(_absent(rng, facts)), "no."
     colour, shape = _pick(rng, tuple(COLOURS)), facts.things[0].shape
-    return _pick(rng, wordings).format(f"{colour} {shape}"), "yes." if (colour, shape) in here else "no."
+    return _pick(rng, wordings).format(f"{colour} {shape}"), "yes." if (colour, shape) in kinds else "no."
 
 
 _ASKERS: dict[Kind, Callable[[np.random.Generator, GroundTruth], tuple[str, str]]] = {

@@ -81,8 +81,8 @@ def face(file: str, bend: Bend | None = None) -> Face:
 
     @functools.lru_cache(maxsize=4096)
     def glyph(character: str, height_px: int) -> Glyph:
-        drawn = _glyph(_font(file, round(height_px / _capitals_share(file))), character)
-        return _bent(drawn, bend) if bend else drawn
+        outline = _glyph(_font(file, round(height_px / _capitals_share(file))), character)
+        return _bent(outline, bend) if bend else outline
 
     return glyph
 
@@ -230,9 +230,9 @@ _MODULUS = 7
 
 def random_word(rng: np.random.Generator, split: Split) -> str:
     """Two to five capitals. Those of training are often no words at all; none of them is a test word."""
-    known = WORDS[split]
+    words = WORDS[split]
     if split == "test" or rng.random() >= _MADE_UP_SHARE:
-        return known[int(rng.integers(len(known)))]
+        return words[int(rng.integers(len(words)))]
     while True:
         word = "".join(_LETTERS[i] for i in rng.integers(len(_LETTERS), size=int(rng.integers(2, LONGEST + 1))))
         if word not in WORDS["test"]:

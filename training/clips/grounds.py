@@ -25,8 +25,8 @@ def horizon(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     line = height * rng.uniform(0.35, 0.7) + 0.06 * height * octaves(rng, width, 16, 1)[:1]
     above = np.arange(height, dtype=np.float32)[:, None] < line
     noise = 0.15 * octaves(rng, width, height, 3)
-    far = np.where(above, 0.15, 0.8).astype(np.float32) + noise
-    return mixed(np.clip(far, 0, 1), muted(rng), muted(rng), width_px, height_px)
+    shares = np.where(above, 0.15, 0.8).astype(np.float32) + noise
+    return mixed(np.clip(shares, 0, 1), muted(rng), muted(rng), width_px, height_px)
 
 
 def bokeh(rng: np.random.Generator, width_px: int, height_px: int) -> Image:

@@ -165,8 +165,8 @@ class ClipPlan:
         if self.void is not None:
             width, height = self.size_px
             return (Seen(self.void.name, self.void.colour, (0.0, 0.0, float(width), float(height))),)
-        seen = (player.seen(frame, self.size_px, self.camera_px(frame)) for player in self.cast)
-        return tuple(thing for thing in seen if thing is not None)
+        things = (player.seen(frame, self.size_px, self.camera_px(frame)) for player in self.cast)
+        return tuple(thing for thing in things if thing is not None)
 
     def _frame(self, ground: Image, frame: int, around: tuple[int, int], shaded: bool) -> Image:
         width, height = self.size_px
@@ -184,9 +184,9 @@ class ClipPlan:
         """Bits of clutter, never behind a player. In the ground's pixels the scene begins at `around` or at 0."""
         shift = [0 if step > 0 else room for step, room in zip(self.drift_px, around, strict=True)]
         frames = len(self.times_s)
-        taken = np.array([player.swept_px(frames, 4) for player in self.cast] or np.empty((0, 4)))
+        obstacles = np.array([player.swept_px(frames, 4) for player in self.cast] or np.empty((0, 4)))
         most = self.options.clutter * ground.shape[0] * ground.shape[1] / 64**2
-        clutter(rng, ground, int(rng.uniform(0, most)), taken + np.array([*shift, *shift]))
+        clutter(rng, ground, int(rng.uniform(0, most)), obstacles + np.array([*shift, *shift]))
 
 
 def random_plan(

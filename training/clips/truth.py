@@ -28,7 +28,7 @@ class Seen:
     `movement` is which way it goes over the clip. `letters` are the boxes of the characters of `text`, in order.
     """
 
-    what: str
+    kind: str
     colour: str
     box_px: Box
     movement: str = "still"

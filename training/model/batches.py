@@ -45,10 +45,10 @@ class Batch:
 
     `pixels` uint8 [C, F, K, 3, 32, 32]; `regions` int64 [C, F, K, 3] on `grid`; `targets` int8 [C, F, K, 15]; `times`
     int64 [C, F, H] introduces each frame (H is 0 if a clip has one); `ids` int64 [C, T] (of each question: query,
-    template, answer, end of turn; padding at the end); `asked` int64 [C, T] numbers the question that a token belongs
-    to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8] of `asked_places`. T
-    is 0 if nothing is asked. `overview`: the first of the K tokens, which show the whole frame; they and the
-    others are encoded apart.
+    template, answer, end of turn; padding at the end); `question_numbers` int64 [C, T] has the number of the question
+    that a token belongs to, Q for padding; `labels` like `ids`, `IGNORED` but on the answers; `places` int8 [C, Q, 8]
+    of `asked_places`. T is 0 if nothing is asked. `overview`: the first of the K tokens, which show the whole frame;
+    they and the others are encoded apart.
     """
 
     grid: TileGrid
@@ -57,7 +57,7 @@ class Batch:
     targets: torch.Tensor
     times: torch.Tensor
     ids: torch.Tensor
-    asked: torch.Tensor
+    question_numbers: torch.Tensor
     labels: torch.Tensor
     places: torch.Tensor
     overview: int = 0
@@ -65,8 +65,8 @@ class Batch:
     @classmethod
     def of(cls, grid: TileGrid, tensors: Sequence[torch.Tensor], overview: int) -> Batch:
         """From `tensors` in the order of the property."""
-        pixels, regions, targets, times, ids, asked, labels, places = tensors
-        return cls(grid, pixels, regions, targets, times, ids, asked, labels, places, overview)
+        pixels, regions, targets, times, ids, question_numbers, labels, places = tensors
+        return cls(grid, pixels, regions, targets, times, ids, question_numbers, labels, places, overview)
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Batch:
         """The same with other `tensors`, in the order of the property."""
@@ -78,8 +78,8 @@ class Batch:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        shown = self.pixels, self.regions, self.targets, self.times
-        return (*shown, self.ids, self.asked, self.labels, self.places)
+        visual = self.pixels, self.regions, self.targets, self.times
+        return (*visual, self.ids, self.question_numbers, self.labels, self.places)
 
     def to(self, device: torch.device | str) -> Batch:
         return self.with_tensors([tensor.to(device) for tensor in self.tensors])
@@ -96,14 +96,14 @@ class Prompter:
         self.close = self.ids("<|vision_end|>")
 
     def ids(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids
 
     def dialogue(self, question: str, answer: str) -> tuple[list[int], list[int]]:
         """Ids from the question to the end of the answer's turn, and which of them to learn."""
-        asked = self.ids(question) + self._after_query
+        prompt = self.ids(question) + self._after_query
         reply = self.ids(answer + "<|im_end|>")
-        return asked + reply, [IGNORED] * len(asked) + reply
+        return prompt + reply, [IGNORED] * len(prompt) + reply
 
     def times(self, clip: Clip) -> list[list[int]]:
         """Text that introduces each frame of a clip; empty for a single frame."""
@@ -139,17 +139,17 @@ def make_batch(
                 for frame, image in enumerate(clip.frames)
             ]
         )
-    least = min(len(view.regions) for shown in views for view in shown)
-    kept = [[_dropped(rng, view, least) for view in shown] for shown in views]
-    ids, asked, labels = _in_rows(prompter, lessons)
+    least = min(len(view.regions) for clip_views in views for view in clip_views)
+    equal_views = [[_dropped(rng, view, least) for view in clip_views] for clip_views in views]
+    ids, question_numbers, labels = _in_rows(prompter, lessons)
     return Batch(
         views[0][0].grid,
-        pixels=_stacked([[view.pixels for view in shown] for shown in kept]),
-        regions=_stacked([[view.regions for view in shown] for shown in kept]),
-        targets=_stacked([[view.targets for view in shown] for shown in kept]),
+        pixels=_stacked([[view.pixels for view in clip_views] for clip_views in equal_views]),
+        regions=_stacked([[view.regions for view in clip_views] for clip_views in equal_views]),
+        targets=_stacked([[view.targets for view in clip_views] for clip_views in equal_views]),
         times=torch.tensor([prompter.times(lesson.clip) for lesson in lessons], dtype=torch.long),
         ids=ids,
-        asked=asked,
+        question_numbers=question_numbers,
         labels=labels,
         places=torch.tensor([asked_places(lesson) for lesson in lessons], dtype=torch.int8),
         overview=views[0][0].overview,
@@ -161,14 +161,17 @@ def asked_places(lesson: Lesson) -> list[list[int]]:
     then those in the last, in 24ths; `UNKNOWN` if nothing is; `IGNORED` if it is not known or there are more things.
     """
     width, height = lesson.clip.size_px
-    known = 2 * ASKED_THINGS
+    coordinates = 2 * ASKED_THINGS
     rows = []
     for boxes in lesson.about or [()] * len(lesson.questions):
         if not boxes or max(map(len, boxes)) > ASKED_THINGS:
-            rows.append([IGNORED] * (2 * known))
+            rows.append([IGNORED] * (2 * coordinates))
             continue
-        found = [[at for box in shown for at in place_on_grid(box, (height, width))] for shown in (boxes[0], boxes[-1])]
-        rows.append([at for row in found for at in row + [UNKNOWN] * (known - len(row))])
+        places = [
+            [at for box in frame_boxes for at in place_on_grid(box, (height, width))]
+            for frame_boxes in (boxes[0], boxes[-1])
+        ]
+        rows.append([at for row in places for at in row + [UNKNOWN] * (coordinates - len(row))])
     return rows
 
 
@@ -192,17 +195,17 @@ def _in_rows(prompter: Prompter, lessons: Sequence[Lesson]) -> tuple[torch.Tenso
     for lesson in lessons:
         row: tuple[list[int], list[int], list[int]] = ([], [], [])
         for number, pair in enumerate(lesson.questions):
-            tokens, learned = prompter.dialogue(*pair)
-            for kept, more in zip(row, (tokens, [number] * len(tokens), learned), strict=True):
-                kept += more
+            tokens, targets = prompter.dialogue(*pair)
+            for column, values in zip(row, (tokens, [number] * len(tokens), targets), strict=True):
+                column += values
         rows.append(row)
     length = max(len(row[0]) for row in rows)
     fills = 0, len(lessons[0].questions), IGNORED
-    ids, asked, labels = (
+    ids, question_numbers, labels = (
         torch.tensor([row[part] + [fill] * (length - len(row[part])) for row in rows], dtype=torch.long)
         for part, fill in enumerate(fills)
     )
-    return ids, asked, labels
+    return ids, question_numbers, labels
 
 
 class BackgroundBatches:

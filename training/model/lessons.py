@@ -14,7 +14,7 @@ from training.clips import demo_worlds
 from training.clips.cast import ClipOptions, one
 from training.clips.scenes import random_crowd
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample, Seen
-from training.model.views import HOWS, How, Showing
+from training.model.views import STRATEGIES, Showing, ShowingStrategy
 from training.questions.samples import ask, plan_sample
 
 _AGAIN = 0.2
@@ -63,7 +63,7 @@ _SHARES = ((0.3, 0.6, 0.25), (0.85, 0.25, 0.25), (1.0, 0.15, 0.75))
 """Until which share of training how large a share of the batches only sees, and how large a share of those that ask
 shows the demo's plain worlds, whose captions say how things move: these are soon forgotten."""
 
-_HOW_SHARES = (0.1, 0.3, 0.35, 0.1, 0.075, 0.075)
+_STRATEGY_SHARES = (0.1, 0.3, 0.35, 0.1, 0.075, 0.075)
 _KEPT_SHARES = (0.1, 0.2, 0.27, 0.27, 0.4, 0.6, 1.0)
 _LARGE_SHARE = 0.1
 _LEAST_TOKENS = 6
@@ -93,7 +93,7 @@ class BatchPlan:
 
     `asks`: questions are put, not only tokens looked at; `reads`: one for a word or a number of at most this many
     characters, in a small picture, else 0; `describes`: among them one for a description, which is long.
-    `budget`, `how`, `overview`, `wide`: as in `Showing`.
+    `budget`, `strategy`, `overview`, `wide`: as in `Showing`.
     """
 
     asks: bool
@@ -103,14 +103,14 @@ class BatchPlan:
     frames: int
     size_px: tuple[int, int]
     budget: int
-    how: How
+    strategy: ShowingStrategy
     compares: bool = False
     overview: int = 0
     wide: bool = False
 
     @property
     def showing(self) -> Showing:
-        return Showing(self.budget, self.how, self.overview, self.wide)
+        return Showing(self.budget, self.strategy, self.overview, self.wide)
 
     @property
     def questions(self) -> int:
@@ -185,8 +185,8 @@ class Teacher:
         if rng.random() < READ_SHARE:
             size_px = one(rng, READ_SIZES_PX)
             reads = one(rng, READ_CHARACTERS)
-            budget, how = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
-            return BatchPlan(True, reads, False, False, 1, size_px, budget, how)
+            budget, strategy = self._shown(size_px) if rng.random() < 0.5 else (_tiles(size_px), "grid")
+            return BatchPlan(True, reads, False, False, 1, size_px, budget, strategy)
         if rng.random() < COMPARE_SHARE:
             size_px, frames = one(rng, COMPARE_SIZES_PX), one(rng, COMPARE_FRAMES)
             return BatchPlan(True, 0, False, False, frames, size_px, *self._shown(size_px), compares=True)
@@ -207,11 +207,11 @@ class Teacher:
         most = min(MOST_OVERVIEW, plan.budget // 2)
         return replace(plan, overview=most if rng.random() < 0.7 else max(1, most // 4))
 
-    def _shown(self, size_px: tuple[int, int]) -> tuple[int, How]:
+    def _shown(self, size_px: tuple[int, int]) -> tuple[int, ShowingStrategy]:
         """Number of tokens shown of each frame, and the way of choosing them."""
         rng = self._rng
         budget = max(_LEAST_TOKENS, round(_tiles(size_px) * one(rng, _KEPT_SHARES)))
-        return budget, HOWS[int(rng.choice(len(HOWS), p=_HOW_SHARES))]
+        return budget, STRATEGIES[int(rng.choice(len(STRATEGIES), p=_STRATEGY_SHARES))]
 
     def lesson(self, plan: BatchPlan) -> Lesson:
         """One clip, with its questions."""
@@ -223,15 +223,15 @@ class Teacher:
         if plan.reads:
             return _reading_lesson(rng, plan)
         first = "describe" if plan.describes else one(rng, plan.kinds)
-        drawn, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, plan.options)
-        samples, asked = [sample], {sample.question}
-        blank = drawn.facts()
+        clip_plan, sample = plan_sample(rng, plan.size_px, plan.frames, "train", first, plan.options)
+        samples, questions = [sample], {sample.question}
+        blank = clip_plan.facts()
         while len(samples) < plan.questions:
             another = ask(rng, blank, one(rng, plan.kinds), "train")
-            if another is not None and (another.question not in asked or rng.random() < _AGAIN):
+            if another is not None and (another.question not in questions or rng.random() < _AGAIN):
                 samples.append(another)
-                asked.add(another.question)
-        return Lesson.of(drawn.draw(), samples)
+                questions.add(another.question)
+        return Lesson.of(clip_plan.draw(), samples)
 
 
 def _tiles(size_px: tuple[int, int]) -> int:
@@ -247,9 +247,9 @@ def _shape(size_px: tuple[int, int]) -> tuple[int, int]:
 def _reading_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
     while True:
         kind: Kind = "number" if plan.reads == 1 or rng.random() < 0.4 else "word"
-        drawn, sample = plan_sample(rng, plan.size_px, 1, "train", kind, plan.options)
+        clip_plan, sample = plan_sample(rng, plan.size_px, 1, "train", kind, plan.options)
         if len(sample.answer.rstrip(".")) <= plan.reads:
-            return Lesson.of(drawn.draw(), [sample])
+            return Lesson.of(clip_plan.draw(), [sample])
 
 
 def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
@@ -257,20 +257,20 @@ def _demo_lesson(rng: np.random.Generator, plan: BatchPlan) -> Lesson:
     world = demo_worlds.random_world(rng, plan.size_px, frames=plan.frames, streaks=streaks)
     others: Sequence[demo_worlds.Kind] = demo_worlds.KINDS[1:]
     kinds = ("caption", *(others[int(k)] for k in rng.permutation(len(others))[: plan.questions - 1]))
-    asked = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
+    questions = [demo_worlds.ask(rng, world.facts, kind) for kind in kinds]
     times_s = tuple(round(float(at_s), 1) for at_s in np.cumsum(rng.uniform(0.3, 2.0, plan.frames)))
     clip = Clip(world.images, times_s, tuple(seen_in(facts, streaks) for facts in world.frames))
-    return Lesson(clip, tuple((question.text, question.answer) for question in asked))
+    return Lesson(clip, tuple((question.text, question.answer) for question in questions))
 
 
 def seen_in(facts: GroundTruth, streaks: bool = True) -> tuple[Seen, ...]:
     """The things of a demo world, with their streaks if these are drawn."""
-    found = []
+    things = []
     for thing in facts.things:
-        seen = Seen(thing.shape, thing.colour, thing.box_px(streak=streaks), thing.movement)
+        appearance = Seen(thing.shape, thing.colour, thing.box_px(streak=streaks), thing.movement)
         if thing.number is not None:
             left, top, right, bottom = thing.box_px()
             halves = ((left, top, thing.x_px, bottom), (thing.x_px, top, right, bottom))
-            seen = replace(seen, text=f"{thing.number:02d}", letters=halves)
-        found.append(seen)
-    return tuple(found)
+            appearance = replace(appearance, text=f"{thing.number:02d}", letters=halves)
+        things.append(appearance)
+    return tuple(things)

@@ -39,13 +39,13 @@ def begin_with(model: Any, folder: Path) -> None:
     shards = sorted(folder.glob("model*.safetensors"))
     if not shards:
         raise ModelNotFound(f"{folder} holds no model*.safetensors")
-    found = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
-    own = model.state_dict()
-    for name, tensor in found.items():
+    weights = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+    state = model.state_dict()
+    for name, tensor in weights.items():
         if name == _EMBEDDINGS:
-            _carry_words(own[name], tensor.float(), Tokenizer.from_file(str(folder / "tokenizer.json")))
-        elif name in own and own[name].shape == tensor.shape:
-            own[name].copy_(tensor)
+            _carry_words(state[name], tensor.float(), Tokenizer.from_file(str(folder / "tokenizer.json")))
+        elif name in state and state[name].shape == tensor.shape:
+            state[name].copy_(tensor)
         else:
             raise ModelError(f"{folder} does not fit this version's model: {name} is {list(tensor.shape)}")
 
@@ -53,10 +53,10 @@ def begin_with(model: Any, folder: Path) -> None:
 def _carry_words(embeddings: torch.Tensor, before: torch.Tensor, tokenizer: Tokenizer) -> None:
     if before.shape == embeddings.shape:
         embeddings.copy_(before)  # rows of no word too: an allocator is known by all of them
-    ours = scenes_tokenizer()
-    for word, number in ours.get_vocab().items():
-        known = tokenizer.token_to_id(word)
-        pieces = [known] if known is not None else tokenizer.encode(ours.decode([number])).ids
+    vocabulary = scenes_tokenizer()
+    for word, number in vocabulary.get_vocab().items():
+        old_id = tokenizer.token_to_id(word)
+        pieces = [old_id] if old_id is not None else tokenizer.encode(vocabulary.decode([number])).ids
         if pieces:
             embeddings[number] = before[pieces].mean(dim=0)
 
@@ -164,7 +164,7 @@ class _Kept:
     def __init__(self) -> None:
         self._hidden: torch.Tensor | None = None
 
-    def __call__(self, layer: nn.Module, given: Any, hidden: torch.Tensor) -> None:
+    def __call__(self, layer: nn.Module, inputs: Any, hidden: torch.Tensor) -> None:
         self._hidden = hidden
 
     def take(self) -> torch.Tensor:
@@ -209,10 +209,10 @@ class Learner(nn.Module):
             return Losses(token_loss, None, None, token_loss.item(), None)
         logits = self._answers(batch, visual)
         labels = batch.labels[:, 1:].flatten()
-        learned = labels != IGNORED
-        logits = logits[:, :-1].flatten(0, 1)[learned]
-        answer_loss = F.cross_entropy(logits.float(), labels[learned])
-        right = (logits.argmax(-1) == labels[learned]).float().mean()
+        has_label = labels != IGNORED
+        logits = logits[:, :-1].flatten(0, 1)[has_label]
+        answer_loss = F.cross_entropy(logits.float(), labels[has_label])
+        right = (logits.argmax(-1) == labels[has_label]).float().mean()
         place_loss = self._place_loss(batch, self._located.take())
         total = answer_loss + place_loss + token_loss
         return Losses(total, answer_loss.item(), place_loss.item(), token_loss.item(), right.item())
@@ -223,10 +223,13 @@ class Learner(nn.Module):
         overview = batch.overview
         parts = [slice(None, overview), slice(overview, None)] if 0 < overview < regions.shape[1] else [slice(None)]
         tower = self.model.model.visual
-        seen = [self._encode(tower, pixels[:, part].clone(), regions[:, part].clone(), batch.grid) for part in parts]
-        embeds = torch.cat([tokens.embeds for tokens in seen], dim=1)
+        encodings = [
+            self._encode(tower, pixels[:, part].clone(), regions[:, part].clone(), batch.grid) for part in parts
+        ]
+        embeds = torch.cat([tokens.embeds for tokens in encodings], dim=1)
         return VisualTokens(
-            embeds, tuple(torch.cat(rows, dim=1) for rows in zip(*(tokens.deepstack for tokens in seen), strict=True))
+            embeds,
+            tuple(torch.cat(rows, dim=1) for rows in zip(*(tokens.deepstack for tokens in encodings), strict=True)),
         )
 
     def _token_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -242,15 +245,15 @@ class Learner(nn.Module):
 
     def _spelling_loss(self, embeds: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Loss of the spelling tokens: cross-entropy over the embeddings of the characters, mean of their places."""
-        wanted, nothing = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
+        predictions, blank_logits = self.speller(embeds).unflatten(-1, (len(SPELLED), -1)).split([_WIDTH, 1], dim=-1)
         characters = self.model.model.language_model.embed_tokens(self._characters)
-        logits = torch.cat([wanted @ characters.to(wanted.dtype).T, nothing], dim=-1).float()
+        logits = torch.cat([predictions @ characters.to(predictions.dtype).T, blank_logits], dim=-1).float()
         return _known_loss(logits, targets[..., -len(SPELLED) :])
 
     def _place_loss(self, batch: Batch, hidden: torch.Tensor) -> torch.Tensor:
         """Loss of the places of the things that a question is about, predicted by the last token before each answer."""
-        learned = batch.labels != IGNORED
-        last = (learned[:, 1:] & ~learned[:, :-1]).nonzero()[:, 1].view(batch.places.shape[:2])
+        has_label = batch.labels != IGNORED
+        last = (has_label[:, 1:] & ~has_label[:, :-1]).nonzero()[:, 1].view(batch.places.shape[:2])
         at = (hidden.shape[1] - batch.ids.shape[1] + last)[..., None].expand(-1, -1, hidden.shape[-1])
         logits = self.locator(hidden.gather(1, at)).float().unflatten(-1, (_PLACES, -1))
         places = batch.places.long()
@@ -276,8 +279,8 @@ class Learner(nn.Module):
         hidden = language(
             inputs_embeds=torch.cat([piece.to(pieces[0].dtype) for piece in pieces], dim=1),
             position_ids=self._positions(batch),
-            attention_mask=prompt.mask(batch.asked),
-            visual_pos_masks=prompt.visual(batch.asked),
+            attention_mask=prompt.mask(batch.question_numbers),
+            visual_pos_masks=prompt.visual(batch.question_numbers),
             deepstack_visual_embeds=[rows.flatten(0, 1) for rows in visual.deepstack],
             use_cache=False,
         ).last_hidden_state[:, len(prompt) :]
@@ -304,25 +307,25 @@ class Learner(nn.Module):
             position = after_frame(position, batch.grid)
             pieces.append(text(position, len(self._close)))
             position += len(self._close)
-        pieces.append((position + _places_in_questions(batch.asked)).float().expand(3, -1, -1))
+        pieces.append((position + _places_in_questions(batch.question_numbers)).float().expand(3, -1, -1))
         return torch.cat(pieces, dim=-1)
 
 
-def _places_in_questions(asked: torch.Tensor) -> torch.Tensor:
+def _places_in_questions(question_numbers: torch.Tensor) -> torch.Tensor:
     """Distance of each token from the first of its question: int64 [C, T]."""
-    place = torch.arange(asked.shape[1], device=asked.device).expand_as(asked)
-    begins = torch.ones_like(asked, dtype=torch.bool)
-    begins[:, 1:] = asked[:, 1:] != asked[:, :-1]
+    place = torch.arange(question_numbers.shape[1], device=question_numbers.device).expand_as(question_numbers)
+    begins = torch.ones_like(question_numbers, dtype=torch.bool)
+    begins[:, 1:] = question_numbers[:, 1:] != question_numbers[:, :-1]
     return place - (place * begins).cummax(dim=1).values
 
 
 def _known_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Cross-entropy whose last class, "nothing to know", counts little, and without what is `IGNORED`."""
-    nothing = logits.shape[-1] - 1
-    wanted = torch.where(targets == UNKNOWN, nothing, targets)
-    balance = torch.ones(nothing + 1, device=logits.device)
-    balance[nothing] = _BACKGROUND_WEIGHT
-    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), balance, ignore_index=IGNORED)
+    background = logits.shape[-1] - 1
+    classes = torch.where(targets == UNKNOWN, background, targets)
+    balance = torch.ones(background + 1, device=logits.device)
+    balance[background] = _BACKGROUND_WEIGHT
+    return F.cross_entropy(logits.flatten(0, -2), classes.flatten(), balance, ignore_index=IGNORED)
 
 
 class _Prompt:
@@ -338,16 +341,16 @@ class _Prompt:
         """Add `tokens` tokens."""
         self._visual += [visual] * tokens
 
-    def visual(self, asked: torch.Tensor) -> torch.Tensor:
-        """Mask of visual tokens, the questions `asked` [C, T] included: bool [C, L + T]."""
-        shared = torch.tensor(self._visual, device=asked.device).expand(len(asked), -1)
-        return torch.cat([shared, torch.zeros_like(asked, dtype=torch.bool)], dim=1)
+    def visual(self, question_numbers: torch.Tensor) -> torch.Tensor:
+        """Mask of visual tokens, bool [C, L + T], False for those of the questions [C, T]."""
+        shared = torch.tensor(self._visual, device=question_numbers.device).expand(len(question_numbers), -1)
+        return torch.cat([shared, torch.zeros_like(question_numbers, dtype=torch.bool)], dim=1)
 
-    def mask(self, asked: torch.Tensor) -> torch.Tensor:
+    def mask(self, question_numbers: torch.Tensor) -> torch.Tensor:
         """True for keys that a row attends to: bool [C, 1, L + T, L + T]. Questions see all frames, not each other."""
-        clips, steps = asked.shape
-        shared = torch.ones(len(self), len(self), dtype=torch.bool, device=asked.device).tril()
+        clips, steps = question_numbers.shape
+        shared = torch.ones(len(self), len(self), dtype=torch.bool, device=question_numbers.device).tril()
         above = torch.cat([shared, shared.new_zeros(len(self), steps)], dim=1)
-        seen = shared.new_ones(clips, steps, len(self))
-        below = torch.cat([seen, (asked[:, :, None] == asked[:, None]).tril()], dim=2)
+        prefix = shared.new_ones(clips, steps, len(self))
+        below = torch.cat([prefix, (question_numbers[:, :, None] == question_numbers[:, None]).tril()], dim=2)
         return torch.cat([above.expand(clips, -1, -1), below], dim=1)[:, None]

@@ -112,8 +112,8 @@ def _corpus() -> Iterator[str]:
             yield question.answer
     for number in range(_CORPUS_CLIPS):
         clip = random_plan(rng, (512, 512), 1 + number % 2).facts()
-        for asked in KINDS:
-            sample = ask(rng, clip, asked, "train")
+        for question_kind in KINDS:
+            sample = ask(rng, clip, question_kind, "train")
             if sample is not None:
                 yield _CAPITALS.sub("", sample.question)
                 yield _CAPITALS.sub("", sample.answer)

@@ -27,14 +27,14 @@ from training.clips.scenes import PATTERNS
 from training.clips.truth import Box, Image, Seen
 from training.questions.stories import middle
 
-WHATS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
+THING_KINDS = (*SHAPE_NAMES, "number", "word", *PATTERNS)
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PLACES_A_SIDE = 24
 SLOTS = ("left", "middle", "right")
 SPELLED = ("first", "second", "third", "fourth", "fifth")
 
 TARGETS: dict[str, int] = {
-    "what": len(WHATS),
+    "what": len(THING_KINDS),
     "colour": len(COLOUR_NAMES),
     "movement": len(MOVEMENTS),
     "across": PLACES_A_SIDE,
@@ -71,10 +71,10 @@ _STRAY_RUNS = 1.0
 Regions = npt.NDArray[np.int64]
 Lines = npt.NDArray[np.bool_]
 
-How = Literal["allocator", "foveated", "mixed", "topk", "grid", "random"]
+ShowingStrategy = Literal["allocator", "foveated", "mixed", "topk", "grid", "random"]
 """The real allocator, or a strategy of `allocate` on a made-up relevance map."""
 
-HOWS: tuple[How, ...] = ("allocator", "foveated", "mixed", "topk", "grid", "random")
+STRATEGIES: tuple[ShowingStrategy, ...] = ("allocator", "foveated", "mixed", "topk", "grid", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Showing:
     """
 
     budget: int
-    how: How
+    strategy: ShowingStrategy
     overview: int = 0
     wide: bool = False
 
@@ -137,17 +137,17 @@ class Viewer:
             tokens = showing.budget - len(first)
             lines = self._lines(view, things) if showing.wide else None
             if tokens == 0:
-                chosen = first[:0]
+                selection = first[:0]
             elif tokens >= view.grid.tiles:
-                chosen = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
-            elif showing.how == "allocator":
+                selection = _chosen(np.ones(view.grid.shape, np.float32), view.grid.tiles, "topk")
+            elif showing.strategy == "allocator":
                 allocator = self._allocators[showing.wide][int(self._rng.integers(2))]
-                chosen = allocator.allocate(view, update.motion, tokens).allocation.regions.numpy()
-            elif showing.how == "random":
-                chosen = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
+                selection = allocator.allocate(view, update.motion, tokens).allocation.regions.numpy()
+            elif showing.strategy == "random":
+                selection = _chosen(self._rng.random(view.grid.shape, dtype=np.float32), tokens, "topk")
             else:
-                chosen = _chosen(self._imagined(things, about, view.grid), tokens, showing.how, lines)
-            regions = np.concatenate([first, chosen])
+                selection = _chosen(self._imagined(things, about, view.grid), tokens, showing.strategy, lines)
+            regions = np.concatenate([first, selection])
             targets = token_targets(things, image.shape[:2], regions)
             return TokenView(view.grid, regions, view.gather(regions), targets, len(first))
 
@@ -167,15 +167,15 @@ class Viewer:
     def _lines(self, view: Levels, things: Sequence[Seen]) -> Lines:
         """Tiles of lines, bool [2, gh, gw]: as an allocator finds them, or about those of the texts."""
         rng = self._rng
-        found = line_tiles(line_strength(view), None)
+        image_lines = line_tiles(line_strength(view), None)
         if rng.random() < _FOUND_SHARE:
-            return found
-        lines = np.zeros_like(found)
+            return image_lines
+        lines = np.zeros_like(image_lines)
         for thing in things:
             if thing.text and rng.random() < _KNOWN_SHARE:
                 lines[int(rng.random() < _UPRIGHT_SHARE)][_tiles_of(thing.box_px)] = True
         for _ in range(int(rng.poisson(_STRAY_RUNS))):
-            row, col = (int(rng.integers(side)) for side in found.shape[1:])
+            row, col = (int(rng.integers(side)) for side in image_lines.shape[1:])
             if rng.random() < _UPRIGHT_SHARE:
                 lines[1, row : row + LEAST_RUN, col] = True
             else:
@@ -204,11 +204,11 @@ def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Reg
     targets = np.full((len(regions), len(TARGETS)), UNKNOWN, dtype=np.int8)
     in_order = sorted(things, key=lambda thing: thing.box_px[0] + thing.box_px[2])
     for order, thing in enumerate(in_order):
-        shared, enough = _shared(regions, thing.box_px)
-        shows = (shared > best) & enough
+        shared, qualifies = _shared(regions, thing.box_px)
+        shows = (shared > best) & qualifies
         best = np.where(shows, shared, best)
         targets[shows] = (
-            WHATS.index(thing.what),
+            THING_KINDS.index(thing.kind),
             COLOUR_NAMES.index(thing.colour) if thing.colour in COLOUR_NAMES else UNKNOWN,
             MOVEMENTS.index(thing.movement),
             *place_on_grid(thing.box_px, size_px),
@@ -236,11 +236,11 @@ def _set_character(
     targets: npt.NDArray[np.int8], shows: npt.NDArray[np.bool_], regions: Regions, character: str, box_px: Box
 ) -> None:
     """Set a character as the target of the regions that hold its middle, in its third of the token."""
-    across, here = _middle_in(regions, box_px)
+    across, holds_middle = _middle_in(regions, box_px)
     for slot, column in enumerate(_SLOT_COLUMNS):
         free = targets[:, column] == UNKNOWN
-        inside = np.floor(across * len(SLOTS)) == slot
-        targets[shows & here & inside & free, column] = CHARACTERS.index(character)
+        in_slot = np.floor(across * len(SLOTS)) == slot
+        targets[shows & holds_middle & in_slot & free, column] = CHARACTERS.index(character)
 
 
 def _middle_in(regions: Regions, box_px: Box) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:

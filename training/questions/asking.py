@@ -62,9 +62,9 @@ class AskContext:
         for _ in range(20):
             shape, colour = one(self.rng, SHAPE_NAMES), one(self.rng, COLOUR_NAMES)
             if self.stories and self.rng.random() < 0.6:
-                here = one(self.rng, self.stories)
-                shape = here.what if self.rng.random() < 0.5 else shape
-                colour = (here.colour or colour) if self.rng.random() < 0.5 else colour
+                story = one(self.rng, self.stories)
+                shape = story.kind if self.rng.random() < 0.5 else shape
+                colour = (story.colour or colour) if self.rng.random() < 0.5 else colour
             name = shape if self.rng.random() < 0.4 else f"{colour} {shape}"
             if "faint" not in name and shape not in PATTERNS and not self.names.fitting(name):
                 return name

@@ -26,7 +26,7 @@ def movement(asking: AskContext) -> Asked | None:
         same = [story for story in movers if story.movement == way]
         if len(same) == 1 and not same[0].turns:
             return Asked(asking.word(("What moves {}?", "Which thing moves {}?"), way), f"{same[0].phrase}.", same)
-    order = [story for story in asking.stories if len(story.shown) > 1 and story.what not in PATTERNS]
+    order = [story for story in asking.stories if len(story.shown) > 1 and story.kind not in PATTERNS]
     order.sort(key=lambda story: (story.movement == "still") - 2 * asking.rng.random())
     for story in order:
         if name := asking.name(story):
@@ -44,28 +44,28 @@ def event(asking: AskContext) -> Asked | None:
     if len(asking.clip.frames) < 2 or not asking.stories:
         return None
     events = [story for story in asking.stories if story.appears or story.leaves or story.turns]
-    still = all(story.movement == "still" for story in asking.stories)
+    all_still = all(story.movement == "still" for story in asking.stories)
     if len(events) > 1 or any(story.appears + story.leaves + story.turns > 1 for story in events):
         return None
     if not events:
-        if still and asking.rng.random() < 0.3:
+        if all_still and asking.rng.random() < 0.3:
             return Asked(asking.word(("What happened?", "What changed?")), "nothing.")
         if asking.rng.random() < 0.15:
             return Asked(one(asking.rng, ("What appeared?", "What left?", "What changed colour?")), "nothing.")
         return None
     story = events[0]
     happened = _happened(story)
-    found: list[tuple[str, str]] = []
-    if still:
-        found.append((asking.word(("What happened?", "What changed?")), f"{_subject(story)} {happened}."))
+    choices: list[tuple[str, str]] = []
+    if all_still:
+        choices.append((asking.word(("What happened?", "What changed?")), f"{_subject(story)} {happened}."))
     if name := asking.name(story):
         wordings = ("What happened to the {}?", "What did the {} do?") if story.movement == "still" else _EVENT_ONLY
-        found.append((asking.word(wordings, name), f"it {happened}."))
+        choices.append((asking.word(wordings, name), f"it {happened}."))
     if story.turns:
-        found.append(("What changed colour?", f"{article(story.noun)}."))
+        choices.append(("What changed colour?", f"{article(story.noun)}."))
     else:
-        found.append(("What appeared?" if story.appears else "What left?", f"{_subject(story)}."))
-    question, answer = one(asking.rng, found)
+        choices.append(("What appeared?" if story.appears else "What left?", f"{_subject(story)}."))
+    question, answer = one(asking.rng, choices)
     return Asked(question, answer, [story])
 
 
@@ -84,7 +84,7 @@ def _happened(story: Story) -> str:
 
 def describe(asking: AskContext) -> Asked | None:
     """Every thing with a phrase, from left to right as they are first seen."""
-    stories = [story for story in asking.stories if story.what not in PATTERNS]
+    stories = [story for story in asking.stories if story.kind not in PATTERNS]
     if not 1 <= len(stories) <= _MOST_DESCRIBED:
         return None
     stories.sort(key=lambda story: middle(story.shown[0].box_px))
@@ -120,7 +120,7 @@ _OPPOSITE = {"left": "right", "right": "left", "above": "below", "below": "above
 def colour(asking: AskContext) -> Asked | None:
     """Colour of a thing that is named without it."""
     for story in asking.shuffled:
-        if story.what in PATTERNS:
+        if story.kind in PATTERNS:
             question = asking.word(
                 ("What colour is the picture?", "What is the main colour?", "Which colour do you see most?")
             )
@@ -138,22 +138,24 @@ def colour(asking: AskContext) -> Asked | None:
 def shape(asking: AskContext) -> Asked | None:
     """Shape of a thing that is named by its colour or its place; for a pattern, which one."""
     for story in asking.shuffled:
-        if story.what in PATTERNS:
+        if story.kind in PATTERNS:
             wordings: tuple[str, ...] = ("What pattern is this?", "Which pattern do you see?", "What is the pattern?")
-            return Asked(asking.word(wordings), f"{story.what}.", [story])
-        if story.what in TEXTS:
+            return Asked(asking.word(wordings), f"{story.kind}.", [story])
+        if story.kind in TEXTS:
             continue
-        found: list[str] = []
-        same = [other for other in asking.stories if any(seen.colour == story.colour for seen in other.shown)]
+        choices: list[str] = []
+        same = [
+            other for other in asking.stories if any(appearance.colour == story.colour for appearance in other.shown)
+        ]
         if same == [story]:
             wordings = ("What is the {} thing?", "What shape is {}?", "Which thing is {}?", "What is {}?")
-            found.append(asking.word(wordings, story.colour))
+            choices.append(asking.word(wordings, story.colour))
         place = place_of(asking.clip, story)
         if place in AREAS and [other for other in asking.stories if may_be_in(asking.clip, other, place)] == [story]:
             wordings = ("What shape is in the {}?", "What do you see in the {}?", "What is in the {}?")
-            found.append(asking.word(wordings, place))
-        if found:
-            return Asked(one(asking.rng, found), f"{article(story.what)}.", [story])
+            choices.append(asking.word(wordings, place))
+        if choices:
+            return Asked(one(asking.rng, choices), f"{article(story.kind)}.", [story])
     return None
 
 
@@ -161,7 +163,7 @@ def where(asking: AskContext) -> Asked | None:
     """In which ninth of the picture something that stands still is."""
     for story in asking.shuffled:
         place, name = place_of(asking.clip, story), asking.name(story)
-        if place and name and story.movement == "still" and story.what not in PATTERNS:
+        if place and name and story.movement == "still" and story.kind not in PATTERNS:
             wordings = ("Where is the {}?", "Where do you see the {}?", "In which place is the {}?")
             return Asked(asking.word(wordings, name), f"{place}.", [story])
     return None
@@ -185,39 +187,39 @@ def number(asking: AskContext) -> Asked | None:
     return _text(asking, "number", plain)
 
 
-def _text(asking: AskContext, what: str, plain: Sequence[str]) -> Asked | None:
+def _text(asking: AskContext, kind: str, plain: Sequence[str]) -> Asked | None:
     """Reading: the only one of its kind, or the one of a colour, or the one on a side."""
-    here = [story for story in asking.stories if story.what == what]
-    if not here:
+    texts = [story for story in asking.stories if story.kind == kind]
+    if not texts:
         if asking.stories and asking.rng.random() < _ABSENT_SHARE:
-            return Asked(asking.word(plain), f"there is no {what}.")
+            return Asked(asking.word(plain), f"there is no {kind}.")
         return None
     for story in asking.shuffled:
-        if story.what != what:
+        if story.kind != kind:
             continue
-        found: list[str] = []
-        if len(here) == 1:
-            found.append(asking.word(plain))
-        if asking.names.fitting(f"{story.colour} {what}") == [story] and story.colour in COLOUR_NAMES:
-            wordings = (f"What {what} is {{}}?", f"Which {what} is {{}}?", f"Read the {{}} {what}.")
-            found.append(asking.word(wordings, story.colour))
-        if len(here) > 1 and all(other.steady for other in here):
-            others = [other for other in here if other is not story]
+        choices: list[str] = []
+        if len(texts) == 1:
+            choices.append(asking.word(plain))
+        if asking.names.fitting(f"{story.colour} {kind}") == [story] and story.colour in COLOUR_NAMES:
+            wordings = (f"What {kind} is {{}}?", f"Which {kind} is {{}}?", f"Read the {{}} {kind}.")
+            choices.append(asking.word(wordings, story.colour))
+        if len(texts) > 1 and all(other.steady for other in texts):
+            others = [other for other in texts if other is not story]
             sides = (side for side in SIDES if all(is_beside(asking.clip, story, side, other) for other in others))
-            found += [f"What {what} is {_FURTHEST[side]}?" for side in sides]
-        if found:
-            return Asked(one(asking.rng, found), f"{story.text}.", [story])
+            choices += [f"What {kind} is {_FURTHEST[side]}?" for side in sides]
+        if choices:
+            return Asked(one(asking.rng, choices), f"{story.text}.", [story])
     return None
 
 
 def count(asking: AskContext) -> Asked | None:
     """Number of things of a shape, a colour or of all; the same number in every frame."""
-    stories = [story for story in asking.stories if story.what not in PATTERNS]
+    stories = [story for story in asking.stories if story.kind not in PATTERNS]
     if not stories or any(not story.steady for story in stories):
         return None
     groups: list[tuple[str, list[Story]]] = [("things", stories)]
-    for key in {story.what for story in stories}:
-        groups.append((_plural(key), [story for story in stories if story.what == key]))
+    for key in {story.kind for story in stories}:
+        groups.append((_plural(key), [story for story in stories if story.kind == key]))
     for key in sorted({story.colour for story in stories} & set(COLOUR_NAMES)):
         groups.append((f"{key} things", [story for story in stories if story.colour == key]))
     groups.sort(key=lambda group: group[0])
@@ -239,7 +241,7 @@ def _plural(name: str) -> str:
 
 def exists(asking: AskContext) -> Asked | None:
     """Existence of a thing, or of an attribute of it."""
-    stories = [story for story in asking.shuffled if story.what not in PATTERNS]
+    stories = [story for story in asking.shuffled if story.kind not in PATTERNS]
     yes = asking.rng.random() < 0.5
     if stories and asking.rng.random() < 0.4:
         for story in stories:
@@ -250,7 +252,7 @@ def exists(asking: AskContext) -> Asked | None:
                 return Asked(f"Is the {name} {colour}?", "yes." if yes else "no.", [story])
     wordings = ("Is there {}?", "Do you see {}?")
     if not yes:
-        texts = [story for story in asking.stories if story.what == "word"]
+        texts = [story for story in asking.stories if story.kind == "word"]
         if texts and asking.rng.random() < 0.3:
             word = random_word(asking.rng, asking.split)
             if all(story.text != word for story in texts):
@@ -258,9 +260,9 @@ def exists(asking: AskContext) -> Asked | None:
         name = asking.absent()
         return Asked(asking.word(wordings, article(name)), "no.") if name else None
     for story in stories:
-        choices = [story.what, story.noun]
+        choices = [story.kind, story.noun]
         if story.colour in COLOUR_NAMES:
-            choices += [f"{story.colour} {story.what}"] * 2
+            choices += [f"{story.colour} {story.kind}"] * 2
         name = one(asking.rng, choices)
         return Asked(asking.word(wordings, article(name)), "yes.", asking.names.fitting(name))
     return None
@@ -268,16 +270,18 @@ def exists(asking: AskContext) -> Asked | None:
 
 def relation(asking: AskContext) -> Asked | None:
     """Place of one thing relative to another."""
-    named = [(story, name) for story in asking.shuffled if (name := asking.name(story)) and story.what not in PATTERNS]
+    pairs = [(story, name) for story in asking.shuffled if (name := asking.name(story)) and story.kind not in PATTERNS]
     clip = asking.clip
-    for (story, name), (other, other_name) in pairwise(named):
+    for (story, name), (other, other_name) in pairwise(pairs):
         sides = [side for side in SIDES if is_beside(clip, story, side, other)]
         if not sides:
             continue
         side = one(asking.rng, sides)
         kind = asking.rng.random()
-        alone = [third for third in asking.stories if third is not other and not is_beside(clip, other, side, third)]
-        if kind < 0.4 and alone == [story]:
+        candidates = [
+            third for third in asking.stories if third is not other and not is_beside(clip, other, side, third)
+        ]
+        if kind < 0.4 and candidates == [story]:
             return Asked(f"What is {_TO[side]} the {other_name}?", f"{story.phrase}.", [story, other])
         if kind < 0.8 and len(sides) == 1:
             wordings = ("Where is the {} from the {}?", "On which side of the {1} is the {0}?")

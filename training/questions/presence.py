@@ -67,15 +67,15 @@ def presence_scenes(scenes: int, split: Split, seed: int) -> Iterator[PresenceSc
     words are the split's; the same seed gives the same scenes."""
     for number in range(scenes):
         rng = np.random.default_rng([seed, split == "test", number])
-        image, asked = _world(rng) if number % 2 == 0 else _clip(rng, split)
-        shape, colour = asked["present"].split()[-1].rstrip("?"), str(rng.choice(COLOUR_NAMES))
-        unseen = UNSEEN[split]
+        image, kind_questions = _world(rng) if number % 2 == 0 else _clip(rng, split)
+        shape, colour = kind_questions["present"].split()[-1].rstrip("?"), str(rng.choice(COLOUR_NAMES))
+        unseen_words = UNSEEN[split]
         names: dict[Kind, str] = {
-            "colour": f"{rng.choice(unseen['colour'])} {shape if shape.isalpha() else 'circle'}",
-            "shape": f"{colour} {rng.choice(unseen['shape'])}",
-            "absurd": (f"{colour} " if rng.random() < 0.5 else "") + str(rng.choice(unseen["absurd"])),
+            "colour": f"{rng.choice(unseen_words['colour'])} {shape if shape.isalpha() else 'circle'}",
+            "shape": f"{colour} {rng.choice(unseen_words['shape'])}",
+            "absurd": (f"{colour} " if rng.random() < 0.5 else "") + str(rng.choice(unseen_words["absurd"])),
         }
-        questions = [Presence(kind, question) for kind, question in asked.items()]
+        questions = [Presence(kind, question) for kind, question in kind_questions.items()]
         questions += [Presence(kind, str(rng.choice(_WORDINGS)).format(name)) for kind, name in names.items()]
         yield PresenceScene(image, tuple(questions))
 
@@ -86,12 +86,12 @@ def _world(rng: np.random.Generator) -> tuple[npt.NDArray[np.uint8], dict[Kind, 
     world = demo_worlds.random_world(rng, size_px)
     things = [thing for thing in world.facts.things if thing.number is None] or list(world.facts.things)
     thing = things[int(rng.integers(len(things)))]
-    there = {(thing.colour, thing.shape) for thing in world.facts.things}
+    pairs = {(thing.colour, thing.shape) for thing in world.facts.things}
     while True:
         colour, shape = str(rng.choice(COLOUR_NAMES)), str(rng.choice(SHAPES))
         colour, shape = (thing.colour, shape) if rng.random() < 0.3 else (colour, shape)
         colour, shape = (colour, thing.shape) if rng.random() < 0.3 else (colour, shape)
-        if (colour, shape) not in there:
+        if (colour, shape) not in pairs:
             break
     wording = str(rng.choice(_WORDINGS))
     return world.image, {
@@ -104,10 +104,10 @@ def _clip(rng: np.random.Generator, split: Split) -> tuple[npt.NDArray[np.uint8]
     """A picture as training draws them, with a question for either answer."""
     while True:
         clip = random_clip(rng, SIZES_PX[2], 1, split)
-        asking, found = AskContext(rng, clip, split, stories(clip)), {}
+        asking, questions = AskContext(rng, clip, split, stories(clip)), {}
         for _ in range(_ATTEMPTS):
-            asked = exists(asking)
-            if asked is not None and not asked.question.startswith("Is the "):
-                found["present" if asked.answer == "yes." else "absent"] = asked.question
-            if len(found) == 2:
-                return clip.frames[0], {"present": found["present"], "absent": found["absent"]}
+            pair = exists(asking)
+            if pair is not None and not pair.question.startswith("Is the "):
+                questions["present" if pair.answer == "yes." else "absent"] = pair.question
+            if len(questions) == 2:
+                return clip.frames[0], {"present": questions["present"], "absent": questions["absent"]}

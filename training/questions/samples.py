@@ -35,13 +35,13 @@ from training.questions.stories import Story, stories
 
 def ask(rng: np.random.Generator, clip: Clip, kind: Kind, split: Split) -> Sample | None:
     """A question of a kind about a clip; None if the clip gives none whose answer is beyond doubt."""
-    asked = _ASKERS[kind](AskContext(rng, clip, split, stories(clip)))
-    if asked is None:
+    pair = _ASKERS[kind](AskContext(rng, clip, split, stories(clip)))
+    if pair is None:
         return None
-    question = asked.question
+    question = pair.question
     if rng.random() < 0.1 and question == question.capitalize():
         question = question.lower().rstrip("?.")
-    return Sample(clip, kind, question, asked.answer, _boxes(asked.about, len(clip.frames)), asked.facts)
+    return Sample(clip, kind, question, pair.answer, _boxes(pair.about, len(clip.frames)), pair.facts)
 
 
 def _boxes(about: Sequence[Story], frames: int) -> tuple[tuple[Box, ...], ...]:
@@ -87,9 +87,9 @@ def plan_sample(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, kind: Kind, options: ClipOptions
 ) -> tuple[ClipPlan, Sample]:
     """The same undrawn: the sample's frames are blank. Raises as `random_sample`."""
-    fitting = _fitting(kind, options)
+    clip_options = _fitting(kind, options)
     for _ in range(_TRIES):
-        plan = random_plan(rng, size_px, frames, split, fitting)
+        plan = random_plan(rng, size_px, frames, split, clip_options)
         sample = ask(rng, plan.facts(), kind, split)
         if sample is not None:
             return plan, sample

@@ -16,19 +16,19 @@ TEXTS = ("number", "word")
 class Story:
     """One thing through the frames of a clip; None if it is not to be seen."""
 
-    seen: tuple[Seen | None, ...]
+    appearances: tuple[Seen | None, ...]
 
     @cached_property
     def shown(self) -> tuple[Seen, ...]:
-        return tuple(seen for seen in self.seen if seen is not None)
+        return tuple(appearance for appearance in self.appearances if appearance is not None)
 
     @property
     def last(self) -> Seen:
         return self.shown[-1]
 
     @property
-    def what(self) -> str:
-        return self.last.what
+    def kind(self) -> str:
+        return self.last.kind
 
     @property
     def text(self) -> str:
@@ -46,30 +46,30 @@ class Story:
     @property
     def turns(self) -> bool:
         """True if it changes its colour."""
-        return len({seen.colour for seen in self.shown}) > 1
+        return len({appearance.colour for appearance in self.shown}) > 1
 
     @property
     def appears(self) -> bool:
-        return self.seen[0] is None
+        return self.appearances[0] is None
 
     @property
     def leaves(self) -> bool:
-        return self.seen[-1] is None
+        return self.appearances[-1] is None
 
     @property
     def steady(self) -> bool:
         """True if it is in every frame, in one colour."""
-        return None not in self.seen and not self.turns
+        return None not in self.appearances and not self.turns
 
     @property
     def boxes(self) -> tuple[tuple[Box, ...], ...]:
         """Frame by frame, its box or nothing."""
-        return tuple(() if seen is None else (seen.box_px,) for seen in self.seen)
+        return tuple(() if appearance is None else (appearance.box_px,) for appearance in self.appearances)
 
     @property
     def noun(self) -> str:
         """ "circle", "number 42", "word EXIT"."""
-        return f"{self.what} {self.text}" if self.what in TEXTS else self.what
+        return f"{self.kind} {self.text}" if self.kind in TEXTS else self.kind
 
     @property
     def phrase(self) -> str:
@@ -94,39 +94,38 @@ def stories(clip: Clip) -> list[Story]:
     """
     tracks: list[list[Seen | None]] = []
     for frame, things in enumerate(clip.things):
-        left = list(things)
         pairs = sorted(
             (
                 (cost, t, s)
                 for t, track in enumerate(tracks)
-                for s, seen in enumerate(left)
-                if (cost := _cost(track, seen)) is not None
+                for s, thing in enumerate(things)
+                if (cost := _cost(track, thing)) is not None
             ),
         )
-        taken: set[int] = set()
-        met: set[int] = set()
+        matched_things: set[int] = set()
+        matched_tracks: set[int] = set()
         for _, t, s in pairs:
-            if t not in met and s not in taken:
-                tracks[t].append(left[s])
-                met.add(t)
-                taken.add(s)
+            if t not in matched_tracks and s not in matched_things:
+                tracks[t].append(things[s])
+                matched_tracks.add(t)
+                matched_things.add(s)
         for t, track in enumerate(tracks):
-            if t not in met:
+            if t not in matched_tracks:
                 track.append(None)
-        tracks.extend([None] * frame + [seen] for s, seen in enumerate(left) if s not in taken)
+        tracks.extend([None] * frame + [thing] for s, thing in enumerate(things) if s not in matched_things)
     return [Story(tuple(track)) for track in tracks]
 
 
-def _cost(track: Sequence[Seen | None], seen: Seen) -> float | None:
+def _cost(track: Sequence[Seen | None], thing: Seen) -> float | None:
     """Cost of continuing the track with this; None if it cannot continue."""
     before = track[-1]
-    if before is None or (before.what, before.text, before.movement) != (seen.what, seen.text, seen.movement):
+    if before is None or (before.kind, before.text, before.movement) != (thing.kind, thing.text, thing.movement):
         return None
-    (x0, y0), (x1, y1) = middle(before.box_px), middle(seen.box_px)
-    other_size = abs((seen.box_px[2] - seen.box_px[0]) - (before.box_px[2] - before.box_px[0]))
+    (x0, y0), (x1, y1) = middle(before.box_px), middle(thing.box_px)
+    other_size = abs((thing.box_px[2] - thing.box_px[0]) - (before.box_px[2] - before.box_px[0]))
     if other_size > 3:
         return None
-    return abs(x1 - x0) + abs(y1 - y0) + 10_000 * (before.colour != seen.colour)
+    return abs(x1 - x0) + abs(y1 - y0) + 10_000 * (before.colour != thing.colour)
 
 
 class Names:
@@ -137,8 +136,8 @@ class Names:
 
     def of(self, story: Story, colour: bool = True) -> list[str]:
         """Every name that fits this story alone, with or without its text, and its colour if that may be used."""
-        candidates = [story.what]
-        if story.what in TEXTS:
+        candidates = [story.kind]
+        if story.kind in TEXTS:
             candidates.append(story.noun)
         if colour and story.colour not in ("", "faint"):
             candidates += [f"{story.colour} {name}" for name in candidates]
@@ -146,15 +145,15 @@ class Names:
 
     def fitting(self, name: str) -> list[Story]:
         """The stories that a name fits at some time."""
-        return [story for story in self._stories if any(_fits(name, seen) for seen in story.shown)]
+        return [story for story in self._stories if any(_fits(name, appearance) for appearance in story.shown)]
 
 
-def _fits(name: str, seen: Seen) -> bool:
+def _fits(name: str, thing: Seen) -> bool:
     parts = name.split()
-    if parts[0] == seen.colour:
+    if parts[0] == thing.colour:
         parts = parts[1:]
-    noun = [seen.what, seen.text] if seen.text else [seen.what]
-    return parts in ([seen.what], noun)
+    noun = [thing.kind, thing.text] if thing.text else [thing.kind]
+    return parts in ([thing.kind], noun)
 
 
 _PLACE_MARGIN = 0.05
@@ -192,8 +191,8 @@ def _third(share: float, margin: float = 0.0) -> int:
 def place_of(clip: Clip, story: Story) -> str:
     """The ninth of the picture that plainly holds it all the time; "" if that changes or it is close to a border."""
     places = set()
-    for seen in story.shown:
-        col, row = (_third(share, _PLACE_MARGIN) for share in shares(clip, seen.box_px))
+    for appearance in story.shown:
+        col, row = (_third(share, _PLACE_MARGIN) for share in shares(clip, appearance.box_px))
         places.add("" if -1 in (row, col) else PLACES[3 * row + col])
     return places.pop() if len(places) == 1 else ""
 
@@ -202,13 +201,13 @@ def may_be_in(clip: Clip, story: Story, place: str) -> bool:
     """True if any part of it is ever in a place, one of `AREAS`, by a generous reading of the place."""
     width, height = clip.size_px
     area = [share * side for share, side in zip(AREAS[place], (width, height, width, height), strict=True)]
-    boxes = [seen.box_px for seen in story.shown]
+    boxes = [appearance.box_px for appearance in story.shown]
     return any(b[0] < area[2] and b[2] > area[0] and b[1] < area[3] and b[3] > area[1] for b in boxes)
 
 
 def is_beside(clip: Clip, story: Story, side: str, other: Story) -> bool:
     """True if it is plainly on that side of the other in every frame in which both are, and both are in some."""
     axis, sign = SIDES[side]
-    both = [(a, b) for a, b in zip(story.seen, other.seen, strict=True) if a and b]
-    gaps = [sign * (shares(clip, a.box_px)[axis] - shares(clip, b.box_px)[axis]) for a, b in both]
+    pairs = [(a, b) for a, b in zip(story.appearances, other.appearances, strict=True) if a and b]
+    gaps = [sign * (shares(clip, a.box_px)[axis] - shares(clip, b.box_px)[axis]) for a, b in pairs]
     return bool(gaps) and min(gaps) >= _APART

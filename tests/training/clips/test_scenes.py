@@ -91,7 +91,7 @@ def test_there_are_all_colours_shapes_and_up_to_six_things() -> None:
     things = [plan.things[0] for plan in plans(300)]
     assert {len(seen) for seen in things} == {1, 2, 3, 4, 5, 6}
     assert len({seen.colour for all_seen in things for seen in all_seen}) == 8
-    assert len({seen.what for all_seen in things for seen in all_seen}) == 13
+    assert len({seen.kind for all_seen in things for seen in all_seen}) == 13
 
 
 def drawn(player: Player, frame: int = 0, camera_px: tuple[float, float] = (0, 0)) -> np.ndarray:
@@ -108,7 +108,7 @@ def some_players() -> list[Player]:
     return [replace(player.placed(150, 140), backing="none") for player in (*shapes, *texts)]
 
 
-@pytest.mark.parametrize("player", some_players(), ids=lambda player: player.text or player.what)
+@pytest.mark.parametrize("player", some_players(), ids=lambda player: player.text or player.kind)
 def test_a_box_is_exactly_around_what_is_drawn(player: Player) -> None:
     for frame, camera_px in ((0, (0.0, 0.0)), (1, (20.0, -7.0))):
         moving = replace(player, step_px=(31.0, 0.0))
@@ -190,7 +190,7 @@ def test_the_camera_drifts_over_the_ground() -> None:
 
 def test_a_void_is_nothing_but_a_pattern() -> None:
     found = plans(60, 1, ClipOptions(void_share=1.0, worn=False))
-    assert {plan.things[0][0].what for plan in found} == set(PATTERNS)
+    assert {plan.things[0][0].kind for plan in found} == set(PATTERNS)
     assert {plan.things[0][0].colour for plan in found} == set(COLOURS_OF_PATTERNS)
     for plan in found:
         ((seen,),) = plan.things

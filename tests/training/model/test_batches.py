@@ -40,14 +40,14 @@ def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
         if not batch.ids.numel():
             continue
         assert batch.ids.shape == batch.labels.shape
-        assert batch.asked.shape == batch.ids.shape
+        assert batch.question_numbers.shape == batch.ids.shape
         questions = batch.places.shape[1]
         assert questions in (QUESTIONS, FEW_QUESTIONS, 1)
         learned = batch.labels != IGNORED
         assert torch.equal(batch.ids[learned], batch.labels[learned])
-        assert not learned[batch.asked == questions].any(), "padding"
+        assert not learned[batch.question_numbers == questions].any(), "padding"
         for clip, question in np.ndindex(clips, questions):
-            mine = batch.asked[clip] == question
+            mine = batch.question_numbers[clip] == question
             answer = tokenizer.decode(batch.ids[clip, mine & learned[clip]])
             assert answer.endswith(".<|im_end|>")
             assert "?" not in answer

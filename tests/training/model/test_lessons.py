@@ -6,7 +6,7 @@ import numpy as np
 
 from stream.scenes.drawing import GroundTruth, SceneObject
 from training.model.lessons import QUESTIONS, BatchPlan, Teacher, seen_in
-from training.model.views import HOWS
+from training.model.views import STRATEGIES
 
 
 def share_asking(progress: float) -> float:
@@ -27,7 +27,7 @@ def test_overviews_take_half_of_the_tokens_at_most_or_all_of_them() -> None:
     glances = [plan for plan in shown if plan.overview >= plan.budget]
     assert 0 < len(glances) / len(shown) < 0.2
     assert all(plan.overview <= plan.budget / 2 for plan in shown if plan not in glances)
-    assert {plan.how for plan in shown} == set(HOWS)
+    assert {plan.strategy for plan in shown} == set(STRATEGIES)
 
 
 def test_a_demo_world_of_several_frames_mostly_shows_movement_by_frames_alone() -> None:
@@ -38,7 +38,7 @@ def test_a_demo_world_of_several_frames_mostly_shows_movement_by_frames_alone() 
         lesson = teacher.lesson(plan)
         assert len(lesson.clip.frames) == len(lesson.clip.times_s) == len(lesson.clip.things) == 2
         for before, now in zip(*lesson.clip.things, strict=True):
-            if now.movement != "still" and now.what != "number":
+            if now.movement != "still" and now.kind != "number":
                 width, height = now.box_px[2] - now.box_px[0], now.box_px[3] - now.box_px[1]
                 streaked.append(abs(width - height) > 1)
                 assert before.box_px != now.box_px
@@ -59,7 +59,7 @@ def test_every_lesson_that_asks_has_questions_about_its_clip() -> None:
 
 def test_reading_is_taught_on_small_pictures() -> None:
     lesson = Teacher(np.random.default_rng(2)).lesson(BatchPlan(True, 2, False, False, 1, (160, 96), 15, "grid"))
-    assert {thing.what for thing in lesson.clip.things[0]} <= {"word", "number"}
+    assert {thing.kind for thing in lesson.clip.things[0]} <= {"word", "number"}
     ((_, answer),) = lesson.questions
     assert len(answer.rstrip(".")) <= 2
 

@@ -94,7 +94,7 @@ def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> 
         packed = learner._answers(batch, learner.see(batch))
     for clip in range(2):
         for question in range(batch.places.shape[1]):
-            own = (batch.asked[clip] == question).nonzero().flatten()
+            own = (batch.question_numbers[clip] == question).nonzero().flatten()
             begins = own[0] + int((batch.labels[clip, own] != IGNORED).nonzero()[0])
             alone = answering_logits(qwen, batch, clip, batch.ids[clip, own[0] : begins].tolist())
             torch.testing.assert_close(packed[clip, begins - 1], alone, atol=3e-4, rtol=1e-3)

@@ -12,13 +12,13 @@ from training.clips.truth import Seen
 from training.model.views import (
     CHARACTERS,
     COLOUR_NAMES,
-    HOWS,
     SPELLED,
+    STRATEGIES,
     TARGETS,
+    THING_KINDS,
     UNKNOWN,
-    WHATS,
-    How,
     Showing,
+    ShowingStrategy,
     Viewer,
     token_targets,
 )
@@ -26,8 +26,8 @@ from training.model.views import (
 NAMES = list(TARGETS)
 
 
-@pytest.mark.parametrize("how", HOWS)
-def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> None:
+@pytest.mark.parametrize("how", STRATEGIES)
+def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: ShowingStrategy) -> None:
     rng = clip_rng("train", 3)
     clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
     view = viewer.look(clip.frames[0], clip.things[0], Showing(48, how))
@@ -43,8 +43,8 @@ def test_a_view_keeps_to_the_budget_and_shows_the_regions_pixels(how: How) -> No
     assert everything.regions[:, 0].max() == 0
 
 
-@pytest.mark.parametrize("how", HOWS)
-def test_an_overview_of_the_whole_frame_comes_first(how: How) -> None:
+@pytest.mark.parametrize("how", STRATEGIES)
+def test_an_overview_of_the_whole_frame_comes_first(how: ShowingStrategy) -> None:
     rng = clip_rng("train", 3)
     clip, viewer = random_clip(rng, (384, 256)), Viewer(rng)
     view = viewer.look(clip.frames[0], clip.things[0], Showing(48, how, overview=24))
@@ -58,7 +58,7 @@ def test_an_overview_of_the_whole_frame_comes_first(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["allocator", "foveated", "mixed"])
-def test_wide_regions_show_texts_with_their_own_pixels(how: How) -> None:
+def test_wide_regions_show_texts_with_their_own_pixels(how: ShowingStrategy) -> None:
     rng = clip_rng("train", 3)
     plan, viewer = random_crowd(rng, (384, 256)), Viewer(rng)
     clip = plan.draw()
@@ -73,7 +73,7 @@ def test_wide_regions_show_texts_with_their_own_pixels(how: How) -> None:
             if bottom - top > 32 or right - left > 32:
                 shown = clip.frames[0][top:bottom, left:right].mean(axis=(0, 1))
                 np.testing.assert_allclose(view.pixels[strip].mean(axis=(1, 2)), shown, atol=2)
-        texts = np.isin(view.targets[strips, 0], [WHATS.index("word"), WHATS.index("number")])
+        texts = np.isin(view.targets[strips, 0], [THING_KINDS.index("word"), THING_KINDS.index("number")])
         wide += int(texts.sum())
     assert wide > 4
     assert (viewer.look(clip.frames[0], clip.things[0], Showing(48, how)).regions[:, 0] < LEVELS).all()
@@ -85,7 +85,7 @@ def test_targets_name_what_each_region_shows() -> None:
     word = Seen("word", "faint", (160, 68, 210, 92), "still", "FOX", letters)
     regions = np.array([[0, 0, 0], [0, 3, 0], [0, 2, 5], [0, 2, 6], [1, 0, 0], [2, 0, 1]])
     found = [dict(zip(NAMES, row, strict=True)) for row in token_targets([word, circle], (128, 256), regions).tolist()]
-    expected = {"what": WHATS.index("circle"), "colour": COLOUR_NAMES.index("blue"), "movement": 1, "order": 0}
+    expected = {"what": THING_KINDS.index("circle"), "colour": COLOUR_NAMES.index("blue"), "movement": 1, "order": 0}
     assert expected.items() <= found[0].items()
     assert (found[0]["across"], found[0]["down"], found[0]["left"]) == (6, 6, UNKNOWN)
     assert set(found[1].values()) == {UNKNOWN}
@@ -101,7 +101,7 @@ def test_targets_name_what_each_region_shows() -> None:
     for token in (found[2], found[3]):
         assert [token[place] for place in SPELLED] == spelled, "every token of a text knows all of it"
     assert [found[0][place] for place in SPELLED] == [UNKNOWN] * 5
-    assert found[4]["what"] == WHATS.index("circle")
+    assert found[4]["what"] == THING_KINDS.index("circle")
     assert found[5]["order"] == 1, "a coarse region shows what most of it lies in"
 
 
@@ -110,4 +110,4 @@ def test_a_crowd_fills_the_picture() -> None:
     clip = random_crowd(rng, (256, 256)).draw()
     view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(64, "grid"))
     assert (view.targets[:, 0] != UNKNOWN).mean() > 0.6
-    assert {thing.what for thing in clip.things[0]} & {"word", "number"}
+    assert {thing.kind for thing in clip.things[0]} & {"word", "number"}

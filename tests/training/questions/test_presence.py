@@ -11,7 +11,7 @@ import pytest
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.yes_no import Calibration
 from tests.support.models import tiny_folder
-from training.calibration import Found, fit, measure, write
+from training.calibration import MeasuredOdds, fit, measure, write
 from training.questions.presence import KINDS, UNSEEN, Kind, presence_scenes
 
 
@@ -33,8 +33,10 @@ def test_unseen_words_are_the_splits() -> None:
             assert any(f" {word}" in asked[kind] for word in UNSEEN["test"][kind])  # type: ignore[index]
 
 
-def found(there: list[float], absent: list[float]) -> list[Found]:
-    return [Found("present", "?", odds) for odds in there] + [Found("absent", "?", odds) for odds in absent]
+def found(there: list[float], absent: list[float]) -> list[MeasuredOdds]:
+    return [MeasuredOdds("present", "?", odds) for odds in there] + [
+        MeasuredOdds("absent", "?", odds) for odds in absent
+    ]
 
 
 def test_odds_that_are_too_high_are_lowered() -> None:
@@ -54,8 +56,8 @@ def test_a_fit_is_finite_if_nothing_overlaps() -> None:
 
 
 def test_a_rare_kind_counts_as_much_as_another() -> None:
-    many = [Found("absent", "?", -2.0)] * 90 + [Found("absurd", "?", 2.0)] * 10
-    there = [Found("present", "?", 2.0)] * 100
+    many = [MeasuredOdds("absent", "?", -2.0)] * 90 + [MeasuredOdds("absurd", "?", 2.0)] * 10
+    there = [MeasuredOdds("present", "?", 2.0)] * 100
     balanced = fit([*there, *many])
     few = fit([*there, *many[:10], *many[90:]])
     assert balanced.scale == pytest.approx(few.scale, abs=1e-3)
@@ -82,7 +84,9 @@ def test_measured_odds_are_the_models_own(tmp_path: Path) -> None:
 def test_a_fit_is_the_likeliest_line_where_most_odds_are_far_from_even() -> None:
     draw = np.random.default_rng(1).normal
     kinds: dict[Kind, tuple[float, float]] = {"present": (5.0, 2.2), "absent": (-5.2, 2.5), "colour": (2.2, 2.3)}
-    odds = [Found(kind, "?", float(one)) for kind, (mean, spread) in kinds.items() for one in draw(mean, spread, 120)]
+    odds = [
+        MeasuredOdds(kind, "?", float(one)) for kind, (mean, spread) in kinds.items() for one in draw(mean, spread, 120)
+    ]
     fitted = fit(odds)
     assert 0.5 < fitted.scale < 1.5
     assert -4 < fitted.bias < -1

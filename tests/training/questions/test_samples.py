@@ -29,7 +29,7 @@ STILL = clip((CIRCLE, SQUARE, NUMBER, WORD))
 def moved(seen: Seen, dx: float, movement: str) -> tuple[Seen, Seen]:
     left, top, right, bottom = seen.box_px
     return tuple(  # type: ignore[return-value]
-        Seen(seen.what, seen.colour, (left + step, top, right + step, bottom), movement, seen.text) for step in (0, dx)
+        Seen(seen.kind, seen.colour, (left + step, top, right + step, bottom), movement, seen.text) for step in (0, dx)
     )
 
 
@@ -179,7 +179,7 @@ def test_stories_are_the_parts_of_the_cast(frames: int) -> None:
             tuple(player.seen(frame, plan.size_px, plan.camera_px(frame)) for frame in range(frames))
             for player in plan.cast
         }
-        assert {story.seen for story in stories(plan.facts())} == played
+        assert {story.appearances for story in stories(plan.facts())} == played
 
 
 @pytest.mark.parametrize("kind", KINDS)
