@@ -161,7 +161,7 @@ class RunTopics:
                 "enabled_by_default": False,
             },
             **self._fields(),
-            "until": {"platform": "binary_sensor", "wanted": False},  # of an earlier version
+            "until": {"platform": "binary_sensor", "enabled": False},  # of an earlier version
             **{f"watch_{name}": self._verdict_sensor(name, question) for name, question in self.watches},
             **{f"match_{name}": self._match_event(name, question) for name, question in self.watches},
             "question": {
@@ -172,14 +172,14 @@ class RunTopics:
                 "command_topic": self.question_set,
                 "min": 1,
                 "max": STATE_CHARS_MAX,
-                "wanted": self.ask,
+                "enabled": self.ask,
             },
             "picture": {
                 "platform": "image",
                 "name": "Picture",
                 "image_topic": self.picture_topic,
                 "content_type": "image/jpeg",
-                "wanted": self.picture,
+                "enabled": self.picture,
             },
             "match": {
                 "platform": "image",
@@ -187,7 +187,7 @@ class RunTopics:
                 "image_topic": self.match_picture,
                 "content_type": "image/jpeg",
                 "json_attributes_topic": self.match_clip,
-                "wanted": self.clips,
+                "enabled": self.clips,
             },
             "state": {
                 "platform": "sensor",
