@@ -57,7 +57,7 @@ class ComparedRun:
 def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
     """The same questions about the same frames, with what the boxes hold and with what the model looks at."""
     samples = list(random_samples("train", FIRST_TRAINED, clips))
-    attention_cases = [replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen)]
+    attention_cases = [replace(case, target=looked_at(case.target)) for case in attended(samples, qwen)]
     return {BOXES: list(cases_of(samples)), ATTENTION: attention_cases}
 
 

@@ -95,7 +95,7 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.ra
 def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Objective from the model's own attention, which is read first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
-    cases = (replace(case, wanted=looked_at(case.wanted)) for case in attended(samples, qwen, recipe.channels))
+    cases = (replace(case, target=looked_at(case.target)) for case in attended(samples, qwen, recipe.channels))
     return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 

@@ -42,7 +42,7 @@ def attended(samples: Iterable[Sample], qwen: QwenVL, channels: str = "core13") 
             assert cases[0].image is not None, "the cases were made with images"
             teacher.show(cases[0].image)
             for case in cases:
-                yield replace(case, wanted=teacher.attention(case.question), image=None)
+                yield replace(case, target=teacher.attention(case.question), image=None)
 
 
 SHARES = (0.08, 0.3)

@@ -86,7 +86,7 @@ def measured(qwen: QwenVL, clips: int) -> tuple[dict[str, dict[str, float]], dic
     overlaps: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     mask_overlaps: dict[float, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
-        target = (case.wanted > LEAST_SHARE).flatten()
+        target = (case.target > LEAST_SHARE).flatten()
         if case.image is not None and case.image is not current_image:
             current_image = case.image
             teacher.show(case.image)

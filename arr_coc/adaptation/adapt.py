@@ -37,8 +37,8 @@ class AdaptProgress(Protocol):
         """Begin a phase of `total` pictures or steps; None if its length is a time."""
         ...
 
-    def advance(self, done: int) -> None:
-        """So much of the phase is done."""
+    def advance(self, count: int) -> None:
+        """Report that `count` pictures or steps of the phase are done."""
         ...
 
     @property
@@ -84,19 +84,19 @@ class Adaptation:
         self._qwen, self._folder, self._options, self._progress = qwen, folder, options, progress
         self._embed = Embedder(qwen)
         self._asked_s = 0.0
-        self._unread = 0
+        self._unread_pictures = 0
 
-    def run(self, planned: Sequence[PlannedLesson], made_of: Mapping[str, str]) -> AdaptResult | None:
+    def run(self, lessons: Sequence[PlannedLesson], made_of: Mapping[str, str]) -> AdaptResult | None:
         """Ask, learn, measure; None if `progress` stops it, which leaves the folder unfinished.
 
         `made_of` as `AdaptFolder.begin` takes it. Raises as that and as `AttentionTeacher.attention`; OptionError if
         there is too little to learn from; OSError if the folder cannot be written.
         """
         self._folder.begin(made_of)
-        pictures = self._ask(planned)
+        pictures = self._ask(lessons)
         if self._progress.stopping:
             return None
-        self._check(pictures, len(planned))
+        self._check(pictures, len(lessons))
         trainer = self._learn(cases_of_pictures(pictures, held_out=False))
         if trainer.course.progress < 1:
             return None
@@ -104,57 +104,57 @@ class Adaptation:
         self._folder.finish(made_of, asdict(result))
         return result
 
-    def _ask(self, planned: Sequence[PlannedLesson]) -> list[TaughtPicture]:
+    def _ask(self, lessons: Sequence[PlannedLesson]) -> list[TaughtPicture]:
         """The pictures once the model was asked about them: those of an earlier run, and new ones."""
-        pictures, done, self._asked_s = self._folder.load_pictures()
-        self._progress.begin(ASKING, len(planned))
+        pictures, count, self._asked_s = self._folder.load_pictures()
+        self._progress.begin(ASKING, len(lessons))
         before_s, started_s = self._asked_s, time.perf_counter()
         saved_s = started_s
         try:
-            while done < len(planned) and not self._progress.stopping and not self._asked_enough(pictures):
-                self._progress.advance(done)
-                if (picture := self._taught(planned[done])) is not None:
+            while count < len(lessons) and not self._progress.stopping and not self._asked_enough(pictures):
+                self._progress.advance(count)
+                if (picture := self._taught(lessons[count])) is not None:
                     pictures.append(picture)
-                done += 1
+                count += 1
                 now_s = time.perf_counter()
                 self._asked_s = before_s + now_s - started_s
                 if now_s - saved_s > 30.0:
                     saved_s = now_s
-                    self._folder.save_pictures(pictures, done, self._asked_s)
+                    self._folder.save_pictures(pictures, count, self._asked_s)
         finally:
-            if done:
-                self._folder.save_pictures(pictures, done, self._asked_s)
-        self._progress.advance(done)
-        self._unread = done - len(pictures)
+            if count:
+                self._folder.save_pictures(pictures, count, self._asked_s)
+        self._progress.advance(count)
+        self._unread_pictures = count - len(pictures)
         return pictures
 
     @cached_property
     def _teacher(self) -> AttentionTeacher:
         return AttentionTeacher(self._qwen)
 
-    def _taught(self, planned: PlannedLesson) -> TaughtPicture | None:
+    def _taught(self, plan: PlannedLesson) -> TaughtPicture | None:
         """The lesson's picture with the target relevance of its tiles; None if the picture cannot be read."""
-        lesson = planned.load()
+        lesson = plan.load()
         if lesson is None:
             return None
         if lesson.boxes is not None:
-            return TaughtPicture.labelled_by_boxes(lesson, held_out=planned.held_out)
-        return TaughtPicture.looked_at_by(self._teacher, lesson, held_out=planned.held_out)
+            return TaughtPicture.labelled_by_boxes(lesson, held_out=plan.held_out)
+        return TaughtPicture.looked_at_by(self._teacher, lesson, held_out=plan.held_out)
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes
         # if time is limited, at most this share of it is spent on asking the model
         return limit is not None and len(pictures) >= LEAST_PICTURES and self._asked_s > 60 * limit * 0.5
 
-    def _check(self, pictures: Sequence[TaughtPicture], planned: int) -> None:
+    def _check(self, pictures: Sequence[TaughtPicture], lesson_count: int) -> None:
         """Raise OptionError if there is too little to learn from, or to measure on; the next run then begins anew."""
-        learned = sum(not picture.held_out for picture in pictures)
-        if len(pictures) >= LEAST_PICTURES and 0 < learned < len(pictures):
+        training_count = sum(not picture.held_out for picture in pictures)
+        if len(pictures) >= LEAST_PICTURES and 0 < training_count < len(pictures):
             return
         self._folder.remove_saved()
         raise OptionError(
-            f"only {counted(len(pictures), 'frame')} of {planned} could be read, and at least {LEAST_PICTURES} are "
-            "needed to learn from",
+            f"only {counted(len(pictures), 'frame')} of {lesson_count} could be read, and at least {LEAST_PICTURES} "
+            "are needed to learn from",
             "give longer clips, or more of them",
         )
 
@@ -164,12 +164,12 @@ class Adaptation:
         torch.manual_seed(options.seed)
         device = self._qwen.device
         layer = new_layer(self._qwen, options.scorer).to(device)
-        left = None if options.minutes is None else max(options.minutes - self._asked_s / 60, 0.0)
-        length = Length(0.0, options.steps) if left is None else Length(left)
+        remaining_minutes = None if options.minutes is None else max(options.minutes - self._asked_s / 60, 0.0)
+        length = Length(0.0, options.steps) if remaining_minutes is None else Length(remaining_minutes)
         trainer = Trainer(layer, self._folder.path, self._folder.path, length)
         if self._folder.has_checkpoint:
             trainer.course.resume(str(device))
-        self._progress.begin(LEARNING, options.steps if left is None else None)
+        self._progress.begin(LEARNING, options.steps if remaining_minutes is None else None)
         rng = np.random.default_rng([options.seed, trainer.course.steps])
         objective = MapObjective(Batches(cases, self._embed, rng), box_loss)
         trainer.run(
@@ -186,16 +186,16 @@ class Adaptation:
             measure(realiser, cases, self._embed, levels=self._qwen.knows_levels)[HELD_OUT]
             for realiser in (RelevanceRealiser(), trainer.layer.cpu().realiser)
         )
-        learned = [picture for picture in pictures if not picture.held_out]
+        training_pictures = [picture for picture in pictures if not picture.held_out]
         return AdaptResult(
             before=before,
             after=after,
-            pictures=len(learned),
-            questions=sum(len(picture.questions) for picture in learned),
-            held_out=len(pictures) - len(learned),
+            pictures=len(training_pictures),
+            questions=sum(len(picture.questions) for picture in training_pictures),
+            held_out=len(pictures) - len(training_pictures),
             held_out_questions=len(cases),
             labelled=sum(len(picture.questions) for picture in pictures if picture.held_out and picture.labelled),
-            unread=self._unread,
+            unread=self._unread_pictures,
             steps=trainer.course.steps,
             minutes=round((self._asked_s + trainer.course.spent_s) / 60, 2),
         )

@@ -46,14 +46,14 @@ def texture_of(image: npt.NDArray[np.uint8], channels: str = "core13") -> Textur
 
 @dataclass(frozen=True, slots=True)
 class AllocatorCase:
-    """A question about one frame: its texture, and how much each tile is `wanted`, float32 [gh, gw] in [0, 1].
+    """A question about one frame: its texture, and the `target` relevance of each tile, float32 [gh, gw] in [0, 1].
 
     `kind` names the kind of question, for figures by kind. `answer`, and `image` uint8 [H, W, 3], are kept only if the
     model itself is to look at the picture, and `prior` float32 [3, gh, gw] if answers or a glance gave feedback.
     """
 
     texture: TextureArray
-    wanted: torch.Tensor
+    target: torch.Tensor
     question: str
     kind: str = ""
     answer: str = ""
@@ -63,18 +63,18 @@ class AllocatorCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseBatch:
-    """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `wanted` [B, gh, gw], and
+    """B cases of one grid: textures [B, …], `query` float32 [B, Lq, D] padded by zeros, `target` [B, gh, gw], and
     `prior` [B, 3, gh, gw] if any case has one, with trust 0 for the others."""
 
     texture: TextureArray
     query: torch.Tensor
-    wanted: torch.Tensor
+    target: torch.Tensor
     prior: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> CaseBatch:
         """The batch on a device."""
         texture = TextureArray(self.texture.channels.to(device), self.texture.entropy.to(device))
-        return CaseBatch(texture, self.query.to(device), self.wanted.to(device))
+        return CaseBatch(texture, self.query.to(device), self.target.to(device))
 
 
 class Embedder:
@@ -82,7 +82,7 @@ class Embedder:
 
     def __init__(self, qwen: QwenVL) -> None:
         self._qwen = qwen
-        self._known: dict[str, torch.Tensor] = {}
+        self._embeddings: dict[str, torch.Tensor] = {}
 
     def __call__(self, questions: Iterable[str]) -> torch.Tensor:
         """float32 [B, Lq, D], padded by zeros."""
@@ -90,9 +90,9 @@ class Embedder:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def _embedded(self, question: str) -> torch.Tensor:
-        if question not in self._known:
-            self._known[question] = torch.from_numpy(self._qwen.embed_query(question).tokens.copy())
-        return self._known[question]
+        if question not in self._embeddings:
+            self._embeddings[question] = torch.from_numpy(self._qwen.embed_query(question).tokens.copy())
+        return self._embeddings[question]
 
 
 class Batches:
@@ -103,7 +103,7 @@ class Batches:
     ) -> None:
         self._by_grid: dict[tuple[int, ...], list[AllocatorCase]] = defaultdict(list)
         for case in cases:
-            self._by_grid[tuple(case.wanted.shape)].append(case)
+            self._by_grid[tuple(case.target.shape)].append(case)
         self._grids = list(self._by_grid)
         counts = np.array([len(self._by_grid[grid]) for grid in self._grids], float)
         self._chances = counts / counts.sum()
@@ -128,7 +128,7 @@ class Batches:
                 torch.stack([case.texture.entropy for case in cases]),
             ),
             self._embed(case.question for case in cases),
-            torch.stack([case.wanted for case in cases]),
+            torch.stack([case.target for case in cases]),
             _priors(cases),
         )
 
@@ -136,5 +136,5 @@ class Batches:
 def _priors(cases: list[AllocatorCase]) -> torch.Tensor | None:
     if all(case.prior is None for case in cases):
         return None
-    unknown = torch.zeros(3, *cases[0].wanted.shape)
+    unknown = torch.zeros(3, *cases[0].target.shape)
     return torch.stack([unknown if case.prior is None else case.prior for case in cases])

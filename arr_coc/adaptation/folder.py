@@ -43,10 +43,10 @@ class AdaptFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"{self.path} is a file", "name a folder for the allocator")
-        held = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        entries = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         about = self._about()
-        if held and about is None:
-            names = ", ".join(held[:_NAMED]) + (", ..." if len(held) > _NAMED else "")
+        if entries and about is None:
+            names = ", ".join(entries[:_NAMED]) + (", ..." if len(entries) > _NAMED else "")
             raise OptionError(f"{self.path} holds something else ({names})", "name a new or empty folder")
         if about is None:
             if resume:
@@ -95,12 +95,12 @@ class AdaptFolder:
             with suppress(FileNotFoundError):
                 (self.path / name).unlink()
 
-    def save_pictures(self, pictures: Sequence[TaughtPicture], planned: int, spent_s: float) -> None:
-        """Keep the pictures that were asked about; `planned` of all lessons are done, which took `spent_s`."""
-        state = {"pictures": [picture.state() for picture in pictures], "planned": planned, "spent_s": spent_s}
-        written = io.BytesIO()
-        torch.save(state, written)
-        write_whole(self.path / PICTURES_FILE, written.getvalue())
+    def save_pictures(self, pictures: Sequence[TaughtPicture], lesson_count: int, spent_s: float) -> None:
+        """Keep the pictures that were asked about; `lesson_count` lessons are done, which took `spent_s`."""
+        state = {"pictures": [picture.state() for picture in pictures], "planned": lesson_count, "spent_s": spent_s}
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_whole(self.path / PICTURES_FILE, buffer.getvalue())
 
     def load_pictures(self) -> tuple[list[TaughtPicture], int, float]:
         """Read the pictures that `save_pictures` wrote, if any. Raises ModelError for a damaged file."""
@@ -109,7 +109,7 @@ class AdaptFolder:
             return [], 0, 0.0
         try:
             state = torch.load(path, weights_only=True)
-            pictures = [TaughtPicture.from_state(one) for one in state["pictures"]]
+            pictures = [TaughtPicture.from_state(picture_state) for picture_state in state["pictures"]]
             return pictures, int(state["planned"]), float(state["spent_s"])
         except (RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
             raise ModelError(f"{path} is damaged", "remove it to ask the model again, or name a new folder") from error
@@ -128,10 +128,10 @@ class AdaptFolder:
         """Read `adapt.json`; None if it is missing or not an object."""
         try:
             about = read_json(self.path / ABOUT_FILE)
-            whole = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)
+            is_valid = isinstance(about["finished"], bool) and isinstance(about["made_of"], dict)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return about if whole else None
+        return about if is_valid else None
 
     def _write_about(self, about: Mapping[str, Any]) -> None:
         write_whole(self.path / ABOUT_FILE, (json.dumps(about, indent=2) + "\n").encode())

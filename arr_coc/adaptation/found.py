@@ -38,17 +38,17 @@ class Found:
     matched_iou: float
 
 
-def found(relevance: torch.Tensor, wanted: torch.Tensor, levels: bool) -> Found:
-    """Measure a map [gh, gw] against what is `wanted` of each tile; `levels` as `allocate` takes it."""
-    asked = (wanted > LEAST_SHARE).numpy()
-    shown = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
-    few = fine_tiles(relevance, SMALL_SHARE, levels)
+def found(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> Found:
+    """Measure a map [gh, gw] against the `target` relevance of each tile; `levels` as `allocate` takes it."""
+    positives = (target > LEAST_SHARE).numpy()
+    selection = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
+    small_selection = fine_tiles(relevance, SMALL_SHARE, levels)
     return Found(
-        recall=_share(shown, asked),
-        recall_small=_share(few, asked),
-        iou=_iou(shown, asked),
-        iou_bound=min(1.0, asked.sum() / max(1, shown.sum())),
-        matched_iou=_iou(_tiles(relevance, int(asked.sum()), "topk", levels), asked),
+        recall=_share(selection, positives),
+        recall_small=_share(small_selection, positives),
+        iou=_iou(selection, positives),
+        iou_bound=min(1.0, positives.sum() / max(1, selection.sum())),
+        matched_iou=_iou(_tiles(relevance, int(positives.sum()), "topk", levels), positives),
     )
 
 
@@ -64,12 +64,12 @@ def _tiles(relevance: torch.Tensor, tokens: int, strategy: str, levels: bool) ->
     return np.asarray(shape_map(regions, (relevance.shape[0], relevance.shape[1])) == 0)
 
 
-def _share(shown: Tiles, asked: Tiles) -> float:
-    return float((shown & asked).sum() / asked.sum())
+def _share(selection: Tiles, positives: Tiles) -> float:
+    return float((selection & positives).sum() / positives.sum())
 
 
-def _iou(shown: Tiles, asked: Tiles) -> float:
-    return float((shown & asked).sum() / (shown | asked).sum())
+def _iou(selection: Tiles, positives: Tiles) -> float:
+    return float((selection & positives).sum() / (selection | positives).sum())
 
 
 @torch.inference_mode()
@@ -93,14 +93,14 @@ def measure(
 
 def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, dict[str, float]]:
     """The same of a relevance equal to the targets of every tile: the upper bound."""
-    return _table(((case, (case.wanted > LEAST_SHARE).float()) for case in cases), levels)
+    return _table(((case, (case.target > LEAST_SHARE).float()) for case in cases), levels)
 
 
 def _table(maps: Iterable[tuple[AllocatorCase, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
     by_kind: dict[str, list[Found]] = defaultdict(list)
     for case, relevance in maps:
-        if (case.wanted > LEAST_SHARE).any():
-            by_kind[case.kind].append(found(relevance, case.wanted, levels))
+        if (case.target > LEAST_SHARE).any():
+            by_kind[case.kind].append(found(relevance, case.target, levels))
     kinds = {kind: {**_means(results), "cases": len(results)} for kind, results in sorted(by_kind.items())}
     names = [field.name for field in fields(Found)]
     overall = {name: round(float(np.mean([of[name] for of in kinds.values()])), 4) for name in names}

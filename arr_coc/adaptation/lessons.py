@@ -52,7 +52,7 @@ class TaughtPicture:
 
     texture: TextureArray
     questions: tuple[str, ...]
-    wanted: torch.Tensor
+    targets: torch.Tensor
     held_out: bool
     labelled: bool
 
@@ -61,22 +61,22 @@ class TaughtPicture:
         """A lesson whose boxes are known."""
         assert lesson.boxes is not None, "without boxes the model is asked"
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
-        wanted = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
-        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, labelled=True)
+        targets = [torch.from_numpy(tile_shares(boxes, shape, (TILE_PX, TILE_PX))).float() for boxes in lesson.boxes]
+        return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=True)
 
     @classmethod
     def looked_at_by(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
         """A lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         teacher.show(lesson.image)
-        wanted = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
-        return cls(texture_of(lesson.image), lesson.questions, torch.stack(wanted), held_out, labelled=False)
+        targets = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
+        return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=False)
 
     def cases(self) -> Iterator[AllocatorCase]:
         """One for each question."""
         kind = HELD_OUT if self.held_out else ""
-        for question, wanted in zip(self.questions, self.wanted, strict=True):
-            yield AllocatorCase(self.texture, wanted, question, kind)
+        for question, target in zip(self.questions, self.targets, strict=True):
+            yield AllocatorCase(self.texture, target, question, kind)
 
     def state(self) -> dict[str, Any]:
         """Tensors and texts, to be kept in a file."""
@@ -84,7 +84,7 @@ class TaughtPicture:
             "channels": self.texture.channels,
             "entropy": self.texture.entropy,
             "questions": list(self.questions),
-            "wanted": self.wanted,
+            "wanted": self.targets,
             "held_out": self.held_out,
             "labelled": self.labelled,
         }

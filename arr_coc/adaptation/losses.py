@@ -21,19 +21,19 @@ _LIST_WEIGHT, _HIT_WEIGHT, _REST_WEIGHT = 0.3, 0.3, 3.0
 _SCORE_WEIGHTS = (0.2, 0.2, 0.5)
 
 
-def box_loss(relevance: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Distance of relevance [B, gh, gw] from the tiles that hold the asked thing (`wanted` in [0, 1], some above 0).
+def box_loss(relevance: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Distance of relevance [B, gh, gw] from the tiles that hold the asked thing (`target` in [0, 1], some above 0).
 
     The cross-entropy of a softmax over the frame (ListNet: Cao et al., 2007), which ranks, and of each tile on its own,
-    which keeps relevance absolute; tiles that are wanted weigh as much as all others together.
+    which keeps relevance absolute; tiles that hold it weigh as much as all others together.
     """
     scores = logit(relevance).flatten(1)
-    held = (wanted > LEAST_SHARE).float().flatten(1)
-    count = held.sum(dim=1).clamp(min=1)
-    ranked = -(held * F.log_softmax(scores, dim=1)).sum(dim=1) / count
-    single = F.binary_cross_entropy_with_logits(scores, held, reduction="none")
-    hit, rest = (single * held).sum(dim=1) / count, (single * (1 - held)).mean(dim=1)
-    return (_LIST_WEIGHT * ranked + _HIT_WEIGHT * hit + _REST_WEIGHT * rest).mean()
+    positives = (target > LEAST_SHARE).float().flatten(1)
+    count = positives.sum(dim=1).clamp(min=1)
+    list_loss = -(positives * F.log_softmax(scores, dim=1)).sum(dim=1) / count
+    tile_losses = F.binary_cross_entropy_with_logits(scores, positives, reduction="none")
+    hit_loss, rest_loss = (tile_losses * positives).sum(dim=1) / count, (tile_losses * (1 - positives)).mean(dim=1)
+    return (_LIST_WEIGHT * list_loss + _HIT_WEIGHT * hit_loss + _REST_WEIGHT * rest_loss).mean()
 
 
 LOOKED_AT = 0.2
@@ -56,5 +56,5 @@ def realised_loss(realised: RelevanceMaps, target: torch.Tensor, loss: Loss) -> 
     Without these shares balancing silences the scores that learn later, which then never learn: perspective ended with
     a weight below 1e-5 and found nothing.
     """
-    alone = (share * loss(realised.scores[:, score], target) for score, share in enumerate(_SCORE_WEIGHTS))
-    return loss(realised.relevance, target) + sum(alone, torch.zeros((), device=target.device))
+    score_losses = (share * loss(realised.scores[:, score], target) for score, share in enumerate(_SCORE_WEIGHTS))
+    return loss(realised.relevance, target) + sum(score_losses, torch.zeros((), device=target.device))

@@ -76,8 +76,8 @@ def read_question_file(path: Path) -> tuple[str, ...]:
         ) from error
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_CHARS or "\0" in line:
-            what = "no text" if "\0" in line else f"{len(line)} characters long"
-            raise OptionError(f"line {number} of {path} is {what}", "write one question a line")
+            problem = "no text" if "\0" in line else f"{len(line)} characters long"
+            raise OptionError(f"line {number} of {path} is {problem}", "write one question a line")
     questions = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not questions:
         raise OptionError(f"{path} holds no question", "write one question a line, or leave it out for generic ones")

@@ -32,14 +32,14 @@ class AttentionTeacher:
         if unreadable_layer(qwen) is not None:
             raise _unreadable(qwen)
         self._session = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
-        self._everything = AllocatorOptions("grid", budget="100%", explore=0.0)
+        self._all_tiles = AllocatorOptions("grid", budget="100%", explore=0.0)
         self._qwen = replace(qwen, allocator=None)
         self._packet: TokenPacket | None = None
         self._frames = 0
 
     def show(self, image: npt.NDArray[np.uint8]) -> None:
         """Show a picture uint8 RGB [H, W, 3], which the questions that follow are about."""
-        packet = PictureAllocator(self._qwen, "", self._everything).allocate(image, FrameStamp(self._frames, 0, 0))
+        packet = PictureAllocator(self._qwen, "", self._all_tiles).allocate(image, FrameStamp(self._frames, 0, 0))
         assert isinstance(packet, TokenPacket), "only frames whose allocation failed are shown whole"
         self._packet = replace(packet, overview=len(packet.regions))
         self._frames += 1

@@ -42,7 +42,7 @@ class MapObjective:
 
     def __call__(self, realiser: RelevanceRealiser) -> torch.Tensor:
         batch = self._batches.next().to(next(realiser.parameters()).device)
-        return realised_loss(realiser(batch.texture, batch.query, batch.prior), batch.wanted, self._loss)
+        return realised_loss(realiser(batch.texture, batch.query, batch.prior), batch.target, self._loss)
 
 
 class Trainer:

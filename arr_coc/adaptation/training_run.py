@@ -89,9 +89,9 @@ class TrainingRun:
     def save(self) -> None:
         """Write the checkpoint, whole or not at all. Raises OSError."""
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        written = io.BytesIO()
-        torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, written)
-        write_whole(self._folder / CHECKPOINT, written.getvalue())
+        buffer = io.BytesIO()
+        torch.save({**state, **self._made_for, "steps": self.steps, "spent_s": self.spent_s}, buffer)
+        write_whole(self._folder / CHECKPOINT, buffer.getvalue())
 
     def resume(self, device: str = "cpu") -> None:
         """Continue from the checkpoint. Raises ModelNotFound if it is missing, ModelError if it does not fit."""
@@ -122,18 +122,18 @@ class Means:
     """Running means of figures since they were last taken."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[float]] = defaultdict(list)
+        self._values: dict[str, list[float]] = defaultdict(list)
 
     def add(self, **figures: float | None) -> None:
         """Add the figures that are not None."""
         for name, value in figures.items():
             if value is not None:
-                self._seen[name].append(value)
+                self._values[name].append(value)
 
     def take(self) -> dict[str, float]:
         """The means, forgotten once taken."""
-        means = {name: round(sum(values) / len(values), 4) for name, values in self._seen.items()}
-        self._seen.clear()
+        means = {name: round(sum(values) / len(values), 4) for name, values in self._values.items()}
+        self._values.clear()
         return means
 
 

@@ -43,19 +43,19 @@ def open_store(
     """
     if backend not in get_args(Backend):
         raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")
-    chosen = thresholds or Thresholds()
+    rules = thresholds or Thresholds()
     if backend == "gl":
         if interop is not None:
             from arr_coc.ops.cuda.interop import GlCudaStore
 
-            return GlCudaStore(fmt, chosen, lease_timeout_ms, interop)
+            return GlCudaStore(fmt, rules, lease_timeout_ms, interop)
         from arr_coc.ops.gl.store import GlStore
 
-        return GlStore(fmt, chosen, lease_timeout_ms)
+        return GlStore(fmt, rules, lease_timeout_ms)
     if backend == "cuda":
         from arr_coc.ops.cuda.store import CudaStore
 
-        return CudaStore(fmt, chosen, lease_timeout_ms)
+        return CudaStore(fmt, rules, lease_timeout_ms)
     if backend == "auto" and has_cuda():
         try:
             return open_store(fmt, "cuda", thresholds=thresholds, lease_timeout_ms=lease_timeout_ms)
@@ -63,7 +63,7 @@ def open_store(
             _say_once(str(error))
     from arr_coc.ops.store.base import CpuStore
 
-    return CpuStore(fmt, chosen, lease_timeout_ms)
+    return CpuStore(fmt, rules, lease_timeout_ms)
 
 
 @cache

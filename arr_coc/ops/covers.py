@@ -125,8 +125,8 @@ class CoverTree:
 
     def are_leaves(self, split: torch.Tensor) -> torch.Tensor:
         """Return, for each region in token order (`by_place`), whether it is of the cover: bool [N]."""
-        whole = torch.cat([split, split.new_zeros(len(self.regions) - self.inner)])
-        leaves = (whole.index_select(0, self._parents) | self._is_root) & ~whole
+        is_split = torch.cat([split, split.new_zeros(len(self.regions) - self.inner)])
+        leaves = (is_split.index_select(0, self._parents) | self._is_root) & ~is_split
         return leaves.index_select(0, self.by_place)  # a third of the time of an index in brackets, here and elsewhere
 
     def leaves(self, split: torch.Tensor) -> Ints:
@@ -170,11 +170,11 @@ class QuadTree(CoverTree):
 
     def shapes(self, split: torch.Tensor) -> torch.Tensor:
         finer = torch.ones(self.shape, dtype=torch.bool, device=self.device).flatten()
-        shown = torch.full_like(finer, self.top, dtype=torch.int8)
+        codes = torch.full_like(finer, self.top, dtype=torch.int8)
         for cells in self._cells:
             finer = finer & split.index_select(0, cells)
-            shown = shown - finer.to(torch.int8)
-        return shown.view(self.shape)
+            codes = codes - finer.to(torch.int8)
+        return codes.view(self.shape)
 
 
 def pyramid_means(values: torch.Tensor, top: int) -> list[torch.Tensor]:
@@ -257,10 +257,10 @@ def magnified_cover(
     """
     tree = quadtree(shape, LEVELS - 1)
     worth = (-(eccentricity(tree, fixation) + e0) / (1 << tree.regions[: tree.inner, 0])).astype(np.float32)
-    wanted = tree.tokens(torch.from_numpy(-worth < M0))
-    split = tree.refine(tree.root(), torch.from_numpy(worth), min(tokens, wanted))
-    reached = M0 if wanted <= tokens and math.isfinite(M0) else _last_paid(tree, split, worth)
-    return tree.regions[tree.leaves(split)], reached
+    cover_tokens = tree.tokens(torch.from_numpy(-worth < M0))
+    split = tree.refine(tree.root(), torch.from_numpy(worth), min(tokens, cover_tokens))
+    actual_m0 = M0 if cover_tokens <= tokens and math.isfinite(M0) else _last_paid(tree, split, worth)
+    return tree.regions[tree.leaves(split)], actual_m0
 
 
 def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
@@ -271,8 +271,8 @@ def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
 
 def nearest_regions(tree: QuadTree, fixation: tuple[float, float], count: int) -> npt.NDArray[np.int64]:
     """The `count` regions of a tree's coarsest level that lie nearest to the fixation, in token order: [count, 3]."""
-    away = eccentricity(tree, fixation, tree.roots)
-    return tree.regions[np.sort(np.argsort(away, kind="stable")[:count])]
+    distances = eccentricity(tree, fixation, tree.roots)
+    return tree.regions[np.sort(np.argsort(distances, kind="stable")[:count])]
 
 
 def fixation_worth(tree: QuadTree, fixation: tuple[float, float]) -> Map:
@@ -286,12 +286,12 @@ def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | Non
     Of those of level ≥ 1 if `count` is None: float64 [inner].
     """
     level, *first = tree.regions[: tree.inner if count is None else count].T
-    away = []
+    offsets = []
     for place, start, tiles in zip(fixation, first, tree.shape, strict=True):
         begin = start << level
         end = np.minimum((start + 1) << level, tiles)
-        away.append(np.maximum(np.maximum(begin - place, place - end), 0))
-    return np.asarray(np.hypot(*away) / tree.shape[1])
+        offsets.append(np.maximum(np.maximum(begin - place, place - end), 0))
+    return np.asarray(np.hypot(*offsets) / tree.shape[1])
 
 
 def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, float]:
@@ -310,6 +310,6 @@ def fixation_point(relevance: Map, entropy: Map | None = None) -> tuple[float, f
     around = cv2.GaussianBlur(worth, (0, 0), 1.5, borderType=cv2.BORDER_CONSTANT)
     rows, cols = np.nonzero(around >= around.max() - EQUAL)
     middles = rows + 0.5, cols + 0.5
-    away = np.hypot(middles[0] - relevance.shape[0] / 2, middles[1] - relevance.shape[1] / 2)
-    best = int(away.argmin())
+    distances = np.hypot(middles[0] - relevance.shape[0] / 2, middles[1] - relevance.shape[1] / 2)
+    best = int(distances.argmin())
     return float(middles[0][best]), float(middles[1][best])

@@ -53,11 +53,11 @@ def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.C
         library = ctypes.CDLL(str(path))
         instructions = getattr(library, f"{prefix}_set")
         instructions.restype = ctypes.c_char_p
-        found = getattr(library, f"{prefix}_version")()
+        library_version = getattr(library, f"{prefix}_version")()
     except (OSError, AttributeError) as error:
         raise BackendMissing(f"{kernel} cannot be loaded ({error})", REMEDY) from error
-    if found != version:
-        raise BackendMissing(f"{kernel} has version {found}, not {version}", REMEDY)
+    if library_version != version:
+        raise BackendMissing(f"{kernel} has version {library_version}, not {version}", REMEDY)
     if instructions() is None:
         raise BackendMissing(f"{kernel} needs a processor with SSE 4.2 (x86-64-v2)")
     return library
@@ -74,15 +74,15 @@ def library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path) -> ctypes.C
 
 
 @cache
-def _library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path, wanted: str) -> ctypes.CDLL | None:
-    if wanted not in ("", "compiled", "reference"):
-        raise StoreError(f"{SETTING} is compiled or reference, got {wanted!r}; unset it")
-    if wanted == "reference":
+def _library_or_none(load: Callable[[Path], ctypes.CDLL], path: Path, setting: str) -> ctypes.CDLL | None:
+    if setting not in ("", "compiled", "reference"):
+        raise StoreError(f"{SETTING} is compiled or reference, got {setting!r}; unset it")
+    if setting == "reference":
         return None
     try:
         return load(path)
     except BackendMissing as error:
-        if wanted:
+        if setting:
             raise
         _warn_once(str(error))
         return None
@@ -97,7 +97,7 @@ def _warn_once(problem: str) -> None:
         log.warning("without its compiled kernels, a frame takes up to four times as long: %s", problem)
 
 
-ALIKE_MAX = 16
+ARRAYS_MAX = 16
 """Arrays of one kind that a pool keeps. The oldest one leaves it if all of them are still referenced."""
 
 
@@ -108,21 +108,21 @@ class ArrayPool:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[tuple[int, ...], Any], list[npt.NDArray[Any]]] = {}
+        self._arrays: dict[tuple[tuple[int, ...], Any], list[npt.NDArray[Any]]] = {}
         self._addresses: dict[int, int] = {}
 
     def take(self, shape: tuple[int, ...], dtype: Any = np.float32) -> npt.NDArray[Any]:
         """An array whose content is of no use any more."""
-        alike = self._kept.get((shape, dtype))
-        if alike is None:
-            alike = self._kept[shape, dtype] = []
-        for array in alike:
-            if sys.getrefcount(array) == _HELD_BY_NOBODY:
+        arrays = self._arrays.get((shape, dtype))
+        if arrays is None:
+            arrays = self._arrays[shape, dtype] = []
+        for array in arrays:
+            if sys.getrefcount(array) == _POOL_REFERENCES:
                 return array
         array = np.empty(shape, dtype)
-        if len(alike) == ALIKE_MAX:
-            del self._addresses[id(alike.pop(0))]
-        alike.append(array)
+        if len(arrays) == ARRAYS_MAX:
+            del self._addresses[id(arrays.pop(0))]
+        arrays.append(array)
         self._addresses[id(array)] = array.ctypes.data
         return array
 
@@ -144,4 +144,4 @@ def _references_from_a_list() -> int:
     return count
 
 
-_HELD_BY_NOBODY = _references_from_a_list()
+_POOL_REFERENCES = _references_from_a_list()

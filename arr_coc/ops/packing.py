@@ -19,8 +19,8 @@ def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.voi
     As one element, a row of a tile is copied at once.
     """
     rows, cols = array.shape[0] // tile_height, array.shape[1] // tile_width
-    whole = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
-    return whole.view(np.dtype((np.void, whole.shape[1] // cols))).reshape(rows, tile_height, cols)
+    samples = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
+    return samples.view(np.dtype((np.void, samples.shape[1] // cols))).reshape(rows, tile_height, cols)
 
 
 AT_ONCE = 64

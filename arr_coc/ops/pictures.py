@@ -35,8 +35,8 @@ def as_stack(image: object, name: str = "a picture") -> torch.Tensor | npt.NDArr
 def check_tensor(value: object, name: str) -> None:
     """Raise ShapeError unless it is a torch tensor of real numbers."""
     if not isinstance(value, torch.Tensor):
-        found = "None" if value is None else type(value).__name__
-        raise ShapeError(f"{name} must be a torch tensor, got {found}; convert it with torch.as_tensor")
+        type_name = "None" if value is None else type(value).__name__
+        raise ShapeError(f"{name} must be a torch tensor, got {type_name}; convert it with torch.as_tensor")
     if value.dtype.is_complex or value.dtype == torch.bool:
         raise ShapeError(f"{name} must hold numbers, got {value.dtype}; convert it with .float()")
 

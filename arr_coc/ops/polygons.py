@@ -42,8 +42,8 @@ def touched_samples(
     rows, cols = shape
     x = np.array([point[0] for point in polygon], np.float64) / step[1]
     y = np.array([point[1] for point in polygon], np.float64) / step[0]
-    inside = inside_polygon(x, y, np.arange(rows) + 0.5, np.arange(cols) + 0.5)
-    return _grown(inside | _crossed(x, y, shape), reach)
+    interior = inside_polygon(x, y, np.arange(rows) + 0.5, np.arange(cols) + 0.5)
+    return _grown(interior | _crossed(x, y, shape), reach)
 
 
 def covered_shares(polygon: Polygon, grid: TileGrid) -> npt.NDArray[np.float32]:
@@ -56,8 +56,8 @@ def covered_shares(polygon: Polygon, grid: TileGrid) -> npt.NDArray[np.float32]:
     across = (np.arange(grid.cols)[:, None] * TILE_PX + places).ravel().clip(max=grid.width_px - 0.5)
     x = np.array([point[0] for point in polygon], np.float64) * grid.width_px
     y = np.array([point[1] for point in polygon], np.float64) * grid.height_px
-    inside = inside_polygon(x, y, down, across).reshape(grid.rows, TILE_SAMPLES, grid.cols, TILE_SAMPLES)
-    return np.asarray(inside.mean(axis=(1, 3)), np.float32)
+    interior = inside_polygon(x, y, down, across).reshape(grid.rows, TILE_SAMPLES, grid.cols, TILE_SAMPLES)
+    return np.asarray(interior.mean(axis=(1, 3)), np.float32)
 
 
 def inside_polygon(
@@ -102,9 +102,9 @@ def _crossed(x: Floats, y: Floats, shape: tuple[int, int]) -> Flags:
             heights = np.stack([cells, cells + 1]).clip(min(y0, y1), max(y0, y1))
             ends = x0 + (heights - y0) * ((x1 - x0) / (y1 - y0))
         left, right = np.floor(ends.min(axis=0)), np.floor(ends.max(axis=0))
-        seen = (right >= 0) & (left < cols)
-        np.add.at(begins, (cells[seen], left[seen].clip(0).astype(np.intp)), 1)
-        np.add.at(begins, (cells[seen], right[seen].clip(max=cols - 1).astype(np.intp) + 1), -1)
+        is_visible = (right >= 0) & (left < cols)
+        np.add.at(begins, (cells[is_visible], left[is_visible].clip(0).astype(np.intp)), 1)
+        np.add.at(begins, (cells[is_visible], right[is_visible].clip(max=cols - 1).astype(np.intp) + 1), -1)
     return np.asarray(begins.cumsum(axis=1)[:, :-1] > 0)
 
 

@@ -149,13 +149,13 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
     over coarser ones."""
     painted = np.full(shape, empty, dtype=values.dtype)
     for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):
-        mine = regions[:, 0] == code
+        members = regions[:, 0] == code
         coarse = np.full(shape_grid(shape, code), empty, dtype=values.dtype)
-        there = np.zeros(coarse.shape, dtype=bool)
-        at = regions[mine, 1], regions[mine, 2]
-        coarse[at] = values[mine]
-        there[at] = True
-        np.copyto(painted, spread(coarse, code, shape), where=spread(there, code, shape))
+        coverage = np.zeros(coarse.shape, dtype=bool)
+        at = regions[members, 1], regions[members, 2]
+        coarse[at] = values[members]
+        coverage[at] = True
+        np.copyto(painted, spread(coarse, code, shape), where=spread(coverage, code, shape))
     return painted
 
 
@@ -163,8 +163,8 @@ def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = 
     """`values` [gh, gw] combined (added, or the largest taken) over each region's tiles: [K], of their dtype."""
     pooled = np.empty(len(regions), values.dtype)
     for code in np.unique(regions[:, 0]).tolist():
-        mine = regions[:, 0] == code
-        pooled[mine] = shape_pool(values, code, combine)[regions[mine, 1], regions[mine, 2]]
+        members = regions[:, 0] == code
+        pooled[members] = shape_pool(values, code, combine)[regions[members, 1], regions[members, 2]]
     return pooled
 
 
@@ -184,8 +184,7 @@ def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int6
 
     In token order; none, [0, 3], if even the coarsest level takes more.
     """
-    fitting = (level for level in range(LEVELS) if level_count(shape, level) <= tokens)
-    level = next(fitting, None)
+    level = next((level for level in range(LEVELS) if level_count(shape, level) <= tokens), None)
     if level is None:
         return np.zeros((0, 3), np.int64)
     rows, cols = level_shape(shape, level)

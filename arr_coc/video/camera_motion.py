@@ -83,16 +83,16 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     row, col = np.nonzero(weights)
     if len(row) < LEAST_TILES:
         return None
-    every = -(-len(row) // TILES_USED)
-    row, col = row[::every], col[::every]
-    moved: Fit = np.array([dy_px[row, col], dx_px[row, col]], np.float64).T
+    stride = -(-len(row) // TILES_USED)
+    row, col = row[::stride], col[::stride]
+    shifts: Fit = np.array([dy_px[row, col], dx_px[row, col]], np.float64).T
     trust: Fit = weights[row, col].astype(np.float64)
     places = np.array([row, col], np.float64).T
     centre = places.mean(axis=0)
     affine = len(row) >= AFFINE_TILES and places.std(axis=0).min() >= AFFINE_SPREAD_TILES
     design = np.column_stack([places - centre, np.ones(len(row))]) if affine else np.ones((len(row), 1))
-    fitted = _fitted(moved, design, trust)
-    agree = _squares(moved - design @ fitted) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(moved))) ** 2
+    fitted = _fitted(shifts, design, trust)
+    agree = _squares(shifts - design @ fitted) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(shifts))) ** 2
     support = float(trust @ agree / trust.sum())
     if np.count_nonzero(agree) < LEAST_TILES or support < LEAST_SUPPORT:
         return None
@@ -100,17 +100,17 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     return CameraMotion(np.column_stack([slopes, fitted[-1] - slopes @ centre]), support)
 
 
-def _fitted(moved: Fit, design: Fit, trust: Fit) -> Fit:
+def _fitted(shifts: Fit, design: Fit, trust: Fit) -> Fit:
     """Parameters [k, 2] that map places [n, k] to how most of them moved [n, 2]."""
     ridge = RIDGE * np.eye(design.shape[1])
     fitted: Fit = np.zeros((design.shape[1], 2))
-    fitted[-1] = np.median(moved, axis=0)
+    fitted[-1] = np.median(shifts, axis=0)
     scale_px = START_SCALE_PX
     while scale_px >= END_SCALE_PX:
         for _ in range(2):
-            off = 1 + _squares(moved - design @ fitted) / scale_px**2
+            off = 1 + _squares(shifts - design @ fitted) / scale_px**2
             weighted = design * (trust / (off * off))[:, None]
-            fitted = np.asarray(np.linalg.solve(design.T @ weighted + ridge, weighted.T @ moved), np.float64)
+            fitted = np.asarray(np.linalg.solve(design.T @ weighted + ridge, weighted.T @ shifts), np.float64)
         scale_px *= SCALE_STEP
     return fitted
 

@@ -116,29 +116,29 @@ class CompiledMotion(TileMotionEstimator):
         super().__init__(grid, layout)
         self._kernel = kernel
         self._old, self._new = np.zeros((2, grid.rows * self.texels, grid.cols * self.texels), np.uint8)
-        self._wanted = np.zeros(grid.shape, bool)
-        self._given = np.zeros((2, *grid.shape), np.float32)
+        self._flow_mask = np.zeros(grid.shape, bool)
+        self._vectors = np.zeros((2, *grid.shape), np.float32)
         self._frame = KernelFrame(*grid.shape, self.texels, self.texel_px, 3 if layout == "rgb" else 1)
         self._frame.height, self._frame.width = (size // self.texel_px for size in (grid.height_px, grid.width_px))
         self._frame.old, self._frame.now = self._old.ctypes.data, self._new.ctypes.data
-        self._frame.wanted = self._wanted.ctypes.data
-        self._frame.given[:] = [way.ctypes.data for way in self._given]
+        self._frame.wanted = self._flow_mask.ctypes.data
+        self._frame.given[:] = [way.ctypes.data for way in self._vectors]
         rules = KernelRules(LEAST_MOTION_PX, LEAST_CONFIDENCE, **_CONSTANTS)
         self._motion = kernel.motion_open(ctypes.byref(self._frame), ctypes.byref(rules))
         weakref.finalize(self, kernel.motion_close, self._motion)
-        self._kept = False
+        self._has_previous = False
         self._flow = FlowSearch(self.texels)
 
     def keep(self, estimated: bool) -> None:
         if estimated:
             self._kernel.motion_keep(self._motion)
-        self._kept = estimated
+        self._has_previous = estimated
 
-    def estimate(self, held: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
-        found = np.empty((3, *self.grid.shape), np.float32)
-        start, step = found.ctypes.data, found.strides[0]
+    def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
+        motion = np.empty((3, *self.grid.shape), np.float32)
+        start, step = motion.ctypes.data, motion.strides[0]
         self._frame.motion[:] = (start, start + step, start + 2 * step)
-        before, after = None if self._kept else _rows(held), _rows(planes)
+        before, after = None if self._has_previous else _rows(old_planes), _rows(planes)
         self._kernel.motion_begin(
             self._motion,
             None if before is None else before.ctypes.data,
@@ -147,28 +147,28 @@ class CompiledMotion(TileMotionEstimator):
             after.strides[0],
             np.ascontiguousarray(dirty).ctypes.data,
         )
-        wants = self._kernel.motion_next(self._motion, 0)
-        while wants:
-            wants = self._kernel.motion_next(self._motion, self._answer(wants, planes.coded_motion))
+        request = self._kernel.motion_next(self._motion, 0)
+        while request:
+            request = self._kernel.motion_next(self._motion, self._answer(request, planes.coded_motion))
         moving = self._frame.moving
         camera_moved = bool(self._frame.has_camera) and moving >= MOVING_SHARE * self.grid.tiles
-        return MotionEstimate(TileMotion(*found) if moving else None, camera_moved)
+        return MotionEstimate(TileMotion(*motion) if moving else None, camera_moved)
 
-    def _answer(self, wants: int, coded: CodedMotion | None) -> bool:
+    def _answer(self, request: int, coded: CodedMotion | None) -> bool:
         """Answer the kernel's request; returns whether there is an answer."""
-        if wants == VECTORS:
+        if request == VECTORS:
             vectors = None if coded is None else coded.over(self.grid)
             if vectors is not None:
-                self._given[:] = vectors
+                self._vectors[:] = vectors
             return vectors is not None
-        if wants == SHIFT:
+        if request == SHIFT:
             top, left, bottom, right = self._frame.box
-            inside = texels_in((slice(top, bottom), slice(left, right)), self.texels)
-            shift = one_shift(self._old[inside], self._new[inside])
+            window = texels_in((slice(top, bottom), slice(left, right)), self.texels)
+            shift = one_shift(self._old[window], self._new[window])
             if shift is not None:
-                self._given[:, 0, 0] = [self.texel_px * way for way in shift]
+                self._vectors[:, 0, 0] = [self.texel_px * way for way in shift]
             return shift is not None
-        self._flow.add(self._wanted, self._new, self._moved, *self._given)
+        self._flow.add(self._flow_mask, self._new, self._moved, *self._vectors)
         return True
 
     def _moved(self, box: Box) -> Luma:

@@ -72,9 +72,9 @@ class CutVerdict:
     `departure`: mean difference of the glance, of 255, largest of y, u and v; `unrest`: what was left of the departures
     before. `replaced`: share of the frame that differs by more than lighting. `unlikeness` in [0, 1]: 1 − the
     correlation of the picture's best-found part; 0 if it shows nothing. `recoloured`: share whose hue differs.
-    `found`: share of blocks that were in the picture before; `textured`: share of blocks that could be. These four are
-    0 if the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `found`. `dirty_share`: share of
-    changed tiles, which does not decide.
+    `match_share`: share of blocks that were in the picture before; `textured`: share of blocks that could be. These
+    four are 0 if the frame does not stand out enough for a cut. `score` in [0, 1]: 1 − `match_share`. `dirty_share`:
+    share of changed tiles, which does not decide.
     """
 
     is_cut: bool = False
@@ -85,7 +85,7 @@ class CutVerdict:
     unlikeness: float = 0.0
     replaced: float = 0.0
     recoloured: float = 0.0
-    found: float = 0.0
+    match_share: float = 0.0
     textured: float = 0.0
 
 
@@ -97,7 +97,7 @@ class SceneCutDetector:
 
     def __init__(self) -> None:
         self._frame = 0
-        self._seen: deque[tuple[int, Thumbnail]] = deque()
+        self._history: deque[tuple[int, Thumbnail]] = deque()
         self._unrest = 0.0
 
     def judge(
@@ -136,18 +136,18 @@ class SceneCutDetector:
         departure = 0.0
         if before is not None and after is not None:
             departure = _disturbance(before.downscaled, after.downscaled) * (MOVED_UNREST if camera_moved else 1.0)
-            if not self._seen or self._seen[-1][1] is not before:
-                self._seen.append((self._frame - 1, before))
-            self._seen.append((self._frame, after))
+            if not self._history or self._history[-1][1] is not before:
+                self._history.append((self._frame - 1, before))
+            self._history.append((self._frame, after))
         self._unrest = max(departure, UNREST_LEFT * self._unrest)
         self._frame += 1
         # how many frames a disturbance may last, after which the same picture comes back; a flash takes one to three
-        while self._seen and self._seen[0][0] < self._frame - 5:
-            self._seen.popleft()
+        while self._history and self._history[0][0] < self._frame - 5:
+            self._history.popleft()
 
     def forget(self) -> None:
         """Forget earlier frames, because the next frame cannot be compared with them."""
-        self._seen.clear()
+        self._history.clear()
         self._unrest = 0.0
 
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
@@ -164,15 +164,16 @@ class SceneCutDetector:
         if not by_glance and verdict.departure < 6.0:
             return verdict
         match = match_blocks(before, after, FOUND)
-        is_new = match.found < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
+        is_new = match.match_share < FOUND or (by_glance and _is_plain_and_recoloured(old, new, verdict, match))
         is_cut = is_new and (by_glance or _is_unknown(match, new)) and not self._was_there(after, by_glance)
-        score = 1.0 - match.found if is_cut else 0.0
-        return replace(verdict, is_cut=is_cut, score=score, found=match.found, textured=match.textured)
+        score = 1.0 - match.match_share if is_cut else 0.0
+        return replace(verdict, is_cut=is_cut, score=score, match_share=match.match_share, textured=match.textured)
 
     def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
         """True if the picture was there a few frames ago."""
         return any(
-            _is_alike(seen, after) if by_glance else found_in_place(seen, after) >= FOUND for _, seen in self._seen
+            _is_alike(picture, after) if by_glance else found_in_place(picture, after) >= FOUND
+            for _, picture in self._history
         )
 
 
@@ -180,7 +181,7 @@ def _is_unknown(match: BlockMatch, downscaled: SmallPicture) -> bool:
     """True if a picture with detail follows another one and shares none of it, though light explains the glance."""
     # least share of blocks with detail, in both pictures, for that to count: a white or black frame holds nothing that
     # could be found, a dark one little
-    if match.found > NOT_FOUND or match.textured < 0.06:
+    if match.match_share > NOT_FOUND or match.textured < 0.06:
         return False
     return float((downscaled[0] > BRIGHT).mean()) < BLOWN_SHARE
 
@@ -192,8 +193,8 @@ def _is_plain_and_recoloured(old: SmallPicture, new: SmallPicture, verdict: CutV
     return _displaced(old[0], new[0]) >= DISPLACED
 
 
-def _is_alike(seen: Thumbnail, after: Thumbnail) -> bool:
-    old, new = seen.downscaled, after.downscaled
+def _is_alike(before: Thumbnail, after: Thumbnail) -> bool:
+    old, new = before.downscaled, after.downscaled
     return not _is_another(old, new, _unlikeness(old[0], new[0]), _recoloured_share(old, new))
 
 
@@ -232,8 +233,8 @@ def _unlikeness(old: SmallPicture, new: SmallPicture) -> float:
 
     The parts are two halves, free to move sideways, and three bands, free to move up and down.
     """
-    shown = without_bars(old, new)
-    before, after = _detail(old[shown]), _detail(new[shown])
+    view = without_bars(old, new)
+    before, after = _detail(old[view]), _detail(new[view])
     if after.std() < FAINT:
         return 0.0
     rows, cols = after.shape
@@ -241,10 +242,10 @@ def _unlikeness(old: SmallPicture, new: SmallPicture) -> float:
     halves = [after[inner_rows, : cols // 2], after[inner_rows, cols // 2 :]]
     bands = [after[rows * third // 3 : rows * (third + 1) // 3, inner_cols] for third in range(3)]
     parts = (*halves, *bands)
-    found = [
+    correlations = [
         float(cv2.matchTemplate(before, part, cv2.TM_CCOEFF_NORMED).max()) for part in parts if part.std() >= FAINT
     ]
-    return min(1.0, 1.0 - max(found, default=1.0))
+    return min(1.0, 1.0 - max(correlations, default=1.0))
 
 
 def _detail(luma: SmallPicture) -> Floats:

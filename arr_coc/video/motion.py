@@ -92,8 +92,8 @@ def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:
 def shifted(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
     """The picture [h, w] moved by (dy, dx), and the part of it that lies inside."""
     rows, cols = picture.shape
-    moved = cv2.warpAffine(picture, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
-    return np.asarray(moved, np.float32), (
+    output = cv2.warpAffine(picture, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
+    return np.asarray(output, np.float32), (
         slice(max(0, math.ceil(dy)), rows + min(0, math.floor(dy))),
         slice(max(0, math.ceil(dx)), cols + min(0, math.floor(dx))),
     )
@@ -102,8 +102,8 @@ def shifted(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice,
 def block_means(values: Floats, side: int) -> Floats:
     """Means over whole blocks: float32 [h // side, w // side]."""
     rows, cols = (size // side for size in values.shape)
-    whole = values[: rows * side, : cols * side]
-    return np.asarray(cv2.resize(whole, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
+    blocks = values[: rows * side, : cols * side]
+    return np.asarray(cv2.resize(blocks, (cols, rows), interpolation=cv2.INTER_AREA), np.float32)
 
 
 FLAT = 6
@@ -158,15 +158,15 @@ LEAST_BLOCKS = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockMatch:
-    """`found` in [0, 1]: share of the new picture's textured blocks that were in the old one; `textured` in [0, 1]:
-    share of textured blocks, in the picture that has fewer of them."""
+    """`match_share` in [0, 1]: share of the new picture's textured blocks that were in the old one; `textured` in
+    [0, 1]: share of textured blocks, in the picture that has fewer of them."""
 
-    found: float = 0.0
+    match_share: float = 0.0
     textured: float = 0.0
 
 
-def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> BlockMatch:
-    """Look for the blocks of `after` in `before`; from `enough` of them on, no dearer search is made.
+def match_blocks(before: Thumbnail, after: Thumbnail, target_share: float = 1.0) -> BlockMatch:
+    """Look for the blocks of `after` in `before`; no dearer search is made once `target_share` of them match.
 
     An empty match if the pictures differ in size or are too small to be parted in blocks.
     """
@@ -175,14 +175,16 @@ def match_blocks(before: Thumbnail, after: Thumbnail, enough: float = 1.0) -> Bl
         return BlockMatch()
     first, second = pair
     old, new = _detail(first), _detail(second)
-    still = _in_place(old, new)
-    if still.found >= enough:
-        return still
-    moved = _shifted(first, second, old, new)
-    if moved.found >= enough:
-        return moved
-    found = max(still.found, moved.found, _found_anywhere(_smaller(first), _smaller(second)))
-    return BlockMatch(found, min(still.textured, _textured_share(old)))
+    static_match = _in_place(old, new)
+    if static_match.match_share >= target_share:
+        return static_match
+    shift_match = _shifted(first, second, old, new)
+    if shift_match.match_share >= target_share:
+        return shift_match
+    match_share = max(
+        static_match.match_share, shift_match.match_share, _found_anywhere(_smaller(first), _smaller(second))
+    )
+    return BlockMatch(match_share, min(static_match.textured, _textured_share(old)))
 
 
 def found_in_place(before: Thumbnail, after: Thumbnail) -> float:
@@ -191,15 +193,15 @@ def found_in_place(before: Thumbnail, after: Thumbnail) -> float:
     0 if the pictures differ in size or are too small to be parted in blocks.
     """
     pair = _comparable(before, after)
-    return 0.0 if pair is None else _in_place(_detail(pair[0]), _detail(pair[1])).found
+    return 0.0 if pair is None else _in_place(_detail(pair[0]), _detail(pair[1])).match_share
 
 
 def _comparable(before: Thumbnail, after: Thumbnail) -> tuple[Luma, Luma] | None:
     """Both luma pictures without the bars that they share, if they are of one size and large enough."""
     if before.luma.shape != after.luma.shape:
         return None
-    shown = without_bars(before.luma, after.luma)
-    first, second = np.ascontiguousarray(before.luma[shown]), np.ascontiguousarray(after.luma[shown])
+    view = without_bars(before.luma, after.luma)
+    first, second = np.ascontiguousarray(before.luma[view]), np.ascontiguousarray(after.luma[view])
     return (first, second) if min(second.shape) >= 2 * PLACE_PX else None
 
 
@@ -210,8 +212,8 @@ def _in_place(old: Floats, new: Floats, least_blocks: int = 1) -> BlockMatch:
     variance_new = block_means(new * new, PLACE_PX) - mean_new * mean_new
     product = block_means(old * new, PLACE_PX) - mean_old * mean_new
     textured = variance_new >= TEXTURED * TEXTURED
-    alike = textured & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
-    return BlockMatch(float(alike.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
+    matches = textured & (product > ALIKE_IN_PLACE * np.sqrt(np.maximum(variance_old * variance_new, 1e-6)))
+    return BlockMatch(float(matches.sum()) / max(least_blocks, int(textured.sum())), float(textured.mean()))
 
 
 def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
@@ -222,9 +224,9 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
     dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
         return BlockMatch()
-    moved, inside = shifted(_softened(old), dy, dx)
-    moved, seen = np.ascontiguousarray(moved[inside]), np.ascontiguousarray(_softened(new)[inside])
-    return _in_place(moved, seen, LEAST_BLOCKS) if min(seen.shape) >= PLACE_PX else BlockMatch()
+    old_part, overlap = shifted(_softened(old), dy, dx)
+    old_part, new_part = np.ascontiguousarray(old_part[overlap]), np.ascontiguousarray(_softened(new)[overlap])
+    return _in_place(old_part, new_part, LEAST_BLOCKS) if min(new_part.shape) >= PLACE_PX else BlockMatch()
 
 
 def _softened(detail: Floats) -> Floats:
@@ -243,7 +245,7 @@ def _found_anywhere(old: Floats, new: Floats) -> float:
     tops = np.linspace(0, rows - BLOCK_PX, BLOCK_ROWS).round().astype(int)
     lefts = np.linspace(0, cols - BLOCK_PX, BLOCK_COLS).round().astype(int)
     textured = np.zeros((BLOCK_ROWS, BLOCK_COLS), bool)
-    alike = np.zeros_like(textured)
+    matches = np.zeros_like(textured)
     ways = np.zeros((BLOCK_ROWS, BLOCK_COLS, 2))
     for row, top in enumerate(tops):
         for col, left in enumerate(lefts):
@@ -252,25 +254,25 @@ def _found_anywhere(old: Floats, new: Floats) -> float:
                 continue
             textured[row, col] = True
             _, best, _, (x, y) = cv2.minMaxLoc(cv2.matchTemplate(old, block, cv2.TM_CCOEFF_NORMED))
-            alike[row, col] = best >= ALIKE_ELSEWHERE
+            matches[row, col] = best >= ALIKE_ELSEWHERE
             ways[row, col] = y - top, x - left
-    together = alike & _with_neighbours(ways, textured)
-    return float(together.sum()) / max(LEAST_BLOCKS, int(textured.sum()))
+    consensus = matches & _with_neighbours(ways, textured)
+    return float(consensus.sum()) / max(LEAST_BLOCKS, int(textured.sum()))
 
 
 def _with_neighbours(ways: npt.NDArray[np.float64], textured: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Blocks whose way two of their eight neighbours share, or the only one that there is."""
     rows, cols = textured.shape
-    there = np.pad(textured, 1)
+    mask = np.pad(textured, 1)
     padded = np.pad(ways, ((1, 1), (1, 1), (0, 0)))
     limit = TOGETHER_PX + TOGETHER_SHARE * np.hypot(ways[..., 0], ways[..., 1])
-    agreeing, neighbours = np.zeros((rows, cols), int), np.zeros((rows, cols), int)
+    votes, neighbours = np.zeros((rows, cols), int), np.zeros((rows, cols), int)
     for dy, dx in ((y, x) for y in range(3) for x in range(3) if (y, x) != (1, 1)):
-        apart = padded[dy : dy + rows, dx : dx + cols] - ways
-        near = there[dy : dy + rows, dx : dx + cols]
-        neighbours += near
-        agreeing += near & (np.hypot(apart[..., 0], apart[..., 1]) <= limit)
-    return (neighbours > 0) & (agreeing >= np.minimum(LEAST_NEIGHBOURS, neighbours))
+        deviations = padded[dy : dy + rows, dx : dx + cols] - ways
+        neighbour = mask[dy : dy + rows, dx : dx + cols]
+        neighbours += neighbour
+        votes += neighbour & (np.hypot(deviations[..., 0], deviations[..., 1]) <= limit)
+    return (neighbours > 0) & (votes >= np.minimum(LEAST_NEIGHBOURS, neighbours))
 
 
 def _detail(luma: Luma) -> Floats:
@@ -296,21 +298,21 @@ APART_PX = 4
 this share of it (straight edges and plain blobs are found in many places), and the block beside it lies beside it."""
 
 
-def found_at_full_size(before: FramePlanes, after: FramePlanes, enough: float) -> float:
+def found_at_full_size(before: FramePlanes, after: FramePlanes, target_share: float) -> float:
     """Return the share of textured blocks of `after` that were near by in `before`, in [0, 1].
 
-    `enough` ends the search.
+    The search ends at `target_share`.
 
     Fine texture, zoomed or turned by a fraction of a texel, is another one in thumbnails, and itself at full size.
     0 if the planes differ in size.
     """
     if before.planes[0].shape != after.planes[0].shape:
         return 0.0
-    found = _FinePair(before, after, 1).found(enough)
+    match_share = _FinePair(before, after, 1).match_share(target_share)
     # pictures at least this wide are compared in half their size too, in which blocks show more
-    if found < enough and before.width_px >= 960:
-        found = max(found, _FinePair(before, after, 2).found(enough))
-    return found
+    if match_share < target_share and before.width_px >= 960:
+        match_share = max(match_share, _FinePair(before, after, 2).match_share(target_share))
+    return match_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,18 +323,18 @@ class _FinePair:
     after: FramePlanes
     texel_px: int
 
-    def found(self, enough: float) -> float:
-        """Share of textured blocks that are found again; stops if `enough` cannot be reached any more."""
-        found = textured = 0
+    def match_share(self, target_share: float) -> float:
+        """Share of textured blocks that are found again; stops if `target_share` cannot be reached any more."""
+        matches = textured = 0
         sites = self._sites()
         for index, (top, left) in enumerate(sites):
-            if found + len(sites) - index < enough * max(LEAST_BLOCKS, textured):
+            if matches + len(sites) - index < target_share * max(LEAST_BLOCKS, textured):
                 break
             block = self._luma(self.after, top, left, SITE_PX, 2 * SITE_PX)
             if min(block[:, :SITE_PX].std(), block[:, SITE_PX:].std()) >= TEXTURED:
                 textured += 1
-                found += self._is_there(block, top, left)
-        return found / max(LEAST_BLOCKS, textured)
+                matches += self._has_match(block, top, left)
+        return matches / max(LEAST_BLOCKS, textured)
 
     def _sites(self) -> list[tuple[int, int]]:
         """Top left corners of the blocks, from the middle outwards: a zoom or a turn moves little there."""
@@ -341,10 +343,10 @@ class _FinePair:
             return []
         tops = [round((row + 0.5) * height / SITE_ROWS) - SITE_PX // 2 for row in range(SITE_ROWS)]
         lefts = [round((col + 0.5) * width / SITE_COLS) - SITE_PX for col in range(SITE_COLS)]
-        inside = [(max(0, top), min(max(0, left), width - 2 * SITE_PX)) for top in tops for left in lefts]
-        return sorted(inside, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
+        corners = [(max(0, top), min(max(0, left), width - 2 * SITE_PX)) for top in tops for left in lefts]
+        return sorted(corners, key=lambda at: math.hypot(at[0] + SITE_PX / 2 - height / 2, at[1] + SITE_PX - width / 2))
 
-    def _is_there(self, block: Floats, top: int, left: int) -> bool:
+    def _has_match(self, block: Floats, top: int, left: int) -> bool:
         """True if the left half of a block [32, 64] has one clear place near (top, left), and the right one follows."""
         first_row, first_col = max(0, top - REACH_PX), max(0, left - REACH_PX)
         rows, cols = top + SITE_PX + REACH_PX - first_row, left + 2 * SITE_PX + REACH_PX - first_col

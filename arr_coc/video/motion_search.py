@@ -38,12 +38,12 @@ _AROUND = np.ones((2 * REACH_TILES + 1, 2 * REACH_TILES + 1), np.uint8)
 
 def boxes_around(tiles: Mask) -> list[Box]:
     """Parts of the grid that hold these tiles, each with what is around it; disjoint."""
-    everything = [(slice(0, tiles.shape[0]), slice(0, tiles.shape[1]))]
+    full_grid = [(slice(0, tiles.shape[0]), slice(0, tiles.shape[1]))]
     if np.count_nonzero(tiles) > WHOLE_SHARE * tiles.size:
-        return everything
+        return full_grid
     boxes = list(_bounds(cv2.dilate(tiles.view(np.uint8), _AROUND)))
-    covered = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in boxes)
-    return everything if covered > WHOLE_SHARE * tiles.size else boxes
+    area = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in boxes)
+    return full_grid if area > WHOLE_SHARE * tiles.size else boxes
 
 
 def _bounds(mask: Luma) -> Iterator[Box]:
@@ -53,17 +53,19 @@ def _bounds(mask: Luma) -> Iterator[Box]:
     if len(boxes) > BOXES_MAX:
         boxes = [tuple(f(side) for f, side in zip((min, min, max, max), zip(*boxes, strict=True), strict=True))]
     while (pair := _overlapping(boxes)) is not None:
-        one, other = boxes.pop(pair[1]), boxes.pop(pair[0])
-        boxes.append((min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])))
+        first, second = boxes.pop(pair[1]), boxes.pop(pair[0])
+        boxes.append(
+            (min(first[0], second[0]), min(first[1], second[1]), max(first[2], second[2]), max(first[3], second[3]))
+        )
     for top, left, bottom, right in boxes:
         yield slice(top, bottom), slice(left, right)
 
 
 def _overlapping(boxes: list[tuple[int, int, int, int]]) -> tuple[int, int] | None:
-    for first, one in enumerate(boxes):
+    for first, box in enumerate(boxes):
         for second in range(first + 1, len(boxes)):
             other = boxes[second]
-            if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]:
+            if box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]:
                 return first, second
     return None
 

@@ -61,8 +61,8 @@ class PictureMask:
     ) -> tuple[tuple[int, int, int, int], npt.NDArray[np.bool_]]:
         """Return the box (top, bottom, left, right) of the touched samples of a plane, and which of it are."""
         factors = [
-            next(step for step in SUBSAMPLING if -(-whole // step) == own)
-            for whole, own in zip(picture, shape, strict=True)
+            next(step for step in SUBSAMPLING if -(-full // step) == size)
+            for full, size in zip(picture, shape, strict=True)
         ]
         step = factors[0] / picture[0], factors[1] / picture[1]
         reach = reach_px / factors[0], reach_px / factors[1]
@@ -91,9 +91,9 @@ class _MaskedMotion:
 
     def over(self, grid: TileGrid) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
         """Return motion as `CodedMotion.over`, NaN in masked tiles."""
-        moved = self.motion.over(grid)
-        if moved is None:
+        motion = self.motion.over(grid)
+        if motion is None:
             return None
         tiles = self.mask.tiles(grid)
-        down, across = (np.where(tiles, np.float32(np.nan), part) for part in moved)
+        down, across = (np.where(tiles, np.float32(np.nan), part) for part in motion)
         return None if np.isnan(down).all() else (down, across)

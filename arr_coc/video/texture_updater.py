@@ -144,8 +144,10 @@ class TextureUpdater:
                 update = self._write(pending, stamp)
             except DeviceLost as error:
                 self._backend = self._stand_in(error)
-                whole = replace(pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store")
-                update = replace(self._write(whole, stamp), fallback=str(error))
+                full_update = replace(
+                    pending, difference=Difference.everywhere(pending.format.grid), epoch_reason="store"
+                )
+                update = replace(self._write(full_update, stamp), fallback=str(error))
             self._epoch, self._stamp = update.epoch, update.change.stamp
             changed = update.change.dirty_share > 0
             self._last = pending.after or (None if changed else self._last)
@@ -184,8 +186,8 @@ class TextureUpdater:
         The frame stays while the block lasts; the next one is written after what was drawn. Its name and size are
         another frame's once the stream has changed its size. Raises as `TextureStore.drawing`.
         """
-        with self._shown_store().drawing(timeout_ms) as drawn:
-            yield drawn
+        with self._shown_store().drawing(timeout_ms) as texture:
+            yield texture
 
     @property
     def gl_device(self) -> GlDevice:
@@ -226,9 +228,9 @@ class TextureUpdater:
         return PendingUpdate(planes, store.format, difference, reason, cut, before=before, after=after)
 
     def _estimator(self, store: TextureStore) -> TileMotionEstimator:
-        wanted = store.grid, store.format.layout
-        if self._motion is None or (self._motion.grid, self._motion.layout) != wanted:
-            self._motion = motion_estimator(*wanted)
+        key = store.grid, store.format.layout
+        if self._motion is None or (self._motion.grid, self._motion.layout) != key:
+            self._motion = motion_estimator(*key)
         return self._motion
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
@@ -267,16 +269,16 @@ class TextureUpdater:
         self._fallbacks += 1
         return "cpu"
 
-    def _replace(self, lost: TextureStore, error: DeviceLost) -> None:
+    def _replace(self, lost_store: TextureStore, error: DeviceLost) -> None:
         """For a reader: puts a CPU store that holds the same frame in the place of the one that was lost."""
         with self._writing:
-            if self._store is not lost:
+            if self._store is not lost_store:
                 return
             self._backend = self._stand_in(error)
-            store = self._open(lost.format)
+            store = self._open(lost_store.format)
             self._epoch = new_epoch()
             self._stamp = replace(self._stamp, epoch=self._epoch)
-            store.write(lost.held, Difference.everywhere(lost.grid), self._stamp)
+            store.write(lost_store.held, Difference.everywhere(lost_store.grid), self._stamp)
             self._show(store)
 
     def _show(self, store: TextureStore | None) -> None:

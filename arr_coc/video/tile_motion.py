@@ -90,8 +90,8 @@ class TileMotionEstimator(ABC):
         self.texels = TILE_PX // self.texel_px
 
     @abstractmethod
-    def estimate(self, held: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
-        """Return the motion from `held`, the planes in the texture, to `planes`, of which `dirty` tiles differ.
+    def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
+        """Return the motion from `old_planes`, those in the texture, to `planes`, of which `dirty` tiles differ.
 
         `planes.coded_motion` is since the frame that the texture holds, or a few frames more.
         """
@@ -123,17 +123,19 @@ class ReferenceMotion(TileMotionEstimator):
     def keep(self, estimated: bool) -> None:
         self._last = self._next if estimated else None
 
-    def estimate(self, held: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
+    def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
         boxes = boxes_around(dirty)
-        last = self._last or self._read(held, [(slice(0, self.grid.rows), slice(0, self.grid.cols))], None)
+        last = self._last or self._read(old_planes, [(slice(0, self.grid.rows), slice(0, self.grid.cols))], None)
         new = self._read(planes, boxes, last)
         dy, dx = np.zeros((2, *dirty.shape), np.float32)
         confidence = np.where(dirty, np.float32(0), np.float32(1))
         camera = None
         for box in boxes:
             part = _Part(last, new.luma, dirty, box, self.texels)
-            found, camera = part.motion(self._flow, _Coded(planes, self.grid))
-            dy[box], dx[box], confidence[box] = (values[box] for values in (found.dy_px, found.dx_px, found.confidence))
+            part_motion, camera = part.motion(self._flow, _Coded(planes, self.grid))
+            dy[box], dx[box], confidence[box] = (
+                values[box] for values in (part_motion.dy_px, part_motion.dx_px, part_motion.confidence)
+            )
         if dirty[boxes[0]].size < dirty.size:
             camera = None
         motion = TileMotion(dy, dx, confidence)
@@ -150,11 +152,11 @@ class ReferenceMotion(TileMotionEstimator):
         blurred = np.zeros((grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         if small.size:
             texel = halved(planes.planes[0][: rows * texel_px, : cols * texel_px], texel_px)
-            shown = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if self.layout == "rgb" else texel
+            luma = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if self.layout == "rgb" else texel
             small = small if last is None else last.halved.copy()
             for box in boxes:
-                inside = texels_in(box, self.texels)
-                small[inside] = shown[inside]
+                window = texels_in(box, self.texels)
+                small[window] = luma[window]
             soft = cv2.GaussianBlur(small, (3, 3), 0, borderType=cv2.BORDER_REPLICATE)
             below, right = blurred.shape[0] - rows, blurred.shape[1] - cols
             blurred = np.asarray(cv2.copyMakeBorder(soft, 0, below, 0, right, cv2.BORDER_REPLICATE), np.uint8)
@@ -191,73 +193,74 @@ class _Part:
 
     def __init__(self, last: _Past, new: Luma, dirty: Mask, box: Box, texels: int) -> None:
         self._last, self._new, self._box, self._shape = last, new, box, dirty.shape
-        self._whole = dirty[box].size == dirty.size
-        inside = np.zeros_like(dirty)
-        inside[box] = True
-        tiles = np.flatnonzero(inside & (dirty | self._whole))
+        self._is_full_frame = dirty[box].size == dirty.size
+        mask = np.zeros_like(dirty)
+        mask[box] = True
+        tiles = np.flatnonzero(mask & (dirty | self._is_full_frame))
         self._dirty = dirty.ravel()[tiles]
         self._pair = TilePair(last.luma, new, texels, tiles)
-        self._structure, self._still = self._pair.structure(), self._pair.still()
+        self._structure, self._zero_motion = self._pair.structure(), self._pair.still()
 
     def motion(self, flow: FlowSearch, coded: _Coded) -> tuple[TileMotion, CameraMotion | None]:
         """Return motion float32 [rows, cols], of the part's tiles, and the camera's if most of them agree on one."""
         best, guess = self._guessed(coded)
         best = self._flowed(flow, best, guess)
         dy, dx, confidence = self._own_motion(best)
-        sure = np.where(confidence >= np.float32(LEAST_CONFIDENCE), confidence, np.float32(0))
-        weak = self._dirty & (sure == 0)
+        weights = np.where(confidence >= np.float32(LEAST_CONFIDENCE), confidence, np.float32(0))
+        weak = self._dirty & (weights == 0)
         camera = None
-        if self._whole or weak.any():
-            camera, of_camera = self._camera(dy, dx, sure, guess)
+        if self._is_full_frame or weak.any():
+            camera, of_camera = self._camera(dy, dx, weights, guess)
             if camera is not None and of_camera is not None:
-                found = dy, dx, confidence
-                (dy, dx, confidence), weak = self._with_camera(found, best.left, weak, camera.support, of_camera)
+                (dy, dx, confidence), weak = self._with_camera(
+                    (dy, dx, confidence), best.residual, weak, camera.support, of_camera
+                )
         dy, dx = np.where(weak, np.float32(0), [dy, dx])
         moves = np.maximum(np.abs(dy), np.abs(dx)) >= LEAST_MOTION_PX
         confidence = np.where(self._dirty | moves, confidence, np.float32(1))
         return TileMotion(self._over_all(dy), self._over_all(dx), self._over_all(confidence, 1)), camera
 
-    def _over_all(self, values: Floats, elsewhere: float = 0) -> Floats:
+    def _over_all(self, values: Floats, fill: float = 0) -> Floats:
         """Values of tiles [n] in the frame: float32 [rows, cols]."""
-        found = np.full(self._shape, elsewhere, np.float32)
-        found.ravel()[self._pair.tiles] = values
-        return found
+        frame = np.full(self._shape, fill, np.float32)
+        frame.ravel()[self._pair.tiles] = values
+        return frame
 
     def _expected(self) -> CameraMotion | None:
         """Motion expected to go on: the camera's, or that of most moving tiles in this part of the frame."""
         motion = self._last.motion
-        if self._whole or motion is None:
-            return self._last.camera if self._whole else None
-        moved = (_moves(motion) & (motion.confidence >= LEAST_CONFIDENCE))[self._box]
-        if not moved.any():
+        if self._is_full_frame or motion is None:
+            return self._last.camera if self._is_full_frame else None
+        movers = (_moves(motion) & (motion.confidence >= LEAST_CONFIDENCE))[self._box]
+        if not movers.any():
             return None
-        ways = np.sort(np.stack([motion.dy_px[self._box][moved], motion.dx_px[self._box][moved]]), axis=1)
+        ways = np.sort(np.stack([motion.dy_px[self._box][movers], motion.dx_px[self._box][movers]]), axis=1)
         return CameraMotion.shift(*ways[:, ways.shape[1] // 2].tolist())
 
     def _camera(
-        self, dy: Floats, dx: Floats, sure: Floats, guess: _Guess | None
+        self, dy: Floats, dx: Floats, weights: Floats, guess: _Guess | None
     ) -> tuple[CameraMotion | None, MovedTiles | None]:
         """The motion that most tiles which are sure agree on, and what it explains. It is the guess, if they do, which
         needs no fit."""
         if guess is not None:
-            near = guess.explained
-            agree = (np.abs(dy - near.dy_px) <= SAME_PX) & (np.abs(dx - near.dx_px) <= SAME_PX)
-            support = float(sure[agree].sum(dtype=np.float64)) / max(float(sure.sum(dtype=np.float64)), 1e-6)
+            explained = guess.explained
+            agreement = (np.abs(dy - explained.dy_px) <= SAME_PX) & (np.abs(dx - explained.dx_px) <= SAME_PX)
+            support = float(weights[agreement].sum(dtype=np.float64)) / max(float(weights.sum(dtype=np.float64)), 1e-6)
             if support >= LEAST_SUPPORT:
-                return CameraMotion(guess.camera.matrix, support), near
-        camera = fit_camera(*(self._over_all(values) for values in (dy, dx, sure)))
+                return CameraMotion(guess.camera.matrix, support), explained
+        camera = fit_camera(*(self._over_all(values) for values in (dy, dx, weights)))
         return camera, None if camera is None else self._pair.with_camera(camera)
 
     def _guessed(self, coded: _Coded) -> tuple[MovedTiles, _Guess | None]:
         """The motion of each tile as far as it can be guessed, and the guess about all of them that leaves least, if
         one leaves less than no motion does. Flow begins there, so that it does not take one line of text for the
         next."""
-        best, guess = self._tried(self._expected(), self._still, None)
+        best, guess = self._tried(self._expected(), self._zero_motion, None)
         if self._more(CODED_SHARE, self._open(best)) and (vectors := coded.of(self._pair.tiles)) is not None:
             best = self._as_coded(best, *vectors)
         if self._more(SHIFT_SHARE, self._open(best)):
-            inside = texels_in(self._box, self._pair.texels)
-            shift = one_shift(self._last.luma[inside], self._new[inside])
+            window = texels_in(self._box, self._pair.texels)
+            shift = one_shift(self._last.luma[window], self._new[window])
             by_px = None if shift is None else CameraMotion.shift(*(self._pair.texel_px * way for way in shift))
             best, guess = self._tried(by_px, best, guess)
         return best, guess
@@ -269,8 +272,8 @@ class _Part:
         if camera is None:
             return best, guess
         explained = self._pair.with_camera(camera)
-        least = GUESS_LEAVES * self._apart(self._still) if guess is None else self._apart(guess.explained)
-        if self._apart(explained) >= least:
+        least = GUESS_LEAVES * self._sad(self._zero_motion) if guess is None else self._sad(guess.explained)
+        if self._sad(explained) >= least:
             return best, guess
         return best.or_better(explained), _Guess(camera, explained)
 
@@ -279,47 +282,47 @@ class _Part:
 
         How many frames it spans is what explains some of those tiles best.
         """
-        wanted = self._open(best) & np.isfinite(dy) & (np.maximum(np.abs(dy), np.abs(dx)) >= LEAST_MOTION_PX)
-        if not wanted.any():
+        candidates = self._open(best) & np.isfinite(dy) & (np.maximum(np.abs(dy), np.abs(dx)) >= LEAST_MOTION_PX)
+        if not candidates.any():
             return best
-        some = np.zeros_like(wanted)
-        at = np.flatnonzero(wanted)
-        some[at[:: -(-len(at) // CODED_SAMPLES)]] = True
+        sample = np.zeros_like(candidates)
+        indices = np.flatnonzero(candidates)
+        sample[indices[:: -(-len(indices) // CODED_SAMPLES)]] = True
         ways = [(dy * np.float32(1 / frames), dx * np.float32(1 / frames)) for frames in CODED_FRAMES]
-        apart = [int(self._pair.each(*way, some).apart[some].sum()) for way in ways]
-        return best.or_better(self._pair.each(*ways[int(np.argmin(apart))], wanted))
+        sums = [int(self._pair.each(*way, sample).sad[sample].sum()) for way in ways]
+        return best.or_better(self._pair.each(*ways[int(np.argmin(sums))], candidates))
 
     def _more(self, share: float, tiles: Mask) -> bool:
         """True if these are more than this share of the dirty tiles."""
         return bool(np.count_nonzero(tiles) > share * np.count_nonzero(self._dirty))
 
-    def _apart(self, moved: MovedTiles) -> int:
-        """Sum over dirty tiles."""
-        return int(moved.apart[self._dirty].sum())
+    def _sad(self, tiles: MovedTiles) -> int:
+        """Sum of absolute differences over dirty tiles."""
+        return int(tiles.sad[self._dirty].sum())
 
     def _open(self, best: MovedTiles) -> Mask:
         """Dirty tiles that are not explained yet: bool [n]."""
-        return self._dirty & ~self._pair.explained(best.left, self._still.left)
+        return self._dirty & ~self._pair.explained(best.residual, self._zero_motion.residual)
 
     def _flowed(self, flow: FlowSearch, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
         """The same, with dense flow from the guess on for visible tiles that nothing explains."""
-        wanted = np.zeros(self._shape, bool)
-        wanted.ravel()[self._pair.tiles] = self._open(best)
+        targets = np.zeros(self._shape, bool)
+        targets.ravel()[self._pair.tiles] = self._open(best)
         camera = CameraMotion.shift(0, 0)
         if guess is not None:
-            wanted, camera = _together(wanted), guess.camera
+            targets, camera = _together(targets), guess.camera
         dy, dx = camera.over(*self._shape)
-        if self._whole:
+        if self._is_full_frame:
             # tiles that were in view before they moved so, but for a pixel: bool [rows, cols]
             rows, cols = dy.shape
             down, right = (np.arange(size, dtype=np.float32) * TILE_PX for size in (rows, cols))
             top, left = down[:, None] - dy, right - dx
-            wanted &= (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)
-        if not wanted.any():
+            targets &= (top >= -1) & (top <= down[-1] + 1) & (left >= -1) & (left <= right[-1] + 1)
+        if not targets.any():
             return best
-        flow.add(wanted, self._new, lambda box: self._moved(box, camera), dy, dx)
+        flow.add(targets, self._new, lambda box: self._moved(box, camera), dy, dx)
         tiles = self._pair.tiles
-        return best.or_better(self._pair.each(dy.ravel()[tiles], dx.ravel()[tiles], wanted.ravel()[tiles]))
+        return best.or_better(self._pair.each(dy.ravel()[tiles], dx.ravel()[tiles], targets.ravel()[tiles]))
 
     def _moved(self, box: Box, camera: CameraMotion) -> Luma:
         """A box of the old picture, moved as a camera does."""
@@ -329,21 +332,23 @@ class _Part:
     def _own_motion(self, best: MovedTiles) -> tuple[Floats, Floats, Floats]:
         """The motion that each dirty tile shows by itself: the best one, and the rest by registration."""
         rest_dy, rest_dx = self._pair.rest(best.patches)
-        nothing = np.float32(0)
-        dy, dx = np.where(self._dirty, [best.dy_px + rest_dy, best.dx_px + rest_dx], nothing)
-        return dy, dx, np.where(self._dirty, self._structure * self._pair.fit(best.left), nothing)
+        zero = np.float32(0)
+        dy, dx = np.where(self._dirty, [best.dy_px + rest_dy, best.dx_px + rest_dx], zero)
+        return dy, dx, np.where(self._dirty, self._structure * self._pair.fit(best.residual), zero)
 
     def _with_camera(
-        self, found: tuple[Floats, Floats, Floats], left: Floats, weak: Mask, support: float, camera: MovedTiles
+        self, motion: tuple[Floats, Floats, Floats], residual: Floats, weak: Mask, support: float, camera: MovedTiles
     ) -> tuple[tuple[Floats, Floats, Floats], Mask]:
         """Tiles whose motion says little, or leaves more than the camera's does, move with the camera; the weak ones
         that it does not explain are returned."""
-        dy, dx, confidence = found
-        after = camera.left
-        fills = weak & (after <= np.float32(EXPLAINS) * left + np.float32(NOISE))
-        fills |= self._dirty & (after < np.float32(BETTER) * left)
-        fills |= ~self._dirty & (self._structure < np.float32(LEAST_CONFIDENCE)) & (after <= np.float32(NOISE))
-        trust = np.float32(support) * self._pair.fit(after) * np.maximum(self._structure, np.float32(FILLED))
+        dy, dx, confidence = motion
+        camera_residual = camera.residual
+        fills = weak & (camera_residual <= np.float32(EXPLAINS) * residual + np.float32(NOISE))
+        fills |= self._dirty & (camera_residual < np.float32(BETTER) * residual)
+        fills |= (
+            ~self._dirty & (self._structure < np.float32(LEAST_CONFIDENCE)) & (camera_residual <= np.float32(NOISE))
+        )
+        trust = np.float32(support) * self._pair.fit(camera_residual) * np.maximum(self._structure, np.float32(FILLED))
         dy, dx = np.where(fills, camera.dy_px, dy), np.where(fills, camera.dx_px, dx)
         return (dy, dx, np.where(fills, np.maximum(trust, confidence), confidence)), weak & ~fills
 

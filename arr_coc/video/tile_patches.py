@@ -56,26 +56,26 @@ NOT_COMPARED = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class MovedTiles:
-    """One motion for each of n tiles: `dy_px`, `dx_px` float32 [n], and `apart` int64 [n], the sum of the differences
-    that it leaves. `patches` uint8 [n, k] are the k texels compared of the old picture, moved so."""
+    """One motion for each of n tiles: `dy_px`, `dx_px` float32 [n], and `sad` int64 [n], the sum of absolute
+    differences that it leaves. `patches` uint8 [n, k] are the k texels compared of the old picture, moved so."""
 
     dy_px: Floats
     dx_px: Floats
-    apart: Numbers
+    sad: Numbers
     patches: Luma
 
     @property
-    def left(self) -> Floats:
+    def residual(self) -> Floats:
         """The mean difference that it leaves: float32 [n]."""
-        return self.apart.astype(np.float32) * np.float32(1 / self.patches.shape[1])
+        return self.sad.astype(np.float32) * np.float32(1 / self.patches.shape[1])
 
     def or_better(self, other: MovedTiles) -> MovedTiles:
         """For each tile the one that leaves less: this one if both leave as much."""
-        better = other.apart < self.apart
+        better = other.sad < self.sad
         return MovedTiles(
             np.where(better, other.dy_px, self.dy_px),
             np.where(better, other.dx_px, self.dx_px),
-            np.where(better, other.apart, self.apart),
+            np.where(better, other.sad, self.sad),
             np.where(better[:, None], other.patches, self.patches),
         )
 
@@ -93,14 +93,16 @@ class TilePair:
         down, across = np.meshgrid(inner[step // 2 :: step], inner, indexing="ij")
         self._y, self._x = (row * texels)[:, None] + down.ravel(), (col * texels)[:, None] + across.ravel()
         self._count = self._y.shape[1]
-        self._seen: Luma = new[self._y, self._x]
-        values = self._seen.astype(np.int64)
+        self._new_texels: Luma = new[self._y, self._x]
+        values = self._new_texels.astype(np.int64)
         spread = self._count * (values * values).sum(axis=1) - values.sum(axis=1) ** 2
         self._content = np.maximum(np.sqrt(spread.astype(np.float32)) * np.float32(1 / self._count), np.float32(NOISE))
         # Sobel's kernel sums eight differences of one texel.
         slopes = cv2.spatialGradient(new, borderType=cv2.BORDER_REPLICATE)
         self._slopes = sy, sx = [slope[self._y, self._x].astype(np.int64) for slope in slopes[::-1]]
-        self._products = [self._means(one, other) * np.float32(1 / 64) for one, other in ((sy, sy), (sx, sx), (sy, sx))]
+        self._products = [
+            self._means(first, second) * np.float32(1 / 64) for first, second in ((sy, sy), (sx, sx), (sy, sx))
+        ]
 
     def structure(self) -> Floats:
         """Share in [0, 1] of each tile: whether it has structure in two directions. float32 [n]."""
@@ -109,20 +111,20 @@ class TilePair:
         least = np.maximum((yy + xx) * np.float32(0.5) - np.sqrt(half * half + xy * xy), np.float32(0))
         return least / (least + np.float32(STRUCTURE**2))
 
-    def explained(self, left: Floats, still: Floats) -> Mask:
-        """Tiles explained by a motion that leaves this mean difference, given that of no motion, `still`: bool [n]."""
-        change = np.float32(EXPLAINED_OF_CHANGE) * (still - np.float32(NOISE))
-        return left <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
+    def explained(self, residual: Floats, zero_residual: Floats) -> Mask:
+        """Tiles explained by a motion with this mean difference; `zero_residual` is that of no motion: bool [n]."""
+        change = np.float32(EXPLAINED_OF_CHANGE) * (zero_residual - np.float32(NOISE))
+        return residual <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
 
-    def fit(self, left: Floats) -> Floats:
+    def fit(self, residual: Floats) -> Floats:
         """Return how well what leaves this mean difference explains tiles, in [0, 1]: float32 [n]."""
-        unlike = np.maximum(left - np.float32(NOISE), np.float32(0)) / self._content
-        return np.clip((np.float32(MISFITS) - unlike) * np.float32(1 / (MISFITS - FITS)), np.float32(0), np.float32(1))
+        misfit = np.maximum(residual - np.float32(NOISE), np.float32(0)) / self._content
+        return np.clip((np.float32(MISFITS) - misfit) * np.float32(1 / (MISFITS - FITS)), np.float32(0), np.float32(1))
 
     def still(self) -> MovedTiles:
         """No motion."""
-        nothing = np.zeros(len(self.tiles), np.float32)
-        return self._explanation(nothing, nothing, self._old[self._y, self._x])
+        zeros = np.zeros(len(self.tiles), np.float32)
+        return self._explanation(zeros, zeros, self._old[self._y, self._x])
 
     def with_camera(self, camera: CameraMotion) -> MovedTiles:
         """All tiles move as a camera does."""
@@ -132,17 +134,17 @@ class TilePair:
 
     def each(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
         """The tiles `mask` bool [n] moved each by its own float32 [n]; what that leaves of others is not known."""
-        apart = np.full(len(mask), NOT_COMPARED, np.int64)
-        patches = np.zeros_like(self._seen)
+        sad = np.full(len(mask), NOT_COMPARED, np.int64)
+        patches = np.zeros_like(self._new_texels)
         dy, dx = (part[mask].astype(np.float64)[:, None] / self.texel_px for part in (dy_px, dx_px))
-        patches[mask] = read = texels_at(self._old, self._y[mask] - dy, self._x[mask] - dx)
-        apart[mask] = self._apart(self._seen[mask], read)
-        return MovedTiles(dy_px, dx_px, apart, patches)
+        patches[mask] = texels = texels_at(self._old, self._y[mask] - dy, self._x[mask] - dx)
+        sad[mask] = self._sad(self._new_texels[mask], texels)
+        return MovedTiles(dy_px, dx_px, sad, patches)
 
     def rest(self, patches: Luma) -> tuple[Floats, Floats]:
         """Distance of patches [n, k] from their present places, in pixels, float32 [n] each: one step of Lucas and
         Kanade's registration (1981), for what is within a texel."""
-        change = self._seen.astype(np.int64) - patches
+        change = self._new_texels.astype(np.int64) - patches
         by, bx = (self._means(slope, change) * np.float32(self.texel_px / 8) for slope in self._slopes)
         yy, xx, xy = self._products
         least, most = np.float32(LEAST_SLOPE), np.float32(REST_TEXELS * self.texel_px)
@@ -152,14 +154,14 @@ class TilePair:
         return dy, dx
 
     def _explanation(self, dy_px: Floats, dx_px: Floats, patches: Luma) -> MovedTiles:
-        return MovedTiles(dy_px, dx_px, self._apart(self._seen, patches), patches)
+        return MovedTiles(dy_px, dx_px, self._sad(self._new_texels, patches), patches)
 
-    def _apart(self, one: Luma, other: Luma) -> Numbers:
-        return np.abs(one.astype(np.int64) - other).sum(axis=1)
+    def _sad(self, first: Luma, second: Luma) -> Numbers:
+        return np.abs(first.astype(np.int64) - second).sum(axis=1)
 
-    def _means(self, one: Numbers, other: Numbers) -> Floats:
+    def _means(self, first: Numbers, second: Numbers) -> Floats:
         """Mean product of the texels of each tile: float32 [n] of two [n, k]."""
-        return (one * other).sum(axis=1).astype(np.float32) * np.float32(1 / self._count)
+        return (first * second).sum(axis=1).astype(np.float32) * np.float32(1 / self._count)
 
 
 def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Numbers) -> Luma:
@@ -171,15 +173,15 @@ def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Nu
 
 def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
     """A picture between its texels, bilinear; beyond its edge the edge goes on."""
-    one = 1 << FRACTION_BITS
-    y, x = (np.rint(place * one).astype(np.int64) for place in (down, across))
-    fy, fx = y & (one - 1), x & (one - 1)
+    unit = 1 << FRACTION_BITS
+    y, x = (np.rint(place * unit).astype(np.int64) for place in (down, across))
+    fy, fx = y & (unit - 1), x & (unit - 1)
     (top, bottom), (left, right) = (
         [np.clip((place >> FRACTION_BITS) + step, 0, size - 1) for step in (0, 1)]
         for place, size in zip((y, x), picture.shape, strict=True)
     )
     values = picture.astype(np.int64)
-    above = values[top, left] * (one - fx) + values[top, right] * fx
-    below = values[bottom, left] * (one - fx) + values[bottom, right] * fx
+    above = values[top, left] * (unit - fx) + values[top, right] * fx
+    below = values[bottom, left] * (unit - fx) + values[bottom, right] * fx
     half = 1 << (2 * FRACTION_BITS - 1)
-    return ((above * (one - fy) + below * fy + half) >> (2 * FRACTION_BITS)).astype(np.uint8)
+    return ((above * (unit - fy) + below * fy + half) >> (2 * FRACTION_BITS)).astype(np.uint8)

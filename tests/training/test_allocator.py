@@ -73,8 +73,8 @@ def test_cases_are_frames_in_which_what_is_asked_is_to_be_seen() -> None:
     boxes = (((33.0, 0.0, 60.0, 30.0),), (), everywhere)
     sample = Sample(Clip(frames, (0.0, 0.5, 1.0), ((), (), ())), "event", "What left?", "a star.", boxes)
     (case,) = cases_of([sample])
-    assert case.wanted.shape == case.texture.entropy.shape == (2, 3)
-    assert (case.wanted > 0).nonzero().tolist() == [[0, 1]]
+    assert case.target.shape == case.texture.entropy.shape == (2, 3)
+    assert (case.target > 0).nonzero().tolist() == [[0, 1]]
     assert case.texture.channels[0, 0, 0] == pytest.approx(10 / 255)
     assert case.image is None
     (kept,) = cases_of([sample], with_images=True)
@@ -86,7 +86,7 @@ def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases:
     for _ in range(5):
         picked = batches.pick()
         batch = batches.collate(picked)
-        assert batch.texture.channels.shape[2:] == batch.wanted.shape[1:] == batch.texture.entropy.shape[1:]
+        assert batch.texture.channels.shape[2:] == batch.target.shape[1:] == batch.texture.entropy.shape[1:]
         for case, query in zip(picked, batch.query, strict=True):
             words = torch.from_numpy(qwen.embed_query(case.question).tokens)
             assert torch.equal(query[: len(words)], words)
@@ -124,10 +124,10 @@ def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[AllocatorCase])
     for _ in range(200):
         realised = realiser(batch.texture, batch.query)
         optimiser.zero_grad()
-        realised_loss(realised, batch.wanted, box_loss).backward()
+        realised_loss(realised, batch.target, box_loss).backward()
         optimiser.step()
     matched = []
-    for found_map, wanted in zip(realised.relevance.detach(), batch.wanted, strict=True):
+    for found_map, wanted in zip(realised.relevance.detach(), batch.target, strict=True):
         assert wanted.flatten()[found_map.argmax()] > LEAST_SHARE
         matched.append(found(found_map, wanted, levels=False).matched_iou)
     assert np.mean(matched) > 0.6, matched
@@ -225,8 +225,8 @@ def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with
     session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=1)))
     for case, (sample, image) in zip(looked, pictures, strict=True):
         assert case.question == sample.question
-        assert case.wanted.max() == pytest.approx(1)
-        assert case.wanted.min() >= 0
+        assert case.target.max() == pytest.approx(1)
+        assert case.target.min() >= 0
         assert torch.equal(
             case.texture.channels, image_texture(torch.from_numpy(image).permute(2, 0, 1)[None]).channels[0]
         )
@@ -236,7 +236,7 @@ def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with
             pass
         assert session.last.feedback is not None
         reported = session.last.feedback.attention.reshape(grid.shape)
-        assert np.allclose(case.wanted.numpy(), reported, atol=1e-5)
+        assert np.allclose(case.target.numpy(), reported, atol=1e-5)
 
 
 def test_a_choice_by_chance_prefers_what_is_relevant_and_repeats_nothing() -> None:
@@ -256,12 +256,12 @@ def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
     cases = list(cases_of(random_samples("train", 0, 3), with_images=True))[:2]
     loss = AnswerLoss(qwen, Batches(cases, Embedder(qwen), np.random.default_rng(0)), np.random.default_rng(0))
     for case in cases:
-        every = torch.arange(case.wanted.numel())[None]
-        got = loss._loss([case], torch.full((1, *case.wanted.shape), 0.3), every)
+        every = torch.arange(case.target.numel())[None]
+        got = loss._loss([case], torch.full((1, *case.target.shape), 0.3), every)
         said = [*qwen.plain_token_ids(case.answer), qwen.tokenizer.eos_token_id]
         assert case.image is not None
         grid = TileGrid.of(*case.image.shape[:2])
-        packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.wanted.numpy(), case.image)
+        packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.target.numpy(), case.image)
         ids, part, cache = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), empty_cache(qwen)
         part.text([*ids.head, *ids.frame_open])
         part.frame(encode_packet(qwen, packet, "full"))

@@ -60,9 +60,9 @@ def nvcc() -> str | None:
 
     $ARR_COC_NVCC names another one, and with "no" none.
     """
-    named = os.environ.get("ARR_COC_NVCC")
-    if named is not None:
-        return shutil.which(named)
+    override = os.environ.get("ARR_COC_NVCC")
+    if override is not None:
+        return shutil.which(override)
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(home, "bin"))
 
@@ -83,11 +83,11 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
         return None
     architecture = f"sm_{capability[0]}{capability[1]}"
     made_from = hashlib.sha256(" ".join((source_hash(), *FLAGS)).encode()).hexdigest()
-    kept = cache_folder() / f"{file}-{made_from[:16]}-{architecture}.cubin"
+    cubin = cache_folder() / f"{file}-{made_from[:16]}-{architecture}.cubin"
     try:
-        if not kept.is_file():
-            _compile(compiler, kernel_folder() / f"{file}.cu", architecture, kept)
-        return kept.read_bytes()
+        if not cubin.is_file():
+            _compile(compiler, kernel_folder() / f"{file}.cu", architecture, cubin)
+        return cubin.read_bytes()
     except (OSError, subprocess.SubprocessError) as error:
         message = getattr(error, "stderr", None) or str(error)
         _log.warning(
@@ -99,10 +99,10 @@ def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
 def _compile(compiler: str, source: Path, architecture: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
-        command = [compiler, *FLAGS, "-cubin", f"-arch={architecture}", "-o", str(made), str(source)]
+        output = Path(scratch) / target.name
+        command = [compiler, *FLAGS, "-cubin", f"-arch={architecture}", "-o", str(output), str(source)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        os.replace(made, target)
+        os.replace(output, target)
 
 
 OLDEST_DRIVER = 525
@@ -187,7 +187,7 @@ def call(name: str, *arguments: Any) -> Any:
             "start processes by spawn or forkserver, or use CUDA in one of them only",
         )
     try:
-        status, *given = getattr(driver, name)(*arguments)
+        status, *results = getattr(driver, name)(*arguments)
     except (KeyError, ValueError) as error:
         raise DeviceLost(f"the GPU failed in {name}, with a code that cuda-bindings does not know: {error}") from error
     except RuntimeError as error:
@@ -196,7 +196,7 @@ def call(name: str, *arguments: Any) -> Any:
         raise BackendMissing(f"the CUDA driver has no {name}", f"update it to {OLDEST_DRIVER} or newer") from error
     if status:
         raise failure(name, status.name)
-    return given[0] if len(given) == 1 else (tuple(given) or None)
+    return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
 def failure(name: str, reason: str) -> StoreError:
@@ -384,11 +384,11 @@ class CudaDevice:
                     "choose a smaller picture or texture.backend = cpu",
                 )
 
-    def check(self, tensor: torch.Tensor, what: str) -> None:
+    def check(self, tensor: torch.Tensor, name: str) -> None:
         """Raise ShapeError if a tensor lies elsewhere."""
         if tensor.device != self.place:
             raise ShapeError(
-                f"{what} lies on {tensor.device} and the texture on {self.place}; move it with .to({str(self.place)!r})"
+                f"{name} lies on {tensor.device} and the texture on {self.place}; move it with .to({str(self.place)!r})"
             )
 
 

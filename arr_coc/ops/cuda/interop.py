@@ -38,7 +38,7 @@ class MappedTexture:
         self._lock = threading.RLock()
         self._views = ExitStack()
         self._handles: TextureHandles | None = None
-        self._drawn = False
+        self._is_drawing = False
         self.maps = 0
         with texture.device.current():
             self._resource = call("cuGraphicsGLRegisterImage", texture.name, GL_TEXTURE_2D, REGISTERED)
@@ -50,7 +50,7 @@ class MappedTexture:
         Raises DeviceLost if the device failed, StoreError inside `unmapped` in the same thread.
         """
         with self._lock:
-            if self._drawn:
+            if self._is_drawing:
                 raise StoreError("OpenGL draws from the texture in this thread; read it with CUDA afterwards")
             yield self._handles or self._map()
 
@@ -59,11 +59,11 @@ class MappedTexture:
         """The texture for OpenGL's commands that are given inside, in any context that shares it; CUDA waits."""
         with self._lock:
             self._unmap()
-            self._drawn = True
+            self._is_drawing = True
             try:
                 yield self._texture
             finally:
-                self._drawn = False
+                self._is_drawing = False
 
     def close(self) -> None:
         """Unmap and unregister the texture; the device has done what it was asked for.
@@ -178,10 +178,10 @@ def _shared_device(cuda_device: int) -> GlDevice:
     drawing = open_device(cuda_device)
     with drawing.current(), device.current():
         count, devices = call("cuGLGetDevices", MOST_DEVICES, EVERY_DEVICE)
-        drawn_by = [int(one) for one in list(devices)[: int(count)]]
-    if int(call("cuDeviceGet", cuda_device)) not in drawn_by:
+        gl_devices = [int(number) for number in list(devices)[: int(count)]]
+    if int(call("cuDeviceGet", cuda_device)) not in gl_devices:
         raise BackendMissing(
-            f"OpenGL ({drawing.name}) draws on CUDA device {', '.join(map(str, drawn_by)) or 'none'}, "
+            f"OpenGL ({drawing.name}) draws on CUDA device {', '.join(map(str, gl_devices)) or 'none'}, "
             f"not on {cuda_device}"
         )
     return drawing

@@ -64,10 +64,10 @@ class SharedMemory:
     @property
     def handle(self) -> bytes:
         """The memory's handle, for `OpenedMemory` of another process. Raises StoreError once closed."""
-        return self._held.handle
+        return self._open_export.handle
 
     @property
-    def _held(self) -> _Export:
+    def _open_export(self) -> _Export:
         if self._export is None:
             raise StoreError("the shared memory is closed")
         return self._export
@@ -80,13 +80,13 @@ class SharedMemory:
         self._device.check(pixels, "the tensor of pixels")
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != (3, TILE_PX, TILE_PX):
             raise ShapeError(f"pixels are uint8 [K, 3, {TILE_PX}, {TILE_PX}], got {pixels.dtype} {list(pixels.shape)}")
-        if len(pixels) > self._held.regions:
-            self._take(max(len(pixels), 2 * self._held.regions))
+        if len(pixels) > self._open_export.regions:
+            self._take(max(len(pixels), 2 * self._open_export.regions))
         if not len(pixels):
             return
-        whole = pixels.contiguous()
+        source = pixels.contiguous()
         with self._device.current() as stream:
-            call("cuMemcpyDtoDAsync", self._held.address, whole.data_ptr(), len(whole) * REGION_BYTES, stream)
+            call("cuMemcpyDtoDAsync", self._open_export.address, source.data_ptr(), len(source) * REGION_BYTES, stream)
             call("cuStreamSynchronize", stream)
 
     def close(self) -> None:
@@ -99,13 +99,13 @@ class SharedMemory:
     def _take(self, regions: int) -> None:
         """Take spare memory with room for so many regions, or make some; what was held before is spare then."""
         with _sparing:
-            fitting = [one for one in _spare if one.device == self._device.index and one.regions >= regions]
-            taken = min(fitting, key=lambda one: one.regions, default=None)
-            if taken is not None:
-                _spare.remove(taken)
-        taken = taken or self._made(regions)
+            candidates = [spare for spare in _spare if spare.device == self._device.index and spare.regions >= regions]
+            export = min(candidates, key=lambda spare: spare.regions, default=None)
+            if export is not None:
+                _spare.remove(export)
+        export = export or self._made(regions)
         self.close()
-        self._export = taken
+        self._export = export
 
     def _made(self, regions: int) -> _Export:
         nbytes = -(-regions * REGION_BYTES // WHOLE_BYTES) * WHOLE_BYTES
@@ -132,11 +132,11 @@ class OpenedMemory:
         if device is None:
             raise BackendMissing("the texture is on a GPU that the model's process does not see")
         self._device: CudaDevice = device
-        named = bindings().CUipcMemHandle()
-        ctypes.memmove(named.getPtr(), handle, HANDLE_BYTES)
+        ipc_handle = bindings().CUipcMemHandle()
+        ctypes.memmove(ipc_handle.getPtr(), handle, HANDLE_BYTES)
         with device.current():
             try:
-                self._address = int(call("cuIpcOpenMemHandle", named, LAZY_PEER_ACCESS))
+                self._address = int(call("cuIpcOpenMemHandle", ipc_handle, LAZY_PEER_ACCESS))
                 try:
                     self._bytes = int(call("cuMemGetAddressRange", self._address)[1])
                 except StoreError:

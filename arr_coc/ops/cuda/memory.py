@@ -36,9 +36,9 @@ class StagingBuffer:
         """In the current context. Raises DeviceLost if memory is short."""
         self._address = int(call("cuMemHostAlloc", nbytes, PORTABLE))
         owned.callback(call, "cuMemFreeHost", self._address)
-        self._done = call("cuEventCreate", NO_TIMING)
-        owned.callback(call, "cuEventDestroy", self._done)
-        self._used = False
+        self._event = call("cuEventCreate", NO_TIMING)
+        owned.callback(call, "cuEventDestroy", self._event)
+        self._in_use = False
         self._memory = device.empty((nbytes,), torch.uint8)
         self.host: Plane = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self._address))
         self.device = self._memory.data_ptr()
@@ -53,13 +53,13 @@ class StagingBuffer:
 
     def mark(self, stream: int) -> None:
         """Mark the memory as in use until the stream has done its work up to now."""
-        call("cuEventRecord", self._done, stream)
-        self._used = True
+        call("cuEventRecord", self._event, stream)
+        self._in_use = True
 
     def wait(self) -> None:
-        if self._used:
-            call("cuEventSynchronize", self._done)
-            self._used = False
+        if self._in_use:
+            call("cuEventSynchronize", self._event)
+            self._in_use = False
 
 
 class StagingRing:
@@ -89,7 +89,7 @@ class StreamOrder:
         """In the current context."""
         # closed last: `wait` needs them all, however late one was made
         self._events = owned.enter_context(ExitStack())
-        self._written = self._event()
+        self._write_event = self._event()
         self._has_written = False
         self._reads: dict[int, Any] = {}
         self._spare: list[Any] = []
@@ -112,7 +112,7 @@ class StreamOrder:
     def wait(self) -> None:
         """Return once the device has done all that was ordered. Raises DeviceLost."""
         with self._lock:
-            events = [*self._reads.values(), *([self._written] if self._has_written else [])]
+            events = [*self._reads.values(), *([self._write_event] if self._has_written else [])]
         for event in events:
             call("cuEventSynchronize", event)
 
@@ -126,13 +126,13 @@ class StreamOrder:
         self.before_read(stream)
 
     def after_write(self, stream: int) -> None:
-        call("cuEventRecord", self._written, stream)
+        call("cuEventRecord", self._write_event, stream)
         self._has_written = True
 
     def before_read(self, stream: int) -> None:
         """Order all later work of the stream after the last write."""
         if self._has_written:
-            call("cuStreamWaitEvent", stream, self._written, 0)
+            call("cuStreamWaitEvent", stream, self._write_event, 0)
 
     def after_read(self, stream: int) -> None:
         """Order the next write after the stream's work up to now."""
@@ -209,12 +209,12 @@ class MipTexture:
 
 def _description(width_px: int, height_px: int) -> Any:
     cuda = bindings()
-    wanted = cuda.CUDA_ARRAY3D_DESCRIPTOR()
-    wanted.Width, wanted.Height, wanted.Depth = width_px, height_px, 0
-    wanted.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
-    wanted.NumChannels = 4
-    wanted.Flags = SURFACE_LDST
-    return wanted
+    descriptor = cuda.CUDA_ARRAY3D_DESCRIPTOR()
+    descriptor.Width, descriptor.Height, descriptor.Depth = width_px, height_px, 0
+    descriptor.Format = cuda.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
+    descriptor.NumChannels = 4
+    descriptor.Flags = SURFACE_LDST
+    return descriptor
 
 
 def _surface(level: Any, owned: ExitStack) -> int:
@@ -232,13 +232,13 @@ def _texture_object(array: Any, owned: ExitStack, blended: bool) -> int:
     resource = cuda.CUDA_RESOURCE_DESC()
     resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
     resource.res.mipmap.hMipmappedArray = array
-    how = cuda.CUDA_TEXTURE_DESC()
-    how.addressMode = [cuda.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
+    descriptor = cuda.CUDA_TEXTURE_DESC()
+    descriptor.addressMode = [cuda.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * 3
     point, linear = cuda.CUfilter_mode.CU_TR_FILTER_MODE_POINT, cuda.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
-    how.filterMode = how.mipmapFilterMode = linear if blended else point
-    how.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
-    how.minMipmapLevelClamp, how.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
-    texture = call("cuTexObjectCreate", resource, how, None)
+    descriptor.filterMode = descriptor.mipmapFilterMode = linear if blended else point
+    descriptor.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
+    descriptor.minMipmapLevelClamp, descriptor.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
+    texture = call("cuTexObjectCreate", resource, descriptor, None)
     owned.callback(call, "cuTexObjectDestroy", texture)
     return int(texture)
 
@@ -327,8 +327,8 @@ class HostMirror:
         ):
             slot.upload(start, stream)
             size = (texture.width_px, texture.height_px)
-            wanted = (texture.handle, slot.device, *size, slot.device + start)
-            self._device.kernels.launch(name, (len(tiles), 1), stream, *wanted)
+            arguments = (texture.handle, slot.device, *size, slot.device + start)
+            self._device.kernels.launch(name, (len(tiles), 1), stream, *arguments)
             slot.download(start, nbytes, stream)
             slot.mark(stream)
             slot.wait()

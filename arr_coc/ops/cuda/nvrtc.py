@@ -54,14 +54,14 @@ def _library() -> Any:
 
 
 def _call(library: Any, name: str, *arguments: Any) -> Any:
-    status, *given = getattr(library, name)(*arguments)
+    status, *results = getattr(library, name)(*arguments)
     if status:
         raise StoreError(f"{name} failed ({status.name})")
-    return given[0] if len(given) == 1 else (tuple(given) or None)
+    return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
-def _text(library: Any, program: Any, what: str) -> bytes:
+def _text(library: Any, program: Any, kind: str) -> bytes:
     """Return what the library has made of a program: its log or its code."""
-    room = b" " * _call(library, f"nvrtcGet{what}Size", program)
-    _call(library, f"nvrtcGet{what}", program, room)
+    room = b" " * _call(library, f"nvrtcGet{kind}Size", program)
+    _call(library, f"nvrtcGet{kind}", program, room)
     return room

@@ -100,10 +100,10 @@ class CudaStore(BaseTextureStore):
         device, DeviceLost if the device failed, StoreError once the store is closed.
         """
         self._check_not_freed()
-        taken = DeviceFrame.of(frame, self.format, self._device)
+        device_frame = DeviceFrame.of(frame, self.format, self._device)
         if self._stamp is None:
             return Difference.everywhere(self.grid)
-        return Difference(self._taker.compare(taken, self._thresholds))
+        return Difference(self._taker.compare(device_frame, self._thresholds))
 
     def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange:
         """Write the tiles that differ from a frame on the device, as `write` does from planes.
@@ -112,11 +112,11 @@ class CudaStore(BaseTextureStore):
         Raises LeaseTimeout as `write` does, and what `compare_tensor` raises.
         """
         self._check_not_freed()
-        taken = DeviceFrame.of(frame, self.format, self._device)
+        device_frame = DeviceFrame.of(frame, self.format, self._device)
         dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
         with self._writing():
             if dirty.any():
-                self._taker.write(taken, dirty)
+                self._taker.write(device_frame, dirty)
                 self._mirror.note(dirty, level0=True)
             self._note(dirty, stamp)
         return TileChange(stamp, dirty)
@@ -132,12 +132,12 @@ class CudaStore(BaseTextureStore):
         An error of torch's on the device, inside, is raised as DeviceLost.
         """
         with super().lease(timeout_ms) as view:
-            own = CudaView(view.stamp, view.grid, view.versions, self._texels())
+            cuda_view = CudaView(view.stamp, view.grid, view.versions, self._texels())
             try:
                 with torch_failures("working with a texture's tensors"):
-                    yield own
+                    yield cuda_view
             finally:
-                own.release()
+                cuda_view.release()
 
     def _open(self, owned: ExitStack) -> None:
         self._device.kernels.load()

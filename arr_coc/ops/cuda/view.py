@@ -92,13 +92,13 @@ class CudaTexels:
         out = self.device.empty((count, 3, TILE_PX, TILE_PX), dtype)
         if not count:
             return out
-        wanted, scales = regions.to(place).contiguous(), shape_scales(place)
+        regions, scales = regions.to(place).contiguous(), shape_scales(place)
         if dtype == torch.uint8:
             name, target = "gather_bytes", [out.data_ptr()]
         else:
             name, target = "gather_halves", [normalised(dtype, place).data_ptr(), out.data_ptr()]
         with self._reading() as (texture, stream):
-            tables = (wanted.data_ptr(), scales.data_ptr(), len(scales))
+            tables = (regions.data_ptr(), scales.data_ptr(), len(scales))
             values = (texture.handle, *tables, texture.width_px, texture.height_px)
             self.device.kernels.launch(name, (count, 1), stream, *values, *target)
         return out
@@ -108,15 +108,14 @@ class CudaTexels:
         return self._sampled("sample_points", len(points), points.data_ptr())
 
     def sample_along(self, points: torch.Tensor, footprints: torch.Tensor, width_px: float) -> torch.Tensor:
-        """Colours averaged over footprints: [n, 3]."""
-        wanted = (points.data_ptr(), footprints.data_ptr(), width_px)
-        return self._sampled("sample_footprints", len(points), *wanted)
+        """Colours averaged over footprints: [n, 3]; see `CudaView.sample_along`."""
+        return self._sampled("sample_footprints", len(points), points.data_ptr(), footprints.data_ptr(), width_px)
 
-    def _sampled(self, kernel: str, count: int, *wanted: float) -> torch.Tensor:
+    def _sampled(self, kernel: str, count: int, *arguments: float) -> torch.Tensor:
         out = self.device.empty((count, 3), torch.float32)
         if count:
             with self._reading() as (texture, stream):
-                values = (texture.smooth, *wanted, count, texture.width_px, texture.height_px, out.data_ptr())
+                values = (texture.smooth, *arguments, count, texture.width_px, texture.height_px, out.data_ptr())
                 self.device.kernels.launch(kernel, (-(-count // THREADS), 1), stream, *values)
         return out
 
@@ -173,11 +172,19 @@ class CudaView(TextureView):
     def sample_along(self, points: torch.Tensor, footprints: torch.Tensor, width_px: float = 1.0) -> torch.Tensor:
         """Colours averaged over elongated footprints, such as a line of text: float32 [n, 3] on the device.
 
-        `points` float32 [n, 2] (x, y) are their centres, `footprints` float32 [n, 2] (dx, dy) their directions and
-        lengths, all in texels of level 0; `width_px` is measured across. Up to sixteen samples along the line are
-        averaged (McCormack et al., "Feline: fast elliptical lines for anisotropic texture mapping", SIGGRAPH 1999): a
-        smooth picture's results lie within 4/255 of the mean along the line. Raises as `sample` does, and OptionError
-        for a width that is not positive.
+        Up to sixteen samples along the line are averaged (McCormack et al., "Feline: fast elliptical lines for
+        anisotropic texture mapping", SIGGRAPH 1999): a smooth picture's results lie within 4/255 of the mean along the
+        line.
+
+        Args:
+            points: Centres, float32 [n, 2] (x, y), in texels of level 0.
+            footprints: Directions and lengths, float32 [n, 2] (dx, dy), in texels of level 0.
+            width_px: Width across the line.
+
+        Raises:
+            OptionError: A width that is not positive.
+            ShapeError: Tensors of another shape, dtype or place, or of different lengths.
+            StoreError, DeviceLost: As `sample`.
         """
         if not 0 < width_px < float("inf"):
             raise OptionError(f"a footprint's width is a positive number of texels, got {width_px}")
@@ -190,9 +197,8 @@ class CudaView(TextureView):
         """The channels of profile `core13`, float32 [13, gh, gw], and the entropy, float32 [gh, gw], on the device.
 
         They equal `arr_coc.relevance.channels.texture_array` bit for bit, but for saliency (within 2e-6) and the
-        distance to
-        the nearest colour cluster (within 1e-3, which the host's own formula loses as well). Raises StoreError after
-        the lease has ended, DeviceLost if the device failed.
+        distance to the nearest colour cluster (within 1e-3, which the host's own formula loses as well). Raises
+        StoreError after the lease has ended, DeviceLost if the device failed.
         """
         return self._texels_for().channels()
 

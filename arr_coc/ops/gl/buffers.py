@@ -124,7 +124,7 @@ class UploadRing:
         """Raise DeviceLost if the device lacks the memory."""
         self._buffer = MappedBuffer(device, aligned(nbytes), "write")
         self._in_flight: deque[tuple[int, int, Fence]] = deque()
-        self._taken: tuple[int, int] | None = None
+        self._last_slice: tuple[int, int] | None = None
         self._end = 0
         self.name = self._buffer.name
         self.capacity = aligned(nbytes)
@@ -144,15 +144,15 @@ class UploadRing:
                 self.stalls += 1
                 fence.wait("reading a frame's tiles")
             self._in_flight.popleft()
-        self._taken = (start, aligned(end))
+        self._last_slice = (start, aligned(end))
         self._end = aligned(end)
         return RingSlice(start, self._buffer.memory[start:end])
 
     def seal(self, fence: Fence) -> None:
         """Keep the slice that was taken last in use until `fence`."""
-        assert self._taken is not None, "nothing was taken"
-        self._in_flight.append((*self._taken, fence))
-        self._taken = None
+        assert self._last_slice is not None, "nothing was taken"
+        self._in_flight.append((*self._last_slice, fence))
+        self._last_slice = None
 
     def _in_use(self, start: int, end: int) -> bool:
         return any(first < end and start < last for first, last, _ in self._in_flight)

@@ -38,11 +38,13 @@ class DisplayCandidate:
 
 def display_candidates(library: GlLibrary) -> Iterator[DisplayCandidate]:
     """Displays in the order in which they are worth trying: GPUs, then software."""
-    listed = sorted(_list_devices(library), key=lambda found: (found[0], found[1].cuda is None, found[1].cuda or 0))
-    yield from (choice for software, choice in listed if not software)
+    devices = sorted(
+        _list_devices(library), key=lambda device: (device[0], device[1].cuda is None, device[1].cuda or 0)
+    )
+    yield from (choice for software, choice in devices if not software)
     if b"EGL_MESA_platform_surfaceless" in _client_extensions(library):
         yield DisplayCandidate(_display(PLATFORM_SURFACELESS, None), "surfaceless")
-    yield from (choice for software, choice in listed if software)
+    yield from (choice for software, choice in devices if software)
 
 
 def _client_extensions(library: GlLibrary) -> list[bytes]:
@@ -52,26 +54,26 @@ def _client_extensions(library: GlLibrary) -> list[bytes]:
 
 def _list_devices(library: GlLibrary) -> list[tuple[bool, DisplayCandidate]]:
     """(Is it software, the device's display)."""
-    known = _client_extensions(library)
-    if not {b"EGL_EXT_device_base", b"EGL_EXT_platform_device"} & set(known):
+    extensions = _client_extensions(library)
+    if not {b"EGL_EXT_device_base", b"EGL_EXT_platform_device"} & set(extensions):
         return []
     from OpenGL.EGL.EXT.device_enumeration import eglQueryDevicesEXT
     from OpenGL.EGL.EXT.device_query import eglQueryDeviceStringEXT
 
     handles, count = (library.egl.EGLDeviceEXT * MOST_DEVICES)(), ctypes.c_int()
     eglQueryDevicesEXT(MOST_DEVICES, handles, count)
-    found = []
+    devices = []
     for index in range(count.value):
         names = (eglQueryDeviceStringEXT(handles[index], library.egl.EGL_EXTENSIONS) or b"").split()
         cuda = _cuda_number(handles[index]) if b"EGL_NV_device_cuda" in names else None
         label = f"device {index}" if cuda is None else f"device {index} (CUDA {cuda})"
-        found.append(
+        devices.append(
             (
                 b"EGL_MESA_device_software" in names,
                 DisplayCandidate(_display(PLATFORM_DEVICE, handles[index]), label, cuda),
             )
         )
-    return found
+    return devices
 
 
 def _cuda_number(handle: Any) -> int:
@@ -123,7 +125,7 @@ class GlContext:
 class GlDevice:
     """Contexts that share textures, buffers, programs, samplers and fences.
 
-    `renderer` is the driver's name; `software` whether a CPU draws. `lost` is why it cannot be used any
+    `renderer` is the driver's name; `software` whether a CPU draws. `loss_reason` is why it cannot be used any
     more.
     """
 
@@ -132,7 +134,7 @@ class GlDevice:
         self.library = library
         self.name, self.cuda = choice.name, choice.cuda
         self.display = _address(choice.display)
-        self.lost: str | None = None
+        self.loss_reason: str | None = None
         self._attributes: tuple[int, ...] = ()
         self._local = threading.local()
         self._deferred: deque[Deletion] = deque()
@@ -166,8 +168,8 @@ class GlDevice:
 
         Raises DeviceLost if the device was lost.
         """
-        if self.lost is not None:
-            raise DeviceLost(self.lost)
+        if self.loss_reason is not None:
+            raise DeviceLost(self.loss_reason)
         context = self._context()
         calls = self.library.calls
         before = calls.eglGetCurrentContext()
@@ -209,16 +211,16 @@ class GlDevice:
 
     def mark_lost(self, reason: str) -> DeviceLost:
         """Mark the device as lost: nothing uses it any more, and the next store opens another."""
-        self.lost = f"{reason}; open a new store, or choose texture.backend = cpu"
-        return DeviceLost(self.lost)
+        self.loss_reason = f"{reason}; open a new store, or choose texture.backend = cpu"
+        return DeviceLost(self.loss_reason)
 
     @contextmanager
-    def creating(self, what: str) -> Iterator[None]:
+    def creating(self, kind: str) -> Iterator[None]:
         """Convert PyOpenGL's errors into those of a store."""
         try:
             yield
         except self.library.gl.GLError as error:
-            raise self.failure(int(error.err), f"making {what}") from error
+            raise self.failure(int(error.err), f"making {kind}") from error
 
     def defer_delete(self, deletion: Deletion) -> None:
         """Has objects deleted by whichever thread comes by next. May be called anywhere, also by a finalizer."""
@@ -226,7 +228,7 @@ class GlDevice:
 
     def clear(self) -> None:
         """Delete released objects. Does nothing on a device that was lost, whose objects are gone."""
-        if self.lost is None:
+        if self.loss_reason is None:
             with self.current():
                 pass
 
@@ -286,28 +288,28 @@ def open_device(cuda: int | None = None) -> GlDevice:
     """
     with _opening:
         device = _devices.get(cuda)
-        if device is None or device.lost is not None:
+        if device is None or device.loss_reason is not None:
             device = _devices[cuda] = find_device(cuda)
         return device
 
 
 def find_device(cuda: int | None = None) -> GlDevice:
     """A device with separate contexts, chosen as by `open_device`. Raises BackendMissing as that does."""
-    library, tried = load(), []
+    library, failures = load(), []
     try:
-        listed = list(display_candidates(library))
+        candidates = list(display_candidates(library))
     except library.egl.EGLError as error:
         raise BackendMissing(f"texture.backend = gl: EGL lists no displays ({_egl_name(error)})", REMEDY) from error
-    for choice in listed:
+    for choice in candidates:
         if cuda is not None and choice.cuda != cuda:
-            tried.append(f"{choice.name}: not CUDA device {cuda}")
+            failures.append(f"{choice.name}: not CUDA device {cuda}")
             continue
         try:
             return GlDevice(library, choice)
         except BackendMissing as error:
-            tried.append(str(error))
-    wanted = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
-    raise BackendMissing(f"texture.backend = gl finds no {wanted} ({'; '.join(tried) or 'no display'})", REMEDY)
+            failures.append(str(error))
+    requirement = "OpenGL 4.5" if cuda is None else f"OpenGL 4.5 on CUDA device {cuda}"
+    raise BackendMissing(f"texture.backend = gl finds no {requirement} ({'; '.join(failures) or 'no display'})", REMEDY)
 
 
 def _egl_name(error: Any) -> str:

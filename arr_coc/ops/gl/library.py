@@ -92,9 +92,9 @@ def _pyopengl() -> tuple[Any, Any]:
         from OpenGL import EGL, GL, platform
     except (ImportError, AttributeError, TypeError, OSError) as error:  # as it comes from PyOpenGL without a library
         raise BackendMissing(f"texture.backend = gl: PyOpenGL finds no EGL and OpenGL ({error})", REMEDY) from error
-    if (used := type(platform.PLATFORM).__name__) != "EGLPlatform":
+    if (platform_name := type(platform.PLATFORM).__name__) != "EGLPlatform":
         raise BackendMissing(
-            f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {used}",
+            f"texture.backend = gl needs PyOpenGL on EGL, and this process has loaded it on {platform_name}",
             "set PYOPENGL_PLATFORM=egl before anything imports OpenGL",
         )
     return EGL, GL

@@ -60,10 +60,10 @@ def program(device: GlDevice, kernel: str, *defines: str) -> int:
     """
     key = (kernel, *defines)
     with _compiling:
-        known = _programs.setdefault(device, {})
-        if key not in known:
-            known[key] = _compiled(device, kernel, source(kernel, *defines))
-        return known[key]
+        programs = _programs.setdefault(device, {})
+        if key not in programs:
+            programs[key] = _compiled(device, kernel, source(kernel, *defines))
+        return programs[key]
 
 
 def source(kernel: str, *defines: str) -> str:
@@ -125,8 +125,8 @@ class TileTexture(GlResource):
         """Raise BackendMissing if the device has no textures of this size, DeviceLost if memory is short."""
         self.device, self.shape = device, (rows, cols)
         self._packer = TilePacker()
-        self._written: Fence | None = None
-        self._drawn: deque[Fence] = deque()
+        self._write_fence: Fence | None = None
+        self._draw_fences: deque[Fence] = deque()
         with device.current():
             _check_size(device, rows, cols)
             self._make()
@@ -161,19 +161,19 @@ class TileTexture(GlResource):
             self._dispatch(layout.blocks, slot, 0, not copies)
             self._dispatch(layout.strip, slot, layout.strip_offset, True)
             calls.glMemoryBarrier(TEXTURE_FETCH_BARRIER | SHADER_IMAGE_ACCESS_BARRIER | TEXTURE_UPDATE_BARRIER)
-            self._written = Fence(self.device)
-            self.ring.seal(self._written)
+            self._write_fence = Fence(self.device)
+            self.ring.seal(self._write_fence)
             self.device.check("updating the texture")
 
     def order(self) -> None:
         """Order this thread's later commands after the last painting."""
-        if self._written is not None:
-            self._written.order()
+        if self._write_fence is not None:
+            self._write_fence.order()
 
     def order_draws(self) -> None:
         """Order this thread's later commands after the draws that were registered."""
-        while self._drawn:
-            self._drawn.popleft().order()
+        while self._draw_fences:
+            self._draw_fences.popleft().order()
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -183,7 +183,7 @@ class TileTexture(GlResource):
             yield
         finally:
             self.device.check_context()
-            self._drawn.append(Fence(self.device))
+            self._draw_fences.append(Fence(self.device))
 
     def release(self) -> None:
         """Free texture and ring. May be called twice."""

@@ -56,8 +56,8 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
     "whole" is what a texture without dirty tiles does: everything is copied and gets new mipmaps.
     """
     if way == "whole":
-        everything = (0, 0, *shape)
-        return UploadPlan("whole", (Block(everything, tiles_of([everything])),), tiles_of(()))
+        full_grid = (0, 0, *shape)
+        return UploadPlan("whole", (Block(full_grid, tiles_of([full_grid])),), tiles_of(()))
     small = [rectangle for rectangle in rectangles if area(rectangle) < SMALL_TILES]
     large = [rectangle for rectangle in rectangles if area(rectangle) >= SMALL_TILES]
     box = box_around(rectangles)
@@ -95,8 +95,8 @@ def tiles_of(rectangles: Sequence[Rectangle]) -> npt.NDArray[np.intp]:
 def cheaper(rectangles: tuple[Rectangle, ...], rectangle_cost: float) -> tuple[Rectangle, ...]:
     """The rectangles, or the box around them if that costs less; a rectangle's cost is in tiles, beside its own."""
     box = box_around(rectangles)
-    apart = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
-    return (box,) if apart > rectangle_cost + area(box) else rectangles
+    separate_cost = sum(rectangle_cost + area(rectangle) for rectangle in rectangles)
+    return (box,) if separate_cost > rectangle_cost + area(box) else rectangles
 
 
 TEXEL_BYTES = 4

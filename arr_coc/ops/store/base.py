@@ -87,12 +87,12 @@ class TextureView:
     def _checked(self, regions: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         if regions.ndim != 2 or regions.shape[1] != 3 or not np.issubdtype(regions.dtype, np.integer):
             raise ShapeError(f"regions are integers [K, 3] (shape, row, col), got {regions.dtype} {regions.shape}")
-        wanted = regions.astype(np.int64)
-        there = exist_on(wanted, self.grid.shape)
-        if not there.all():
-            first = wanted[np.flatnonzero(~there)[0]].tolist()
+        codes = regions.astype(np.int64)
+        exists = exist_on(codes, self.grid.shape)
+        if not exists.all():
+            first = codes[np.flatnonzero(~exists)[0]].tolist()
             raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
-        return wanted
+        return codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +264,11 @@ class BaseTextureStore(TextureStore):
         self.grid = fmt.grid
         self._lease_timeout_ms = lease_timeout_ms
         self._host: HostTexture = host_texture(fmt, thresholds, levels)
-        self._samples = [(plane.shape, plane.dtype) for plane in self._host.held]
+        self._samples = [(plane.shape, plane.dtype) for plane in self._host.planes]
         self._leases = LeaseLock()
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
-        self._lost: StoreError | None = None
+        self._failure: StoreError | None = None
         self._users, self._counting = 0, threading.Lock()
         self._closed = False
 
@@ -295,7 +295,7 @@ class BaseTextureStore(TextureStore):
 
     @property
     def held(self) -> FramePlanes:
-        return FramePlanes(self.format.layout, self._host.held, self.format.colour)
+        return FramePlanes(self.format.layout, self._host.planes, self.format.colour)
 
     def compare(self, planes: FramePlanes) -> Difference:
         self._check(planes)
@@ -318,8 +318,8 @@ class BaseTextureStore(TextureStore):
         with self._using(), self._leases.reading(limit_ms):
             if self._stamp is None:
                 raise StoreError("the texture holds no frame yet; write one before reading")
-            if self._lost is not None:
-                raise DeviceLost(str(self._lost)) from self._lost
+            if self._failure is not None:
+                raise DeviceLost(str(self._failure)) from self._failure
             view = TextureView(self._stamp, self.grid, self._versions, self._texels())
             try:
                 yield view
@@ -357,7 +357,7 @@ class BaseTextureStore(TextureStore):
             try:
                 yield
             except StoreError as error:
-                self._lost = error
+                self._failure = error
                 raise
 
     def _begins(self, stamp: FrameStamp) -> bool:

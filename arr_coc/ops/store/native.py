@@ -127,15 +127,15 @@ class CompiledTexture(HostTexture):
         self._limits = [math.floor(min(max(limit, 0), 255)) for limit in (thresholds.mean, thresholds.largest)]
         self._frame = (KernelPlane * 3)()
         self._texture = texture = KernelTexture(
-            *fmt.grid.shape, len(self.held), self.held[0][0, 0].size, levels, kernel_threads()
+            *fmt.grid.shape, len(self.planes), self.planes[0][0, 0].size, levels, kernel_threads()
         )
-        self._known = np.zeros((*fmt.grid.shape, 2), np.uint64)
+        self._hashes = np.zeros((*fmt.grid.shape, 2), np.uint64)
         self._rest = np.zeros(fmt.grid.shape[0], np.uint8)
-        texture.known, texture.rest = self._known.ctypes.data, self._rest.ctypes.data
+        texture.known, texture.rest = self._hashes.ctypes.data, self._rest.ctypes.data
         self._stale, self._making = np.zeros(fmt.grid.shape, bool), threading.Lock()
         for index, level in enumerate(self._levels):
             texture.levels[index] = level.ctypes.data
-        for index, (plane, (down, across)) in enumerate(zip(self.held, fmt.steps(), strict=True)):
+        for index, (plane, (down, across)) in enumerate(zip(self.planes, fmt.steps(), strict=True)):
             tile = TILE_PX // down, TILE_PX // across
             texture.kept[index] = KernelKept(plane.ctypes.data, plane.strides[0], *plane.shape[:2], *tile)
         if fmt.layout == "yuv":
@@ -165,9 +165,9 @@ class CompiledTexture(HostTexture):
 
     def gather(self, regions: npt.NDArray[np.int64]) -> Plane:
         out = np.empty((len(regions), 3, TILE_PX, TILE_PX), np.uint8)
-        wanted = np.ascontiguousarray(regions)
+        codes = np.ascontiguousarray(regions)
         self._kernel.tiles_gather(
-            ctypes.byref(self._texture), wanted.ctypes.data, len(wanted), _FOOTPRINTS.ctypes.data, out.ctypes.data
+            ctypes.byref(self._texture), codes.ctypes.data, len(codes), _FOOTPRINTS.ctypes.data, out.ctypes.data
         )
         return out
 

@@ -51,8 +51,8 @@ class PlaneFormat:
             if plane.dtype != np.uint8:
                 raise ShapeError(f"planes hold uint8 samples, got {plane.dtype}")
         first = planes.planes[0]
-        wanted = (*first.shape[:2], 3) if planes.layout == "rgb" else first.shape[:2]
-        if first.shape != wanted or first.size == 0:
+        expected_shape = (*first.shape[:2], 3) if planes.layout == "rgb" else first.shape[:2]
+        if first.shape != expected_shape or first.size == 0:
             raise ShapeError(f"layout {planes.layout} does not fit a plane of shape {first.shape}")
         subsampling = _subsampling(planes) if planes.layout == "yuv" else (1, 1)
         return cls(planes.layout, first.shape[0], first.shape[1], subsampling, planes.colour)
@@ -100,11 +100,11 @@ class Difference:
 
 
 def differing_tiles(
-    fmt: PlaneFormat, held: tuple[Plane, ...], planes: tuple[Plane, ...], thresholds: Thresholds
+    fmt: PlaneFormat, old_planes: tuple[Plane, ...], planes: tuple[Plane, ...], thresholds: Thresholds
 ) -> Mask:
-    """Tiles that differ between the planes `held` and those of a frame, both without padding: bool [rows, cols]."""
+    """Tiles that differ between `old_planes` and those of a frame, both without padding: bool [rows, cols]."""
     dirty = np.zeros(fmt.grid.shape, bool)
-    for old, new, (down, across) in zip(held, planes, fmt.steps(), strict=True):
+    for old, new, (down, across) in zip(old_planes, planes, fmt.steps(), strict=True):
         largest, mean = _measures(cv2.absdiff(new, old), fmt.grid, (TILE_PX // down, TILE_PX // across))
         dirty |= (largest > thresholds.largest) | (mean > thresholds.mean)
     return dirty

@@ -124,7 +124,7 @@ def gather(levels: tuple[Plane, ...], regions: npt.NDArray[np.int64]) -> Plane:
 class HostTexture(ABC):
     """Levels of a texture in host memory, and the planes that they show, padded by replication to whole tiles.
 
-    `held` are the planes without padding. An RGB stream's only plane is level 0 itself.
+    `planes` are the planes without padding. An RGB stream's only plane is level 0 itself.
     """
 
     name: str
@@ -138,7 +138,7 @@ class HostTexture(ABC):
             self._levels[0] if fmt.layout == "rgb" else zeroed(rows // down, cols // across)
             for down, across in fmt.steps()
         )
-        self.held: tuple[Plane, ...] = tuple(
+        self.planes: tuple[Plane, ...] = tuple(
             padded[: -(-fmt.height_px // down), : -(-fmt.width_px // across)]
             for padded, (down, across) in zip(self._padded, fmt.steps(), strict=True)
         )
@@ -173,7 +173,7 @@ class ReferenceTexture(HostTexture):
     name = "NumPy and OpenCV"
 
     def compare(self, planes: FramePlanes) -> Mask:
-        return differing_tiles(self._format, self.held, planes.planes, self._thresholds)
+        return differing_tiles(self._format, self.planes, planes.planes, self._thresholds)
 
     def update(self, planes: FramePlanes, dirty: Mask) -> None:
         if not dirty.any():
@@ -182,13 +182,13 @@ class ReferenceTexture(HostTexture):
         parts = []
         for padded, frame, (down, across) in zip(self._padded, planes.planes, self._format.steps(), strict=True):
             box = _samples(rows, TILE_PX // down), _samples(cols, TILE_PX // across)
-            own, new = padded[box], frame[box]
+            old, new = padded[box], frame[box]
             new = np.pad(
-                new, [(0, want - there) for want, there in zip(own.shape, new.shape, strict=True)], mode="edge"
+                new, [(0, target - size) for target, size in zip(old.shape, new.shape, strict=True)], mode="edge"
             )
             changed = dirty[rows, cols].repeat(TILE_PX // down, axis=0).repeat(TILE_PX // across, axis=1)
-            own[changed] = new[changed]
-            parts.append(own.repeat(down, axis=0).repeat(across, axis=1))
+            old[changed] = new[changed]
+            parts.append(old.repeat(down, axis=0).repeat(across, axis=1))
         level0 = self._levels[0][_samples(rows, TILE_PX), _samples(cols, TILE_PX)]
         if self._format.layout == "gray":
             level0[:] = parts[0][..., None]

@@ -17,16 +17,16 @@ from arr_coc.ops.regions import level_shape
 class Cells:
     """Division of a grid of keys into cells of 2^level × 2^level, cut off at the grid's edge.
 
-    `members` int64 [cells, 4^level], each cell's keys (row by row over the grid), 0 if `there` bool is False.
+    `members` int64 [cells, 4^level], each cell's keys (row by row over the grid), 0 if `valid` bool is False.
     """
 
     members: torch.Tensor
-    there: torch.Tensor
+    valid: torch.Tensor
 
     @property
     def sizes(self) -> torch.Tensor:
         """Number of keys of each cell: int64 [cells]."""
-        return self.there.sum(dim=1)
+        return self.valid.sum(dim=1)
 
 
 def hierarchical_attention(
@@ -72,21 +72,21 @@ def hierarchical_attention(
     _check(query, key, value, grid)
     _check_options(share, level, block)
     cells = _cells(grid, level)
-    members, there = cells.members.to(key.device), cells.there.to(key.device)
+    members, valid = cells.members.to(key.device), cells.valid.to(key.device)
     scaled = query / math.sqrt(query.shape[-1])
-    coarse_key, coarse_value = (_means(fine, members, there) for fine in (key, value))
-    logits = scaled @ coarse_key.transpose(-1, -2) + there.sum(dim=1).to(query.dtype).log()
+    coarse_key, coarse_value = (_means(fine, members, valid) for fine in (key, value))
+    logits = scaled @ coarse_key.transpose(-1, -2) + valid.sum(dim=1).to(query.dtype).log()
     count = math.ceil(share * len(members))
     if count == 0:
         return logits.softmax(dim=-1) @ coarse_value
     blocks = -(-query.shape[-2] // block)
-    chosen = _best_cells(logits.detach(), block, count)
-    fine_key, fine_value = (_picked(fine, members, chosen) for fine in (key, value))
+    best_cells = _best_cells(logits.detach(), block, count)
+    fine_key, fine_value = (_picked(fine, members, best_cells) for fine in (key, value))
     fine_logits = _blocked(scaled, block) @ fine_key.transpose(-1, -2)
-    fine_logits = fine_logits.masked_fill(~there[chosen].flatten(-2).unsqueeze(-2), -math.inf)
-    seen_fine = torch.zeros(*chosen.shape[:-1], len(members), dtype=torch.bool, device=key.device)
-    seen_fine = seen_fine.scatter(-1, chosen, True).unsqueeze(-2)
-    coarse_logits = _blocked(logits, block).masked_fill(seen_fine, -math.inf)
+    fine_logits = fine_logits.masked_fill(~valid[best_cells].flatten(-2).unsqueeze(-2), -math.inf)
+    is_fine = torch.zeros(*best_cells.shape[:-1], len(members), dtype=torch.bool, device=key.device)
+    is_fine = is_fine.scatter(-1, best_cells, True).unsqueeze(-2)
+    coarse_logits = _blocked(logits, block).masked_fill(is_fine, -math.inf)
     weights = torch.cat((coarse_logits, fine_logits), dim=-1).softmax(dim=-1)
     coarse, fine = weights.split((len(members), fine_logits.shape[-1]), dim=-1)
     mixed = (coarse.flatten(-3, -2) @ coarse_value).unflatten(-2, (blocks, block)) + fine @ fine_value
@@ -120,14 +120,14 @@ def _cells(grid: tuple[int, int], level: int) -> Cells:
     side = torch.arange(1 << level)
     row = (torch.arange(rows) << level)[:, None, None, None] + side[:, None]
     col = (torch.arange(cols) << level)[:, None, None] + side
-    there = (row < grid[0]) & (col < grid[1])
-    members = torch.where(there, row * grid[1] + col, 0)
-    return Cells(members.reshape(rows * cols, -1), there.reshape(rows * cols, -1))
+    valid = (row < grid[0]) & (col < grid[1])
+    members = torch.where(valid, row * grid[1] + col, 0)
+    return Cells(members.reshape(rows * cols, -1), valid.reshape(rows * cols, -1))
 
 
-def _means(fine: torch.Tensor, members: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+def _means(fine: torch.Tensor, members: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Each cell's mean: [..., N, D] → [..., cells, D]."""
-    weights = (there / there.sum(dim=1, keepdim=True)).to(fine.dtype)
+    weights = (valid / valid.sum(dim=1, keepdim=True)).to(fine.dtype)
     return (fine[..., members, :] * weights.unsqueeze(-1)).sum(dim=-2)
 
 
@@ -145,9 +145,9 @@ def _blocked(rows: torch.Tensor, block: int) -> torch.Tensor:
     return rows.unflatten(-2, (-1, block))
 
 
-def _picked(fine: torch.Tensor, members: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def _picked(fine: torch.Tensor, members: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
     """The rows of the chosen cells: [..., N, D] → [..., blocks, count · 4^level, D]."""
-    index = members[chosen].flatten(-2)
+    index = members[cells].flatten(-2)
     flat = index.flatten(-2).unsqueeze(-1).expand(*index.shape[:-2], -1, fine.shape[-1])
     return fine.gather(-2, flat).unflatten(-2, index.shape[-2:])
 

@@ -38,7 +38,7 @@ class Composite:
         height, width = self.image.shape[:2]
         if not (0 <= y <= height and 0 <= x <= width):
             raise OptionError(f"({y}, {x}) lies outside a composite of {height} rows and {width} columns")
-        nearest = min(self.placements, key=lambda one: _away(one.target, y, x))
+        nearest = min(self.placements, key=lambda placement: _away(placement.target, y, x))
         place = []
         for at, axis in ((y, 0), (x, 1)):
             (begin, end), (first, last) = nearest.target[axis::2], nearest.source[axis::2]

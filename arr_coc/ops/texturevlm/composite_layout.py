@@ -75,14 +75,14 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
     most = worth.sum() * math.log2(best.placements[0].scale)
     for rows, cols, high in _whole_views(size, tokens):
         height, width = size
-        whole = CompositePlacement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
+        full_view = CompositePlacement((0, 0, height, width), (0, 0, high * TILE_PX, cols * TILE_PX))
         for cells in _shelves(high, rows, cols):
             for level in range(COARSEST_PART + 1):
-                parts, shown = _parts(size, worth, cells, level)
-                value = worth.sum() * (math.log2(whole.scale) - PART_COST * len(cells))
-                value += shown * (-level - math.log2(whole.scale))
+                parts, part_worth = _parts(size, worth, cells, level)
+                value = worth.sum() * (math.log2(full_view.scale) - PART_COST * len(cells))
+                value += part_worth * (-level - math.log2(full_view.scale))
                 if len(parts) == len(cells) and value > most:
-                    most, best = value, CompositeLayout((rows * TILE_PX, cols * TILE_PX), (whole, *parts))
+                    most, best = value, CompositeLayout((rows * TILE_PX, cols * TILE_PX), (full_view, *parts))
     return best
 
 
@@ -93,12 +93,14 @@ def layout_of(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens:
     """
     height, width = size
     if tokens >= TileGrid.of(height, width).tiles:
-        whole = (0, 0, height, width)
-        return CompositeLayout(size, (CompositePlacement(whole, whole),))
+        box = (0, 0, height, width)
+        return CompositeLayout(size, (CompositePlacement(box, box),))
     if width >= height:
         return best_layout(size, relevance, tokens)
     turned = best_layout((width, height), relevance.T, tokens)
-    placements = (CompositePlacement(_turned(one.source), _turned(one.target)) for one in turned.placements)
+    placements = (
+        CompositePlacement(_turned(placement.source), _turned(placement.target)) for placement in turned.placements
+    )
     return CompositeLayout((turned.size[1], turned.size[0]), tuple(placements))
 
 
@@ -106,8 +108,8 @@ def whole_layout(size: tuple[int, int], tokens: int) -> CompositeLayout:
     """The whole view of a picture of `size` (height, width) as large as `tokens` tiles allow, its aspect kept."""
     height, width = size
     if tokens >= TileGrid.of(height, width).tiles:
-        whole = (0, 0, height, width)
-        return CompositeLayout(size, (CompositePlacement(whole, whole),))
+        box = (0, 0, height, width)
+        return CompositeLayout(size, (CompositePlacement(box, box),))
     return _whole_alone(size, tokens)
 
 
@@ -160,39 +162,41 @@ def _parts(
 
     Fewer than cells if a cell is larger than the picture.
     """
-    left, shown = worth.copy(), 0.0
+    remaining_worth, part_worth = worth.copy(), 0.0
     parts = []
     for top, leftmost, bottom, right in cells:
         target = (top + BORDER_PX, leftmost + BORDER_PX, bottom - BORDER_PX, right - BORDER_PX)
         window = (target[2] - target[0]) << level, (target[3] - target[1]) << level
         if window[0] > size[0] or window[1] > size[1]:
             break
-        tiles = [max(1, min(round(side / TILE_PX), count)) for side, count in zip(window, left.shape, strict=True)]
-        row, col, value = _richest(worth, left, tiles[0], tiles[1])
-        left[row : row + tiles[0], col : col + tiles[1]] = 0
-        shown += max(value, 0.0)
+        tiles = [
+            max(1, min(round(side / TILE_PX), count)) for side, count in zip(window, remaining_worth.shape, strict=True)
+        ]
+        row, col, value = _richest(worth, remaining_worth, tiles[0], tiles[1])
+        remaining_worth[row : row + tiles[0], col : col + tiles[1]] = 0
+        part_worth += max(value, 0.0)
         start = [
-            min(max(round((first + count / 2) * TILE_PX - side / 2), 0), whole - side)
-            for first, count, side, whole in zip((row, col), tiles, window, size, strict=True)
+            min(max(round((first + count / 2) * TILE_PX - side / 2), 0), length - side)
+            for first, count, side, length in zip((row, col), tiles, window, size, strict=True)
         ]
         parts.append(CompositePlacement((start[0], start[1], start[0] + window[0], start[1] + window[1]), target))
-    return parts, shown
+    return parts, part_worth
 
 
 def _richest(
-    worth: npt.NDArray[np.float64], left: npt.NDArray[np.float64], rows: int, cols: int
+    worth: npt.NDArray[np.float64], remaining_worth: npt.NDArray[np.float64], rows: int, cols: int
 ) -> tuple[int, int, float]:
     """The window of rows × cols tiles that shows most: its first row and column, and its value.
 
-    That is the worth that is `left` in it, less a share of the worth around it, one tile wide: what an edge cuts off
-    is torn. Of neighbouring windows that are equal it is the middle one.
+    The value is the `remaining_worth` in it, less a share of the worth around it, one tile wide: what an edge cuts
+    off is torn. Of neighbouring windows that are equal it is the middle one.
     """
     around = _sums(np.pad(worth, 1), rows + 2, cols + 2) - _sums(worth, rows, cols)
     # what the worth just outside a part takes from its value: a thing in one piece and smaller beats its pieces
-    values = _sums(left, rows, cols) - 0.5 * around
+    values = _sums(remaining_worth, rows, cols) - 0.5 * around
     equals = np.argwhere(values >= values.max() - NEAR * abs(values.max()))
-    near = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
-    row, col = near[np.abs(near - near.mean(axis=0)).sum(axis=1).argmin()]
+    neighbours = equals[(np.abs(equals - equals[0]) < (rows, cols)).all(axis=1)]
+    row, col = neighbours[np.abs(neighbours - neighbours.mean(axis=0)).sum(axis=1).argmin()]
     return int(row), int(col), float(values[row, col])
 
 
@@ -210,10 +214,10 @@ def draw(picture: Plane, layout: CompositeLayout) -> Plane:
     """The composite of a picture uint8 [H, W, 3], in separate memory; its parts have coloured frames, here and in
     the whole view."""
     image = np.empty((*layout.size, 3), np.uint8)
-    whole, *parts = layout.placements
-    _show(picture, whole, image)
+    full_view, *parts = layout.placements
+    _show(picture, full_view, image)
     for part, colour in zip(parts, FRAMES, strict=False):
-        _frame(image, _inside(whole, part.source), colour)
+        _frame(image, _inside(full_view, part.source), colour)
         top, left, bottom, right = part.target
         _frame(image, (top - BORDER_PX, left - BORDER_PX, bottom + BORDER_PX, right + BORDER_PX), colour)
         _show(picture, part, image)
@@ -240,15 +244,15 @@ def _frame(image: Plane, box: Box, colour: tuple[int, int, int]) -> None:
         edge[:] = colour
 
 
-def _inside(whole: CompositePlacement, source: Box) -> Box:
+def _inside(full_view: CompositePlacement, source: Box) -> Box:
     """Return the place in the whole view that shows a part of the picture."""
-    (_, _, height, width), (_, _, bottom, right) = whole.source, whole.target
-    top, left, low, far = source
+    (_, _, height, width), (_, _, bottom, right) = full_view.source, full_view.target
+    top, left, source_bottom, source_right = source
     return (
         top * bottom // height,
         left * right // width,
-        -(-low * bottom // height),
-        -(-far * right // width),
+        -(-source_bottom * bottom // height),
+        -(-source_right * right // width),
     )
 
 

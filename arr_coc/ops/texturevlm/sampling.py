@@ -64,8 +64,8 @@ class PackedMipChain:
         """
         texels = self.texels.new_empty(len(regions), TILE_PX, TILE_PX, 3)
         for code in regions[:, 0].unique().tolist():
-            chosen = (regions[:, 0] == code).nonzero()[:, 0]
-            texels = texels.index_copy(0, chosen, self._means(FOOTPRINTS[code], layer[chosen], regions[chosen, 1:]))
+            members = (regions[:, 0] == code).nonzero()[:, 0]
+            texels = texels.index_copy(0, members, self._means(FOOTPRINTS[code], layer[members], regions[members, 1:]))
         return texels.permute(0, 3, 1, 2).contiguous()
 
     def _means(self, footprint: Footprint, layer: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

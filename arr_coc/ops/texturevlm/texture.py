@@ -85,8 +85,8 @@ class FoveationOptions:
             regions, e0 = fixation_cover(shape, self.tokens, self.fixation)
             return regions, e0, e0
         most = math.inf if self.M0 is None else self.M0
-        regions, reached = magnified_cover(shape, self.tokens, self.fixation, self.e0, most)
-        return regions, reached, self.e0
+        regions, actual_m0 = magnified_cover(shape, self.tokens, self.fixation, self.e0, most)
+        return regions, actual_m0, self.e0
 
 
 Layer = int | torch.Tensor
@@ -171,9 +171,9 @@ class Texture:
         check_tensor(regions, "regions")
         if regions.ndim != 2 or regions.shape[1] != 3 or regions.dtype != torch.int64:
             raise ShapeError(f"regions are int64 [K, 3] (shape, row, col), got {regions.dtype} {list(regions.shape)}")
-        there = torch.from_numpy(exist_on(regions.cpu().numpy(), self.grid.shape))
-        if not there.all():
-            first = regions.cpu()[~there][0].tolist()
+        exists = torch.from_numpy(exist_on(regions.cpu().numpy(), self.grid.shape))
+        if not exists.all():
+            first = regions.cpu()[~exists][0].tolist()
             raise ShapeError(f"region {first} (shape, row, col) lies outside a grid of {self.grid.shape} tiles")
         layers = self._layer(layer).expand(len(regions))
         return self._chain.gather(layers, regions.to(self._chain.texels.device))
@@ -273,9 +273,9 @@ class Texture:
             BudgetError: A wrong budget.
             OptionError: A fixation outside [0, 1], or M0 or e0 that are not above 0.
         """
-        regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
-        chosen = torch.from_numpy(regions)
-        return Foveation(chosen, self.gather(chosen, layer), reached, offset)
+        regions, actual_m0, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        codes = torch.from_numpy(regions)
+        return Foveation(codes, self.gather(codes, layer), actual_m0, offset)
 
     def as_points(self, points: torch.Tensor, name: str) -> torch.Tensor:
         """Floats [..., 2] on the texture's device, in the dtype of samples. Raises ShapeError, NonFiniteError."""

@@ -135,14 +135,14 @@ class VideoStream:
         `pixels` are uint8 [K, 3, 32, 32], on the CPU, or on the frame's device if that was a tensor. Calls
         `update_mipmaps` if that has not been done. Raises what both raise, and StoreError before the first frame.
         """
-        regions, reached, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
+        regions, actual_m0, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         self.update_mipmaps()
         with self.lease() as view:
             if self._shows_tensor and isinstance(view, PatchView):
                 pixels = view.patches(regions)
             else:
                 pixels = torch.from_numpy(view.gather(regions))
-        return Foveation(torch.from_numpy(regions), pixels, reached, offset)
+        return Foveation(torch.from_numpy(regions), pixels, actual_m0, offset)
 
     def lease(self, timeout_ms: int | None = None) -> AbstractContextManager[TextureView]:
         """The texture for reading, as `TextureStore.lease`: levels, regions, versions, undisturbed while it lasts.
@@ -177,8 +177,9 @@ class VideoStream:
         if frame.dtype != torch.uint8 or tuple(frame.shape) not in ((height_px, width_px, 3), (3, height_px, width_px)):
             return None
         store = self._store_for(PlaneFormat("rgb", height_px, width_px, (1, 1), Colour()))
-        there = isinstance(store, TensorStore) and store.format.layout == "rgb" and store.place == frame.device
-        return store if there and isinstance(store, TensorStore) else None
+        if isinstance(store, TensorStore) and store.format.layout == "rgb" and store.place == frame.device:
+            return store
+        return None
 
     def _store_for(self, fmt: PlaneFormat) -> TextureStore:
         if self._closed:

@@ -153,8 +153,8 @@ def test_attention_that_is_nowhere_cannot_teach(qwen: QwenVL, monkeypatch: pytes
 def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> None:
     lesson = Lesson(image(0), QUESTIONS)
     taught = TaughtPicture.looked_at_by(AttentionTeacher(tiny_qwen(family)), lesson, held_out=False)
-    assert taught.wanted.shape == (2, *taught.texture.entropy.shape) == (2, 2, 3)
-    assert all(wanted.any() for wanted in taught.wanted)
+    assert taught.targets.shape == (2, *taught.texture.entropy.shape) == (2, 2, 3)
+    assert all(wanted.any() for wanted in taught.targets)
 
 
 @pytest.mark.parametrize(("phase", "at"), [(ASKING, 5), (LEARNING, 3)])
@@ -302,7 +302,7 @@ def test_pictures_come_back_from_their_file(tmp_path: Path) -> None:
     folder.save_pictures([picture], 3, 1.5)
     (again,), done, spent_s = folder.load_pictures()
     assert (done, spent_s, again.questions, again.held_out, again.labelled) == (3, 1.5, ("Where?",), True, True)
-    assert torch.equal(again.wanted, torch.tensor([[[1.0, 0.25, 0.0], [0.0, 0.0, 0.0]]]))
+    assert torch.equal(again.targets, torch.tensor([[[1.0, 0.25, 0.0], [0.0, 0.0, 0.0]]]))
     (case,) = again.cases()
     assert isinstance(case, AllocatorCase)
     assert torch.equal(case.texture.channels, picture.texture.channels)

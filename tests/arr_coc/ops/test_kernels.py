@@ -14,7 +14,7 @@ import torch
 
 from arr_coc.errors import BackendMissing, StoreError
 from arr_coc.ops import kernels
-from arr_coc.ops.kernels import ALIKE_MAX, REMEDY, SETTING, ArrayPool
+from arr_coc.ops.kernels import ARRAYS_MAX, REMEDY, SETTING, ArrayPool
 from arr_coc.ops.store import native
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.ops.store.raster import ReferenceTexture
@@ -122,13 +122,13 @@ def test_kinds_are_kept_apart() -> None:
 
 def test_it_keeps_a_bounded_number_of_arrays() -> None:
     pool = ArrayPool()
-    held = [pool.take(SHAPE) for _ in range(3 * ALIKE_MAX)]
+    held = [pool.take(SHAPE) for _ in range(3 * ARRAYS_MAX)]
     for index, array in enumerate(held):
         array[:] = index
     assert [float(array[0, 0]) for array in held] == list(range(len(held)))
     addresses = {pool.address(array) for array in held}
     assert addresses == {array.ctypes.data for array in held}
-    assert len(pool._addresses) == ALIKE_MAX
+    assert len(pool._addresses) == ARRAYS_MAX
 
 
 def test_a_missing_kernel_is_looked_for_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

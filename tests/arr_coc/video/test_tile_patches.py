@@ -34,10 +34,10 @@ def test_only_the_right_motion_explains_a_picture(draw: type[clutter]) -> None: 
     still = pair.still()
     right = pair.with_camera(CameraMotion.shift(0, -40))
     wrong = pair.with_camera(CameraMotion.shift(0, -24))
-    assert pair.explained(right.left, still.left)[INNER].mean() > 0.95
-    assert pair.explained(wrong.left, still.left)[INNER].mean() < 0.3
-    assert pair.explained(still.left, still.left)[INNER].mean() < 0.3
-    assert (pair.fit(right.left) >= pair.fit(wrong.left))[INNER].all()
+    assert pair.explained(right.residual, still.residual)[INNER].mean() > 0.95
+    assert pair.explained(wrong.residual, still.residual)[INNER].mean() < 0.3
+    assert pair.explained(still.residual, still.residual)[INNER].mean() < 0.3
+    assert (pair.fit(right.residual) >= pair.fit(wrong.residual))[INNER].all()
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMo
     inside[3:6, 4:9] = True
     mask = inside.ravel()
     alone = pair.each(together.dy_px, together.dx_px, mask)
-    assert (alone.apart[~mask] == NOT_COMPARED).all()
-    assert alone.left[mask] == pytest.approx(together.left[mask], abs=2.5)
+    assert (alone.sad[~mask] == NOT_COMPARED).all()
+    assert alone.residual[mask] == pytest.approx(together.residual[mask], abs=2.5)
     better = pair.still().or_better(alone)
-    assert (better.left[~mask] == pair.still().left[~mask]).all()
-    assert (better.left <= pair.still().left).all()
+    assert (better.residual[~mask] == pair.still().residual[~mask]).all()
+    assert (better.residual <= pair.still().residual).all()
     kept = better.dx_px != 0
     assert (better.patches[kept] == alone.patches[kept]).all()
 

@@ -269,7 +269,7 @@ def test_cuda_resources_of_a_texture_are_freed_though_opengl_was_lost(
     with sharing(planes) as store:
         store.update(planes, stamp(0))
         with monkeypatch.context() as patched:
-            patched.setattr(gl, "lost", "the renderer was reset")
+            patched.setattr(gl, "loss_reason", "the renderer was reset")
             store.close()
         left = {kind: count - before[kind] for kind, count in shared.live().items() if count != before[kind]}
     assert left == {"registered": 1, "mapped": 1}, "these went with OpenGL's context"

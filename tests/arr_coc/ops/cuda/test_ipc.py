@@ -90,7 +90,7 @@ def test_memory_that_another_process_may_have_open_is_reused_and_never_freed(cud
     with cuda_on_cpu.two_processes():
         opened = OpenedMemory(memory.handle, memory.gpu)
     with cuda_on_cpu.device.current(), pytest.raises(DeviceLost, match="cuMemFree"):
-        call("cuMemFree", memory._held.address)
+        call("cuMemFree", memory._open_export.address)
     small = memory.handle
     memory.write(pixels(FIRST_REGIONS + 1))
     assert torch.equal(opened.read(5), pixels(5))

@@ -102,7 +102,7 @@ def test_memory_that_the_device_has_not_is_refused() -> None:
     device = shared_device()
     with device.current(), pytest.raises(DeviceLost, match="out of memory while making a buffer of 35184372088832"):
         MappedBuffer(device, 1 << 45, "write")
-    assert device.lost is None
+    assert device.loss_reason is None
 
 
 def test_unused_fences_are_deleted() -> None:

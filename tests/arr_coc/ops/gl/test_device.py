@@ -163,7 +163,7 @@ def test_released_objects_are_deleted_by_the_next_user() -> None:
 def test_the_device_is_one_until_it_is_lost() -> None:
     device = shared_device()
     assert open_device() is device
-    assert "OpenGL" not in (device.lost or "")
+    assert "OpenGL" not in (device.loss_reason or "")
     assert device.version >= (4, 5)
     device.mark_lost("the plug was pulled")
     replaced = open_device()
@@ -193,7 +193,7 @@ def test_errors_are_named(error: int, reset: int, raised: type, message: str, lo
         with pytest.raises(raised, match=message) as info:
             device.check("working")
     assert info.type is raised
-    assert (device.lost is not None) == lost
+    assert (device.loss_reason is not None) == lost
 
 
 def test_a_thread_without_a_context_loses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

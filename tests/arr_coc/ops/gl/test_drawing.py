@@ -121,9 +121,9 @@ def test_the_next_frame_waits_for_a_draw_that_ended_with_an_error() -> None:
     store.update(planes(0), stamp(0))
     with pytest.raises(ZeroDivisionError), shared_device().current(), store.drawing():
         raise ZeroDivisionError
-    assert len(store._texture._drawn) == 1
+    assert len(store._texture._draw_fences) == 1
     store.update(planes(1), stamp(1))
-    assert not store._texture._drawn
+    assert not store._texture._draw_fences
     store.close()
 
 

@@ -303,7 +303,7 @@ def failing_store(monkeypatch: pytest.MonkeyPatch, error: int) -> GlStore:
 
 def test_memory_that_runs_out_spoils_the_store_and_not_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     store = failing_store(monkeypatch, 0x0505)
-    assert store.device.lost is None
+    assert store.device.loss_reason is None
     with pytest.raises(DeviceLost, match="out of memory while updating"), store.lease():
         pass
     store.close()
@@ -324,7 +324,7 @@ def test_a_write_that_fails_halfway_cannot_be_read(monkeypatch: pytest.MonkeyPat
 
 def test_a_context_that_is_lost_ends_the_store_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
     store = failing_store(monkeypatch, 0x0507)
-    assert store.device.lost is not None
+    assert store.device.loss_reason is not None
     with pytest.raises(DeviceLost, match="lost its context"), store.lease():
         pass
     store.close()

@@ -160,7 +160,7 @@ def test_the_same_bytes_are_written(
         texture.update(second, dirty)
     for one, other in zip(*(map(texture.read, range(levels)) for texture in textures), strict=True):
         np.testing.assert_array_equal(one, other)
-    for one, other in zip(*(texture.held for texture in textures), strict=True):
+    for one, other in zip(*(texture.planes for texture in textures), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
