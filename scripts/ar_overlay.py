@@ -83,11 +83,11 @@ void main() {
 def camera_matrix(width: float, height: float) -> Matrix:
     """A camera that looks at the plane from before it and above: float32 [4, 4]."""
     eye, target, up = np.array([0.0, 1.05, 0.8]), np.array([0.0, 0.05, 0.0]), np.array([0.0, 1.0, 0.0])
-    ahead = (target - eye) / np.linalg.norm(target - eye)
-    right = np.cross(ahead, up) / np.linalg.norm(np.cross(ahead, up))
-    above = np.cross(right, ahead)
+    forward = (target - eye) / np.linalg.norm(target - eye)
+    right = np.cross(forward, up) / np.linalg.norm(np.cross(forward, up))
+    above = np.cross(right, forward)
     view = np.eye(4)
-    view[:3, :3] = right, above, -ahead
+    view[:3, :3] = right, above, -forward
     view[:3, 3] = -view[:3, :3] @ eye
     near, far, focal = 0.1, 10.0, 3.1
     lens = np.zeros((4, 4))
@@ -111,11 +111,11 @@ class ArOverlay:
     caption: str = ""
     note: str = ""
 
-    def with_map(self, shown: FrameMap) -> ArOverlay:
+    def with_map(self, frame_map: FrameMap) -> ArOverlay:
         """The overlay with the regions of a frame's event; those of an overview are left out."""
-        grid = (shown.rows, shown.cols)
-        relevance = np.frombuffer(shown.relevance, np.uint8).reshape(grid).astype(np.float32) / 255
-        regions = np.frombuffer(shown.regions, "<i2").reshape(-1, 3)[shown.overview :].astype(np.int64)
+        grid = (frame_map.rows, frame_map.cols)
+        relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(grid).astype(np.float32) / 255
+        regions = np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3)[frame_map.overview :].astype(np.int64)
         return replace(self, grid=grid, regions=regions, relevance=region_mean(regions, relevance))
 
     def quads(self) -> Iterator[tuple[tuple[float, ...], float, float]]:
@@ -159,15 +159,15 @@ class ArProgram:
         Regions of a frame of another size are not drawn. Raises as `TextureStore.drawing`.
         """
         with self._current():
-            with texture.drawing() as drawn:
-                self._draw(drawn, overlay)
-            return self._read(), drawn
+            with texture.drawing() as frame:
+                self._draw(frame, overlay)
+            return self._read(), frame
 
     def close(self) -> None:
         """End the context."""
         self._calls.eglDestroyContext(self._device.display, self._context)
 
-    def _draw(self, drawn: DrawnTexture, overlay: ArOverlay) -> None:
+    def _draw(self, frame: DrawnTexture, overlay: ArOverlay) -> None:
         gl, (width, height) = self._gl, self._size
         above = height - self._strip_px
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._target)
@@ -177,12 +177,12 @@ class ArProgram:
         gl.glEnable(gl.GL_DEPTH_TEST)
         gl.glUseProgram(self._program)
         gl.glBindVertexArray(self._shape)
-        gl.glBindTextureUnit(0, drawn.name)
+        gl.glBindTextureUnit(0, frame.name)
         gl.glBindSampler(0, self._sampler)
         gl.glUniformMatrix4fv(0, 1, True, camera_matrix(width, above))
-        gl.glUniform2f(3, 1.0, drawn.grid.rows / drawn.grid.cols)
+        gl.glUniform2f(3, 1.0, frame.grid.rows / frame.grid.cols)
         self._quad((0, 0, 1, 1), light=0.35)
-        if overlay.grid == drawn.grid.shape:
+        if overlay.grid == frame.grid.shape:
             for box, lift, level in sorted(overlay.quads(), key=lambda quad: quad[1]):
                 self._quad(box, lift * LIFT, level, border=(1.0, 0.45 + 0.5 * lift, 0.1))
         self._draw_texts(overlay)
@@ -290,8 +290,8 @@ def draw_run(config: Config, out: str, size: tuple[int, int] = SIZE, model_loade
             overlay = _followed(overlay, event)
             if not isinstance(event, FrameReady) or round(event.pts_s * NS_PER_S) <= last_ns:
                 continue  # a newer frame was drawn already
-            picture, drawn = program.picture(run.texture, overlay)
-            last_ns = drawn.stamp.media_ns
+            picture, frame = program.picture(run.texture, overlay)
+            last_ns = frame.stamp.media_ns
             film.add(picture, round(last_ns * CLOCK_HZ / NS_PER_S))
             pictures += 1
     return pictures
@@ -307,12 +307,12 @@ def _followed(overlay: ArOverlay, event: Event) -> ArOverlay:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    given = {"model": options.model} if options.model else {}
+    answer_options = {"model": options.model} if options.model else {}
     return Config(
         source=options.source,
         capture=CaptureConfig(max_frames=options.frames),
         allocate=AllocateConfig(budget=options.budget),
-        answer=AnswerConfig(query=options.query, every_s=1.0, **given),
+        answer=AnswerConfig(query=options.query, every_s=1.0, **answer_options),
     )
 
 

@@ -39,16 +39,16 @@ class WordList:
     @classmethod
     def read(cls, path: Path = LIST) -> WordList:
         """Read a list. Raises OSError, or ValueError for what is no TOML."""
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(read["words"], tuple(read["allowed"]["texts"]))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return cls(table["words"], tuple(table["allowed"]["texts"]))
 
     def matches(self, text: str) -> Iterator[tuple[int, str, str]]:
         """Yield the line, from 0, the words and the advice of each match in a text; a match may cross a line's end."""
         for allowed in self.allowed:
             text = text.replace(allowed, "·" * len(allowed))
         for pattern, advice in self.advice.items():
-            whole = r"\b(?:" + pattern.replace(" ", r"(?:\s|#)+") + r")\b"
-            for match in re.finditer(whole, text, re.IGNORECASE):
+            expression = r"\b(?:" + pattern.replace(" ", r"(?:\s|#)+") + r")\b"
+            for match in re.finditer(expression, text, re.IGNORECASE):
                 yield text.count("\n", 0, match.start()), " ".join(re.split(r"[\s#]+", match.group())), advice
 
 
@@ -99,7 +99,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--count", action="store_true", help="print how often each word occurs instead of its places")
     arguments = parser.parse_args()
-    listed = subprocess.run(
+    listing = subprocess.run(
         ["git", "ls-files", "*.py", "*.md", ":!tests/test_words.py"],
         cwd=ROOT,
         capture_output=True,
@@ -107,7 +107,7 @@ def main() -> int:
         check=True,
     )
     words, counts = WordList.read(), Counter[str]()
-    for path in arguments.paths or [ROOT / name for name in listed.stdout.split()]:
+    for path in arguments.paths or [ROOT / name for name in listing.stdout.split()]:
         for line, match, advice in violations(path, words):
             counts[match.lower()] += 1
             if not arguments.count:

@@ -41,8 +41,8 @@ def _table(command: str) -> str:
         for name, option in declared.items()
         if (name in every_run or name in shared if command == COMMON else name not in common)
     ]
-    lacking = [f"`{option.names[0]}`" for name, option in every_run.items() if common and name not in declared]
-    note = f"\nAnd the [common options](#common-options), except {', '.join(lacking)}.\n" if lacking else ""
+    omissions = [f"`{option.names[0]}`" for name, option in every_run.items() if common and name not in declared]
+    note = f"\nAnd the [common options](#common-options), except {', '.join(omissions)}.\n" if omissions else ""
     return "| option | meaning | default | key |\n| --- | --- | --- | --- |\n" + "".join(rows) + note
 
 
@@ -60,8 +60,8 @@ def _row(option: TyperOption, keyed: Option | None, meanings: Mapping[str, str])
     meaning, key = text_of(text), ""
     if keyed is not None:
         meaning, key = meanings[keyed.key] + _choices(keyed.key), f"`{keyed.key}`"
-    shown = default[1] if default is not None and default[1] else "off" if option.is_flag else ""
-    return f"| {', '.join(f'`{name}`' for name in names)} | {linked(meaning, PAGE)} | {shown} | {key} |\n"
+    default_text = default[1] if default is not None and default[1] else "off" if option.is_flag else ""
+    return f"| {', '.join(f'`{name}`' for name in names)} | {linked(meaning, PAGE)} | {default_text} | {key} |\n"
 
 
 def _choices(key: str) -> str:

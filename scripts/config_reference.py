@@ -43,9 +43,9 @@ KINDS = {"integer": "whole number", "number": "number", "boolean": "true, false"
 def configuration_page() -> str:
     """Return the page."""
     lines = [INTRODUCTION]
-    named = {"source": ["argument"]}
+    spellings = {"source": ["argument"]}
     for option in options():
-        names = named.setdefault(option.key, [])
+        names = spellings.setdefault(option.key, [])
         names += [f"`{name}`" for name in option.names if f"`{name}`" not in names]
     meanings = documented_keys()
     for section, model in sections(Config):
@@ -56,8 +56,8 @@ def configuration_page() -> str:
             if section_of(field.annotation) is None:
                 key = f"{section}.{name}" if section else name
                 cells = (f"`{key}`", accepted(schema["properties"][name]), default_of(field.default))
-                meaning, shown = linked(meanings[key], PAGE), ", ".join(named.get(key, []))
-                lines.append(f"| {' | '.join((*cells, meaning, shown))} |\n")
+                meaning, option_names = linked(meanings[key], PAGE), ", ".join(spellings.get(key, []))
+                lines.append(f"| {' | '.join((*cells, meaning, option_names))} |\n")
     return "".join(lines)
 
 
@@ -76,7 +76,7 @@ def linked(text: str, page: str) -> str:
     def link(match: re.Match[str]) -> str:
         name, anchor = match[1], match[2] or ""
         headings = re.findall(r"^#+ (.+)$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
-        title = next((one for one in headings if one.lower().replace(" ", "-") == anchor[1:]), name)
+        title = next((heading for heading in headings if heading.lower().replace(" ", "-") == anchor[1:]), name)
         return f"[{title}]({'' if name == page else name}{anchor})"
 
     return re.sub(r"docs/([\w-]+\.md)(#[\w-]+)?", link, text)
@@ -128,10 +128,10 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
         lists = {"string": "list of texts", "array": "list of points"}
         return lists.get(schema.get("items", {}).get("type"), "list of numbers")
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    shown = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
+    bounds = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
     if "maxLength" in schema:
-        shown.append(f"≤ {schema['maxLength']} characters")
-    return " ".join([KINDS[schema["type"]], *([", ".join(shown)] if shown else [])])
+        bounds.append(f"≤ {schema['maxLength']} characters")
+    return " ".join([KINDS[schema["type"]], *([", ".join(bounds)] if bounds else [])])
 
 
 def default_of(value: Any) -> str:

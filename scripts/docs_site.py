@@ -59,7 +59,7 @@ def in_navigation(entry: Any) -> list[str]:
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages of the navigation that are not in docs/, and every file of the project that a page links to."""
     waiting = sorted({project_path(page) for page in in_navigation(config.nav)})
-    seen = set(waiting)
+    pages = set(waiting)
     while waiting:
         page = waiting.pop()
         if not page.startswith(DOCS):
@@ -69,22 +69,22 @@ def on_files(files: Any, config: Any) -> Any:
         for link, path in linked(page, (ROOT / page).read_text(encoding="utf-8")).items():
             if not (ROOT / path).is_file():
                 raise PluginError(f"{page} links to {link}, which is no file of this project")
-            if path not in seen and not (path.startswith(DOCS) and not path.endswith(".md")):
-                seen.add(path)
+            if path not in pages and not (path.startswith(DOCS) and not path.endswith(".md")):
+                pages.add(path)
                 waiting.append(path)
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Rewrite a page's links from paths of the project to paths of the site."""
-    here = page.file.src_uri
-    targets = linked(project_path(here), markdown)
+    source = page.file.src_uri
+    targets = linked(project_path(source), markdown)
 
     def rewritten(match: re.Match[str]) -> str:
         link = match[0]
         if link not in targets:
             return link
-        path = posixpath.relpath(site_path(targets[link]), posixpath.dirname(here) or ".")
+        path = posixpath.relpath(site_path(targets[link]), posixpath.dirname(source) or ".")
         fragment = urlsplit(link).fragment
         return f"{path}#{fragment}" if fragment else path
 

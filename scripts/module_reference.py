@@ -17,9 +17,9 @@ def modules_page(text: str) -> str:
     """Return the page with its tables written anew; a package without a heading comes last."""
     packages = _packages()
     introduction, sections = text[: text.index("\n## ")], dict(SECTION.findall(text))
-    named = [*(name for name in sections if name in packages), *sorted(packages.keys() - sections.keys())]
+    names = [*(name for name in sections if name in packages), *sorted(packages.keys() - sections.keys())]
     return f"{introduction}\n" + "\n".join(
-        f"## `{name}/`\n\n{sections.get(name, '')}{_table(packages[name])}" for name in named
+        f"## `{name}/`\n\n{sections.get(name, '')}{_table(packages[name])}" for name in names
     )
 
 

@@ -42,8 +42,8 @@ def options() -> Iterator[Option]:
 
 def _row(option: Option) -> str:
     names = ("without", "also", "only", "key", "kind")
-    given = "".join(f', {name}="{value}"' for name in names if (value := getattr(option, name)))
-    return f"Option({_quoted(option.spelling)}, {_quoted(option.help)}{given})"
+    keywords = "".join(f', {name}="{value}"' for name in names if (value := getattr(option, name)))
+    return f"Option({_quoted(option.spelling)}, {_quoted(option.help)}{keywords})"
 
 
 def _quoted(text: str) -> str:

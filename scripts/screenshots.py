@@ -51,12 +51,12 @@ def served_page(folder: Path, *arguments: str) -> Iterator[str]:
         assert run.stderr is not None
         try:
             for line in run.stderr:
-                found = re.match(r"web page at (\S+)", line)
-                if found is not None:
+                match = re.match(r"web page at (\S+)", line)
+                if match is not None:
                     break
             else:
                 raise SystemExit("the run has ended without a page")
-            yield found[1]
+            yield match[1]
         finally:
             run.terminate()
             run.stderr.read()
@@ -81,14 +81,14 @@ def record(browser: Browser, address: str) -> None:
     page.set_default_timeout(LIMIT_MS)
     page.goto(address + "?layers=td")
     page.wait_for_function("() => window.live && window.live.answers.answers.length >= 6")
-    taken = []
+    frames = []
     for _ in range(RECORDED):
-        shown = page.evaluate("() => window.live.stage.shown")
-        page.wait_for_function("(shown) => window.live.stage.shown > shown", arg=shown)
+        frame_number = page.evaluate("() => window.live.stage.shown")
+        page.wait_for_function("(shown) => window.live.stage.shown > shown", arg=frame_number)
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").resize(GIF_SIZE, Image.Resampling.LANCZOS)
-        taken.append(picture.quantize(GIF_COLOURS, dither=Image.Dither.NONE))
+        frames.append(picture.quantize(GIF_COLOURS, dither=Image.Dither.NONE))
     path = IMAGES / "web-live.gif"
-    taken[0].save(path, save_all=True, append_images=taken[1:], duration=GIF_MS, loop=0, optimize=True)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=GIF_MS, loop=0, optimize=True)
     page.close()
 
 
@@ -103,8 +103,8 @@ def take_live(browser: Browser, folder: Path, source: str | None) -> None:
     if source is None:
         source = "demo.mp4"
         make_clip(folder / source, LIMIT_MS / 1000, "demo")
-    shown = ("--web", "0", "--web-rate", "10", "--every", "2", "--stats-every", "none", "--why", "reasons.jsonl")
-    with served_page(folder, "watch", source, "--restart", *shown) as address:
+    page_options = ("--web", "0", "--web-rate", "10", "--every", "2", "--stats-every", "none", "--why", "reasons.jsonl")
+    with served_page(folder, "watch", source, "--restart", *page_options) as address:
         for number, shot in enumerate(SHOTS):
             take(browser, address, shot, 3 + number)
         record(browser, address)
@@ -130,8 +130,12 @@ def take_microscope(browser: Browser, folder: Path, source: str | None) -> None:
 
 def take_sources(browser: Browser, folder: Path) -> None:
     """Take the page in which a source is chosen."""
-    named = ("door=rtsp://user:password@door.local/stream", "yard=rtsp://yard.local/stream", "lesson=clips/lesson.mp4")
-    with served_page(folder, "web", "0", *named) as address:
+    sources = (
+        "door=rtsp://user:password@door.local/stream",
+        "yard=rtsp://yard.local/stream",
+        "lesson=clips/lesson.mp4",
+    )
+    with served_page(folder, "web", "0", *sources) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 640}, color_scheme="light")
         page.goto(address)
         page.locator("#source-choices").wait_for()
@@ -173,8 +177,8 @@ def take_past(browser: Browser, folder: Path, source: str | None) -> None:
 
 def save(page: Page, name: str, part: Locator | None = None, *, full: bool = False) -> None:
     """Save what a page, or a part of it, shows, and close it."""
-    taken = page.screenshot(full_page=full) if part is None else part.screenshot()
-    picture = Image.open(io.BytesIO(taken)).convert("RGB")
+    png = page.screenshot(full_page=full) if part is None else part.screenshot()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
     picture.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(IMAGES / name, optimize=True)
     page.close()
 
@@ -186,12 +190,12 @@ def main() -> None:
         "--only", choices=("live", "microscope", "sources", "compare", "past"), help="the page to take, else all"
     )
     options = parser.parse_args()
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    browser_path = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser_path is None:
         raise SystemExit("no Chromium: apt-get install --no-install-recommends chromium-headless-shell")
     source = options.source and str(Path(options.source).resolve())
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found)
+        browser = playwright.chromium.launch(executable_path=browser_path)
         if options.only in (None, "live"):
             take_live(browser, Path(folder), source)
         if options.only in (None, "microscope"):

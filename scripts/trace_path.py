@@ -79,8 +79,8 @@ class PathRecorder:
         name = frame.f_code.co_filename
         if name not in self._names:
             path = Path(name)
-            inside = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in PACKAGES
-            self._names[name] = path.relative_to(ROOT).as_posix() if inside else ""
+            is_traced = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in PACKAGES
+            self._names[name] = path.relative_to(ROOT).as_posix() if is_traced else ""
         return self._names[name]
 
 
@@ -106,7 +106,7 @@ def record() -> PathRecorder:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="also print the files")
-    wanted = parser.parse_args()
+    arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     recorder = record()
     lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in recorder.files)
@@ -117,7 +117,7 @@ def main() -> None:
     )
     answer = sorted(file for file in recorder.files if file.startswith(ANSWER_PATH))
     print(f"its answer alone: {len(answer)} files")
-    for file in sorted(recorder.files) if wanted.list else answer:
+    for file in sorted(recorder.files) if arguments.list else answer:
         print(f"  {file}")
 
 

@@ -13,7 +13,7 @@ def with_table(text: str, name: str, rows: list[tuple[str, str]]) -> str:
     """Return a page in which the table between the marks of `name` is written anew."""
     table = "".join(f"| {form} | {meaning} |\n" for form, meaning in rows)
     marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-    return marks.sub(lambda found: f"{found[1]}\n| {name} | meaning |\n| --- | --- |\n{table}\n{found[2]}", text)
+    return marks.sub(lambda match: f"{match[1]}\n| {name} | meaning |\n| --- | --- |\n{table}\n{match[2]}", text)
 
 
 def sources_page(text: str) -> str:

@@ -29,8 +29,8 @@ def unsupported(version: str) -> str:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and VLLM_FROM <= tuple(map(int, numbers.groups())) < VLLM_BELOW:
         return ""
-    known = f">={'.'.join(map(str, VLLM_FROM))},<{'.'.join(map(str, VLLM_BELOW))}"
-    return f"arr-coc-vllm {__version__} does not know vLLM {version}, so it reads no packets; install vllm{known}"
+    bounds = f">={'.'.join(map(str, VLLM_FROM))},<{'.'.join(map(str, VLLM_BELOW))}"
+    return f"arr-coc-vllm {__version__} does not know vLLM {version}, so it reads no packets; install vllm{bounds}"
 
 
 def register() -> None:

@@ -80,11 +80,11 @@ class PacketProcessor(Qwen3VLMultiModalProcessor):
 
     def _get_mm_hashes(self, inputs: ProcessorInputs) -> Any:
         """Identify packets by their content, whatever name came with them, so that vLLM's caches never mix frames."""
-        images, named = inputs.mm_data_items.get("image"), inputs.mm_uuid_items or {}
+        images, uuids = inputs.mm_data_items.get("image"), inputs.mm_uuid_items or {}
         if isinstance(images, PacketItems):
-            given = named.get("image") or [None] * len(images)
-            ids = [uuid if one is None else one.content_id for one, uuid in zip(images.data, given, strict=True)]
-            inputs = replace(inputs, mm_uuid_items={**named, "image": ids})
+            names = uuids.get("image") or [None] * len(images)
+            ids = [name if image is None else image.content_id for image, name in zip(images.data, names, strict=True)]
+            inputs = replace(inputs, mm_uuid_items={**uuids, "image": ids})
         return super()._get_mm_hashes(inputs)
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> BatchFeature:
@@ -96,11 +96,11 @@ class PacketProcessor(Qwen3VLMultiModalProcessor):
         packets = [packet for packet in images.data if packet is not None]
         if len(packets) < len(images):
             raise PacketError("a packet is named that the server does not hold; send all packets again")
-        frames = [(one.rows, one.cols, len(one.regions), one.overview) for one in packets]
+        frames = [(packet.rows, packet.cols, len(packet.regions), packet.overview) for packet in packets]
         return BatchFeature(
             {
-                TILES: torch.from_numpy(np.concatenate([one.tiles for one in packets])),
-                REGIONS: torch.from_numpy(np.concatenate([one.regions for one in packets])),
+                TILES: torch.from_numpy(np.concatenate([packet.tiles for packet in packets])),
+                REGIONS: torch.from_numpy(np.concatenate([packet.regions for packet in packets])),
                 FRAME: torch.tensor(frames, dtype=torch.int64),
             }
         )

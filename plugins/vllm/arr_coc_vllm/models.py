@@ -49,8 +49,8 @@ def with_halves(rotary: MRotaryEmbedding) -> int:
     stock = rotary.cos_sin_cache
     count = len(stock) + POSITIONS_MORE
     frequencies = rotary._compute_inv_freq(rotary.base).to(stock.device, torch.float32)
-    whole = torch.arange(count, device=stock.device, dtype=torch.float32)
-    angles = torch.cat([whole, whole + 0.5])[:, None] * frequencies
+    positions = torch.arange(count, device=stock.device, dtype=torch.float32)
+    angles = torch.cat([positions, positions + 0.5])[:, None] * frequencies
     table = (torch.cat([angles.cos(), angles.sin()], dim=-1) * rotary.mscale).to(stock.dtype)
     if not torch.allclose(table[: len(stock)].float(), stock.float(), atol=1e-2):
         raise RuntimeError("arr-coc-vllm does not know this model's rotary table; set VLLM_PLUGINS='' to serve it")
@@ -141,8 +141,8 @@ class SparseTokens(_Stock):
             tiles = (tiles.float() / 255 - mean) / std
         patch_px = self.visual.patch_size
         split = tiles.unflatten(3, (MERGE, patch_px)).unflatten(2, (MERGE, patch_px)).permute(0, 2, 4, 1, 3, 5)
-        still = split.unsqueeze(4).expand(-1, -1, -1, -1, self.visual.temporal_patch_size, -1, -1)
-        return still.reshape(len(tiles) * MERGE * MERGE, -1)
+        frames = split.unsqueeze(4).expand(-1, -1, -1, -1, self.visual.temporal_patch_size, -1, -1)
+        return frames.reshape(len(tiles) * MERGE * MERGE, -1)
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[torch.Tensor, int]:
         stock = super().get_mrope_input_positions
@@ -156,8 +156,8 @@ class SparseTokens(_Stock):
             """Add the positions of text, pictures and videos up to `end`, as vLLM numbers them."""
             nonlocal begin, start
             shifted = [
-                replace(one, mm_position=replace(one.mm_position, offset=one.mm_position.offset - begin))
-                for one in pending
+                replace(feature, mm_position=replace(feature.mm_position, offset=feature.mm_position.offset - begin))
+                for feature in pending
             ]
             if end > begin:
                 positions = stock(input_tokens[begin:end], shifted)[0] + start
@@ -166,7 +166,7 @@ class SparseTokens(_Stock):
             begin = end
             pending.clear()
 
-        for feature in sorted(mm_features, key=lambda one: one.mm_position.offset):
+        for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
             if FRAME not in (feature.data or ()):
                 pending.append(feature)
                 continue

@@ -100,8 +100,8 @@ def find_places(png: bytes) -> bytes | None:
 def read_packet(places: bytes, picture: npt.NDArray[Any]) -> Packet:
     """Return the packet of a chunk's content and the PNG file's picture, uint8 [32·K, 32, 3]. Raises PacketError."""
     if not places or places[0] not in VERSIONS:
-        got = f"version {places[0]}" if places else "an empty one"
-        raise PacketError(f"arr-coc-vllm reads packets of version {', '.join(map(str, VERSIONS))}, got {got}")
+        version = f"version {places[0]}" if places else "an empty one"
+        raise PacketError(f"arr-coc-vllm reads packets of version {', '.join(map(str, VERSIONS))}, got {version}")
     _, rows, cols, count, overview = _HEAD.unpack(places[: _HEAD.size].ljust(_HEAD.size, b"\0"))
     if len(places) != _HEAD.size + count * _REGION.itemsize:
         raise PacketError(f"a packet's places do not hold the {count} regions that they announce")

@@ -38,18 +38,18 @@ def recorded() -> list[tuple[str, list[TokenPacket], str]]:
     """Name, packets and question of each request."""
     qwen = load_qwen(dtype="float32", device="cpu")
     with closing(open_source("scene:demo", CaptureConfig(), MonotonicClock())) as source:
-        shown = [(np.array(one.planes.planes[0]), one.media_ns) for one in source.frames()]
+        frames = [(np.array(frame.planes.planes[0]), frame.media_ns) for frame in source.frames()]
     query = "Say what happens."
     tokens: list[TokenPacket] = []
     for index, strategy in FRAMES:
-        picture, media_ns = shown[index]
+        picture, media_ns = frames[index]
         options = AllocatorOptions(strategy, budget=60, explore=0.0)
         packet = PictureAllocator(qwen, query, options, "sparse").allocate(
             picture, FrameStamp(index, media_ns, media_ns)
         )
         assert isinstance(packet, TokenPacket)
         tokens.append(packet)
-    overview = coarse(tokens[1], shown[FRAMES[1][0]][0])
+    overview = coarse(tokens[1], frames[FRAMES[1][0]][0])
     return [
         *((f"frame {index}", [packet], query) for (index, _), packet in zip(FRAMES, tokens, strict=True)),
         ("two frames", tokens[:2], query),
@@ -78,13 +78,13 @@ def coarse(packet: TokenPacket, picture: np.ndarray) -> TokenPacket:
     )
 
 
-def followed_by(overview: TokenPacket, chosen: TokenPacket) -> TokenPacket:
+def followed_by(overview: TokenPacket, packet: TokenPacket) -> TokenPacket:
     """Packet of both."""
     return replace(
         overview,
-        regions=np.concatenate([overview.regions, chosen.regions]),
-        relevance=np.concatenate([overview.relevance, chosen.relevance]),
-        pixels=np.concatenate([overview.host_pixels, chosen.host_pixels]),
+        regions=np.concatenate([overview.regions, packet.regions]),
+        relevance=np.concatenate([overview.relevance, packet.relevance]),
+        pixels=np.concatenate([overview.host_pixels, packet.host_pixels]),
     )
 
 

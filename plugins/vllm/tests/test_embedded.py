@@ -38,30 +38,30 @@ def frames_and_question(content: list[dict[str, Any]]) -> tuple[list[Any], str]:
         png = base64.b64decode(part["image_url"]["url"].partition(",")[2])
         places = find_places(png)
         assert places is not None
-        read = read_packet(places, np.asarray(Image.open(io.BytesIO(png))))
-        assert read.content_id == part["uuid"]
+        packet = read_packet(places, np.asarray(Image.open(io.BytesIO(png))))
+        assert packet.content_id == part["uuid"]
         packets.append(
             types.TokenPacket(
                 types.FrameStamp(len(packets), media_ns, media_ns),
-                types.TileGrid.of(read.rows * 32, read.cols * 32),
-                read.regions.astype(np.int32),
-                np.ones(len(read.regions), np.float32),
-                read.tiles,
-                read.overview,
+                types.TileGrid.of(packet.rows * 32, packet.cols * 32),
+                packet.regions.astype(np.int32),
+                np.ones(len(packet.regions), np.float32),
+                packet.tiles,
+                packet.overview,
             )
         )
     return packets, content[-1]["text"]
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: one["name"])
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request["name"])
 def test_the_embedded_engine_gives_the_golden_text(session: Any, request_: dict[str, Any]) -> None:
     packets, question = frames_and_question(request_["content"])
     assert "".join(session.answer(packets, question)) == request_["text"]
 
 
 def test_golden_requests_have_levels_times_and_overviews() -> None:
-    packets = [packet for one in REQUESTS for packet in frames_and_question(one["content"])[0]]
+    packets = [packet for request in REQUESTS for packet in frames_and_question(request["content"])[0]]
     assert {int(shape) for packet in packets for shape in packet.regions[:, 0]} >= {0, 1, 2}
     assert any(0 < packet.overview < len(packet.regions) for packet in packets)
     assert any(packet.overview == len(packet.regions) for packet in packets)
-    assert {len(frames_and_question(one["content"])[0]) for one in REQUESTS} == {1, 2, 3}
+    assert {len(frames_and_question(request["content"])[0]) for request in REQUESTS} == {1, 2, 3}

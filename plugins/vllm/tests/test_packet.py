@@ -118,7 +118,7 @@ def test_a_packet_made_by_hand_is_checked_likewise() -> None:
 def test_packets_changed_at_random_are_read_or_refused() -> None:
     """10,000 packets: bytes changed, inserted, removed and repeated, half of them under a right checksum."""
     random_number = random.Random(7)
-    original, read, lines = places_in(GOLDEN), 0, set()
+    original, packet_count, lines = places_in(GOLDEN), 0, set()
     for number in range(10_000):
         changed = bytearray(original if number % 2 else GOLDEN[:200])
         for _ in range(random_number.randint(1, 4)):
@@ -138,10 +138,10 @@ def test_packets_changed_at_random_are_read_or_refused() -> None:
             if places is not None:
                 packet = read_packet(places, pixels_of(random_number.choice((1, 5, 6, 7))))
                 assert len(packet.regions) == len(packet.tiles) <= TOKENS_MAX
-                read += 1
+                packet_count += 1
         except PacketError as error:
             lines.add(str(error))
-    assert 0 < read < 5_000
+    assert 0 < packet_count < 5_000
     assert not any("\n" in line for line in lines)
 
 

@@ -57,7 +57,9 @@ def llm() -> LLM:
 
 def texts(llm: LLM, contents: list[list[dict[str, Any]]], tokens: int = 64) -> list[str]:
     messages: Any = [[{"role": "user", "content": content}] for content in contents]
-    return [one.outputs[0].text for one in llm.chat(messages, SamplingParams(temperature=0, max_tokens=tokens), False)]
+    return [
+        output.outputs[0].text for output in llm.chat(messages, SamplingParams(temperature=0, max_tokens=tokens), False)
+    ]
 
 
 def png_of(part: dict[str, Any]) -> bytes:
@@ -79,10 +81,10 @@ def picture_part() -> dict[str, Any]:
 
 def test_the_texts_are_golden(llm: LLM) -> None:
     """One after the other, and all at once."""
-    golden = [one["text"] for one in REQUESTS]
-    assert [texts(llm, [one["content"]])[0] for one in REQUESTS] == golden
+    golden = [request["text"] for request in REQUESTS]
+    assert [texts(llm, [request["content"]])[0] for request in REQUESTS] == golden
     llm.reset_prefix_cache()
-    assert texts(llm, [one["content"] for one in REQUESTS]) == golden
+    assert texts(llm, [request["content"] for request in REQUESTS]) == golden
 
 
 def test_a_packet_is_an_input_of_the_offline_api(llm: LLM) -> None:
@@ -91,17 +93,17 @@ def test_a_packet_is_an_input_of_the_offline_api(llm: LLM) -> None:
         "prompt": PROMPT.format(question["text"]),
         "multi_modal_data": {"image": [packet_in(png_of(part))]},
     }
-    made = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=64), use_tqdm=False)
-    assert made[0].outputs[0].text == REQUESTS[0]["text"]
+    outputs = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=64), use_tqdm=False)
+    assert outputs[0].outputs[0].text == REQUESTS[0]["text"]
 
 
 def test_ordinary_pictures_are_answered_about_beside_packets(llm: LLM) -> None:
     picture = [picture_part(), REQUESTS[0]["content"][1]]
-    (alone,) = texts(llm, [picture])
-    assert alone
+    (single_text,) = texts(llm, [picture])
+    assert single_text
     llm.reset_prefix_cache()
-    beside = texts(llm, [picture, REQUESTS[0]["content"], picture, REQUESTS[1]["content"]])
-    assert beside == [alone, REQUESTS[0]["text"], alone, REQUESTS[1]["text"]]
+    mixed_texts = texts(llm, [picture, REQUESTS[0]["content"], picture, REQUESTS[1]["content"]])
+    assert mixed_texts == [single_text, REQUESTS[0]["text"], single_text, REQUESTS[1]["text"]]
 
 
 def test_a_packet_of_all_tiles_is_an_ordinary_picture(llm: LLM) -> None:
@@ -110,18 +112,18 @@ def test_a_packet_of_all_tiles_is_an_ordinary_picture(llm: LLM) -> None:
     tiles = np.ascontiguousarray(picture.reshape(6, 32, 8, 32, 3).transpose(0, 2, 4, 1, 3)).reshape(48, 3, 32, 32)
     regions = np.stack([np.zeros(48, np.int64), np.arange(48) // 8, np.arange(48) % 8], axis=-1)
     sampling = SamplingParams(temperature=0, max_tokens=1, logprobs=3)
-    shown: list[Any] = [
+    images: list[Any] = [
         Image.fromarray(picture),
         Packet(tiles, regions, 6, 8),
         Packet(tiles, regions[::-1].copy(), 6, 8),
     ]
-    made = []
-    for one in shown:
-        prompt: Any = {"prompt": PROMPT.format("what moves?"), "multi_modal_data": {"image": [one]}}
+    logprobs = []
+    for image in images:
+        prompt: Any = {"prompt": PROMPT.format("what moves?"), "multi_modal_data": {"image": [image]}}
         (first,) = llm.generate(prompt, sampling, use_tqdm=False)[0].outputs[0].logprobs
-        made.append({token: found.logprob for token, found in first.items()})
-    assert made[1] == pytest.approx(made[0], abs=1e-4)
-    assert made[2] != pytest.approx(made[0], abs=1e-2)
+        logprobs.append({token: entry.logprob for token, entry in first.items()})
+    assert logprobs[1] == pytest.approx(logprobs[0], abs=1e-4)
+    assert logprobs[2] != pytest.approx(logprobs[0], abs=1e-2)
 
 
 def test_one_name_for_two_frames_gives_each_its_answer(llm: LLM) -> None:
@@ -148,8 +150,8 @@ def test_a_second_question_computes_its_own_tokens(llm: LLM) -> None:
     counted = []
     for question in ("what moves?", "is there a red circle?"):
         messages: Any = [{"role": "user", "content": [part, {"type": "text", "text": question}]}]
-        (made,) = llm.chat(messages, SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
-        counted.append(made.num_cached_tokens)
+        (output,) = llm.chat(messages, SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+        counted.append(output.num_cached_tokens)
     assert counted == [0, 64]
 
 
@@ -173,7 +175,7 @@ def test_packets_changed_at_random_are_read_or_refused(llm: LLM) -> None:
     parser = llm.llm_engine.renderer.mm_processor.info.data_parser
     connector: Any = MEDIA_CONNECTOR_REGISTRY.load("http")
     original, numbers = (Path(__file__).parent / "golden" / "packet.png").read_bytes(), random.Random(3)
-    read = refused = 0
+    packet_count = error_count = 0
     for _ in range(10_000):
         changed = bytearray(original)
         for _ in range(numbers.randint(1, 4)):
@@ -182,12 +184,12 @@ def test_packets_changed_at_random_are_read_or_refused(llm: LLM) -> None:
         try:
             url = f"data:image/png;base64,{base64.b64encode(changed).decode()}"
             items = parser.parse_mm_data({"image": [asyncio.run(connector.fetch_image_async(url))]})["image"]
-            read += isinstance(items, PacketItems)
+            packet_count += isinstance(items, PacketItems)
         except ValueError as error:
             assert "\n" not in str(error)  # noqa: PT017
-            refused += 1
-    assert read
-    assert refused > 5_000
+            error_count += 1
+    assert packet_count
+    assert error_count > 5_000
 
 
 def test_positions_are_those_of_the_embedded_engine() -> None:
@@ -208,8 +210,10 @@ def test_the_rotary_table_holds_halves(llm: LLM) -> None:
     from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
     def tables(model: Any) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
-        found = [part for part in model.language_model.modules() if isinstance(part, MRotaryEmbedding)]
-        return [(with_halves(one), one.cos_sin_cache, one._compute_inv_freq(one.base)) for one in found]
+        rotaries = [part for part in model.language_model.modules() if isinstance(part, MRotaryEmbedding)]
+        return [
+            (with_halves(rotary), rotary.cos_sin_cache, rotary._compute_inv_freq(rotary.base)) for rotary in rotaries
+        ]
 
     ((rows, table, frequencies),) = llm.apply_model(tables)[0]
     assert len(table) == 2 * rows
@@ -223,7 +227,7 @@ def test_another_rotary_table_is_refused(llm: LLM) -> None:
     from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
     def extended(model: Any) -> str:
-        rotary = next(copy.deepcopy(one) for one in model.modules() if isinstance(one, MRotaryEmbedding))
+        rotary = next(copy.deepcopy(module) for module in model.modules() if isinstance(module, MRotaryEmbedding))
         del rotary.arr_coc_rows
         rotary.cos_sin_cache = rotary.cos_sin_cache.roll(1, dims=0)
         with pytest.raises(RuntimeError, match="rotary table") as caught:
@@ -248,7 +252,7 @@ def test_pixels_are_normalised_once(llm: LLM) -> None:
         finally:
             model._pixel_scale = scale
 
-    raw, own = llm.apply_model(rows)[0]
+    raw, local = llm.apply_model(rows)[0]
     expected = tiles.float() / 127.5 - 1
-    torch.testing.assert_close(own[1].reshape(3, 2, 16, 16)[:, 1], expected[0, :, :16, 16:], atol=1e-6, rtol=0)
-    torch.testing.assert_close(raw, own, atol=1e-6, rtol=0)
+    torch.testing.assert_close(local[1].reshape(3, 2, 16, 16)[:, 1], expected[0, :, :16, 16:], atol=1e-6, rtol=0)
+    torch.testing.assert_close(raw, local, atol=1e-6, rtol=0)

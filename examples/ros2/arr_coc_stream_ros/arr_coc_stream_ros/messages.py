@@ -36,7 +36,7 @@ def boxes(event: dict[str, Any], scale: float = 1.0) -> list[Box]:
     """Return the regions of a `frame` event that show a part of it, without those of an overview of the whole."""
     rows, cols, relevance = event["rows"], event["cols"], event["relevance"]
     regions = list(struct.iter_unpack("<3h", event["regions"]))
-    found = []
+    region_boxes = []
     for shape, row, col in regions[event["overview"] :]:
         down, across = SHAPES[shape]
         top, left = row * down, col * across
@@ -44,34 +44,34 @@ def boxes(event: dict[str, Any], scale: float = 1.0) -> list[Box]:
         values = [value for at in range(top, bottom) for value in relevance[at * cols + left : at * cols + right]]
         side = TILE_PX * scale
         place = ((left + right) / 2 * side, (top + bottom) / 2 * side, (right - left) * side, (bottom - top) * side)
-        found.append((shape, sum(values) / len(values) / 255, *place))
-    return found
+        region_boxes.append((shape, sum(values) / len(values) / 255, *place))
+    return region_boxes
 
 
 def detections(event: dict[str, Any], head: Any, types: Any, scale: float = 1.0) -> Any:
     """Return the vision_msgs/Detection2DArray of a `frame` event: a region's shape is its class."""
-    found = []
+    entries = []
     for shape, score, x, y, width, height in boxes(event, scale):
         centre = types.Pose2D(position=types.Point2D(x=x, y=y), theta=0.0)
         guess = types.ObjectHypothesis(class_id=str(shape), score=score)
-        found.append(
+        entries.append(
             types.Detection2D(
                 header=head,
                 results=[types.ObjectHypothesisWithPose(hypothesis=guess)],
                 bbox=types.BoundingBox2D(center=centre, size_x=width, size_y=height),
             )
         )
-    return types.Detection2DArray(header=head, detections=found)
+    return types.Detection2DArray(header=head, detections=entries)
 
 
 def located(event: dict[str, Any], head: Any, types: Any) -> Any:
     """Return the vision_msgs/Detection2DArray of a `detections` event: a label is a class, a point has no size."""
-    found = []
+    entries = []
     for thing in event["objects"]:
         left, top, right, bottom = thing.get("box") or 2 * thing["point"]
         middle = types.Point2D(x=(left + right) / 2, y=(top + bottom) / 2)
         guess = types.ObjectHypothesis(class_id=thing["label"], score=thing.get("score", 1.0))
-        found.append(
+        entries.append(
             types.Detection2D(
                 header=head,
                 results=[types.ObjectHypothesisWithPose(hypothesis=guess)],
@@ -80,7 +80,7 @@ def located(event: dict[str, Any], head: Any, types: Any) -> Any:
                 ),
             )
         )
-    return types.Detection2DArray(header=head, detections=found)
+    return types.Detection2DArray(header=head, detections=entries)
 
 
 def relevance(event: dict[str, Any], head: Any, types: Any) -> Any:
