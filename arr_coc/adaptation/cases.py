@@ -18,9 +18,15 @@ Box = tuple[float, float, float, float]
 
 
 def tile_shares(boxes: Iterable[Box], shape: tuple[int, int], tile_px: tuple[float, float]) -> npt.NDArray[np.float64]:
-    """The share of every tile that lies in a box, float64 of `shape` (rows, cols): of several boxes the largest.
+    """The share of every tile that lies in a box: of several boxes the largest.
 
-    `tile_px` is a tile's (height, width) in the boxes' pixels.
+    Args:
+        boxes: Boxes in pixels.
+        shape: (rows, cols) of the grid.
+        tile_px: A tile's (height, width) in the boxes' pixels.
+
+    Returns:
+        float64 [rows, cols] in [0, 1].
     """
     rows, cols = shape
     high_px, wide_px = tile_px

@@ -39,7 +39,13 @@ class Found:
 
 
 def found(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> Found:
-    """Measure a map [gh, gw] against the `target` relevance of each tile; `levels` as `allocate` takes it."""
+    """Measure a map of relevance against the target of each tile.
+
+    Args:
+        relevance: float32 [gh, gw].
+        target: Target relevance, float32 [gh, gw] in [0, 1].
+        levels: As `allocate`.
+    """
     positives = (target > LEAST_SHARE).numpy()
     selection = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
     small_selection = fine_tiles(relevance, SMALL_SHARE, levels)
@@ -53,8 +59,13 @@ def found(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> Found:
 
 
 def fine_tiles(relevance: torch.Tensor, share: float, levels: bool) -> Tiles:
-    """The tiles that a share of the tokens shows at level 0: bool [gh, gw]. A model that knows levels has the whole
-    frame covered, which leaves the fewest."""
+    """The tiles that a share of the tokens shows at level 0: bool [gh, gw].
+
+    Args:
+        relevance: float32 [gh, gw].
+        share: Share of the frame's tokens, in [0, 1].
+        levels: True if the model knows levels: the whole frame is covered then, which leaves the fewest tiles.
+    """
     strategy = "foveated" if levels else "mixed"
     return _tiles(relevance, max(1, round(share * relevance.numel())), strategy, levels)
 
@@ -78,7 +89,11 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Means by kind of question, and over the kinds ("all"), each with the number of its cases.
 
-    A `realiser` without learned parts does not get the question.
+    Args:
+        realiser: The model of relevance. One without learned parts does not get the question.
+        cases: The cases to measure on.
+        embed: Embedder of the questions.
+        levels: As `allocate`.
     """
     realiser.eval()
 

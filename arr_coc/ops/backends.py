@@ -33,13 +33,22 @@ def open_store(
     lease_timeout_ms: int = LEASE_TIMEOUT_MS,
     interop: int | None = None,
 ) -> TextureStore:
-    """Open a store for frames of one format. `interop`: the number of the CUDA device that writes and reads a texture
-    of OpenGL.
+    """Open a store for frames of one format.
 
     `auto` is the CUDA store if there is a CUDA device that torch can use, else the CPU store: OpenGL gives nothing
     that CUDA does not give faster, and in software it is slower than the CPU store. If the device is present and the
-    store cannot run, the reason is logged. Raises StoreError for an unknown backend, BackendMissing if one that was
-    asked for by name cannot run here, or cannot be read so.
+    store cannot run, the reason is logged.
+
+    Args:
+        fmt: Format of the frames.
+        backend: "auto", "cpu", "cuda" or "gl".
+        thresholds: Differences from which a tile counts as changed; None for the default.
+        lease_timeout_ms: Longest wait of a write for the readers.
+        interop: Number of the CUDA device that writes and reads a texture of OpenGL; None for OpenGL alone.
+
+    Raises:
+        StoreError: An unknown backend.
+        BackendMissing: A backend that was requested by name cannot run here, or cannot be read by CUDA.
     """
     if backend not in get_args(Backend):
         raise StoreError(f"unknown texture backend {backend!r}; known: {', '.join(get_args(Backend))}")

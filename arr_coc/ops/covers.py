@@ -84,9 +84,13 @@ class CoverTree:
         """Return the worth of splitting each region: the sum of (relevance + `DULL`)³ over its tiles, float32 [inner].
 
         Each octave of detail is worth the same on every tile (natural pictures have equal energy in each octave: Field,
-        1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter. A
-        region that `previous` (map of shapes, int8 [gh, gw]) showed split has its relevance raised by the share
-        `stickiness`, so that near-equals do not take turns.
+        1987), times how much the tile matters; the cube keeps many dull tiles from outbidding a few that matter.
+
+        Args:
+            relevance: float32 [gh, gw].
+            previous: The last frame's map of shapes, int8 [gh, gw], if any.
+            stickiness: Share by which the relevance of regions that were split in `previous` is raised, so that
+                near-equals do not take turns.
         """
         matter = relevance + DULL
         worth = self.pyramid(matter * matter * matter)[: self.inner]
@@ -109,10 +113,17 @@ class CoverTree:
         return self.roots + int(self._costs[split].sum())
 
     def refine(self, split: torch.Tensor, worth: torch.Tensor, budget: int) -> torch.Tensor:
-        """The cover after splitting further, in order of `worth` [inner or more], within `budget` tokens.
+        """The cover after splitting further, in order of worth, within a budget.
 
-        `worth` must not be larger for a child than for its parent. At most two tokens of the budget stay
-        unspent, unless every region is already a tile.
+        At most two tokens of the budget stay unspent, unless every region is already a tile.
+
+        Args:
+            split: Regions that are split already, bool [inner].
+            worth: Worth of splitting each region, [inner or more]; not larger for a child than for its parent.
+            budget: Number of tokens.
+
+        Returns:
+            Regions that are split, bool [inner].
         """
         order = torch.where(split, -math.inf, -worth[: self.inner]).argsort(stable=True)
         paid = self._costs.index_select(0, order).cumsum(0) <= budget - self.roots
@@ -230,10 +241,17 @@ def fixation_cover(
     """The cover of a grid in at most `tokens` regions whose level grows as log2((e + e0)/e0).
 
     That is cortical magnification M(e) = M0/(e + e0) (Daniel and Whitteridge, 1961) turned into mipmap levels.
-    `fixation` is (row, col) in tiles; e is the distance from it to the nearest point of a region, in frame widths. A
-    region is split while its level exceeds the formula's, which is so from a certain e0 on: so e0 is not searched
-    for, but read off the last split that the budget pays. Returns regions [K, 3] in token order, and e0 (0 if
-    nothing is split).
+    e is the distance from the fixation to the nearest point of a region, in frame widths. A region is split while its
+    level exceeds the formula's, which is so from a certain e0 on: so e0 is not searched for, but read off the last
+    split that the budget pays.
+
+    Args:
+        shape: (rows, cols) of the grid.
+        tokens: The budget.
+        fixation: (row, col) in tiles.
+
+    Returns:
+        Regions int64 [K, 3] in token order, and e0 (0 if nothing is split).
     """
     tree = quadtree(shape, top_level(shape, tokens))
     worth = fixation_worth(tree, fixation)
@@ -250,10 +268,18 @@ def magnified_cover(
 ) -> tuple[npt.NDArray[np.int64], float]:
     """The cover whose level grows as log2((e + e0)/M0): a pixel shows M(e) = M0/(e + e0) texels.
 
-    That is the form in which human cortical magnification is given (Horton and Hoyt, 1991: 17.3 mm/(e + 0.75°)); e and
-    e0 are in frame widths. The M0 that is given is lowered as far as `tokens` ask for, and infinite it is as large as
-    they pay for: a region is split from M0 = (e + e0)/2^level on. Returns regions [K, 3] in token order, and that M0.
-    `tokens` must pay for the coarsest level's cover.
+    That is the form in which human cortical magnification is given (Horton and Hoyt, 1991: 17.3 mm/(e + 0.75°)). A
+    region is split from M0 = (e + e0)/2^level on.
+
+    Args:
+        shape: (rows, cols) of the grid.
+        tokens: The budget, which must pay for the coarsest level's cover.
+        fixation: (row, col) in tiles.
+        e0: Of the formula, in frame widths.
+        M0: The largest M0, which is lowered until the budget pays for the cover.
+
+    Returns:
+        Regions int64 [K, 3] in token order, and the M0 that they follow.
     """
     tree = quadtree(shape, LEVELS - 1)
     worth = (-(eccentricity(tree, fixation) + e0) / (1 << tree.regions[: tree.inner, 0])).astype(np.float32)
@@ -270,7 +296,13 @@ def _last_paid(tree: CoverTree, split: torch.Tensor, worth: Map) -> float:
 
 
 def nearest_regions(tree: QuadTree, fixation: tuple[float, float], count: int) -> npt.NDArray[np.int64]:
-    """The `count` regions of a tree's coarsest level that lie nearest to the fixation, in token order: [count, 3]."""
+    """The regions of a tree's coarsest level that lie nearest to the fixation, in token order: int64 [count, 3].
+
+    Args:
+        tree: The quadtree of the grid.
+        fixation: (row, col) in tiles.
+        count: Number of regions.
+    """
     distances = eccentricity(tree, fixation, tree.roots)
     return tree.regions[np.sort(np.argsort(distances, kind="stable")[:count])]
 
@@ -281,9 +313,12 @@ def fixation_worth(tree: QuadTree, fixation: tuple[float, float]) -> Map:
 
 
 def eccentricity(tree: QuadTree, fixation: tuple[float, float], count: int | None = None) -> npt.NDArray[np.float64]:
-    """Distance in frame widths from the fixation to the nearest point of the first `count` regions.
+    """Distance in frame widths from the fixation to the nearest point of regions: float64 [count].
 
-    Of those of level ≥ 1 if `count` is None: float64 [inner].
+    Args:
+        tree: The quadtree of the grid.
+        fixation: (row, col) in tiles.
+        count: Number of regions, from the first one; None for those of level ≥ 1.
     """
     level, *first = tree.regions[: tree.inner if count is None else count].T
     offsets = []

@@ -43,9 +43,16 @@ log = logging.getLogger(__name__)
 
 
 def load_library(path: Path, kernel: str, prefix: str, version: int) -> ctypes.CDLL:
-    """The library of a `kernel`, as messages name it, whose functions begin with `prefix`.
+    """The library of a compiled kernel.
 
-    Raises BackendMissing if it is missing, is of another `version`, or cannot run on this processor.
+    Args:
+        path: File of the library.
+        kernel: Name of the kernel in messages.
+        prefix: Prefix of its functions' names.
+        version: Version that it must have.
+
+    Raises:
+        BackendMissing: It is missing, has another version, or cannot run on this processor.
     """
     if not path.is_file():
         raise BackendMissing(f"{kernel} was not built", REMEDY)

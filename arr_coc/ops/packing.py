@@ -14,9 +14,15 @@ Rectangle = tuple[int, int, int, int]
 
 
 def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
-    """A view of the whole tiles of an array [H, W(, 3)]: [rows, tile height, cols], an element a row of a tile.
+    """A view of the whole tiles of an array, in which an element is a row of a tile, so that it is copied at once.
 
-    As one element, a row of a tile is copied at once.
+    Args:
+        array: [H, W] or [H, W, 3].
+        tile_height: Rows of a tile.
+        tile_width: Columns of a tile.
+
+    Returns:
+        [rows, tile height, cols].
     """
     rows, cols = array.shape[0] // tile_height, array.shape[1] // tile_width
     samples = array[: rows * tile_height, : cols * tile_width].reshape(rows * tile_height, -1)
@@ -34,9 +40,12 @@ class TilePacker:
         self._texels = np.empty((AT_ONCE * TILE_PX, TILE_PX, 3), np.uint8)
 
     def pack(self, level0: Plane, tiles: npt.NDArray[np.intp], out: Plane) -> None:
-        """Write tiles int [n, 2] (row, col) of `level0` uint8 [H, W, 3] into `out` uint8 [≥ n, 32, 32, 3 or 4].
+        """Copy tiles of level 0 one after the other.
 
-        A fourth channel is 255.
+        Args:
+            level0: uint8 [H, W, 3].
+            tiles: Places of n tiles, [n, 2] (row, col).
+            out: Destination, uint8 [≥ n, 32, 32, 3 or 4]; a fourth channel is 255.
         """
         source = tiled(level0, TILE_PX, TILE_PX)
         for start in range(0, len(tiles), AT_ONCE):

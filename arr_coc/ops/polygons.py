@@ -33,11 +33,16 @@ def box_polygon(box: tuple[float, float, float, float]) -> Polygon:
 def touched_samples(
     polygon: Polygon, shape: tuple[int, int], step: tuple[float, float], reach: tuple[float, float] = (0.0, 0.0)
 ) -> Flags:
-    """Return the samples [rows, cols] of a plane that a polygon touches, or comes within `reach` of: bool.
+    """Return the samples of a plane that a polygon touches, or comes near to: bool [rows, cols].
 
-    `step` is the size of a sample, (down, across), in shares of the picture: 1 / height and 1 / width, or twice that
-    for chroma of 4:2:0. A sample is touched if the polygon's border runs through it, or its centre lies inside.
-    `reach`, (down, across), is in samples.
+    A sample is touched if the polygon's border runs through it, or its centre lies inside.
+
+    Args:
+        polygon: Corners (x, y) in shares of the picture.
+        shape: (rows, cols) of the plane.
+        step: Size of a sample, (down, across), in shares of the picture: 1 / height and 1 / width, or twice that for
+            chroma of 4:2:0.
+        reach: Distance that still counts, (down, across), in samples.
     """
     rows, cols = shape
     x = np.array([point[0] for point in polygon], np.float64) / step[1]
@@ -66,8 +71,14 @@ def inside_polygon(
     down: Floats,
     across: Floats,
 ) -> Flags:
-    """Return which places lie inside a polygon with corners (x, y), by the even-odd rule: bool [len(down),
-    len(across)]. `down` and `across` ascend."""
+    """Return the places that lie inside a polygon, by the even-odd rule: bool [rows, cols].
+
+    Args:
+        x: The corners' x, [n].
+        y: The corners' y, [n].
+        down: The places' y, [rows], ascending.
+        across: The places' x, [cols], ascending.
+    """
     turns = np.zeros((len(down), len(across) + 1), np.uint8)
     for x0, y0, x1, y1 in _edges(x, y):
         top, bottom = min(y0, y1), max(y0, y1)

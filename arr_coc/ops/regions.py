@@ -123,7 +123,13 @@ def _paired(values: npt.NDArray[Any], axis: int, combine: np.ufunc) -> npt.NDArr
 
 
 def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) -> npt.NDArray[Any]:
-    """`values` [gh, gw] combined (added, or the largest taken) over every region of one shape: `shape_grid`'s shape."""
+    """Values of tiles combined over every region of one shape: [rows, cols] of `shape_grid`.
+
+    Args:
+        values: [gh, gw].
+        code: Code of the shape.
+        combine: np.add, or np.maximum.
+    """
     for axis, halvings in enumerate(REGION_SHAPES[code]):
         for _ in range(halvings):
             values = _paired(values, axis, combine)
@@ -131,7 +137,13 @@ def shape_pool(values: npt.NDArray[Any], code: int, combine: np.ufunc = np.add) 
 
 
 def spread(coarse: npt.NDArray[Any], code: int, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    """The value of each region of one shape given to all of its tiles: `shape_grid`'s shape → [gh, gw]."""
+    """The value of each region of one shape, given to all of its tiles: [gh, gw].
+
+    Args:
+        coarse: A value for each region, [rows, cols] of `shape_grid`.
+        code: Code of the shape.
+        shape: (gh, gw) of the tile grid.
+    """
     rows, cols = REGION_SHAPES[code]
     if rows:
         coarse = coarse.repeat(1 << rows, axis=0)[: shape[0]]
@@ -145,8 +157,14 @@ def tile_counts(regions: Regions, shape: tuple[int, int]) -> Ints:
 
 
 def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], empty: float) -> npt.NDArray[Any]:
-    """A map [gh, gw] of `values` [K], each on all tiles of its region; `empty` elsewhere. Finer regions lie
-    over coarser ones."""
+    """A map of regions' values, each on all tiles of its region: [gh, gw]. Finer regions lie over coarser ones.
+
+    Args:
+        regions: [K, 3] (shape, row, col).
+        values: [K].
+        shape: (gh, gw) of the tile grid.
+        empty: Value of tiles without a region.
+    """
     painted = np.full(shape, empty, dtype=values.dtype)
     for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):
         members = regions[:, 0] == code
@@ -160,7 +178,13 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
 
 
 def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = np.add) -> npt.NDArray[Any]:
-    """`values` [gh, gw] combined (added, or the largest taken) over each region's tiles: [K], of their dtype."""
+    """Values of tiles combined over each region's tiles: [K], of their dtype.
+
+    Args:
+        regions: [K, 3] (shape, row, col).
+        values: [gh, gw].
+        combine: np.add, or np.maximum.
+    """
     pooled = np.empty(len(regions), values.dtype)
     for code in np.unique(regions[:, 0]).tolist():
         members = regions[:, 0] == code
@@ -193,9 +217,14 @@ def overview_regions(shape: tuple[int, int], tokens: int) -> npt.NDArray[np.int6
 
 
 def smooth_map(values: npt.NDArray[np.float32], level: int, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """The map [gh, gw] of `values` [K] of the regions that cover a tile grid by one level, in token order.
+    """The map [gh, gw] of values of the regions that cover a tile grid by one level.
 
     Bilinear between the regions' middles, so that what lies at a region's edge has a share of its neighbour's value.
+
+    Args:
+        values: float32 [K], in token order.
+        level: Level of the regions.
+        shape: (gh, gw) of the tile grid.
     """
     rows, cols = shape_grid(shape, level)
     coarse = np.ascontiguousarray(values, np.float32).reshape(rows, cols)

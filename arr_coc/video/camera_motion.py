@@ -75,10 +75,15 @@ class CameraMotion:
 
 
 def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | None:
-    """Return the motion that most of the weight of tiles [rows, cols] agrees on; None if there is no such motion.
+    """Return the motion that most of the weight of tiles agrees on; None if there is no such motion.
 
     Iteratively reweighted least squares with Geman and McClure's weights and graduated non-convexity (Blake and
     Zisserman, Visual Reconstruction, 1987): it begins with all tiles and ends with those that agree.
+
+    Args:
+        dy_px: Motion down of each tile, float32 [rows, cols], in pixels.
+        dx_px: Motion to the right of each tile, float32 [rows, cols], in pixels.
+        weights: Weight of each tile, float32 [rows, cols]; 0 leaves a tile out.
     """
     row, col = np.nonzero(weights)
     if len(row) < LEAST_TILES:

@@ -107,9 +107,13 @@ class SceneCutDetector:
         dirty_share: float,
         planes: tuple[FramePlanes, FramePlanes] | None = None,
     ) -> CutVerdict:
-        """Return the verdict for a frame that changed much. `before` is the picture that `dirty_share` refers to.
+        """Return the verdict for a frame that changed much.
 
-        `planes` are those of `before` and `after`, in which texture is looked for that is too fine for thumbnails.
+        Args:
+            before: The frame before, which `dirty_share` refers to.
+            after: The frame.
+            dirty_share: Share of changed tiles, in [0, 1].
+            planes: Planes of `before` and `after`, in which texture is looked for that is too fine for thumbnails.
         """
         old, new = before.downscaled, after.downscaled
         verdict = CutVerdict(

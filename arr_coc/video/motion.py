@@ -90,7 +90,13 @@ def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:
 
 
 def shifted(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
-    """The picture [h, w] moved by (dy, dx), and the part of it that lies inside."""
+    """A moved picture, and the part of it that lies inside.
+
+    Args:
+        picture: float32 [h, w].
+        dy: Motion down, in texels.
+        dx: Motion to the right, in texels.
+    """
     rows, cols = picture.shape
     output = cv2.warpAffine(picture, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (cols, rows))
     return np.asarray(output, np.float32), (
@@ -166,9 +172,14 @@ class BlockMatch:
 
 
 def match_blocks(before: Thumbnail, after: Thumbnail, target_share: float = 1.0) -> BlockMatch:
-    """Look for the blocks of `after` in `before`; no dearer search is made once `target_share` of them match.
+    """Look for the blocks of one picture in another.
 
     An empty match if the pictures differ in size or are too small to be parted in blocks.
+
+    Args:
+        before: The picture to search.
+        after: The picture whose blocks are looked for.
+        target_share: Share of matching blocks, in [0, 1], from which no dearer search is made.
     """
     pair = _comparable(before, after)
     if pair is None:
@@ -301,10 +312,13 @@ this share of it (straight edges and plain blobs are found in many places), and 
 def found_at_full_size(before: FramePlanes, after: FramePlanes, target_share: float) -> float:
     """Return the share of textured blocks of `after` that were near by in `before`, in [0, 1].
 
-    The search ends at `target_share`.
-
     Fine texture, zoomed or turned by a fraction of a texel, is another one in thumbnails, and itself at full size.
     0 if the planes differ in size.
+
+    Args:
+        before: The picture to search.
+        after: The picture whose blocks are looked for.
+        target_share: Share that ends the search.
     """
     if before.planes[0].shape != after.planes[0].shape:
         return 0.0

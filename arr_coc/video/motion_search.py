@@ -96,8 +96,15 @@ class FlowSearch:
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
 
     def add(self, tiles: Mask, new: Luma, base: Callable[[Box], Luma], dy_px: Floats, dx_px: Floats) -> None:
-        """Add the flow of `new`, found in boxes around `tiles`, to these tiles' motion float32 [rows, cols] each: that
-        from the picture before to `base`, which gives a box of it."""
+        """Add the flow in boxes around tiles to these tiles' motion.
+
+        Args:
+            tiles: The tiles, bool [rows, cols].
+            new: Luma of the new picture, uint8 [rows * texels, cols * texels].
+            base: Function that gives a box of the picture before, moved by the motion so far.
+            dy_px: Motion down so far, float32 [rows, cols], which is changed in place.
+            dx_px: Motion to the right so far, float32 [rows, cols], which is changed in place.
+        """
         for box in boxes_around(tiles):
             backward = self._backward(new[texels_in(box, self._texels)], base(box))
             row, col = np.nonzero(tiles[box])

@@ -140,11 +140,17 @@ class PictureAllocator:
     def allocate(
         self, picture: Rgb, stamp: FrameStamp, glance: Callable[[TokenPacket], Feedback] | None = None
     ) -> Packet:
-        """Return what the model is shown of a picture uint8 [H, W, 3].
+        """Return the packet of a picture.
 
-        `glance` looks at an overview of the picture if the options ask for that and it is due. Raises ShapeError
-        if the picture is too narrow, BudgetError if its budget has no room for the overview that is asked for,
-        and whatever `glance` raises.
+        Args:
+            picture: uint8 [H, W, 3], RGB.
+            stamp: The picture's stamp.
+            glance: Function that looks at an overview of the picture, called if the options ask for that and it is
+                due. Its errors are raised.
+
+        Raises:
+            ShapeError: The picture is too narrow.
+            BudgetError: The budget has no room for the overview.
         """
         prep = self._preprocessing
         image, grid = prep.fit(picture)

@@ -91,9 +91,12 @@ class TileMotionEstimator(ABC):
 
     @abstractmethod
     def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
-        """Return the motion from `old_planes`, those in the texture, to `planes`, of which `dirty` tiles differ.
+        """Return the motion of tiles from one frame to the next.
 
-        `planes.coded_motion` is since the frame that the texture holds, or a few frames more.
+        Args:
+            old_planes: The frame in the texture.
+            planes: The next frame. Its `coded_motion` is since the frame in the texture, or a few frames more.
+            dirty: Tiles that differ, bool [rows, cols].
         """
 
     @abstractmethod

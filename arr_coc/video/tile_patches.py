@@ -133,7 +133,13 @@ class TilePair:
         return self._explanation(dy, dx, patches)
 
     def each(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
-        """The tiles `mask` bool [n] moved each by its own float32 [n]; what that leaves of others is not known."""
+        """Tiles that move each by its own motion.
+
+        Args:
+            dy_px: Motion down, float32 [n].
+            dx_px: Motion to the right, float32 [n].
+            mask: The tiles that move, bool [n]; the others are not compared.
+        """
         sad = np.full(len(mask), NOT_COMPARED, np.int64)
         patches = np.zeros_like(self._new_texels)
         dy, dx = (part[mask].astype(np.float64)[:, None] / self.texel_px for part in (dy_px, dx_px))
@@ -165,14 +171,34 @@ class TilePair:
 
 
 def moved_texels(old: Luma, camera: CameraMotion, texels: int, y: Numbers, x: Numbers) -> Luma:
-    """Texels (y, x) of a picture after a camera's motion: uint8 of their shape."""
+    """Texels of a picture after a camera's motion.
+
+    Args:
+        old: The picture, luma uint8 [rows * texels, cols * texels].
+        camera: The motion.
+        texels: Texels of a tile each way.
+        y: Rows of the texels, [...].
+        x: Columns of the texels, [...].
+
+    Returns:
+        uint8 [...].
+    """
     shape = old.shape[0] // texels, old.shape[1] // texels
     down, across = (a * y + (b * x + c) for a, b, c in camera.sources(*shape, texels))
     return texels_at(old, down, across)
 
 
 def texels_at(picture: Luma, down: Places, across: Places) -> Luma:
-    """A picture between its texels, bilinear; beyond its edge the edge goes on."""
+    """A picture between its texels, bilinear; beyond its edge the edge goes on.
+
+    Args:
+        picture: Luma uint8 [h, w].
+        down: Places down, float [...], in texels.
+        across: Places across, float [...], in texels.
+
+    Returns:
+        uint8 [...].
+    """
     unit = 1 << FRACTION_BITS
     y, x = (np.rint(place * unit).astype(np.int64) for place in (down, across))
     fy, fx = y & (unit - 1), x & (unit - 1)

@@ -301,10 +301,17 @@ class KernelSet:
             self._functions.update({name: call("cuModuleGetFunction", module, name.encode()) for name in names})
 
     def launch(self, name: str, grid: tuple[int, int], stream: int, *values: float) -> None:
-        """Run a kernel over (columns, rows) of blocks, in the current context in the order of `stream`.
+        """Run a kernel in the current context.
 
-        `values` are pointers, handles and numbers, as the kernel takes them. Raises BackendMissing if it cannot be
-        loaded, DeviceLost if the device failed.
+        Args:
+            name: The kernel's name in its source.
+            grid: (columns, rows) of blocks.
+            stream: Handle of the stream in whose order it runs.
+            *values: Pointers, handles and numbers, as the kernel takes them.
+
+        Raises:
+            BackendMissing: The kernel cannot be loaded.
+            DeviceLost: The device failed.
         """
         signature = SIGNATURES[name]
         assert len(values) == len(signature.arguments), f"{name} takes {len(signature.arguments)} arguments"

@@ -27,9 +27,15 @@ class DeviceFrame:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, fmt: PlaneFormat, device: CudaDevice) -> DeviceFrame:
-        """`tensor` uint8 [H, W, 3] or [3, H, W], with any strides, for a store of format `fmt`.
+        """The frame in a tensor on the device.
 
-        Raises ShapeError if it is something else, of another size, or elsewhere.
+        Args:
+            tensor: uint8 [H, W, 3] or [3, H, W], RGB, with any strides.
+            fmt: Format of the store that takes it.
+            device: Device of the store.
+
+        Raises:
+            ShapeError: The tensor has another shape, dtype or device.
         """
         size = (fmt.height_px, fmt.width_px)
         shape = tuple(tensor.shape)

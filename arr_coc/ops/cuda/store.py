@@ -109,7 +109,15 @@ class CudaStore(BaseTextureStore):
         """Write the tiles that differ from a frame on the device, as `write` does from planes.
 
         The frame may be overwritten by later work on its stream, if that is the thread's current one.
-        Raises LeaseTimeout as `write` does, and what `compare_tensor` raises.
+
+        Args:
+            frame: As `compare_tensor`.
+            difference: What `compare_tensor` returned for the frame.
+            stamp: The frame's stamp.
+
+        Raises:
+            LeaseTimeout: As `write`.
+            ShapeError, DeviceLost, StoreError: As `compare_tensor`.
         """
         self._check_not_freed()
         device_frame = DeviceFrame.of(frame, self.format, self._device)

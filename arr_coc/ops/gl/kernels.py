@@ -73,10 +73,18 @@ def compute(
     dispatches: Sequence[Dispatch],
     texture: TileTexture | None = None,
 ) -> None:
-    """Fill `out` by a kernel.
+    """Fill an array by a kernel.
 
-    The first input is the storage buffer 0, results are 1, further inputs 2 and on. Raises DeviceLost if the device
-    failed.
+    Args:
+        device: The device.
+        kernel: Name of the kernel's source.
+        inputs: The first one is storage buffer 0, further ones 2 and on.
+        out: The array for the results, which are storage buffer 1.
+        dispatches: Work groups, one dispatch after the other.
+        texture: A texture that the kernel reads, if any.
+
+    Raises:
+        DeviceLost: The device failed.
     """
     with device.current() as context:
         starts = np.cumsum([0, aligned(out.nbytes), *(aligned(array.nbytes) for array in inputs)]).tolist()
@@ -111,9 +119,15 @@ REGIONS_AT_ONCE = 8192
 
 
 def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dict[int, Plane]) -> None:
-    """Write rectangles of tiles into host copies of levels, uint8 [rows * 32 >> level, cols * 32 >> level, 3] each.
+    """Write rectangles of tiles into host copies of levels.
 
-    Raises DeviceLost if the device failed.
+    Args:
+        texture: The texture to read.
+        rectangles: Rectangles of tiles.
+        levels: Copies by level, uint8 [rows * 32 >> level, cols * 32 >> level, 3] each.
+
+    Raises:
+        DeviceLost: The device failed.
     """
     device = texture.device
     with device.current() as context:
@@ -188,11 +202,21 @@ def sample_along(
 ) -> npt.NDArray[np.float32]:
     """Colours averaged over elongated footprints: float32 [n, 3], RGB of 0..1.
 
-    `points` [n, 2] (x, y) are their centres, `footprints` [n, 2] (dx, dy) their directions and lengths, all in texels
-    of level 0; `width_px` is measured across. Which texels count, and how much, is the device's affair: a smooth
-    picture's results lie within 4/255 of the mean along the line. Raises ShapeError for another shape or a footprint
-    without length, OptionError for a width that is not positive, NonFiniteError for NaN and infinity, BackendMissing
-    if the device has no anisotropic filter, DeviceLost if it failed.
+    The device chooses the texels and their weights: a smooth picture's results lie within 4/255 of the mean along the
+    line.
+
+    Args:
+        texture: The texture to sample.
+        points: Centres, [n, 2] (x, y), in texels of level 0.
+        footprints: Directions and lengths, [n, 2] (dx, dy), in texels of level 0.
+        width_px: Width across the line.
+
+    Raises:
+        ShapeError: Another shape, or a footprint without length.
+        OptionError: A width that is not positive.
+        NonFiniteError: NaN or infinity.
+        BackendMissing: The device has no anisotropic filter.
+        DeviceLost: The device failed.
     """
     _check("points", points, 2)
     _check("footprints", footprints, 2)

@@ -141,10 +141,16 @@ class TileTexture(GlResource):
         return self._ring
 
     def paint(self, level0: Plane, plan: UploadPlan, copy_level0: bool | None = None) -> None:
-        """Update all levels from `level0` uint8 [rows * 32, cols * 32, 3], as `plan` says.
+        """Update all levels from level 0.
 
-        `copy_level0`: whether blocks reach level 0 by copies, else by the kernel; None is what suits the device.
-        Raises DeviceLost if the device failed.
+        Args:
+            level0: uint8 [rows * 32, cols * 32, 3].
+            plan: The blocks and tiles to update.
+            copy_level0: True if copies bring blocks to level 0, False if the kernel does; None is what suits the
+                device.
+
+        Raises:
+            DeviceLost: The device failed.
         """
         copies = self.device.software if copy_level0 is None else copy_level0
         with self.device.current():

@@ -51,9 +51,13 @@ class UploadPlan:
 
 
 def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: Way | None = None) -> UploadPlan:
-    """The cheapest way for disjoint, non-empty rectangles in a grid of `shape` tiles, or the one asked for.
+    """The cheapest way to upload rectangles of tiles, or the requested one.
 
-    "whole" is what a texture without dirty tiles does: everything is copied and gets new mipmaps.
+    Args:
+        rectangles: Disjoint, non-empty rectangles of tiles.
+        shape: (rows, cols) of the grid.
+        way: The way to take; None for the cheapest. "whole" is what a texture without dirty tiles does: everything is
+            copied and gets new mipmaps.
     """
     if way == "whole":
         full_grid = (0, 0, *shape)
@@ -142,10 +146,16 @@ def block_bytes(block: Block) -> int:
 
 
 def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer: TilePacker) -> UploadLayout:
-    """Fill `memory` uint8 [nbytes], which lies at `offset` bytes of the ring, from `level0` uint8 [rows * 32,
-    cols * 32, 3].
+    """Fill a slice of the ring with a plan's records and texels.
 
     Blocks' records come first, then the strip's at the next aligned place, then the texels.
+
+    Args:
+        level0: uint8 [rows * 32, cols * 32, 3].
+        plan: The blocks and tiles to upload.
+        memory: The slice, uint8 [nbytes].
+        offset: Place of the slice in the ring, in bytes.
+        packer: Copier of the tiles.
     """
     strip_offset = aligned(sum(len(block.dirty) for block in plan.blocks) * RECORD_BYTES)
     position = aligned(strip_offset + len(plan.strip) * RECORD_BYTES)

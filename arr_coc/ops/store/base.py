@@ -220,10 +220,16 @@ class TextureStore(ABC):
 
     @abstractmethod
     def write(self, planes: FramePlanes, difference: Difference, stamp: FrameStamp) -> TileChange:
-        """Update the dirty tiles, and set their versions to `stamp`.
+        """Update the dirty tiles, and set their versions. Waits for the readers first.
 
-        A new `stamp.epoch` brings every tile up to date. Waits for the readers first: raises LeaseTimeout,
-        with the texture as it was, if they hold it longer than the store's time limit; StoreError after `close`.
+        Args:
+            planes: The frame.
+            difference: What `compare` returned for the frame.
+            stamp: The frame's stamp; a new `stamp.epoch` brings every tile up to date.
+
+        Raises:
+            LeaseTimeout: Readers hold the texture, which stays as it was, longer than the store's time limit.
+            StoreError: After `close`.
         """
 
     def update(self, planes: FramePlanes, stamp: FrameStamp) -> TileChange:

@@ -102,7 +102,14 @@ class Difference:
 def differing_tiles(
     fmt: PlaneFormat, old_planes: tuple[Plane, ...], planes: tuple[Plane, ...], thresholds: Thresholds
 ) -> Mask:
-    """Tiles that differ between `old_planes` and those of a frame, both without padding: bool [rows, cols]."""
+    """Tiles that differ between the planes of two frames, without padding: bool [rows, cols].
+
+    Args:
+        fmt: Format of both.
+        old_planes: Planes of the earlier frame.
+        planes: Planes of the later frame.
+        thresholds: Differences from which a tile counts as changed.
+    """
     dirty = np.zeros(fmt.grid.shape, bool)
     for old, new, (down, across) in zip(old_planes, planes, fmt.steps(), strict=True):
         largest, mean = _measures(cv2.absdiff(new, old), fmt.grid, (TILE_PX // down, TILE_PX // across))

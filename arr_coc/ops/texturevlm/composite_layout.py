@@ -64,11 +64,16 @@ class CompositeLayout:
 
 
 def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> CompositeLayout:
-    """The layout in `tokens` tiles that shows relevant tiles largest, for a picture at least as wide as high.
+    """The layout that shows relevant tiles largest, for a picture at least as wide as high.
 
-    `size` (height, width) in pixels, `relevance` [gh, gw]. Layouts are the whole view alone, or above one to
-    four equal parts; parts are cut at full size or halved up to three times, and are placed to show most. Each octave
-    of scale counts the same on every tile, times relevance³, as in `CoverTree.split_worth`.
+    Layouts are the whole view alone, or above one to four equal parts; parts are cut at full size or halved up to
+    three times, and are placed to show most. Each octave of scale counts the same on every tile, times relevance³, as
+    in `CoverTree.split_worth`.
+
+    Args:
+        size: (height, width) of the picture in pixels.
+        relevance: float32 [gh, gw].
+        tokens: Number of tiles of the composite.
     """
     worth = np.maximum(relevance, 0).astype(np.float64) ** 3
     best = _whole_alone(size, tokens)
@@ -87,9 +92,12 @@ def best_layout(size: tuple[int, int], relevance: npt.NDArray[np.float32], token
 
 
 def layout_of(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens: int) -> CompositeLayout:
-    """The layout in `tokens` tiles for a picture of any `size` (height, width), `relevance` [ceil(H/32), ceil(W/32)].
+    """The layout for a picture of any size. A picture that needs no reduction stays as it is.
 
-    A picture that needs no reduction stays as it is.
+    Args:
+        size: (height, width) of the picture in pixels.
+        relevance: float32 [ceil(height/32), ceil(width/32)].
+        tokens: Number of tiles of the composite.
     """
     height, width = size
     if tokens >= TileGrid.of(height, width).tiles:

@@ -50,7 +50,14 @@ class PackedMipChain:
         return chains[:, start : start + height * width].unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
     def fetch(self, layer: torch.Tensor, level: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
-        """Single texels [..., 3]: int64 indices that broadcast to [...]; rows and columns are clamped to the edge."""
+        """Single texels: [..., 3].
+
+        Args:
+            layer: int64 that broadcasts to [...], as the others.
+            level: int64, 0 to 5.
+            row: int64, clamped to the edge.
+            col: int64, clamped to the edge.
+        """
         start, rows, cols = self._table[level].unbind(-1)
         row = torch.minimum(row.clamp(min=0), rows - 1)
         col = torch.minimum(col.clamp(min=0), cols - 1)
@@ -90,10 +97,18 @@ def sample_trilinear(
     """Samples a chain between its texels and between its levels, as OpenGL's `textureLod` with LINEAR_MIPMAP_LINEAR
     and CLAMP_TO_EDGE (OpenGL 4.5, section 8.14; Williams, "Pyramidal parametrics", 1983).
 
-    `points` float [..., 2] (y, x) in pixels of level 0, in which pixel (r, c) covers [r, r + 1) × [c, c + 1): the
-    centre of texel (i, j) of level L is ((i + ½)·2^L, (j + ½)·2^L). `level` float and `layer` int64 broadcast to [...];
-    levels are clamped to 0…5. Returns [..., 3] of the places' dtype. If points and level hit texel centres, the
-    values are the texels'. There, and at the kink of the edge, the gradient is that of one side.
+    Pixel (r, c) covers [r, r + 1) × [c, c + 1): the centre of texel (i, j) of level L is ((i + ½)·2^L, (j + ½)·2^L). If
+    points and level hit texel centres, the values are the texels'. There, and at the kink of the edge, the gradient is
+    that of one side.
+
+    Args:
+        chain: The mip chain.
+        points: float [..., 2] (y, x) in pixels of level 0.
+        level: float that broadcasts to [...], clamped to 0…5.
+        layer: int64 that broadcasts to [...].
+
+    Returns:
+        [..., 3] of the points' dtype.
     """
     limits = points.new_tensor((chain.grid.padded_height_px, chain.grid.padded_width_px))
     points = torch.minimum(points.clamp(min=0), limits)
@@ -132,7 +147,7 @@ def _bilinear(chain: PackedMipChain, points: torch.Tensor, level: torch.Tensor, 
 def sample_along(
     chain: PackedMipChain, points: torch.Tensor, along: torch.Tensor, across_px: torch.Tensor, layer: torch.Tensor
 ) -> torch.Tensor:
-    """The mean over footprints of length |along| and width `across_px` around points, by several taps along each.
+    """The mean over footprints around points, by several taps along each.
 
     With P = |along| and p = across_px: N = min(⌈P/p⌉, 16) taps, all at level log2(max(P, p)/N). These are the
     formulas of EXT_texture_filter_anisotropic for OpenGL's `textureGrad(sampler, point, along, across)`, across being
@@ -141,8 +156,15 @@ def sample_along(
     its mean exactly. Drivers choose their own; equal values are not to be expected from them. A footprint that is
     shorter than wide is sampled as a square of its width.
 
-    `points` and `along` [..., 2] (y, x) in pixels of level 0, `across_px` > 0 and `layer` int64 broadcast to [...].
-    Returns [..., 3]; differentiable but for the number of taps.
+    Args:
+        chain: The mip chain.
+        points: Centres, [..., 2] (y, x) in pixels of level 0.
+        along: Directions and lengths, [..., 2] (y, x) in pixels of level 0.
+        across_px: Widths above 0 that broadcast to [...].
+        layer: int64 that broadcasts to [...].
+
+    Returns:
+        [..., 3]; differentiable but for the number of taps.
     """
     length = torch.linalg.vector_norm(along, dim=-1)
     # what graphics hardware offers as its largest degree of anisotropy
@@ -161,8 +183,17 @@ def gather_strips(
 ) -> torch.Tensor:
     """Rectangles of any direction, each squeezed into the 32×32 texels of one token.
 
-    `centres` and `along` [K, 2] (y, x), `across_px` and `layer` [K]. Texel columns go along, rows at right angles,
-    downwards if `along` points right. Returns [K, 3, 32, 32].
+    Texel columns go along, rows at right angles, downwards if `along` points right.
+
+    Args:
+        chain: The mip chain.
+        centres: [K, 2] (y, x) in pixels of level 0.
+        along: Directions and lengths, [K, 2] (y, x) in pixels of level 0.
+        across_px: Widths, [K].
+        layer: int64 [K].
+
+    Returns:
+        [K, 3, 32, 32].
     """
     steps = (torch.arange(TILE_PX).to(centres) + 0.5) / TILE_PX - 0.5
     length = torch.linalg.vector_norm(along, dim=-1, keepdim=True)

@@ -59,10 +59,18 @@ class FoveationOptions:
         M0: float | None,  # noqa: N803
         e0: float | None,
     ) -> FoveationOptions:
-        """`fixation` (y, x) in [0, 1] of the picture, which is kept in tiles.
+        """The checked options, with the fixation in tiles.
 
-        Raises OptionError for a fixation outside of it and for M0 and e0 that are not above 0 (or M0 without e0),
-        BudgetError.
+        Args:
+            grid: The picture's tile grid.
+            fixation: (y, x) in [0, 1] of the picture.
+            budget: As `Texture.sample_foveated`.
+            M0: As `Texture.sample_foveated`.
+            e0: As `Texture.sample_foveated`.
+
+        Raises:
+            OptionError: A fixation outside [0, 1], M0 or e0 that are not above 0, or M0 without e0.
+            BudgetError: A wrong budget.
         """
         place = [float(value) for value in fixation]
         if len(place) != 2 or not all(0 <= value <= 1 for value in place):

@@ -132,8 +132,21 @@ class VideoStream:
     ) -> Foveation:
         """The newest frame in at most `budget` tokens, fine at the fixation: see `Texture.sample_foveated`.
 
-        `pixels` are uint8 [K, 3, 32, 32], on the CPU, or on the frame's device if that was a tensor. Calls
-        `update_mipmaps` if that has not been done. Raises what both raise, and StoreError before the first frame.
+        Calls `update_mipmaps` if that has not been done.
+
+        Args:
+            fixation: As `Texture.sample_foveated`.
+            budget: As `Texture.sample_foveated`.
+            M0: As `Texture.sample_foveated`.
+            e0: As `Texture.sample_foveated`.
+
+        Returns:
+            Regions with `pixels` uint8 [K, 3, 32, 32], on the CPU, or on the frame's device if that was a tensor.
+
+        Raises:
+            BudgetError, OptionError: As `Texture.sample_foveated`.
+            StoreError: Before the first frame.
+            LeaseTimeout, DeviceLost: As `update_mipmaps`.
         """
         regions, actual_m0, offset = FoveationOptions.of(self.grid, fixation, budget, M0, e0).cover(self.grid.shape)
         self.update_mipmaps()
