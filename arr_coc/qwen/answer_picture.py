@@ -47,30 +47,32 @@ def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer],
     and get no lines. The long side is resized to 640 to 1024 pixels.
     """
     shape = (heatmap.shape[0], heatmap.shape[1])
-    chosen = regions[overview:].astype(np.int64)
+    fine_regions = regions[overview:].astype(np.int64)
     coarser = np.array([max(sides) for sides in REGION_SHAPES])
     image = _resized(picture, SMALLEST_PX, LONGEST_PX)
     height_px, width_px = image.shape[:2]
     brightness = np.array([*(LEVEL_BRIGHTNESS[level] for level in coarser), UNSEEN_BRIGHTNESS], np.float32)
-    tiles = brightness[shape_map(chosen, shape)]  # a tile outside all regions has -1, the last entry
+    tiles = brightness[shape_map(fine_regions, shape)]  # a tile outside all regions has -1, the last entry
     light = cv2.resize(tiles, (width_px, height_px), interpolation=cv2.INTER_NEAREST)
     image = _tinted(image * light[..., None], heatmap)
     sheet = Image.fromarray(image)
     pen = ImageDraw.Draw(sheet)
-    for (top, left, bottom, right), level in zip(tile_boxes(chosen, shape), coarser[chosen[:, 0]], strict=True):
+    for (top, left, bottom, right), level in zip(
+        tile_boxes(fine_regions, shape), coarser[fine_regions[:, 0]], strict=True
+    ):
         first_y, end_y = (round(row * height_px / shape[0]) for row in (top, bottom))
         first_x, end_x = (round(col * width_px / shape[1]) for col in (left, right))
         corners = (first_x, first_y, max(end_x - 1, first_x), max(end_y - 1, first_y))
         pen.rectangle(corners, outline=OUTLINES[level])
-    seen = f"{counted(len(regions), 'visual token')} of {counted(shape[0] * shape[1], 'tile')}"
-    return np.concatenate([np.asarray(sheet), _strip(width_px, text, seen)])
+    note = f"{counted(len(regions), 'visual token')} of {counted(shape[0] * shape[1], 'tile')}"
+    return np.concatenate([np.asarray(sheet), _strip(width_px, text, note)])
 
 
 def png(image: Rgb) -> bytes:
     """Encode an image uint8 [H, W, 3] as PNG."""
-    written = io.BytesIO()
-    Image.fromarray(image).save(written, "PNG")
-    return written.getvalue()
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _resized(picture: Rgb, least_px: int, most_px: int) -> Rgb:

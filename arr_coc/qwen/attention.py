@@ -154,8 +154,8 @@ class _Notes:
         tokens, head_dim = len(self.queries), self.queries[0].shape[-1]
         by_head = torch.stack(self.queries, dim=1).view(len(self.keys), -1, tokens, head_dim)
         lengths = torch.tensor(self.lengths, device=self.keys.device)
-        there = torch.arange(self.keys.shape[1], device=self.keys.device) < lengths[:, None]
-        mask = there.expand(by_head.shape[1], -1, -1).flatten(0, 1)
+        valid = torch.arange(self.keys.shape[1], device=self.keys.device) < lengths[:, None]
+        mask = valid.expand(by_head.shape[1], -1, -1).flatten(0, 1)
         return attention_weights(by_head.reshape(-1, head_dim), self.keys, mask).sum(dim=(0, 1))
 
 
@@ -185,8 +185,8 @@ def united(feedback: Sequence[Feedback]) -> Feedback:
         return first
     return replace(
         first,
-        attention=np.maximum.reduce([one.attention for one in feedback]),
-        similarity=np.maximum.reduce([one.similarity for one in feedback]),
+        attention=np.maximum.reduce([part.attention for part in feedback]),
+        similarity=np.maximum.reduce([part.similarity for part in feedback]),
     )
 
 

@@ -139,9 +139,9 @@ def _notices(folder: Path, family: ModelFamily) -> Iterator[str]:
     if penalty not in (None, 1):
         yield f"{GENERATION_FILE} asks for a repetition penalty of {penalty}, which is not applied"
     if _samples(generation):
-        named = [f"{name} {generation[name]}" for name in SAMPLING if name in generation]
+        settings = [f"{name} {generation[name]}" for name in SAMPLING if name in generation]
         yield (
-            f"{GENERATION_FILE} asks for sampling ({', '.join(named)}), which is not applied: answers take the "
+            f"{GENERATION_FILE} asks for sampling ({', '.join(settings)}), which is not applied: answers take the "
             "likeliest tokens, or what answer.temperature and answer.top_p say"
         )
 
@@ -160,7 +160,7 @@ def described(
     architecture."""
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
-    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.unread)}
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.ignored_prefixes)}
     if quantised is None:
         check_sizes(tensors, config, name)
     return Checkpoint(family, config, tensors, quantised)
@@ -179,9 +179,9 @@ def _check_tokenizer(folder: Path, name: str) -> None:
     """Raise ModelNotFound if tokenizer files are missing, ModelError if they are pointers or too large, and for a chat
     template that is missing or has no images."""
     if not any(all((folder / file).is_file() for file in files) for files in TOKENIZER_FILES):
-        wanted = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
+        file_sets = " or ".join(" and ".join(files) for files in TOKENIZER_FILES)
         raise ModelNotFound(
-            f"{name} has no tokenizer: {wanted} must be in {folder}",
+            f"{name} has no tokenizer: {file_sets} must be in {folder}",
             "copy the tokenizer files from where the weights came from, or download the model again",
         )
     for file in (*(file for files in TOKENIZER_FILES for file in files), TOKENIZER_SETTINGS, *TEMPLATE_FILES):
@@ -214,8 +214,8 @@ def chat_template(folder: Path) -> str:
     for path in (folder / TOKENIZER_SETTINGS, folder / TEMPLATE_FILES[1]):
         template = read_object(path).get("chat_template") if path.is_file() else None
         if isinstance(template, list):
-            named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
-            template = named.get("default")
+            templates = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+            template = templates.get("default")
         if template:
             return str(template)
     return ""
@@ -226,12 +226,12 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    for limit, used in CGROUP_FILES:
+    for limit, usage in CGROUP_FILES:
         try:
-            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
+            remaining = int((cgroup / limit).read_text()) - int((cgroup / usage).read_text())
         except (OSError, ValueError):  # no container, or one without a limit
             continue
-        free = min(free, max(left, 0))
+        free = min(free, max(remaining, 0))
     return free
 
 

@@ -52,13 +52,13 @@ class AnswerConstraint:
     def follow(self, thoughts: Thoughts | None, *, may_think: bool) -> None:
         """Set the thoughts that come before the answer; `may_think`: they were requested."""
         self._thoughts = thoughts
-        self._opening = thoughts.begin if thoughts is not None and may_think and not thoughts.begun else None
+        self._opening = thoughts.begin if thoughts is not None and may_think and not thoughts.has_begun else None
 
     @property
     def active(self) -> bool:
         """True unless the next token belongs to thoughts."""
         thoughts = self._thoughts
-        return thoughts is None or not thoughts.begun or thoughts.ended
+        return thoughts is None or not thoughts.has_begun or thoughts.has_ended
 
     @property
     def ended(self) -> bool:
@@ -133,12 +133,12 @@ class GrammarCompiler:
         return AnswerConstraint(matcher.deep_copy(), self._vocabulary)
 
     def _compiled(self, schema: AnswerSchema) -> Any:
-        matcher = self._library.LLMatcher
+        matcher_type = self._library.LLMatcher
         if schema.choices is not None:
             texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in schema.choices)
-            grammar = matcher.grammar_from_lark(f"start: {texts}")
+            grammar = matcher_type.grammar_from_lark(f"start: {texts}")
         else:
-            grammar = matcher.grammar_from_json_schema(schema.bounded, defaults=SPELLING)
+            grammar = matcher_type.grammar_from_json_schema(schema.bounded, defaults=SPELLING)
         limits = self._library.LLParserLimits(
             initial_lexer_fuel=LEXER_FUEL,
             step_lexer_fuel=STEP_FUEL,
@@ -147,8 +147,8 @@ class GrammarCompiler:
             max_grammar_size=SYMBOLS_MAX,
             verbose_errors=False,
         )
-        made = matcher(self._tokens, grammar, log_level=0, limits=limits)
-        if made.is_error():
-            reason, *_ = made.get_error().strip().splitlines()
+        matcher = matcher_type(self._tokens, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            reason, *_ = matcher.get_error().strip().splitlines()
             raise OptionError(f"the schema cannot be decoded: {reason}", "ask for fewer or shorter fields")
-        return made
+        return matcher

@@ -54,12 +54,12 @@ def trim_heap() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def convert_weights(model: Any, dtype: torch.dtype, kept: Any = None) -> None:
-    """Convert the floating-point parameters of a model that was just loaded, the largest first, but for the one that is
-    `kept` as it is."""
+def convert_weights(model: Any, dtype: torch.dtype, exception: Any = None) -> None:
+    """Convert the floating-point parameters of a model that was just loaded, the largest first, but for the one
+    `exception`."""
     mapped = MappedWeights()
     for parameter in sorted(model.parameters(), key=lambda parameter: -parameter.nbytes):
-        if parameter.is_floating_point() and parameter.dtype != dtype and parameter is not kept:
+        if parameter.is_floating_point() and parameter.dtype != dtype and parameter is not exception:
             parameter.data = mapped.convert(parameter.data, dtype)
     for module in model.modules():
         if hasattr(module, "config"):

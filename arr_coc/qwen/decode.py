@@ -79,18 +79,18 @@ class PrefixCache(Generic[Key]):
     def rewind(self, keys: Sequence[Key]) -> int:
         """Keep the longest run of marks that `keys` begins with, drop the rest, and return the number kept. With
         recurrent layers the run ends at a mark with states."""
-        kept = 0
+        count = 0
         for mark, key in zip(self.marks, keys, strict=False):
             if mark.key != key:
                 break
-            kept += 1
-        while kept and self.recurrent and not self.marks[kept - 1].states:
-            kept -= 1
-        del self.marks[kept:]
+            count += 1
+        while count and self.recurrent and not self.marks[count - 1].states:
+            count -= 1
+        del self.marks[count:]
         tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
         if tokens < len(self) or self.recurrent:  # an answer changes states, and its tokens are not counted
             self.show(tokens, states)
-        return kept
+        return count
 
     @property
     def attending(self) -> list[GrowableLayer]:
@@ -122,8 +122,8 @@ class PrefixCache(Generic[Key]):
         Attention does not depend on the order of keys, as each key is rotated to its position. Returns the rows that
         were filled and the rows that they were filled from, both int64.
         """
-        held = len(self)
-        stays = torch.ones(held, dtype=torch.bool)
+        length = len(self)
+        stays = torch.ones(length, dtype=torch.bool)
         stays[rows] = False
         count = int(stays.sum())
         holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
@@ -146,18 +146,20 @@ class PrefixCache(Generic[Key]):
         """Add the marks, in order, whose tokens are all held, and return the others. The cache must end at those
         `with_states`."""
         stateful = self.with_states(marks)
-        reached = [mark for mark in marks if mark.tokens <= len(self)]
-        assert all(mark.tokens == len(self) for mark in reached if mark.tokens in stateful), "its state has moved on"
-        self.add([replace(mark, states=self.states()) if mark.tokens in stateful else mark for mark in reached])
-        return marks[len(reached) :]
+        cached_marks = [mark for mark in marks if mark.tokens <= len(self)]
+        assert all(mark.tokens == len(self) for mark in cached_marks if mark.tokens in stateful), (
+            "its state has moved on"
+        )
+        self.add([replace(mark, states=self.states()) if mark.tokens in stateful else mark for mark in cached_marks])
+        return marks[len(cached_marks) :]
 
     def with_states(self, marks: Sequence[CacheMark[Key]]) -> set[int]:
         """Return the numbers of tokens at which states are copied when `marks` are added."""
         if not self.recurrent:
             return set()
         total = len(self.marks) + len(marks)
-        kept = (0, *range(total - NEWEST_STATES, total))
-        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if number in kept}
+        numbers = (0, *range(total - NEWEST_STATES, total))
+        return {mark.tokens for number, mark in enumerate(marks, len(self.marks)) if number in numbers}
 
     def add(self, marks: Sequence[CacheMark[Key]]) -> None:
         """Add marks, with the states there, and drop states that are no longer kept."""
@@ -202,11 +204,11 @@ class GrowableLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append keys and values [1, heads, L, head_dim]; return all that are held."""
-        held = self.get_seq_length()
-        total = held + key_states.shape[-2]
+        length = self.get_seq_length()
+        total = length + key_states.shape[-2]
         self.make_room(total, key_states, value_states)
-        self.room_keys[..., held:total, :] = key_states
-        self.room_values[..., held:total, :] = value_states
+        self.room_keys[..., length:total, :] = key_states
+        self.room_values[..., length:total, :] = value_states
         self.show(total)
         return self.keys, self.values
 
@@ -214,16 +216,16 @@ class GrowableLayer(DynamicLayer):
         """Make room for `tokens` tokens; the contents stay. The tensors give heads, head_dim, dtype and device."""
         if self.is_initialized and tokens <= self.room_keys.shape[-2]:
             return
-        held = self.get_seq_length()
+        length = self.get_seq_length()
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
-        for name, kept, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
+        for name, contents, like in (("room_keys", self.keys, like_keys), ("room_values", self.values, like_values)):
             # Zeros, because a weight of 0 times unwritten memory may be NaN.
             larger = like.new_zeros(*like.shape[:-2], room, like.shape[-1])
-            if held:
-                larger[..., :held, :] = kept
+            if length:
+                larger[..., :length, :] = contents
             setattr(self, name, larger)
         self.is_initialized = True
-        self.show(held)
+        self.show(length)
 
     def show(self, tokens: int) -> None:
         """Set the length to the first `tokens` written."""
@@ -551,24 +553,24 @@ _UNFINISHED = "\ufffd"
 
 @dataclass(slots=True)
 class Thoughts:
-    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: `begun`, `ended`, and, if they
-    have begun, the number of `tokens` so far, including these two and space before them. `shown`: thoughts are part of
-    the answer's text."""
+    """State of the thoughts before an answer, enclosed by the tokens `begin` and `end`: whether they have begun and
+    ended, and, if they have begun, the number of `tokens` so far, including these two and space before them.
+    `is_visible`: thoughts are part of the answer's text."""
 
     begin: int
     end: int
-    shown: bool = False
-    begun: bool = False
-    ended: bool = False
+    is_visible: bool = False
+    has_begun: bool = False
+    has_ended: bool = False
     tokens: int = 0
 
     def take(self, token: int, *, blank: bool) -> bool:
         """Count the next token; return True if it belongs to thoughts, or is `blank`, white space that may precede
         them. An answer that begins with other text has none. Not after they have ended."""
-        self.begun = self.begun or token == self.begin
-        self.ended = token == self.end if self.begun else not blank
+        self.has_begun = self.has_begun or token == self.begin
+        self.has_ended = token == self.end if self.has_begun else not blank
         self.tokens += 1
-        return self.begun or blank
+        return self.has_begun or blank
 
 
 class TextStream:
@@ -577,7 +579,7 @@ class TextStream:
 
     A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
     the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
-    them. `kept` special tokens stay in the text, by their texts; others are left out.
+    them. `special_texts`: texts of the special tokens that stay in the text; others are left out.
     """
 
     def __init__(
@@ -585,10 +587,10 @@ class TextStream:
         tokenizer: Any,
         stop_strings: tuple[str, ...] = (),
         thoughts: Thoughts | None = None,
-        kept: Mapping[int, str] | None = None,
+        special_texts: Mapping[int, str] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._kept = kept or {}
+        self._special_texts = special_texts or {}
         self._stop_strings = stop_strings
         self._thoughts = thoughts
         self._begins = False
@@ -601,9 +603,9 @@ class TextStream:
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""
         precedes = self._precedes_answer(token_id)
-        if precedes and self._thoughts is not None and not self._thoughts.shown:
+        if precedes and self._thoughts is not None and not self._thoughts.is_visible:
             # White space is kept until it is known whether thoughts follow.
-            self._begins = self._thoughts.begun
+            self._begins = self._thoughts.has_begun
             self._ids = [] if self._begins else [*self._ids, token_id]
             return ""
         self._ids.append(token_id)
@@ -616,12 +618,12 @@ class TextStream:
     @property
     def thinks(self) -> bool:
         """True if thoughts have begun and not ended."""
-        return self._thoughts is not None and self._thoughts.begun and not self._thoughts.ended
+        return self._thoughts is not None and self._thoughts.has_begun and not self._thoughts.has_ended
 
     @property
     def thought_tokens(self) -> int:
         """Number of tokens of thoughts so far."""
-        return self._thoughts.tokens if self._thoughts is not None and self._thoughts.begun else 0
+        return self._thoughts.tokens if self._thoughts is not None and self._thoughts.has_begun else 0
 
     def finish(self) -> str:
         """Return the text that is still held back, with U+FFFD for an incomplete character."""
@@ -630,7 +632,7 @@ class TextStream:
     def _precedes_answer(self, token_id: int) -> bool:
         """Take the next token; return True if it belongs to thoughts, or is white space that may precede them."""
         thoughts = self._thoughts
-        if thoughts is None or thoughts.ended:
+        if thoughts is None or thoughts.has_ended:
             return False
         return thoughts.take(token_id, blank=not self._decode([token_id]).strip())
 
@@ -654,10 +656,10 @@ class TextStream:
         return text[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        if self._kept.keys().isdisjoint(ids):
+        if self._special_texts.keys().isdisjoint(ids):
             return self._decode_plain(ids)
-        at = next(at for at, token in enumerate(ids) if token in self._kept)
-        return self._decode_plain(ids[:at]) + self._kept[ids[at]] + self._decode(ids[at + 1 :])
+        at = next(at for at, token in enumerate(ids) if token in self._special_texts)
+        return self._decode_plain(ids[:at]) + self._special_texts[ids[at]] + self._decode(ids[at + 1 :])
 
     def _decode_plain(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

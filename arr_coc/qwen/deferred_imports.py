@@ -66,7 +66,7 @@ class DeferredListing(ModuleType):
         assert spec is not None, f"{name} is not installed"
         self.__spec__, self.__loader__, self.__package__, self.__file__ = spec, spec.loader, name, spec.origin
         self.__path__ = list(spec.submodule_search_locations or ())
-        self._began = False
+        self._has_run = False
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":
@@ -75,14 +75,14 @@ class DeferredListing(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
-        if not self._began:
-            self._began = True
+        if not self._has_run:
+            self._has_run = True
             assert self.__loader__ is not None
             self.__loader__.exec_module(self)  # type: ignore[attr-defined]
-        listed = sys.modules[self.__name__]  # the package's code may have replaced this module
-        if listed is self:
+        package = sys.modules[self.__name__]  # the package's code may have replaced this module
+        if package is self:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(listed, name)
+        return getattr(package, name)
 
 
 class DeferredCompiler(ModuleType):
@@ -198,7 +198,7 @@ def _without(names: dict[str, Any], name: str) -> Iterator[None]:
 
 def _answer_no(module: ModuleType, question: str, absent: Any) -> None:
     """Call transformers' check for a package while that appears absent; the check caches its result."""
-    asked: Any = getattr(module, question, None)
+    check: Any = getattr(module, question, None)
     with absent:
-        if hasattr(asked, "cache_info"):
-            asked()
+        if hasattr(check, "cache_info"):
+            check()

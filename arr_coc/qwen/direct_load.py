@@ -28,8 +28,8 @@ def read_transformers_config(folder: Path) -> Any:
     from transformers.models.auto.configuration_auto import AutoConfig
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    chosen = config._attn_implementation
-    config._attn_implementation = chosen if chosen in KNOWN_ATTENTION else None
+    implementation = config._attn_implementation
+    config._attn_implementation = implementation if implementation in KNOWN_ATTENTION else None
     if hasattr(config, "_experts_implementation"):
         config._experts_implementation = None
     return config
@@ -49,9 +49,9 @@ def load_directly(folder: Path, name: str, dtype: torch.dtype) -> Any | None:
     if not _fit(model, weights):
         return None
     mapped = MappedWeights()
-    for key, stored in weights.items():
-        if stored.dtype != dtype:
-            weights[key] = mapped.convert(stored, dtype)
+    for key, weight in weights.items():
+        if weight.dtype != dtype:
+            weights[key] = mapped.convert(weight, dtype)
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     if TIED not in weights and model.lm_head.weight is not model.get_input_embeddings().weight:
@@ -75,7 +75,7 @@ def empty_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
 def _fit(model: Any, weights: dict[str, torch.Tensor]) -> bool:
     """Return True if these are all the model's weights; a tied output may be missing."""
     expected = {key: value.shape for key, value in model.state_dict().items()}
-    stored = {key: value.shape for key, value in weights.items()}
-    return expected in (stored, {TIED: expected.get(TIED)} | stored) and all(
+    shapes = {key: value.shape for key, value in weights.items()}
+    return expected in (shapes, {TIED: expected.get(TIED)} | shapes) and all(
         value.is_floating_point() for value in weights.values()
     )

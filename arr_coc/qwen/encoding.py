@@ -82,13 +82,14 @@ class VisionStats:
 class RunIndices:
     """Indices of one run on the encoder's device, int64.
 
-    `regions` [K, 3] lie in `slots` [K]; `chosen` [R] of them are encoded, of which `refreshed` [A] had not changed.
+    `regions` [K, 3] lie in `slots` [K]; `selection` [R] are the indices of those to encode, `refreshed` [A] the indices
+    in it of those that had not changed.
     `source` and `target` [M] are those of `SlotAssignment`.
     """
 
     regions: torch.Tensor
     slots: torch.Tensor
-    chosen: torch.Tensor
+    selection: torch.Tensor
     refreshed: torch.Tensor
     source: torch.Tensor
     target: torch.Tensor
@@ -96,16 +97,17 @@ class RunIndices:
 
 @dataclass(frozen=True, slots=True)
 class EncodeRun:
-    """The regions `chosen` int64 [R] of a packet's K, whose keys lie in `slots` int64 [K]; `on` the device likewise."""
+    """One run of the encoder: the `selection` int64 [R] of a packet's K regions, whose keys lie in `slots` int64 [K];
+    `on` the device likewise."""
 
     packet: TokenPacket
-    chosen: Ints
+    selection: Ints
     slots: Ints
     on: RunIndices
 
     @property
     def whole(self) -> bool:
-        return len(self.chosen) == len(self.slots)
+        return len(self.selection) == len(self.slots)
 
 
 class IncrementalEncoder:
@@ -115,7 +117,7 @@ class IncrementalEncoder:
 
     def __init__(self, options: IncrementalOptions | None = None) -> None:
         self.options = options or IncrementalOptions()
-        self._kept: VisionKVCache | None = None
+        self._cache: VisionKVCache | None = None
         self._counts = (0, 0, 0)
         self._too_large = False
         self._overview: IncrementalEncoder | None = None
@@ -129,17 +131,17 @@ class IncrementalEncoder:
 
     def clear(self) -> None:
         """Drop the cache."""
-        self._kept = None
+        self._cache = None
         self._overview = None
 
     @property
     def report(self) -> VisionStats:
         """Statistics of the last encoded frame, with its overview."""
-        kept, overview = self._kept, self._overview
-        own = VisionStats(*self._counts)
-        if kept is not None:
-            own = VisionStats(*self._counts, kept.slots.held, kept.bytes, kept.drift)
-        return own if overview is None else own + overview.report
+        cache, overview = self._cache, self._overview
+        stats = VisionStats(*self._counts)
+        if cache is not None:
+            stats = VisionStats(*self._counts, cache.slots.held, cache.bytes, cache.drift)
+        return stats if overview is None else stats + overview.report
 
     @torch.inference_mode()
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
@@ -158,46 +160,46 @@ class IncrementalEncoder:
             self._overview = self._overview or IncrementalEncoder(self.options)
             return self._overview.encode(qwen, replace(packet, overview=0))
         if packet.place is not None:
-            self._kept = None
-        kept = self._kept_for(qwen, packet)
-        if kept is None:
-            return self._without_keeping(qwen, packet)
-        self._kept = None
-        placement = kept.slots.place(packet.regions, packet.pixels, kept.frames)
-        refreshed = self._refreshed(kept, placement, packet.regions)
-        chosen = np.flatnonzero(placement.stale | refreshed)
-        numbers = _upload(kept.belonging.device, packet.regions, placement, chosen, np.flatnonzero(refreshed[chosen]))
-        run = EncodeRun(packet, chosen, placement.slots, numbers)
-        tokens = _advance(qwen, kept, run)
-        kept.slots.mark_encoded(placement.slots[chosen], kept.frames)
-        kept.frames += 1
-        kept.since_all = 0 if run.whole else kept.since_all + 1
-        self._counts = (len(placement.slots), len(chosen), int(refreshed.sum()))
-        self._kept = kept
+            self._cache = None
+        cache = self._cache_for(qwen, packet)
+        if cache is None:
+            return self._encode_uncached(qwen, packet)
+        self._cache = None
+        placement = cache.slots.place(packet.regions, packet.pixels, cache.frames)
+        refreshed = self._refreshed(cache, placement, packet.regions)
+        selection = np.flatnonzero(placement.stale | refreshed)
+        numbers = _upload(cache.key.device, packet.regions, placement, selection, np.flatnonzero(refreshed[selection]))
+        run = EncodeRun(packet, selection, placement.slots, numbers)
+        tokens = _advance(qwen, cache, run)
+        cache.slots.mark_encoded(placement.slots[selection], cache.frames)
+        cache.frames += 1
+        cache.since_all = 0 if run.whole else cache.since_all + 1
+        self._counts = (len(placement.slots), len(selection), int(refreshed.sum()))
+        self._cache = cache
         return tokens, numbers.regions[None]
 
     def _append(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         """Encode regions in addition to the cached ones; they attend to the keys of all."""
-        kept, count = self._kept_for(qwen, packet), len(packet.regions)
-        if kept is None:
-            return self._without_keeping(qwen, packet)
-        needed = kept.slots.held + count
-        if needed > kept.slots.capacity:
-            size = RegionSize.of(qwen, kept.belonging)
-            capacity = size.slots_within(self._free_mb, needed) or size.most_slots(self._free_mb)
-            if capacity > kept.slots.capacity:
-                kept.grow(capacity)
-        self._kept = None
-        slots = kept.slots.append(packet.regions, packet.pixels, kept.frames)
-        held, none = np.arange(kept.slots.held), np.zeros(0, np.int64)
-        everything = replace(packet, regions=kept.slots.regions, pixels=kept.slots.pixels[: len(held)])
-        placement = SlotAssignment(held, np.zeros(len(held), bool), none, none)
-        numbers = _upload(kept.belonging.device, everything.regions, placement, slots, none)
-        _advance(qwen, kept, EncodeRun(everything, slots, held, numbers))
-        kept.frames += 1
+        cache, count = self._cache_for(qwen, packet), len(packet.regions)
+        if cache is None:
+            return self._encode_uncached(qwen, packet)
+        total = cache.slots.held + count
+        if total > cache.slots.capacity:
+            size = RegionSize.of(qwen, cache.key)
+            capacity = size.slots_within(self._free_mb, total) or size.most_slots(self._free_mb)
+            if capacity > cache.slots.capacity:
+                cache.grow(capacity)
+        self._cache = None
+        slots = cache.slots.append(packet.regions, packet.pixels, cache.frames)
+        all_slots, empty = np.arange(cache.slots.held), np.zeros(0, np.int64)
+        full_packet = replace(packet, regions=cache.slots.regions, pixels=cache.slots.pixels[: len(all_slots)])
+        placement = SlotAssignment(all_slots, np.zeros(len(all_slots), bool), empty, empty)
+        numbers = _upload(cache.key.device, full_packet.regions, placement, slots, empty)
+        _advance(qwen, cache, EncodeRun(full_packet, slots, all_slots, numbers))
+        cache.frames += 1
         self._counts = (count, count, 0)
-        self._kept = kept
-        return kept.tokens(numbers.chosen), numbers.regions[numbers.chosen][None]
+        self._cache = cache
+        return cache.tokens(numbers.selection), numbers.regions[numbers.selection][None]
 
     def _begin_frame(self, stamp: FrameStamp) -> None:
         """Reset the counts of `report` for a new frame."""
@@ -206,32 +208,32 @@ class IncrementalEncoder:
             if self._overview is not None:
                 self._overview._begin_frame(stamp)
 
-    def _refreshed(self, kept: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
+    def _refreshed(self, cache: VisionKVCache, placement: SlotAssignment, regions: Regions) -> Flags:
         """Select the unchanged regions to encode again."""
         slots, stale = placement.slots, placement.stale
-        kept.slots.unsettle(regions[stale])
-        drift = kept.drift if kept.since_all else None
-        if full_refresh_due(self.options, stale, kept.since_all + 1, drift):
+        cache.slots.unsettle(regions[stale])
+        drift = cache.drift if cache.since_all else None
+        if full_refresh_due(self.options, stale, cache.since_all + 1, drift):
             return ~stale
-        return select_for_refresh(kept.slots.unsettled(slots), kept.slots.encoded(slots), stale, self.options.share)
+        return select_for_refresh(cache.slots.unsettled(slots), cache.slots.encoded(slots), stale, self.options.share)
 
-    def _kept_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
+    def _cache_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
         """Return a cache for the packet, a new one if the current one does not match; None if it would be too large."""
-        belonging, regions, kept = CacheKey.of(qwen, packet), len(packet.regions), self._kept
-        suits = kept is not None and kept.belonging == belonging
-        if kept is not None and suits and regions <= kept.slots.capacity:
-            return kept
-        size = RegionSize.of(qwen, belonging)
+        key, regions, cache = CacheKey.of(qwen, packet), len(packet.regions), self._cache
+        suits = cache is not None and cache.key == key
+        if cache is not None and suits and regions <= cache.slots.capacity:
+            return cache
+        size = RegionSize.of(qwen, key)
         slots = size.slots_within(self._free_mb, regions)
         if slots or not suits:
-            self._kept = None  # freed before the new cache is allocated
+            self._cache = None  # freed before the new cache is allocated
         if not slots and not self._too_large:
             self._too_large = True
             log.warning(
                 "caching the keys of %s takes %.1f MB, more than memory_mb = %g; such frames are encoded whole",
                 *(counted(regions, "token"), regions * size.bytes / BYTES_A_MB, self.options.memory_mb),
             )
-        return VisionKVCache(belonging, size, slots) if slots else None
+        return VisionKVCache(key, size, slots) if slots else None
 
     @property
     def _free_mb(self) -> float:
@@ -239,7 +241,7 @@ class IncrementalEncoder:
         held_mb = self._overview.report.held_bytes / BYTES_A_MB if self._overview is not None else 0.0
         return max(self.options.memory_mb - held_mb, 0.0)
 
-    def _without_keeping(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
+    def _encode_uncached(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         count = len(packet.regions)
         regions = torch.from_numpy(packet.regions.astype(np.int64)).to(qwen.vision_device)[None]
         pixels = _pixels(qwen, packet, np.arange(count))
@@ -249,50 +251,52 @@ class IncrementalEncoder:
         return tokens, regions
 
 
-def _advance(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
-    """Encode the chosen regions, cache their outputs, and return the tokens of all regions."""
+def _advance(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens:
+    """Encode the selected regions, cache their outputs, and return the tokens of all regions."""
     on = run.on
-    kept.drift = None
-    if not len(run.chosen):
-        kept.move(on.source, on.target)
-        return kept.tokens(on.slots)
-    fresh = _encode_run(qwen, kept, run)
-    chosen_slots = on.slots[on.chosen]
-    off = []
+    cache.drift = None
+    if not len(run.selection):
+        cache.move(on.source, on.target)
+        return cache.tokens(on.slots)
+    fresh = _encode_run(qwen, cache, run)
+    slots = on.slots[on.selection]
+    drift = []
     if len(on.refreshed):
-        off = [_difference(fresh.embeds[0, on.refreshed], kept.outputs[0, chosen_slots[on.refreshed]])]
-    kept.drift = next(iter(check_finite(fresh, *off)), None)
-    kept.put_outputs(chosen_slots, fresh)
-    return fresh if run.whole else kept.tokens(on.slots)
+        drift = [_difference(fresh.embeds[0, on.refreshed], cache.outputs[0, slots[on.refreshed]])]
+    cache.drift = next(iter(check_finite(fresh, *drift)), None)
+    cache.put_outputs(slots, fresh)
+    return fresh if run.whole else cache.tokens(on.slots)
 
 
-def _encode_run(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> VisualTokens:
-    """Run the chosen regions through the tower and cache their keys and values. Uploads to the device come first."""
+def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens:
+    """Run the selected regions through the tower and cache their keys and values. Uploads to the device come first."""
     tower, on = qwen.tower, run.on
-    pixels = _pixels(qwen, run.packet, run.chosen)
-    regions = on.regions[on.chosen][None]
-    attend = attend_afresh(tower, regions) if run.whole else _attend_kept(qwen, kept, run)
-    kept.move(on.source, on.target)
+    pixels = _pixels(qwen, run.packet, run.selection)
+    regions = on.regions[on.selection][None]
+    attend = attend_afresh(tower, regions) if run.whole else _attend_cached(qwen, cache, run)
+    cache.move(on.source, on.target)
     rows = embed_rows(tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
-    slots = on.slots[on.chosen]
+    slots = on.slots[on.selection]
 
     def remember(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        kept.put_keys(layer, slots, key, value)
+        cache.put_keys(layer, slots, key, value)
         return attend(layer, query, key, value)
 
     return run_blocks(tower, rows, remember)
 
 
-def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
-    """Return attention of the chosen rows to the cached keys of all shown regions, including their own."""
+def _attend_cached(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> Attend:
+    """Return attention of the selected rows to the cached keys of all shown regions, including their own."""
     tower, side_tiles = qwen.tower, window_side_tiles(qwen.tower)
     windows = None
     if side_tiles is not None:
-        regions, chosen, slots = map(torch.from_numpy, (run.packet.regions.astype(np.int64), run.chosen, run.slots))
-        windows = CachedAttentionWindows.over(regions, side_tiles, chosen, slots).to(kept.belonging.device)
+        regions, selection, slots = map(
+            torch.from_numpy, (run.packet.regions.astype(np.int64), run.selection, run.slots)
+        )
+        windows = CachedAttentionWindows.over(regions, side_tiles, selection, slots).to(cache.key.device)
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        keys, values = kept.keys(layer, len(run.slots))
+        keys, values = cache.keys(layer, len(run.slots))
         if windows is not None and windowed(tower, layer):
             return windows.attend(query, keys, values)
         return attend_all(query, keys[None], values[None])
@@ -300,22 +304,23 @@ def _attend_kept(qwen: QwenVL, kept: VisionKVCache, run: EncodeRun) -> Attend:
     return attend
 
 
-def _pixels(qwen: QwenVL, packet: TokenPacket, chosen: Ints) -> torch.Tensor:
-    """Return the pixels [1, R, 3, S, S] of the chosen regions, on the encoder's device."""
+def _pixels(qwen: QwenVL, packet: TokenPacket, selection: Ints) -> torch.Tensor:
+    """Return the pixels [1, R, 3, S, S] of the selected regions, on the encoder's device."""
     if isinstance(packet.pixels, np.ndarray):
-        return torch.from_numpy(packet.pixels[chosen]).to(qwen.vision_device)[None]
-    whole = len(chosen) == len(packet.pixels)
-    some = packet.pixels if whole else packet.pixels[torch.from_numpy(chosen).to(packet.pixels.device)]
-    return some.to(qwen.vision_device)[None]
+        return torch.from_numpy(packet.pixels[selection]).to(qwen.vision_device)[None]
+    pixels = packet.pixels
+    if len(selection) < len(pixels):
+        pixels = pixels[torch.from_numpy(selection).to(pixels.device)]
+    return pixels.to(qwen.vision_device)[None]
 
 
 def _upload(
-    device: torch.device, regions: Regions, placement: SlotAssignment, chosen: Ints, refreshed: Ints
+    device: torch.device, regions: Regions, placement: SlotAssignment, selection: Ints, refreshed: Ints
 ) -> RunIndices:
     """Upload the indices of a run in one transfer."""
-    parts = (regions.ravel(), placement.slots, chosen, refreshed, placement.source, placement.target)
-    together = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
-    flat, *numbers = together.split([part.size for part in parts])
+    parts = (regions.ravel(), placement.slots, selection, refreshed, placement.source, placement.target)
+    indices = torch.from_numpy(np.concatenate(parts, dtype=np.int64)).to(device)
+    flat, *numbers = indices.split([part.size for part in parts])
     return RunIndices(flat.view(-1, 3), *numbers)
 
 
@@ -348,8 +353,8 @@ class EncodedFrame:
 
 def token_count(packet: Packet, encode: Encode) -> int:
     """Return the number of visual tokens of a packet under `encode`."""
-    chosen = isinstance(packet, TokenPacket) or encode == "prune"
-    return len(packet.regions) if chosen else packet.grid.tiles
+    has_regions_only = isinstance(packet, TokenPacket) or encode == "prune"
+    return len(packet.regions) if has_regions_only else packet.grid.tiles
 
 
 def segment_counts(packet: Packet, encode: Encode) -> list[int]:
@@ -396,8 +401,8 @@ def pooled(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
     """Pool a frame encoded at level 0 to the given regions [K, 3]: the mean over the tiles of each."""
     regions = regions.to(frame.regions.device)
     tiles, scales = frame.regions[0, :, 1:], region_scales(regions)
-    inside = ((tiles >> scales[:, None]) == regions[:, None, 1:]).all(dim=-1)
-    share = inside.float() / inside.sum(dim=1, keepdim=True).clamp(min=1)
+    members = ((tiles >> scales[:, None]) == regions[:, None, 1:]).all(dim=-1)
+    share = members.float() / members.sum(dim=1, keepdim=True).clamp(min=1)
     tokens = frame.tokens.map(lambda rows: (share @ rows.float()).to(rows.dtype))
     return EncodedFrame(tokens, regions[None], frame.grid)
 

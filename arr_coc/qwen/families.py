@@ -61,7 +61,7 @@ class ModelFamily:
     Decoder: `query_norm`: queries and keys are normalised by head. `gated`: the query projection also returns a gate of
     the attention's output. `recurrent`: only some layers attend; the others are Gated DeltaNet (arXiv:2412.06464).
 
-    `unread`: prefixes of weights that answering does not use.
+    `ignored_prefixes`: prefixes of weights that answering does not use.
 
     `coordinates` of places in answers: thousandths of the picture's sides, or pixels of the picture that the model was
     given.
@@ -79,13 +79,13 @@ class ModelFamily:
     query_norm: bool = True
     gated: bool = False
     recurrent: bool = False
-    unread: tuple[str, ...] = ()
+    ignored_prefixes: tuple[str, ...] = ()
     coordinates: Literal["thousandths", "pixels"] = "thousandths"
 
-    def kept_tokens(self, shown: int, frames: int = 1) -> int:
-        """Return the most visual tokens that a group of pictures with `shown` tokens has in the cache: with recurrent
+    def kept_tokens(self, tokens: int, frames: int = 1) -> int:
+        """Return the most visual tokens that a group of pictures that shows `tokens` has in the cache: with recurrent
         layers, superseded ones of a picture that is kept up to date cannot leave it. Of several frames none are."""
-        return shown * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
+        return tokens * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that
@@ -93,9 +93,9 @@ class ModelFamily:
         count = int(text["num_hidden_layers"])
         if not self.recurrent:
             return DecoderLayers(tuple(range(count)))
-        every = int(text.get("full_attention_interval") or 4)
+        interval = int(text.get("full_attention_interval") or 4)
         kinds = text.get("layer_types") or [
-            "linear_attention" if (number + 1) % every else "full_attention" for number in range(count)
+            "linear_attention" if (number + 1) % interval else "full_attention" for number in range(count)
         ]
         attending = tuple(number for number, kind in enumerate(kinds[:count]) if kind == "full_attention")
         if not attending:
@@ -122,7 +122,7 @@ _QWEN2: dict[str, Any] = {
 }
 """Common to both Qwen2-VL families: CLIP's statistics, 4 to 16384 visual tokens."""
 
-_QWEN3_5: dict[str, Any] = {"deepstack": False, "gated": True, "recurrent": True, "unread": ("mtp.",)}
+_QWEN3_5: dict[str, Any] = {"deepstack": False, "gated": True, "recurrent": True, "ignored_prefixes": ("mtp.",)}
 
 FAMILIES = {
     family.model_type: family
@@ -167,9 +167,9 @@ def check_transformers(family: ModelFamily, name: str) -> None:
     than RECURRENT_TRANSFORMERS."""
     installed = version("transformers")
     if family.recurrent and tuple(map(int, re.findall(r"\d+", installed)[:2])) < RECURRENT_TRANSFORMERS:
-        needed = ".".join(map(str, RECURRENT_TRANSFORMERS))
+        minimum = ".".join(map(str, RECURRENT_TRANSFORMERS))
         raise ModelError(
-            f"{name} is a {family.title} model, which needs transformers {needed} or newer, and {installed} is "
+            f"{name} is a {family.title} model, which needs transformers {minimum} or newer, and {installed} is "
             "installed",
             "pip install --upgrade transformers",
         )

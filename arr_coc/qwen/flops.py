@@ -72,11 +72,11 @@ class Costs:
         self._inside_chunk = kinds.chunk_products
         self._head = _weights(qwen.model.lm_head)
 
-    def encode(self, tokens: int, among: int | None = None) -> int:
+    def encode(self, tokens: int, key_tokens: int | None = None) -> int:
         """Return the operations of encoding `tokens` of one frame: patches, blocks, merger and deepstack mergers. They
-        attend to each other, or to `among` tokens of the frame if the keys of the others are cached."""
+        attend to each other, or to `key_tokens` of the frame if the keys of the others are cached."""
         patches = PATCHES_A_TOKEN * tokens
-        keys = patches if among is None else PATCHES_A_TOKEN * among
+        keys = patches if key_tokens is None else PATCHES_A_TOKEN * key_tokens
         pairs = sum(patches * min(keys, window or keys) for window in self._windows)
         return 2 * patches * self._patch + 4 * pairs * self._vision_width + 2 * tokens * self._token
 
@@ -87,22 +87,26 @@ class Costs:
         through = sum(weights * length for weights, length in zip(self._layers, lengths, strict=True))
         return 2 * through + 4 * self._attended * pairs + 2 * self._head + self._states(lengths, self._inside_chunk)
 
-    def prefill_after(self, kept: int, tokens: int) -> int:
-        """Return the operations of `tokens` more tokens of a prompt through every layer, after `kept` tokens in the
-        cache, and of the first logits."""
-        whole, before = ([count] * self.layers for count in (kept + tokens, kept))
-        return self.prefill(whole) - self.prefill(before) + 2 * self._head
+    def prefill_after(self, cached_tokens: int, tokens: int) -> int:
+        """Return the operations of `tokens` more tokens of a prompt through every layer, after `cached_tokens`, and of
+        the first logits."""
+        after, before = ([count] * self.layers for count in (cached_tokens + tokens, cached_tokens))
+        return self.prefill(after) - self.prefill(before) + 2 * self._head
 
     def answer(
-        self, encode: Encode, shown: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
+        self, encode: Encode, visual_tokens: Sequence[int], tiles: Sequence[int], text_tokens: int, answer_tokens: int
     ) -> Flops:
-        """Return the operations of an answer of `answer_tokens` about frames.
+        """Return the operations of an answer about frames.
 
-        `tiles`: tiles of each frame. `shown`: visual tokens of each separately encoded part of a frame. `text_tokens`:
-        the other tokens of the prompt. If `encode` encodes whole frames, the encoder is charged for all tiles.
+        Args:
+            encode: Encoding of the frames. If it encodes whole frames, the encoder is charged for all tiles.
+            visual_tokens: Visual tokens of each separately encoded part of a frame.
+            tiles: Tiles of each frame.
+            text_tokens: Other tokens of the prompt.
+            answer_tokens: Tokens of the answer.
         """
-        lengths = [text_tokens + sum(shown)] * self.layers
-        encoded = shown if encode in NEEDS_TOKENS_ONLY else tiles
+        lengths = [text_tokens + sum(visual_tokens)] * self.layers
+        encoded = visual_tokens if encode in NEEDS_TOKENS_ONLY else tiles
         return Flops(
             encode=sum(self.encode(tokens) for tokens in encoded),
             prefill=self.prefill(lengths),
@@ -112,27 +116,44 @@ class Costs:
     def work(
         self,
         encode: Encode,
-        shown: Sequence[int],
+        visual_tokens: Sequence[int],
         tiles: Sequence[int],
         text_tokens: int,
         answer_tokens: int,
         compared_tokens: int = 0,
     ) -> Work:
-        """Return the operations of the same answer, and of one from all tiles. An earlier answer of `compared_tokens`
-        was scored first; if it is the answer again, `answer_tokens` is 0, and the answer from all tiles is charged for
-        `compared_tokens`."""
+        """Return the operations of an answer about frames, and of the same answer from all tiles.
+
+        Args:
+            encode: As in `answer`, and so are the next three.
+            visual_tokens: Visual tokens of each separately encoded part of a frame.
+            tiles: Tiles of each frame.
+            text_tokens: Other tokens of the prompt.
+            answer_tokens: Tokens of the answer; 0 if an earlier answer is the answer again.
+            compared_tokens: Tokens of an earlier answer that was scored first. The answer from all tiles is charged for
+                them if `answer_tokens` is 0.
+        """
         return Work(
-            self.answer(encode, shown, tiles, text_tokens, answer_tokens + compared_tokens),
+            self.answer(encode, visual_tokens, tiles, text_tokens, answer_tokens + compared_tokens),
             self.answer("full", tiles, tiles, text_tokens, answer_tokens or compared_tokens).total,
         )
 
-    def answer_after(self, kept: int, prefilled: int, encoded: int, among: int, answer_tokens: int) -> Flops:
-        """Return the operations of an answer of `answer_tokens` after `kept` cached tokens and `prefilled` new ones. Of
-        these, `encoded` are visual tokens, which attend to the keys of `among` tokens in the encoder's cache."""
+    def answer_after(
+        self, cached_tokens: int, prefilled_tokens: int, encoded_tokens: int, key_tokens: int, answer_tokens: int
+    ) -> Flops:
+        """Return the operations of an answer whose prompt is partly in the cache.
+
+        Args:
+            cached_tokens: Tokens of the prompt in the cache.
+            prefilled_tokens: New tokens of the prompt.
+            encoded_tokens: Visual tokens among the new ones.
+            key_tokens: Tokens in the encoder's cache to whose keys the encoded ones attend.
+            answer_tokens: Tokens of the answer.
+        """
         return Flops(
-            encode=self.encode(encoded, among),
-            prefill=self.prefill_after(kept, prefilled),
-            decode=self.decode([kept + prefilled] * self.layers, answer_tokens),
+            encode=self.encode(encoded_tokens, key_tokens),
+            prefill=self.prefill_after(cached_tokens, prefilled_tokens),
+            decode=self.decode([cached_tokens + prefilled_tokens] * self.layers, answer_tokens),
         )
 
     def attention_row(self, tokens: int) -> int:
@@ -143,8 +164,8 @@ class Costs:
     def decode(self, lengths: Sequence[int], tokens: int) -> int:
         """Return the operations of decoding `tokens` tokens, one by one, after `lengths[i]` prompt tokens in layer i's
         cache."""
-        held = [lengths[layer] for layer in self._attending]
-        pairs = tokens * sum(held) + len(held) * tokens * (tokens + 1) // 2
+        key_counts = [lengths[layer] for layer in self._attending]
+        pairs = tokens * sum(key_counts) + len(key_counts) * tokens * (tokens + 1) // 2
         states = self._states([tokens] * self.layers, 0)
         return tokens * 2 * (sum(self._layers) + self._head) + 4 * self._attended * pairs + states
 
@@ -167,8 +188,8 @@ def _weights(module: nn.Module | None) -> int:
 
 def _mixture(mixture: Any) -> int:
     experts, router = mixture.experts, mixture.gate
-    each = sum(weights[0].numel() for weights in (experts.gate_up_proj, experts.down_proj))
-    return int(router.weight.numel() + router.top_k * each)
+    expert_weights = sum(weights[0].numel() for weights in (experts.gate_up_proj, experts.down_proj))
+    return int(router.weight.numel() + router.top_k * expert_weights)
 
 
 def _windows(tower: Any) -> list[int]:

@@ -63,8 +63,8 @@ class Generation:
 
     def __repr__(self) -> str:
         rows, cols = self.heatmap.shape
-        used = counted(self.tokens_used, "visual token")
-        return f"Generation({self.text!r}, {used}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
+        tokens = counted(self.tokens_used, "visual token")
+        return f"Generation({self.text!r}, {tokens}, heat map {rows}x{cols}, {self.timings.total_ms:.0f} ms)"
 
     def _repr_png_(self) -> bytes | None:
         """Return the newest picture with heat map and tiles, and the text below it, as a PNG."""
@@ -111,16 +111,25 @@ NEUTRAL = {
 
 
 def decoding_of(
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     generation_config: Any | None,
     others: Mapping[str, Any],
     end_ids: frozenset[int],
     seed: int,
 ) -> Decoding:
-    """Return the decoding options: those `given` by name (None: not given), else those of a `GenerationConfig`.
+    """Return the decoding options: the arguments of a call, else those of a `GenerationConfig`.
 
-    `others`: keyword arguments without a parameter. Without `do_sample`, tokens are sampled only if a temperature above
-    0 is given by name. Raises OptionError, naming the option, for unsupported values.
+    Without `do_sample`, tokens are sampled only if the call has a temperature above 0.
+
+    Args:
+        arguments: Options of the call by name; None for one that it leaves out.
+        generation_config: A `GenerationConfig` of transformers, if any.
+        others: Keyword arguments of the call without a parameter.
+        end_ids: Tokens that end the model's answers.
+        seed: Seed of the sampling.
+
+    Raises:
+        OptionError: An unsupported value; the message names its option.
     """
     defaults: dict[str, Any] = {}
     if generation_config is not None:
@@ -128,8 +137,8 @@ def decoding_of(
             kind = type(generation_config).__name__
             raise OptionError(f"generation_config must be a GenerationConfig of transformers, got {kind}")
         defaults = {name: value for name, value in generation_config.to_dict().items() if not name.startswith("_")}
-    named = {name: value for name, value in given.items() if value is not None}
-    values = {**defaults, **others, **named}
+    options = {name: value for name, value in arguments.items() if value is not None}
+    values = {**defaults, **others, **options}
     if values.get("max_new_tokens") is not None:
         values.pop("max_length", None)
     for name, value in values.items():
@@ -138,10 +147,10 @@ def decoding_of(
     _check_end(values.get("eos_token_id"), end_ids)
     sampling = values.get("do_sample")
     if sampling is None:
-        sampling = named.get("temperature", 0) != 0
-    elif not sampling and named.get("temperature"):
+        sampling = options.get("temperature", 0) != 0
+    elif not sampling and options.get("temperature"):
         raise OptionError(
-            f"do_sample=False and temperature={named['temperature']} contradict each other", "leave one of them out"
+            f"do_sample=False and temperature={options['temperature']} contradict each other", "leave one of them out"
         )
     stop_strings = values.get("stop_strings") or ()
     most, top_p, top_k = (values.get(name) for name in ("max_new_tokens", "top_p", "top_k"))
@@ -165,9 +174,9 @@ def _refuse_effect(name: str, value: Any) -> None:
         "streamer": "give on_text, which gets each piece of the answer",
         "stopping_criteria": "give should_stop or stop_strings",
     }
-    shown = f"{name}={value!r}" if isinstance(value, (int, float, str)) else name
+    description = f"{name}={value!r}" if isinstance(value, (int, float, str)) else name
     raise OptionError(
-        f"generate does not take {shown}", remedies.get(name, f"leave it out; it follows {', '.join(HONOURED)}")
+        f"generate does not take {description}", remedies.get(name, f"leave it out; it follows {', '.join(HONOURED)}")
     )
 
 

@@ -60,14 +60,14 @@ class Glancer:
         before = list(packets)
 
         def glance(overview: TokenPacket) -> Feedback:
-            seen = self._session.glance([*before, overview], self._query, timed=self._timed)
-            self.glances.append(seen)
-            return seen.feedback
+            result = self._session.glance([*before, overview], self._query, timed=self._timed)
+            self.glances.append(result)
+            return result.feedback
 
         return glance
 
 
 def unshown_tokens(glances: Sequence[GlanceResult], packets: Sequence[Packet]) -> int:
     """Return the number of tokens of overviews that were glanced at, but are not in the packets of their frames."""
-    shown = {packet.stamp for packet in packets if isinstance(packet, TokenPacket) and packet.overview}
-    return sum(seen.tokens_used for seen in glances if seen.feedback.stamp not in shown)
+    stamps = {packet.stamp for packet in packets if isinstance(packet, TokenPacket) and packet.overview}
+    return sum(glance.tokens_used for glance in glances if glance.feedback.stamp not in stamps)

@@ -97,18 +97,18 @@ def located_things(text: str, extent: Extent) -> LocatedThings:
     Inverted boxes are turned, boxes that reach beyond the picture are clipped, and those without a part in it left out.
     Of JSON that is cut short or broken the whole objects are read.
     """
-    found: list[LocatedThing] = []
+    things: list[LocatedThing] = []
     unusable, cut = 0, len(text) > CHARS_MAX
     for item in _items(text[:CHARS_MAX]):
         for box, point in _pairs(item):
-            if len(found) + unusable >= THINGS_MAX:
-                return LocatedThings(tuple(found), unusable, cut=True)
+            if len(things) + unusable >= THINGS_MAX:
+                return LocatedThings(tuple(things), unusable, cut=True)
             place, spot = _clipped(_numbers(box, 4), extent), _inside(_numbers(point, 2), extent)
             if place is None and spot is None:
                 unusable += 1
             else:
-                found.append(LocatedThing(item.label, place, spot, item.score))
-    return LocatedThings(tuple(found), unusable, cut)
+                things.append(LocatedThing(item.label, place, spot, item.score))
+    return LocatedThings(tuple(things), unusable, cut)
 
 
 def words_for(text: str) -> str:
@@ -130,9 +130,9 @@ def words_for(text: str) -> str:
     if after.startswith((",", "{")):  # an object that is cut short
         after = ""
     counts = Counter(item.label or "object" for item in items for _ in _pairs(item))
-    named = [f"{count} × {label}" if count > 1 else label for label, count in counts.items()]
-    more = ["…"] if len(named) > LABELS_NAMED else []
-    return " ".join(filter(None, (before.strip(), ", ".join(named[:LABELS_NAMED] + more), after.strip())))
+    names = [f"{count} × {label}" if count > 1 else label for label, count in counts.items()]
+    ellipsis = ["…"] if len(names) > LABELS_NAMED else []
+    return " ".join(filter(None, (before.strip(), ", ".join(names[:LABELS_NAMED] + ellipsis), after.strip())))
 
 
 def _items(text: str) -> Iterator[_Item]:
@@ -177,14 +177,14 @@ def _json_items(text: str) -> Iterator[_Item]:
             failures += 1
         else:
             end = at + length
-            for found in _objects_with_places(value):
+            for entry in _objects_with_places(value):
                 yield _Item(
                     at,
                     end,
-                    _label(found.get("label", found.get("text_content"))),
-                    _places(found.get("bbox_2d", ())),
-                    _places(found.get("point_2d", ())),
-                    _score(found.get("score", found.get("confidence"))),
+                    _label(entry.get("label", entry.get("text_content"))),
+                    _places(entry.get("bbox_2d", ())),
+                    _places(entry.get("point_2d", ())),
+                    _score(entry.get("score", entry.get("confidence"))),
                 )
         at = text.find("{", end)
 
@@ -192,23 +192,23 @@ def _json_items(text: str) -> Iterator[_Item]:
 def _objects_with_places(value: Any) -> Iterator[dict[str, Any]]:
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict) and ("bbox_2d" in one or "point_2d" in one):
-            yield one
-        elif isinstance(one, (dict, list)):
-            waiting += reversed(list(one.values()) if isinstance(one, dict) else one)
+        node = waiting.pop()
+        if isinstance(node, dict) and ("bbox_2d" in node or "point_2d" in node):
+            yield node
+        elif isinstance(node, (dict, list)):
+            waiting += reversed(list(node.values()) if isinstance(node, dict) else node)
 
 
 def _places(value: Any) -> tuple[Any, ...]:
     """Return the places of a value, which is one list of numbers or a list of such lists."""
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, list) for one in value)
-    return tuple(value) if several or value == () else (value,)
+    is_list = isinstance(value, list) and bool(value) and all(isinstance(place, list) for place in value)
+    return tuple(value) if is_list or value == () else (value,)
 
 
 def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
     if not isinstance(value, list) or len(value) != count:
         return None
-    finite = all(isinstance(one, float) and math.isfinite(one) for one in value)
+    finite = all(isinstance(number, float) and math.isfinite(number) for number in value)
     return tuple(value) if finite else None
 
 

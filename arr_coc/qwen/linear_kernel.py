@@ -83,10 +83,12 @@ class PackedWeights:
         """Set the weights of N outputs from `first`, a multiple of 64, on to codes uint8 [N, inputs] times scales plus
         least weights, float32 [N, groups]."""
         weights, block = self._weights, self._block
-        taken = 32 // weights.bits
+        codes_a_word = 32 // weights.bits
         rows = -len(codes) % block
         codes = torch.nn.functional.pad(codes, (0, weights.padded - weights.inputs, 0, rows))
-        parts = codes.view(-1, block, weights.padded // weights.group, weights.group // taken, taken // 4, 4)
+        parts = codes.view(
+            -1, block, weights.padded // weights.group, weights.group // codes_a_word, codes_a_word // 4, 4
+        )
         parts = parts.permute(0, 2, 3, 1, 5, 4)
         joined = parts[..., 0] if weights.bits == 8 else parts[..., 0] | parts[..., 1] << 4
         place = self._packed[first // block : first // block + len(joined)]
@@ -98,9 +100,9 @@ class PackedWeights:
         """Return `packed` uint8 [blocks, groups, bytes]."""
         return {"packed": self._packed}
 
-    def restore(self, stored: Mapping[str, torch.Tensor]) -> None:
-        """Use what `stored` returned, in place."""
-        self._packed = stored["packed"].view(self._packed.shape)
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Use the tensors of `stored`, in place."""
+        self._packed = tensors["packed"].view(self._packed.shape)
         self._weights.packed = self._packed.data_ptr()
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:

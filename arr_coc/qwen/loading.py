@@ -100,21 +100,21 @@ def load_qwen(
         check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
         dtype = dtype_on_cpu(facts.loaded(cuda=False))
-    kept = WeightCache(folder, small) if small is not None and cache_weights else None
+    cache = WeightCache(folder, small) if small is not None and cache_weights else None
     with quiet():
-        cached = None if kept is None else kept.load()
+        cached = None if cache is None else cache.load()
         model = cached
         if model is None:
-            stored = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
-            model = _load_weights(folder, model_id, facts, stored, target, device_map, to_small=small is not None)
+            load_dtype = DTYPES.get(str(facts.stored_dtype), "auto") if small else _dtype(dtype)
+            model = _load_weights(folder, model_id, facts, load_dtype, target, device_map, to_small=small is not None)
         tokenizer = _load_tokenizer(folder, model_id, model.config)
         if small is None:
             for key, weight in model.named_parameters():
                 _check_finite(model_id, key, weight)
         elif cached is None:
             shrink_weights(model, small, partial(_check_finite, model_id))
-            if kept is not None:
-                kept.save(model)
+            if cache is not None:
+                cache.save(model)
     if model.config.vision_config.model_type not in TOWER_FAMILIES:
         model.config.vision_config.model_type = facts.family.model_type
     use_onednn(model)
@@ -126,7 +126,7 @@ def load_qwen(
         layer = load_bundled_layer(folder, embeddings, model_id)
     else:
         layer = load_layer(allocator, embeddings, model_id)
-    notices = (*facts.notices, *(() if kept is None else kept.notices))
+    notices = (*facts.notices, *(() if cache is None else cache.notices))
     return QwenVL(model, tokenizer, preprocessing, model_id, facts.family, layer, notices, small)
 
 
@@ -158,14 +158,14 @@ def _placement(
     """Return the device of the whole model, and the map that spreads it, if any; one device needs no accelerate."""
     if isinstance(device_map, Mapping) and list(device_map) != [""]:
         return device, dict(device_map)
-    whole: Any = device_map[""] if isinstance(device_map, Mapping) else device_map
-    if whole is None:
+    placement: Any = device_map[""] if isinstance(device_map, Mapping) else device_map
+    if placement is None:
         return device, None
-    if whole not in SPREADING:
-        return f"cuda:{whole}" if isinstance(whole, int) else whole, None
+    if placement not in SPREADING:
+        return f"cuda:{placement}" if isinstance(placement, int) else placement, None
     if torch.cuda.device_count() <= 1 and importlib.util.find_spec("accelerate") is None:
         return device, None
-    return device, whole
+    return device, placement
 
 
 def _device(name: str | torch.device) -> torch.device:
@@ -277,10 +277,10 @@ def _check_loaded(info: Mapping[str, Any], name: str) -> None:
     """
     mismatched = sorted(info["mismatched_keys"])
     if mismatched:
-        key, found, expected = mismatched[0]
+        key, shape, configured = mismatched[0]
         raise ModelError(
             f"{name} has {counted(len(mismatched), 'weight')} of another shape than its config.json says, such "
-            f"as {key}: {list(found)}, not {list(expected)}",
+            f"as {key}: {list(shape)}, not {list(configured)}",
             "take both from the same model",
         )
     missing = sorted(info["missing_keys"])
@@ -321,11 +321,11 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
             f"the tokenizer of {name} is another model's: <|vision_start|> has another id in config.json",
             "take the tokenizer files from where the weights came from",
         )
-    highest, known = max(tokenizer.get_vocab().values()), int(config.get_text_config().vocab_size)
-    if highest >= known:
+    highest, vocabulary = max(tokenizer.get_vocab().values()), int(config.get_text_config().vocab_size)
+    if highest >= vocabulary:
         raise ModelError(
             f"the tokenizer of {name} is another model's: its ids go up to {highest}, and the weights know "
-            f"{known} tokens",
+            f"{vocabulary} tokens",
             "take the tokenizer files from where the weights came from",
         )
     template = folder / "chat_template.json"

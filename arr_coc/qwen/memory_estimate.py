@@ -88,8 +88,8 @@ class ModelSpec:
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str) -> ModelSpec:
         """Return the specification of a checkpoint. Raises ModelError if its configuration lacks a number."""
-        parameters, stored = _counted(checkpoint)
-        spec = cls._of(checkpoint.config, parameters, stored, checkpoint.quantised, name)
+        parameters, checkpoint_bytes = _counted(checkpoint)
+        spec = cls._of(checkpoint.config, parameters, checkpoint_bytes, checkpoint.quantised, name)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
         stored_dtype = _NAMES.get(dtypes.pop()) if len(dtypes) == 1 else None
         return replace(spec, notices=checkpoint.notices, stored_dtype=stored_dtype)
@@ -120,17 +120,17 @@ class ModelSpec:
         if not (folder / INDEX).is_file():
             raise ModelNotFound(f"{name} has no weights and no {INDEX} in {folder}", "download the model again")
         metadata = read_object(folder / INDEX).get("metadata")
-        stored = metadata.get("total_size") if isinstance(metadata, dict) else None
-        if not isinstance(stored, (int, float)) or not 0 < stored < 1e15:
+        total_bytes = metadata.get("total_size") if isinstance(metadata, dict) else None
+        if not isinstance(total_bytes, (int, float)) or not 0 < total_bytes < 1e15:
             raise ModelError(f"{INDEX} of {name} names no total_size", "download it again")
         text = config.get("text_config") or config
         dtype = config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype")
-        parameters = int(stored) // BYTES.get(str(dtype), 2)
-        return cls._of(config, parameters, int(stored), quantisation_of(config, folder), name)
+        parameters = int(total_bytes) // BYTES.get(str(dtype), 2)
+        return cls._of(config, parameters, int(total_bytes), quantisation_of(config, folder), name)
 
     @classmethod
     def _of(
-        cls, config: Mapping[str, Any], parameters: int, stored: int, quantised: str | None, name: str
+        cls, config: Mapping[str, Any], parameters: int, checkpoint_bytes: int, quantised: str | None, name: str
     ) -> ModelSpec:
         text, vision = config.get("text_config") or config, config.get("vision_config") or {}
         family = family_of(config.get("model_type"), name)
@@ -141,7 +141,7 @@ class ModelSpec:
             return cls(
                 family=family,
                 parameters=parameters,
-                checkpoint_bytes=stored,
+                checkpoint_bytes=checkpoint_bytes,
                 context_tokens=int(text["max_position_embeddings"]),
                 decoder=family.decoder_layers(text),
                 kv_heads=int(text.get("num_key_value_heads") or heads),
@@ -187,17 +187,17 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
     """Bytes that a model takes: its weights, the keys and values of one prompt and answer, activations at their
-    largest, and what it keeps of all streams: the vision encoder's work, or their groups of pictures with it."""
+    largest, and, of all streams, the caches of the vision encoder, or the groups of pictures with them."""
 
     weights: int
     cache: int
     activations: int
-    kept: int = 0
+    vision_cache: int = 0
     groups: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.activations + self.kept + self.groups
+        return self.weights + self.cache + self.activations + self.vision_cache + self.groups
 
     @classmethod
     def of(cls, facts: ModelSpec, dtype: str, load: Workload) -> MemoryEstimate:
@@ -205,8 +205,8 @@ class MemoryEstimate:
 
         The largest activations are the vision encoder's or the prefill's, whichever are more.
         """
-        stored = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
-        size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or stored
+        checkpoint_itemsize = 2 if facts.quantised else max(1, round(facts.checkpoint_bytes / max(facts.parameters, 1)))
+        size = 4 if dtype in SMALL_DTYPES else BYTES.get(dtype) or checkpoint_itemsize
         a_token = 2 * len(facts.decoder.attending) * facts.kv_heads * facts.head_dim * size
         states = facts.decoder.state_bytes(size)
         cache = a_token * (load.prompt_tokens - load.memory_tokens) + (0 if load.memory_tokens else states)
@@ -215,14 +215,14 @@ class MemoryEstimate:
         tokens = load.visual_tokens + load.other_tokens
         hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
         prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
-        kept = _vision_bytes(facts, load, size)
+        vision_cache = _vision_bytes(facts, load, size)
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            held = facts.family.kept_tokens(load.memory_tokens, load.memory_frames)
-            group = kept + states + held * a_token + load.memory_tokens * PIXELS_A_TOKEN
+            group_tokens = facts.family.kept_tokens(load.memory_tokens, load.memory_frames)
+            group = vision_cache + states + group_tokens * a_token + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
-        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * kept)
+        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * vision_cache)
 
 
 def _small_bytes(facts: ModelSpec, dtype: str) -> int:
@@ -238,21 +238,21 @@ def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     if one frame alone exceeds the limit."""
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
-    fitting = int(load.kept_vision_mb * 1e6) // a_region
+    capacity = int(load.kept_vision_mb * 1e6) // a_region
     if load.memory_tokens:
-        return min(fitting, load.memory_tokens) * a_region
-    return min(fitting, 2 * load.visual_tokens) * a_region if fitting >= load.visual_tokens else 0
+        return min(capacity, load.memory_tokens) * a_region
+    return min(capacity, 2 * load.visual_tokens) * a_region if capacity >= load.visual_tokens else 0
 
 
 def _counted(checkpoint: Checkpoint) -> tuple[int, int]:
     """Parameters of all tensors, and their bytes; several parameters are packed into one number of some."""
-    parameters = stored = 0
+    parameters = checkpoint_bytes = 0
     for name, tensor in checkpoint.tensors.items():
         count, size = math.prod(tensor.shape), _CHECKPOINT_DTYPES.get(tensor.dtype, 1)
         values = values_of(checkpoint.config, name, tensor.dtype, 8 * size) if checkpoint.quantised else 1
         parameters += count * values
-        stored += count * size
-    return parameters, stored
+        checkpoint_bytes += count * size
+    return parameters, checkpoint_bytes
 
 
 def _experts_per_token(text: Mapping[str, Any]) -> int:

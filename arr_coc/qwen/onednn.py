@@ -71,8 +71,8 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     product = _product() if _suits(rows, weight) else None
     if product is None:
         return F.linear(rows, weight, bias)
-    made: torch.Tensor = product(rows, weight, bias, "none", [], "")
-    return made
+    output: torch.Tensor = product(rows, weight, bias, "none", [], "")
+    return output
 
 
 def _suits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -122,5 +122,5 @@ def _product() -> Any:
     """oneDNN's linear layer, which torch has under a private name only; None in a torch that has it no more."""
     if not torch.backends.mkldnn.is_available():
         return None
-    found = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    return None if found is None else found.default
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return None if operator is None else operator.default

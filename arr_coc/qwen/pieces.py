@@ -14,23 +14,23 @@ from arr_coc.types import TokenPacket
 Ids: TypeAlias = tuple[int, ...]
 
 
-def same_picture(one: Packet, other: Packet) -> bool:
+def same_picture(first: Packet, second: Packet) -> bool:
     """Return True if two packets show the same pixels in the same regions.
 
     A FramePacket's image may be overwritten after its answer, so it equals no other.
     """
-    if not isinstance(one, TokenPacket) or not isinstance(other, TokenPacket):
+    if not isinstance(first, TokenPacket) or not isinstance(second, TokenPacket):
         return False
-    if (one.grid, one.overview) != (other.grid, other.overview):
+    if (first.grid, first.overview) != (second.grid, second.overview):
         return False
-    return np.array_equal(one.regions, other.regions) and same_pixels(one.pixels, other.pixels)
+    return np.array_equal(first.regions, second.regions) and same_pixels(first.pixels, second.pixels)
 
 
-def same_pixels(one: Pixels, other: Pixels) -> bool:
+def same_pixels(first: Pixels, second: Pixels) -> bool:
     """Return True if pixels are equal; pixels on a device are compared there."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    first, second = (torch.as_tensor(pixels) for pixels in (one, other))
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    first, second = torch.as_tensor(first), torch.as_tensor(second)
     return first.device == second.device and torch.equal(first, second)
 
 

@@ -138,9 +138,9 @@ class Preprocessing:
         for pictures that are not normalised.
         """
         path, values = read_image_processor(folder) or (folder, {})
-        for key, only in (("merge_size", MERGE), ("do_rescale", True), ("do_normalize", True)):
-            if values.get(key, only) != only:
-                raise ModelError(f"{path}: {key} is {values[key]}, only {only} is supported", "take another model")
+        for key, constant in (("merge_size", MERGE), ("do_rescale", True), ("do_normalize", True)):
+            if values.get(key, constant) != constant:
+                raise ModelError(f"{path}: {key} is {values[key]}, only {constant} is supported", "take another model")
         try:
             size = values.get("size") or {}
             return cls(

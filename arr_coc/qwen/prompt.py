@@ -285,12 +285,12 @@ class PromptBuilder:
         if not is_group(packets):
             self.check_length(query, sum(token_count(packet, self.options.encode) for packet in packets))
             return
-        shown = [packet for packet in packets if not packet.is_empty]
-        tokens = shown_tokens(shown)
+        visible_packets = [packet for packet in packets if not packet.is_empty]
+        tokens = shown_tokens(visible_packets)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        if self.cache.recurrent and shown[-1].place is not None and shown[-1].place.frames == 1:
-            tokens = sum(len(packet.regions) for packet in shown)  # superseded tokens stay in the cache
+        if self.cache.recurrent and visible_packets[-1].place is not None and visible_packets[-1].place.frames == 1:
+            tokens = sum(len(packet.regions) for packet in visible_packets)  # superseded tokens stay in the cache
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
@@ -299,11 +299,11 @@ class PromptBuilder:
         self, packets: Sequence[TokenPacket], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
     ) -> PreparedPrompt:
         """Return the stock layout of the picture that a group of pictures keeps up to date, or of its newest frames."""
-        read = read_group(
+        reading = read_group(
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory, memory_tokens, shown = read.part, read.memory, read.part.tokens, read.memory.shown
+        part, memory, memory_tokens, newest = reading.part, reading.memory, reading.part.tokens, reading.memory.shown
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
@@ -311,16 +311,16 @@ class PromptBuilder:
         part.text(self.question(query, at_once=at_once))
         return PreparedPrompt(
             part=part,
-            prefilled_tokens=read.prefilled + part.tokens - memory_tokens,
+            prefilled_tokens=reading.prefilled_tokens + part.tokens - memory_tokens,
             stamps=memory.stamps(packets),
             tokens_used=memory.visual_tokens,
-            newest=shown.rows,
+            newest=newest.rows,
             segments=[memory.visual_tokens],
-            embeds=shown.embeds,
-            regions=shown.regions,
-            appended_tokens=read.appended,
-            new_tokens=read.new + part.tokens - memory_tokens,
-            new_visual_tokens=read.new_visual,
+            embeds=newest.embeds,
+            regions=newest.regions,
+            appended_tokens=reading.appended_tokens,
+            new_tokens=reading.new_tokens + part.tokens - memory_tokens,
+            new_visual_tokens=reading.new_visual_tokens,
             memory_tokens=memory_tokens,
             opens_thoughts=self._opens_thoughts(at_once),
             question=question,
@@ -337,18 +337,18 @@ class PromptBuilder:
     ) -> PreparedPrompt:
         """Return the stock layout, each frame after those before it; a prefix that the cache holds is reused."""
         ids, qwen = self.ids, self._qwen
-        shown = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
-        kept = self.cache.rewind([ids.head, *(piece for frame in shown for piece in frame.pieces)])
-        known = [mark.key for mark in self.cache.marks[1:]]
+        frames = [CausalFrame(packet, self.opening(packet, timed=timed)) for packet in packets]
+        count = self.cache.rewind([ids.head, *(piece for frame in frames for piece in frame.pieces)])
+        cached_pieces = [mark.key for mark in self.cache.marks[1:]]
         part = PromptPart(qwen, len(self.cache), self.cache.position)
-        if not kept:
+        if not count:
             part.text(ids.head)
             part.mark(ids.head)
-        for index, frame in enumerate(shown):
+        for index, frame in enumerate(frames):
             pieces = frame.pieces
-            cached, known = known[: len(pieces)], known[len(pieces) :]
+            cached, cached_pieces = cached_pieces[: len(pieces)], cached_pieces[len(pieces) :]
             if len(cached) == len(pieces):
-                shown[index] = cached[-1]  # type: ignore[call-overload]
+                frames[index] = cached[-1]  # type: ignore[call-overload]
                 continue
             if cached:
                 frame.overview = cached[0]  # type: ignore[assignment]
@@ -358,7 +358,7 @@ class PromptBuilder:
         question = part.tokens, part.position
         part.text(self.question(query, at_once=at_once))
         on_encoded()
-        places, kept_tokens = [frame.visual for frame in shown], len(self.cache)
+        places, kept_tokens = [frame.visual for frame in frames], len(self.cache)
         return PreparedPrompt(
             part=part,
             prefilled_tokens=part.tokens - kept_tokens,
@@ -366,8 +366,8 @@ class PromptBuilder:
             tokens_used=sum(place.stop - place.start for place in places),
             newest=places[-1],
             segments=[count for packet in packets for count in segment_counts(packet, self.options.encode)],
-            embeds=shown[-1].frame.tokens.embeds[0],
-            regions=shown[-1].frame.regions[0],
+            embeds=frames[-1].frame.tokens.embeds[0],
+            regions=frames[-1].frame.regions[0],
             appended_tokens=sum(max(0, place.stop - max(place.start, kept_tokens)) for place in places),
             opens_thoughts=self._opens_thoughts(at_once),
             question=question,
@@ -390,9 +390,9 @@ class PromptBuilder:
             piece.frame = self._encode(piece.packet)
             piece.visual = part.visual(piece.frame)
         elif isinstance(piece.packet, TokenPacket) and not piece.packet.is_glance:
-            chosen = self._encode(piece.packet.chosen_part())
-            piece.frame = overview.frame.followed_by(chosen)
-            piece.visual = slice(overview.visual.start, part.visual(chosen).stop)
+            addition = self._encode(piece.packet.chosen_part())
+            piece.frame = overview.frame.followed_by(addition)
+            piece.visual = slice(overview.visual.start, part.visual(addition).stop)
         else:
             piece.frame, piece.visual = overview.frame, overview.visual
         if isinstance(piece, CausalFrame):

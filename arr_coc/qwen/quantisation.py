@@ -94,10 +94,12 @@ def check_quantisation(method: str | None, name: str, *, cuda: bool | None = Non
     package that is not installed, or a CPU (`cuda` False; None if the device is not known yet)."""
     if method is None:
         return
-    known = METHODS.get(method)
-    if known is None:
+    requirements = METHODS.get(method)
+    if requirements is None:
         raise ModelError(f"the weights of {name} are quantised by {method}, which is not supported", _REMEDY)
-    absent = [_PACKAGES.get(module, module.replace("_", "-")) for module in known.modules if not _is_installed(module)]
+    absent = [
+        _PACKAGES.get(module, module.replace("_", "-")) for module in requirements.modules if not _is_installed(module)
+    ]
     if absent:
         packages = " and ".join(absent)
         verb = "is" if len(absent) == 1 else "are"
@@ -105,7 +107,7 @@ def check_quantisation(method: str | None, name: str, *, cuda: bool | None = Non
             f"the weights of {name} are quantised by {method}, for which {packages} {verb} not installed",
             f"pip install {' '.join(absent)}, or take the model that is not quantised",
         )
-    if known.cuda_only and cuda is False:
+    if requirements.cuda_only and cuda is False:
         raise ModelError(f"the weights of {name} are quantised by {method}, which needs a CUDA device", _REMEDY)
 
 
@@ -143,12 +145,12 @@ def values_of(config: Mapping[str, Any], name: str, dtype: str, bits: int) -> in
 def _weight_bits(config: Mapping[str, Any]) -> Iterator[int]:
     """Yield the numbers of bits that a configuration names for weights."""
     settings = config.get("quantization_config")
-    named = [settings, config.get("quantization")]
+    sections = [settings, config.get("quantization")]
     groups = settings.get("config_groups") if isinstance(settings, dict) else None
     for group in groups.values() if isinstance(groups, dict) else ():
-        named.append(group.get("weights") if isinstance(group, dict) else None)
-    for given in named:
-        sizes = [given.get(key) for key in ("bits", "w_bit", "num_bits")] if isinstance(given, dict) else []
+        sections.append(group.get("weights") if isinstance(group, dict) else None)
+    for section in sections:
+        sizes = [section.get(key) for key in ("bits", "w_bit", "num_bits")] if isinstance(section, dict) else []
         yield from (bits for bits in sizes if isinstance(bits, int) and bits > 0)
 
 

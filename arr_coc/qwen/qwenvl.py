@@ -153,15 +153,17 @@ class QwenVL:
     def thought_ids(self) -> tuple[int, int] | None:
         """The tokens that begin and end thoughts before an answer; None if the model's template has no thoughts."""
         ids = [self.token_ids(mark) for mark in THINKING_MARKS]
-        known = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(len(one) == 1 for one in ids)
-        return (ids[0][0], ids[1][0]) if known else None
+        has_marks = THINKING_MARKS[0] in (self.tokenizer.chat_template or "") and all(
+            len(mark_ids) == 1 for mark_ids in ids
+        )
+        return (ids[0][0], ids[1][0]) if has_marks else None
 
     @cached_property
     def naming_tokens(self) -> dict[int, str]:
         """Special tokens around names and boxes in answers, which stay in their text; empty if it has none."""
         ids = {mark: self.token_ids(mark) for mark in NAMING_TOKENS}
-        named = {one[0]: mark for mark, one in ids.items() if len(one) == 1}
-        return {token: mark for token, mark in named.items() if self.tokenizer.convert_ids_to_tokens(token) == mark}
+        marks = {mark_ids[0]: mark for mark, mark_ids in ids.items() if len(mark_ids) == 1}
+        return {token: mark for token, mark in marks.items() if self.tokenizer.convert_ids_to_tokens(token) == mark}
 
     def extent(self, grid: TileGrid) -> tuple[float, float]:
         """Return width and height of a frame without its padding, in the coordinates of places in answers: the model is
@@ -193,18 +195,18 @@ class QwenVL:
 
         Ids of recent texts are cached, as one question is asked about many frames.
         """
-        known = self._plain_ids
-        if text not in known:
-            if len(known) >= TEXTS_KEPT:
-                known.clear()
+        cache = self._plain_ids
+        if text not in cache:
+            if len(cache) >= TEXTS_KEPT:
+                cache.clear()
             # The marks of thoughts are tokens, but not special ones, which the tokenizer splits.
             parts = _INSIDE_THINKING_MARK.split(text)
-            known[text] = tuple(
+            cache[text] = tuple(
                 token
                 for part in parts
                 for token in self.tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             )
-        return list(known[text])
+        return list(cache[text])
 
     @cached_property
     def _plain_ids(self) -> dict[str, tuple[int, ...]]:

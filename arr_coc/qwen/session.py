@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,53 +273,54 @@ class AnswerSession:
         if not prepared:
             return answers
         try:
-            logits = self._prefill([(question.slot, made) for question, _, made in prepared])
+            logits = self._prefill([(question.slot, preparation) for question, _, preparation in prepared])
         except Exception as error:
             for _, answer, _ in prepared:
                 self._fail(answer, error)
             return answers
-        begun = []
-        ends = logits.split([1 + len(made.branches) for _, _, made in prepared])
-        for (question, answer, made), (row, *others) in zip(prepared, ends, strict=True):
+        open_answers, rows = [], []
+        ends = logits.split([1 + len(preparation.branches) for _, _, preparation in prepared])
+        for (question, answer, preparation), (row, *others) in zip(prepared, ends, strict=True):
             constraint = None if question.schema is None else self.decoder.grammars.constraint(question.schema)
             if question.checks:
-                self._fallible(answer, self._score, answer, made, [row, *others])
+                self._fallible(answer, self._score, answer, preparation, [row, *others])
             elif question.previous is not None:
-                self._fallible(answer, self._compare, answer, made, row, question, constraint)
+                self._fallible(answer, self._compare, answer, preparation, row, question, constraint)
             if not answer.ended:
-                begun.append((self._begin(answer, made, row.device, constraint), row))
-        if begun:
-            opened, rows = [one for one, _ in begun], torch.stack([row for _, row in begun])
-            self._take(opened, choose_rows([one.row for one in opened], rows, self.options.decoding))
+                open_answers.append(self._begin(answer, preparation, row.device, constraint))
+                rows.append(row)
+        if rows:
+            decode_rows = [open_answer.row for open_answer in open_answers]
+            self._take(open_answers, choose_rows(decode_rows, torch.stack(rows), self.options.decoding))
         return answers
 
     def step(self) -> list[SlotAnswer]:
         """Decode one more token of every open answer; return these answers, including those that end with it."""
-        opened = list(self._open.values())
-        if not opened:
+        open_answers = list(self._open.values())
+        if not open_answers:
             return []
-        for one in opened:
-            one.answer.piece = ""
+        for open_answer in open_answers:
+            open_answer.answer.piece = ""
         try:
-            choices = self.decoder([one.row for one in opened], self.options.decoding)
+            choices = self.decoder([open_answer.row for open_answer in open_answers], self.options.decoding)
         except Exception as error:
-            for one in opened:
-                self._fail(one.answer, error)
+            for open_answer in open_answers:
+                self._fail(open_answer.answer, error)
         else:
-            self._take(opened, choices)
-        return [one.answer for one in opened]
+            self._take(open_answers, choices)
+        return [open_answer.answer for open_answer in open_answers]
 
     def stop(self, slot: int) -> None:
         """Free a slot; its open answer, if any, gets no result."""
-        if (opened := self._open.pop(slot, None)) is not None:
-            opened.answer.ended = True
+        if (open_answer := self._open.pop(slot, None)) is not None:
+            open_answer.answer.ended = True
 
     def finish(self, slot: int) -> SlotAnswer:
         """End a slot's open answer with the text so far, and set its result. Raises KeyError if no answer is open."""
-        opened = self._open[slot]
-        opened.answer.piece = ""
-        self._end(opened)
-        return opened.answer
+        open_answer = self._open[slot]
+        open_answer.answer.piece = ""
+        self._end(open_answer)
+        return open_answer.answer
 
     def _pieces(self, question: SlotQuestion, should_stop: Callable[[], bool] | None) -> Generator[str, None, None]:
         """Yield the pieces of one answer."""
@@ -342,7 +343,7 @@ class AnswerSession:
 
     def _encode(self, questions: Sequence[SlotQuestion]) -> list[EncodedFrame | None]:
         """Return the frames that were encoded together, by question; None for frames to encode one by one."""
-        together = [
+        batch = [
             index
             for index, question in enumerate(questions)
             if self.options.encode == "sparse"
@@ -351,9 +352,9 @@ class AnswerSession:
             and not self.slots[question.slot].prompts.knows(packet)
         ]
         frames: dict[int, EncodedFrame | None] = {}
-        if len(together) > 1:
-            packets = [questions[index].packets for index in together]
-            frames = dict(zip(together, encode_packed(self.qwen, packets), strict=True))  # type: ignore[arg-type]
+        if len(batch) > 1:
+            packets = [questions[index].packets for index in batch]
+            frames = dict(zip(batch, encode_packed(self.qwen, packets), strict=True))  # type: ignore[arg-type]
         return [frames.get(index) for index in range(len(questions))]
 
     def _prepare(self, question: SlotQuestion, frame: EncodedFrame | None, began_s: float) -> PreparedQuestion:
@@ -370,9 +371,9 @@ class AnswerSession:
         if frame is None or not isinstance(question.packets, TokenPacket):
             return slot.prepare(question.packets, *texts)
         with slot.prompts.provided(question.packets, frame):
-            made = slot.prepare(question.packets, *texts)
-        made.record.started_s = began_s  # the shared encoding pass counts in full for each question
-        return made
+            preparation = slot.prepare(question.packets, *texts)
+        preparation.record.started_s = began_s  # the shared encoding pass counts in full for each question
+        return preparation
 
     def _prefill(self, prompts: Sequence[tuple[int, PreparedQuestion]]) -> torch.Tensor:
         """Prefill prompts into their slots; return the logits [ends, vocabulary] after each and its branches."""
@@ -380,8 +381,8 @@ class AnswerSession:
             PromptToPrefill(question.prompt.part, self.slots[slot].prompts.cache, question.probe, question.branches)
             for slot, question in prompts
         ]
-        alone = len(parts) == 1 and not self._open
-        return prefill_alone(self.qwen, parts[0]) if alone else prefill_packed(self.qwen, parts)
+        is_single = len(parts) == 1 and not self._open
+        return prefill_alone(self.qwen, parts[0]) if is_single else prefill_packed(self.qwen, parts)
 
     def _score(self, answer: SlotAnswer, question: PreparedQuestion, logits: Sequence[torch.Tensor]) -> None:
         """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
@@ -392,10 +393,10 @@ class AnswerSession:
         rest = question.checks[len(scores) :]
         feedback = [] if answer.result.feedback is None else [answer.result.feedback]
         for check in rest:
-            made = slot.prepare(question.frames, check, checks=[check])
-            row = prefill_alone(self.qwen, PromptToPrefill(made.prompt.part, slot.prompts.cache, made.probe))[0]
-            scores.append(score_logits(row, tokens, calibration))
-            feedback += [] if (one := slot.feedback_of(made)) is None else [one]
+            preparation = slot.prepare(question.frames, check, checks=[check])
+            prompt = PromptToPrefill(preparation.prompt.part, slot.prompts.cache, preparation.probe)
+            scores.append(score_logits(prefill_alone(self.qwen, prompt)[0], tokens, calibration))
+            feedback += [] if (check_feedback := slot.feedback_of(preparation)) is None else [check_feedback]
         if rest:
             prefill_ms = (time.perf_counter() - question.record.encoded_s) * 1e3
             slot.last = answer.result = replace(
@@ -408,11 +409,11 @@ class AnswerSession:
         answer: SlotAnswer,
         question: PreparedQuestion,
         logits: torch.Tensor,
-        asked: SlotQuestion,
+        slot_question: SlotQuestion,
         constraint: AnswerConstraint | None,
     ) -> None:
         """Score the earlier answer in one pass, and end with it if it is likely enough; the cache is left as before."""
-        previous = asked.previous or ""
+        previous = slot_question.previous or ""
         ids, slot = self.qwen.plain_token_ids(previous), self.slots[answer.slot]
         if len(ids) > self.options.decoding.max_tokens or question.prompt.opens_thoughts:
             return  # longer than any answer of this session, or preceded by thoughts
@@ -427,7 +428,7 @@ class AnswerSession:
             None if constraint is None else constraint.mask_rows,
         )
         question.record.compared_tokens = len(ids)
-        if answer.same >= asked.same_above:
+        if answer.same >= slot_question.same_above:
             question.record.decoded()
             question.record.pieces.append(previous)
             answer.piece, answer.result, answer.ended = previous, slot.conclude(question), True
@@ -442,57 +443,63 @@ class AnswerSession:
         part, options = question.prompt.part, self.options.decoding
         generator = torch.Generator(device).manual_seed(options.seed) if options.temperature else None
         row = DecodeRow(answer.slot, part.tokens, part.position, options.max_tokens - 1, question.probe, generator)
-        ids, shown, begun = self.qwen.thought_ids, self.options.thinking == "show", question.prompt.opens_thoughts
-        thoughts = None if ids is None else Thoughts(*ids, shown=shown, begun=begun)
+        thoughts, thinking = None, self.options.thinking
+        if (ids := self.qwen.thought_ids) is not None:
+            thoughts = Thoughts(*ids, is_visible=thinking == "show", has_begun=question.prompt.opens_thoughts)
         if constraint is not None:
-            constraint.follow(thoughts, may_think=self.options.thinking != "off")
+            constraint.follow(thoughts, may_think=thinking != "off")
             row.constraint = constraint
         stream = TextStream(self.qwen.tokenizer, options.stop_strings, thoughts, self.qwen.naming_tokens)
-        opened = _OpenAnswer(answer, question, row, stream)
-        self._open[answer.slot] = opened
-        return opened
+        open_answer = _OpenAnswer(answer, question, row, stream)
+        self._open[answer.slot] = open_answer
+        return open_answer
 
-    def _take(self, opened: Sequence[_OpenAnswer], choices: Sequence[Sequence[int]]) -> None:
+    def _take(self, open_answers: Sequence[_OpenAnswer], choices: Sequence[Sequence[int]]) -> None:
         """Add each answer's next token; `choices` holds it and 1 if its logits are finite, else 0."""
-        for one, (token, good) in zip(opened, choices, strict=True):
+        for open_answer, (token, good) in zip(open_answers, choices, strict=True):
+            answer, record = open_answer.answer, open_answer.question.record
+            row, stream = open_answer.row, open_answer.stream
             if not good:
-                self._fail(one.answer, not_finite(one.tokens))
+                self._fail(answer, not_finite(open_answer.tokens))
                 continue
-            record = one.question.record
             record.decoded()
             if token in self.qwen.eos_ids:
-                self._end(one)
+                self._end(open_answer)
                 continue
             record.token_ids.append(token)
-            one.tokens += 1
-            one.row.token = token
-            if (constraint := one.row.constraint) is not None:
+            open_answer.tokens += 1
+            row.token = token
+            if (constraint := row.constraint) is not None:
                 constraint.take(token)
-            one.answer.piece = one.stream.push(token)
-            written = one.tokens - one.stream.thought_tokens
-            one.row.probe = None if one.stream.thinks or written >= PROBED_TOKENS else one.question.probe
-            if one.answer.piece:
-                record.pieces.append(one.answer.piece)
-            whole = one.stream.stopped or (constraint is not None and constraint.ended)
-            if whole or one.tokens == self.options.decoding.max_tokens:
-                self._end(one)
+            answer.piece = stream.push(token)
+            answer_tokens = open_answer.tokens - stream.thought_tokens
+            row.probe = None if stream.thinks or answer_tokens >= PROBED_TOKENS else open_answer.question.probe
+            if answer.piece:
+                record.pieces.append(answer.piece)
+            is_complete = stream.stopped or (constraint is not None and constraint.ended)
+            if is_complete or open_answer.tokens == self.options.decoding.max_tokens:
+                self._end(open_answer)
 
-    def _end(self, one: _OpenAnswer) -> None:
-        answer = one.answer
+    def _end(self, open_answer: _OpenAnswer) -> None:
+        answer = open_answer.answer
         self._open.pop(answer.slot, None)
-        one.question.record.thought_tokens = one.stream.thought_tokens
-        if rest := one.stream.finish():
-            one.question.record.pieces.append(rest)
+        open_answer.question.record.thought_tokens = open_answer.stream.thought_tokens
+        if rest := open_answer.stream.finish():
+            open_answer.question.record.pieces.append(rest)
             answer.piece += rest
-        answer.result = self._fallible(answer, self.slots[answer.slot].conclude, one.question)
+        answer.result = self._fallible(answer, self.slots[answer.slot].conclude, open_answer.question)
         answer.ended = True
 
     def _fallible(
-        self, answer: SlotAnswer, do: Callable[Given, Made], *given: Given.args, **named: Given.kwargs
-    ) -> Made | None:
-        """Return the result of `do`; if it raises, set the answer's error and return None."""
+        self,
+        answer: SlotAnswer,
+        function: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result | None:
+        """Return the result of `function`; if it raises, set the answer's error and return None."""
         try:
-            return do(*given, **named)
+            return function(*args, **kwargs)
         except Exception as error:
             self._fail(answer, error)
             return None
@@ -561,19 +568,23 @@ def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decodi
     if options.temperature == 0:
         choices = likeliest(logits)
     else:
-        drawn = [choose_finite(own, options, row.generator) for row, own in zip(rows, logits, strict=True)]
-        choices = torch.stack([torch.stack(pair) for pair in drawn])
-    chosen: list[list[int]] = choices.tolist()
-    return chosen
+        draws = [
+            choose_finite(row_logits, options, row.generator) for row, row_logits in zip(rows, logits, strict=True)
+        ]
+        choices = torch.stack([torch.stack(pair) for pair in draws])
+    pairs: list[list[int]] = choices.tolist()
+    return pairs
 
 
 @torch.inference_mode()
 def _choose_allowed(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
     """As `choose_rows`, of answers with constraints among them; overwrites the logits of tokens that may not come."""
     finite = logits.isfinite().all(dim=-1)
-    for row, own in zip(rows, logits, strict=True):
+    for row, row_logits in zip(rows, logits, strict=True):
         if row.constraint is not None:
-            row.constraint.mask(own)
-    tokens = torch.stack([choose(own, options, row.generator) for row, own in zip(rows, logits, strict=True)])
-    chosen: list[list[int]] = torch.stack([tokens, finite.long()], dim=-1).tolist()
-    return chosen
+            row.constraint.mask(row_logits)
+    tokens = torch.stack(
+        [choose(row_logits, options, row.generator) for row, row_logits in zip(rows, logits, strict=True)]
+    )
+    pairs: list[list[int]] = torch.stack([tokens, finite.long()], dim=-1).tolist()
+    return pairs

@@ -36,10 +36,10 @@ class AnswerResult:
     `first_token_ms` counts from the call. The device is not synchronised in between, so on a GPU much of encoding
     counts as prefill.
 
-    `shown`: the frames of the prompt, in order; `regions` int32 [K, 3]: regions shown of the newest. `feedback` is None
-    if none was requested. `kept_bytes`: memory of cached frames, keys and values after the answer. `work`: operations
-    of the answer, and of the same answer from all tokens. `vision`: statistics of incremental encoding; None if frames
-    were encoded otherwise.
+    `stamps`: the frames of the prompt, in order; `regions` int32 [K, 3]: regions shown of the newest. `feedback` is
+    None if none was requested. `kept_bytes`: memory of cached frames, keys and values after the answer. `work`:
+    operations of the answer, and of the same answer from all tokens. `vision`: statistics of incremental encoding; None
+    if frames were encoded otherwise.
     """
 
     text: str
@@ -51,7 +51,7 @@ class AnswerResult:
     first_token_ms: float
     decode_ms: float
     feedback: Feedback | None
-    shown: tuple[FrameStamp, ...]
+    stamps: tuple[FrameStamp, ...]
     regions: npt.NDArray[np.int32]
     kept_bytes: int
     work: Work
@@ -132,7 +132,7 @@ class AnswerTimer:
             first_token_ms=(first_s - self.started_s) * 1e3,
             decode_ms=(max(self.last_s, first_s) - first_s) * 1e3,
             feedback=feedback,
-            shown=prompt.stamps,
+            stamps=prompt.stamps,
             regions=prompt.regions.int().cpu().numpy(),
             kept_bytes=kept_bytes + (vision.held_bytes if vision else 0),
             vision=vision,
@@ -220,12 +220,12 @@ class Slot:
             self.prompts.cache.reset()
             raise
         work = Work(self._work(prompt, frames, 0).parts)
-        made = record.result(prompt, feedback, 0, None, Work())
+        result = record.result(prompt, feedback, 0, None, Work())
         return GlanceResult(
             feedback=feedback,
             tokens_used=prompt.appended_tokens if is_group(frames) else newest.overview,
-            encode_ms=made.encode_ms,
-            prefill_ms=made.prefill_ms,
+            encode_ms=result.encode_ms,
+            prefill_ms=result.prefill_ms,
             work=work,
             prompt_tokens=prompt.part.tokens,
             prefilled_tokens=prompt.prefilled_tokens,
@@ -250,8 +250,8 @@ class Slot:
         if not frames:
             raise OptionError("there is no frame to answer about")
         text = f"{history}{query}\n{instruction}" if instruction else history + query
-        for one in checks or (text,):
-            self.prompts.check_fits(frames, one)
+        for question in checks or (text,):
+            self.prompts.check_fits(frames, question)
         record = AnswerTimer()
         vision = self.vision  # the caller may have set another stream's by the end of the answer
         try:
@@ -261,7 +261,9 @@ class Slot:
             raise
         branches: list[PromptBranch] = []
         if self.qwen.decodes_plainly and not self.prompts.cache.recurrent:
-            branches = [PromptBranch(self.prompts.branch(prompt, one), self._probe(prompt)) for one in checks[1:]]
+            branches = [
+                PromptBranch(self.prompts.branch(prompt, question), self._probe(prompt)) for question in checks[1:]
+            ]
         return PreparedQuestion(prompt, frames, query, vision, record, self._probe(prompt), checks, branches)
 
     def prepare_chat(self, pieces: Sequence[Ids | Packet]) -> PreparedQuestion:
@@ -310,14 +312,14 @@ class Slot:
         if is_group(packets):
             # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            among = count_rows(prompt.newest)
+            key_tokens = count_rows(prompt.newest)
             if len(prompt.stamps) == 1:  # regions that left the picture are still in the cache
-                among = max(among, self.vision.report.held_regions)
-            taken = answer_tokens + compared_tokens
-            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, among, taken)
+                key_tokens = max(key_tokens, self.vision.report.held_regions)
+            decoded_tokens = answer_tokens + compared_tokens
+            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, key_tokens, decoded_tokens)
             tiles = tiles[-1:] * len(prompt.stamps)
-            whole = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
-            return Work(after, whole.total)
+            full = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
+            return Work(after, full.total)
         text_tokens = prompt.part.tokens - prompt.tokens_used
         return self._costs.work(
             self.options.encode, prompt.segments, tiles, text_tokens, answer_tokens, compared_tokens

@@ -57,17 +57,17 @@ STORED_NAMES = ("bias", "packed", "codes", "scales", "scales_zeros")
 class SmallLinear(nn.Module):
     """Linear layer whose weights are integers, for rows [..., in_features] in floating point, without gradients."""
 
-    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None) -> None:
-        """`stored`: what `stored` returned, used in place if possible; None: from the layer's weights."""
+    def __init__(self, linear: nn.Linear, tensors: StoredWeights | None = None) -> None:
+        """`tensors`: result of `stored`, used in place if possible; None: made from the layer's weights."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self.bias: torch.Tensor | None = None
         if linear.bias is not None:
-            self.bias = linear.bias.detach().float() if stored is None else stored["bias"]
+            self.bias = linear.bias.detach().float() if tensors is None else tensors["bias"]
         self._weights = self._empty()
-        if stored is not None:
-            self._weights.restore(stored)
+        if tensors is not None:
+            self._weights.restore(tensors)
             return
         for first in range(0, self.out_features, PART_OUTPUTS):
             self._weights.put(first, *self._quantised(linear.weight.detach()[first : first + PART_OUTPUTS].float()))
@@ -97,10 +97,10 @@ class Int8Linear(SmallLinear):
     """Weights in 8 bits with a scale for each output, and rows in 8 bits with a scale each (LLM.int8(),
     arXiv:2208.07339, without its outliers)."""
 
-    def __init__(self, linear: nn.Linear, stored: StoredWeights | None = None, *, many_rows: bool = False) -> None:
+    def __init__(self, linear: nn.Linear, tensors: StoredWeights | None = None, *, many_rows: bool = False) -> None:
         """`many_rows`: never are there few, as in a vision tower."""
         self._many_rows = many_rows
-        super().__init__(linear, stored)
+        super().__init__(linear, tensors)
 
     def _empty(self) -> SmallWeights:
         kernel = kernel_or_none()
@@ -156,16 +156,16 @@ class TorchInt8Weights:
         codes, scales = zip(*(part.unpacked() for part in self._parts), strict=True)
         return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
 
-    def restore(self, stored: StoredWeights) -> None:
-        """Pack what `stored` returned."""
-        parts = zip(*(stored[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
+    def restore(self, tensors: StoredWeights) -> None:
+        """Pack the tensors of `stored`."""
+        parts = zip(*(tensors[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
         self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""
         values, scales = self._kind.values(rows)
-        made = [part.product(values) for part in self._parts]
-        output = made[0] if len(made) == 1 else torch.cat(made, dim=1)
+        products = [part.product(values) for part in self._parts]
+        output = products[0] if len(products) == 1 else torch.cat(products, dim=1)
         return output.mul_(scales) if self._bias is None else torch.addcmul(self._bias, output, scales, out=output)
 
 
@@ -256,9 +256,9 @@ class TorchInt4Weights:
         """As `PackedWeights`."""
         return {"packed": self._packed, "scales_zeros": self._scales_zeros}
 
-    def restore(self, stored: StoredWeights) -> None:
+    def restore(self, tensors: StoredWeights) -> None:
         """As `PackedWeights`."""
-        self._packed, self._scales_zeros = stored["packed"], stored["scales_zeros"]
+        self._packed, self._scales_zeros = tensors["packed"], tensors["scales_zeros"]
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         """As `PackedWeights`."""
@@ -304,7 +304,7 @@ def shrink_weights(model: Any, dtype: SmallDtype, check: Callable[[str, torch.Te
         mapped.release(linear.weight)
         trim_heap()
     use_float_rows(embeddings)
-    convert_weights(model, torch.float32, kept=embeddings.weight)
+    convert_weights(model, torch.float32, exception=embeddings.weight)
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -312,11 +312,11 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
-def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, stored: StoredWeights | None = None) -> SmallLinear:
-    """Return what takes the place of the layer `name`, from its weights, or from weights that were `stored`."""
+def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, tensors: StoredWeights | None = None) -> SmallLinear:
+    """Return what takes the place of the layer `name`, from its weights, or from weights that were `tensors`."""
     if dtype == "int4" and "language_model.layers." in name and Int4Linear.suits(linear):
-        return Int4Linear(linear, stored)
-    return Int8Linear(linear, stored, many_rows="visual." in name)
+        return Int4Linear(linear, tensors)
+    return Int8Linear(linear, tensors, many_rows="visual." in name)
 
 
 def use_float_rows(embeddings: nn.Embedding) -> None:

@@ -100,11 +100,13 @@ class CachedAttentionWindows:
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Attention of `query` [1, 4R, heads, head_dim] over kept `keys` and `values` [rows, heads, head_dim]."""
-        asked = _padded(query[0], self.queries, self.count, self.size)
-        mixed = F.scaled_dot_product_attention(asked, self._kept(keys), self._kept(values), attn_mask=self.keys)
+        padded_query = _padded(query[0], self.queries, self.count, self.size)
+        mixed = F.scaled_dot_product_attention(
+            padded_query, self._gather(keys), self._gather(values), attn_mask=self.keys
+        )
         return mixed.transpose(1, 2).flatten(0, 1)[self.queries].view_as(query)
 
-    def _kept(self, rows: torch.Tensor) -> torch.Tensor:
+    def _gather(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.index_select(0, self.rows).unflatten(0, (self.count, -1)).transpose(1, 2)
 
 

@@ -47,8 +47,8 @@ def neighbour_change(regions: Regions, changed: Regions) -> Floats:
 
     Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
-    here, there = token_positions(regions), token_positions(changed)
-    down, across = (here[:, axis, None] - there[:, axis] for axis in (0, 1))
+    centres, changed_centres = token_positions(regions), token_positions(changed)
+    down, across = (centres[:, axis, None] - changed_centres[:, axis] for axis in (0, 1))
     return (1 / (1 + down**2 + across**2)).sum(axis=1)
 
 
@@ -60,11 +60,11 @@ def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: fl
     case. On drawn scenes the error is a third below that of a round-robin refresh: a region attends to its neighbours
     most.
     """
-    chosen = np.zeros(len(stale), bool)
+    selection = np.zeros(len(stale), bool)
     order = np.lexsort((encoded, -unsettled, stale))
     count = min(math.ceil(share * len(stale)), int((~stale).sum()))
-    chosen[order[:count]] = True
-    return chosen
+    selection[order[:count]] = True
+    return selection
 
 
 EMPTY = -1
@@ -105,8 +105,8 @@ class RegionSlotTable:
         if device is not None:
             self.pixels = torch.from_numpy(self.pixels).to(device)
         self._names: Ints = np.full(capacity, EMPTY, np.int64)
-        self._shown: Ints = np.full(capacity, NEVER, np.int64)
-        self._encoded: Ints = np.full(capacity, NEVER, np.int64)
+        self._shown_frames: Ints = np.full(capacity, NEVER, np.int64)
+        self._encoded_frames: Ints = np.full(capacity, NEVER, np.int64)
         self._unsettled: Floats = np.zeros(capacity)
 
     @property
@@ -128,23 +128,23 @@ class RegionSlotTable:
         count = len(regions)
         names = _names(regions)
         at = self._find(names)
-        known = np.flatnonzero(at != EMPTY)
+        hits = np.flatnonzero(at != EMPTY)
         stale = np.ones(count, bool)
-        stale[known] = _differ(self.pixels, at[known], pixels, known)
+        stale[hits] = _differ(self.pixels, at[hits], pixels, hits)
 
         stays = (at != EMPTY) & (at < count)
         slots = at.copy()
         slots[~stays] = _free(at[stays], 0, count)
-        source, target, keep = self._leaving(at[known], count)
-        comes = known[~stays[known]]
+        source, target, keep = self._leaving(at[hits], count)
+        comes = hits[~stays[hits]]
         source, target = np.concatenate([at[comes], source]), np.concatenate([slots[comes], target])
-        for column in (self._names, self._shown, self._encoded, self._unsettled):
+        for column in (self._names, self._shown_frames, self._encoded_frames, self._unsettled):
             column[target] = column[source]
         _put(self.pixels, target, self.pixels, source)
         self._names[_free(np.concatenate([slots, keep]), 0, self.capacity)] = EMPTY
         self._names[slots] = names
-        self._shown[slots] = frame
-        self._encoded[slots[at == EMPTY]] = NEVER
+        self._shown_frames[slots] = frame
+        self._encoded_frames[slots[at == EMPTY]] = NEVER
         _put(self.pixels, slots[stale], pixels, np.flatnonzero(stale))
         return SlotAssignment(slots, stale, source, target)
 
@@ -163,37 +163,38 @@ class RegionSlotTable:
         names = _names(regions)
         slots = self._find(names)
         comes = np.flatnonzero(slots == EMPTY)
-        held = self.held
-        free = np.arange(held, min(held + len(comes), self.capacity))
+        count = self.held
+        free = np.arange(count, min(count + len(comes), self.capacity))
         if missing := len(comes) - len(free):
-            shown = self._shown[:held].copy()
-            shown[slots[slots != EMPTY]] = frame
-            free = np.concatenate([free, np.argsort(shown, kind="stable")[:missing]])
+            shown_frames = self._shown_frames[:count].copy()
+            shown_frames[slots[slots != EMPTY]] = frame
+            free = np.concatenate([free, np.argsort(shown_frames, kind="stable")[:missing]])
         slots[comes] = free
-        self._names[slots], self._shown[slots], self._encoded[slots], self._unsettled[slots] = names, frame, frame, 0
+        self._names[slots], self._unsettled[slots] = names, 0
+        self._shown_frames[slots] = self._encoded_frames[slots] = frame
         _put(self.pixels, slots, pixels, np.arange(len(slots)))
         return slots
 
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` regions; those held stay in their slots."""
-        added = capacity - self.capacity
-        columns = (self._names, EMPTY), (self._shown, NEVER), (self._encoded, NEVER), (self._unsettled, 0)
-        self._names, self._shown, self._encoded, self._unsettled = (
-            np.concatenate([column, np.full(added, empty, column.dtype)]) for column, empty in columns
+        growth = capacity - self.capacity
+        columns = (self._names, EMPTY), (self._shown_frames, NEVER), (self._encoded_frames, NEVER), (self._unsettled, 0)
+        self._names, self._shown_frames, self._encoded_frames, self._unsettled = (
+            np.concatenate([column, np.full(growth, empty, column.dtype)]) for column, empty in columns
         )
         if isinstance(self.pixels, np.ndarray):
-            self.pixels = np.concatenate([self.pixels, np.zeros((added, *self.pixels.shape[1:]), np.uint8)])
+            self.pixels = np.concatenate([self.pixels, np.zeros((growth, *self.pixels.shape[1:]), np.uint8)])
         else:
-            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(added, *self.pixels.shape[1:])])
+            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(growth, *self.pixels.shape[1:])])
 
     def encoded(self, slots: Ints) -> Ints:
         """Return the number of the frame in which each of `slots` was last encoded."""
-        return self._encoded[slots]
+        return self._encoded_frames[slots]
 
     def unsettle(self, changed: Regions) -> None:
         """Add the change that `changed` [S, 3] cause to the totals of all regions held, shown or not."""
-        held = np.flatnonzero(self._names != EMPTY)
-        self._unsettled[held] += neighbour_change(_regions(self._names[held]), changed)
+        slots = np.flatnonzero(self._names != EMPTY)
+        self._unsettled[slots] += neighbour_change(_regions(self._names[slots]), changed)
 
     def unsettled(self, slots: Ints) -> Floats:
         """Return the change around the regions in `slots` since they were encoded; see `neighbour_change`."""
@@ -201,7 +202,7 @@ class RegionSlotTable:
 
     def mark_encoded(self, slots: Ints, frame: int) -> None:
         """Record that `slots` were encoded with this frame."""
-        self._encoded[slots] = frame
+        self._encoded_frames[slots] = frame
         self._unsettled[slots] = 0
 
     def _find(self, names: Ints) -> Ints:
@@ -211,27 +212,28 @@ class RegionSlotTable:
         slots = order[place]
         return np.where(self._names[slots] == names, slots, EMPTY)
 
-    def _leaving(self, shown: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+    def _leaving(self, shown_slots: Ints, count: int) -> tuple[Ints, Ints, Ints]:
         """Plan the slots of regions that are no longer shown: sources and targets of moves, and all slots they occupy.
 
-        They get the slots from `count` on; `shown` are the slots of regions that the frame shows.
+        They get the slots from `count` on; `shown_slots` are those of regions that the frame shows.
         """
-        left = self._names != EMPTY
-        left[shown] = False
-        others = np.flatnonzero(left)
-        newest = others[np.argsort(-self._shown[others], kind="stable")][: self.capacity - count]
+        absent = self._names != EMPTY
+        absent[shown_slots] = False
+        others = np.flatnonzero(absent)
+        newest = others[np.argsort(-self._shown_frames[others], kind="stable")][: self.capacity - count]
         behind, moving = newest[newest >= count], newest[newest < count]
         room = _free(behind, count, self.capacity)[: len(moving)]
         return moving, room, np.concatenate([behind, room])
 
 
-def _differ(one: Pixels, one_rows: Ints, other: Pixels, other_rows: Ints) -> Flags:
-    """Compare the pixels `one[one_rows]` with `other[other_rows]`, both on one device: bool [n], True if different."""
-    if isinstance(one, np.ndarray):
-        return np.asarray((one[one_rows] != other[other_rows]).any(axis=(1, 2, 3)))
-    first, second = torch.from_numpy(one_rows).to(one.device), torch.from_numpy(other_rows).to(one.device)
-    differ = (one.index_select(0, first) != torch.as_tensor(other).index_select(0, second)).flatten(1).any(dim=1)
-    return np.asarray(differ.cpu())
+def _differ(first: Pixels, first_rows: Ints, second: Pixels, second_rows: Ints) -> Flags:
+    """Compare the pixels `first[first_rows]` with `second[second_rows]`, both on one device: bool [n], True if
+    different."""
+    if isinstance(first, np.ndarray):
+        return np.asarray((first[first_rows] != second[second_rows]).any(axis=(1, 2, 3)))
+    cached = first.index_select(0, torch.from_numpy(first_rows).to(first.device))
+    current = torch.as_tensor(second).index_select(0, torch.from_numpy(second_rows).to(first.device))
+    return np.asarray((cached != current).flatten(1).any(dim=1).cpu())
 
 
 def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
@@ -243,10 +245,10 @@ def _put(to: Pixels, target: Ints, pixels: Pixels, source: Ints) -> None:
     to.index_copy_(0, first, torch.as_tensor(pixels).index_select(0, second))
 
 
-def _free(taken: Ints, first: int, stop: int) -> Ints:
-    """Return the slots in [first, stop) that are not taken."""
+def _free(occupied_slots: Ints, first: int, stop: int) -> Ints:
+    """Return the slots in [first, stop) that are not occupied."""
     free = np.ones(stop, bool)
-    free[taken] = False
+    free[occupied_slots] = False
     return first + np.flatnonzero(free[first:])
 
 
@@ -314,8 +316,8 @@ class RegionSize:
     pixel_bytes: int
 
     @classmethod
-    def of(cls, qwen: QwenVL, belonging: CacheKey) -> RegionSize:
-        tower = belonging.tower
+    def of(cls, qwen: QwenVL, key: CacheKey) -> RegionSize:
+        tower = key.tower
         attention = tower.blocks[0].attn
         return cls(
             layers=len(tower.blocks),
@@ -324,8 +326,8 @@ class RegionSize:
             outputs=1
             + (len(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else 0),
             width=qwen.language_model.embed_tokens.embedding_dim,
-            value_bytes=belonging.dtype.itemsize,
-            pixel_bytes=math.prod(belonging.tile_shape),
+            value_bytes=key.dtype.itemsize,
+            pixel_bytes=math.prod(key.tile_shape),
         )
 
     @property
@@ -339,8 +341,8 @@ class RegionSize:
 
     def slots_within(self, limit_mb: float, regions: int) -> int:
         """Return the slots for a frame of `regions` regions and some that left; 0 if one frame exceeds the limit."""
-        fitting = self.most_slots(limit_mb)
-        return min(fitting, math.ceil(regions * (1 + SPARE))) if fitting >= regions else 0
+        capacity = self.most_slots(limit_mb)
+        return min(capacity, math.ceil(regions * (1 + SPARE))) if capacity >= regions else 0
 
 
 class VisionKVCache:
@@ -351,14 +353,14 @@ class VisionKVCache:
     `VisionStats`.
     """
 
-    def __init__(self, belonging: CacheKey, size: RegionSize, slots: int) -> None:
-        self.belonging = belonging
+    def __init__(self, key: CacheKey, size: RegionSize, slots: int) -> None:
+        self.key = key
         self.bytes = slots * size.bytes
         shape = (size.layers, 2, slots, PATCHES, size.heads, size.head_dim)
-        self.keys_values = torch.empty(shape, dtype=belonging.dtype, device=belonging.device)
+        self.keys_values = torch.empty(shape, dtype=key.dtype, device=key.device)
         outputs = (size.outputs, slots, size.width)
-        self.outputs = torch.empty(outputs, dtype=belonging.dtype, device=belonging.device)
-        self.slots = RegionSlotTable(slots, belonging.tile_shape, belonging.pixels_on)
+        self.outputs = torch.empty(outputs, dtype=key.dtype, device=key.device)
+        self.slots = RegionSlotTable(slots, key.tile_shape, key.pixels_on)
         self.frames = 0
         self.since_all = 0
         self.drift: float | None = None
@@ -366,24 +368,24 @@ class VisionKVCache:
     def grow(self, slots: int) -> None:
         """Enlarge the cache to `slots` slots; its contents stay."""
         self.bytes = self.bytes // self.slots.capacity * slots
-        added = slots - self.slots.capacity
+        growth = slots - self.slots.capacity
         self.slots.grow(slots)
         self.keys_values, self.outputs = (
-            torch.cat([held, held.new_empty(*held.shape[:axis], added, *held.shape[axis + 1 :])], dim=axis)
-            for held, axis in ((self.keys_values, 2), (self.outputs, 1))
+            torch.cat([tensor, tensor.new_empty(*tensor.shape[:axis], growth, *tensor.shape[axis + 1 :])], dim=axis)
+            for tensor, axis in ((self.keys_values, 2), (self.outputs, 1))
         )
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Move the contents of slots, all at once."""
         if not len(source):
             return
-        for held, axis in ((self.keys_values, 2), (self.outputs, 1)):
-            held.index_copy_(axis, target, held.index_select(axis, source))
+        for tensor, axis in ((self.keys_values, 2), (self.outputs, 1)):
+            tensor.index_copy_(axis, target, tensor.index_select(axis, source))
 
     def put_keys(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store one layer's key and value [1, 4R, heads, head_dim] of the regions in `slots` [R]."""
-        for held, rows in zip(self.keys_values[layer], (key, value), strict=True):
-            held.index_copy_(0, slots, rows[0].unflatten(0, (-1, PATCHES)))
+        for tensor, rows in zip(self.keys_values[layer], (key, value), strict=True):
+            tensor.index_copy_(0, slots, rows[0].unflatten(0, (-1, PATCHES)))
 
     def keys(self, layer: int, regions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one layer's keys and values of the first slots, views [4 * regions, heads, head_dim]."""

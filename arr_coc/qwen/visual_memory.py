@@ -74,10 +74,10 @@ class VisualMemory:
 
     def stamps(self, packets: Sequence[TokenPacket]) -> tuple[FrameStamp, ...]:
         """Return the stamps of the frames shown for a question about the last of `packets`, all of which were read."""
-        shown = [packet for packet in packets if not packet.is_empty]
-        place = shown[-1].place
+        visible_packets = [packet for packet in packets if not packet.is_empty]
+        place = visible_packets[-1].place
         assert place is not None
-        return *(packet.stamp for packet in shown[-place.frames : -1]), packets[-1].stamp
+        return *(packet.stamp for packet in visible_packets[-place.frames : -1]), packets[-1].stamp
 
     def precedes(self, packets: Sequence[TokenPacket]) -> bool:
         """Return True if `packets` begin with the packets that were read."""
@@ -92,14 +92,14 @@ class VisualMemory:
 
     def remove(self, cache: PrefixCache[Any], rows: npt.NDArray[np.int64]) -> None:
         """Remove rows of the group from the cache; the group must be the cache's last piece."""
-        holes, movers = (moved - self.first for moved in cache.remove(torch.from_numpy(rows + self.first)))
+        holes, movers = (cache_rows - self.first for cache_rows in cache.remove(torch.from_numpy(rows + self.first)))
         count = len(self.numbers) - len(rows)
         self.numbers[holes.numpy()] = self.numbers[movers.numpy()]
         self.numbers, self.stale = self.numbers[:count], self.stale[:count]
         if not self.timed:  # of several frames the newest one is about to be replaced
             self.regions, self.embeds = (
-                kept.index_copy(0, holes.to(kept.device), kept[movers.to(kept.device)])[:count]
-                for kept in (self.regions, self.embeds)
+                tensor.index_copy(0, holes.to(tensor.device), tensor[movers.to(tensor.device)])[:count]
+                for tensor in (self.regions, self.embeds)
             )
             self.newest = slice(self.first, self.first + count)
 
@@ -111,15 +111,15 @@ class VisualMemory:
             return
         regions, embeds = frame.regions[0].cpu(), frame.tokens.embeds[0].to(self.embeds)
         if self.timed:
-            added = np.full(end - self.first - len(self.numbers), packet.place.frame)
+            numbers = np.full(end - self.first - len(self.numbers), packet.place.frame)
             self.regions, self.embeds, self.newest = regions, embeds, visual
         else:
-            added = np.arange(self.count, self.count + len(regions))
+            numbers = np.arange(self.count, self.count + len(regions))
             self.regions, self.embeds = torch.cat([self.regions, regions]), torch.cat([self.embeds, embeds])
             self.newest = slice(self.first, visual.stop)
         self.count += len(regions)
-        self.numbers = np.concatenate([self.numbers, added])
-        self.stale = np.concatenate([self.stale, np.zeros(len(added), bool)])
+        self.numbers = np.concatenate([self.numbers, numbers])
+        self.stale = np.concatenate([self.stale, np.zeros(len(numbers), bool)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +135,26 @@ class VisualRows:
 class GroupReading:
     """A group of pictures in the cache, except for `part`, which is to be prefilled next, with the question.
 
-    `prefilled` tokens were read for it or are in the part, `appended` visual ones among them. `new` and `new_visual`
-    count the tokens that the newest packet adds, whether it was read for an earlier question or is read again.
+    `prefilled_tokens` were read for it or are in the part, `appended_tokens` visual ones among them. `new_tokens` and
+    `new_visual_tokens` count those that the newest packet adds, whether it was read for an earlier question or is read
+    again.
     """
 
     part: PromptPart
     memory: VisualMemory
-    prefilled: int
-    appended: int
-    new: int
-    new_visual: int
+    prefilled_tokens: int
+    appended_tokens: int
+    new_tokens: int
+    new_visual_tokens: int
 
 
-def _same(one: TokenPacket, other: TokenPacket) -> bool:
-    if one is other:
+def _same(first: TokenPacket, second: TokenPacket) -> bool:
+    if first is second:
         return True
-    timed = one.place is not None and one.place.frames > 1
-    if one.place != other.place or (timed and one.stamp.media_ns != other.stamp.media_ns):
+    timed = first.place is not None and first.place.frames > 1
+    if first.place != second.place or (timed and first.stamp.media_ns != second.stamp.media_ns):
         return False
-    return np.array_equal(one.superseded, other.superseded) and same_picture(one, other)
+    return np.array_equal(first.superseded, second.superseded) and same_picture(first, second)
 
 
 def read_group(
@@ -170,17 +171,17 @@ def read_group(
     `opening` introduces a frame, or the picture, and `closing` ends a frame; the end of the picture is not read. If the
     cache already holds the group, only new packets are read.
     """
-    read = [packet for packet in packets if not packet.is_empty]
-    place = read[-1].place
+    visible_packets = [packet for packet in packets if not packet.is_empty]
+    place = visible_packets[-1].place
     assert place is not None
     first, afresh = place.first, place.is_afresh
     if cache.recurrent and place.frames > 1:  # none of them can leave
         first, afresh = max(place.frame - place.frames + 1, 0), afresh or place.frame >= place.frames
-    read = [packet for packet in read if packet.place is not None and packet.place.frame >= first]
-    known = cache.marks[1].key if len(cache.marks) > 1 else None
-    if isinstance(known, VisualMemory) and known.precedes(read):
-        cache.rewind([head, known])
-        memory, part = known, PromptPart(qwen, len(cache), known.position)
+    visible_packets = [packet for packet in visible_packets if packet.place is not None and packet.place.frame >= first]
+    cached_piece = cache.marks[1].key if len(cache.marks) > 1 else None
+    if isinstance(cached_piece, VisualMemory) and cached_piece.precedes(visible_packets):
+        cache.rewind([head, cached_piece])
+        memory, part = cached_piece, PromptPart(qwen, len(cache), cached_piece.position)
         del cache.marks[1:]
     else:
         cache.rewind([head])
@@ -193,7 +194,7 @@ def read_group(
             part.text(opening(packets[0], timed=False))
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
     before, prefilled = memory.count, 0
-    for packet in read[len(memory.packets) :]:
+    for packet in visible_packets[len(memory.packets) :]:
         if len(rows := memory.outdated(packet)):
             if cache.recurrent:
                 memory.stale[rows] = True
@@ -213,7 +214,7 @@ def read_group(
         memory.append(packet, frame, visual, part.tokens)
         memory.position = part.position
     part.mark(memory)
-    new: Sequence[TokenPacket] = () if packets[-1].is_empty else read if afresh else read[-1:]
+    new: Sequence[TokenPacket] = () if packets[-1].is_empty else visible_packets if afresh else visible_packets[-1:]
     text = len(head) if new and not place.frame else 0
     if memory.timed:
         text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)

@@ -85,25 +85,25 @@ class WeightCache:
     def save(self, model: Any) -> None:
         """Write the weights of a model that `shrink_weights` has just reduced. If the folder cannot be written, a
         notice says so."""
-        written = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
+        temporary = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
         try:
             self._remove_unfinished()
-            written.mkdir(parents=True)
+            temporary.mkdir(parents=True)
             files = {}
             for number, tensors in enumerate(_shards(model), 1):
-                path = written / f"weights-{number:05}.safetensors"
+                path = temporary / f"weights-{number:05}.safetensors"
                 _save(tensors, path)
                 files[path.name] = {"bytes": path.stat().st_size, "sum": _sum(path)}
             description = {"made_from": self._sources(), "files": files}
-            (written / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
+            (temporary / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
             if self.folder.exists():
                 shutil.rmtree(self.folder)
-            written.rename(self.folder)
+            temporary.rename(self.folder)
         except (OSError, SafetensorError, ModelError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             self.notices.append(f"the {self._dtype} weights cannot be cached in {self.folder} ({reason})")
         finally:
-            shutil.rmtree(written, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _sources(self) -> dict[str, Any]:
         """Return what the weights depend on: files by size and time, and what they are packed for."""
@@ -130,10 +130,10 @@ class WeightCache:
         linears = linear_layers(model)
         for name in sorted(linears, key=lambda name: -linears[name].weight.numel()):
             linear = linears.pop(name)
-            stored = {key: tensors.pop(f"{name}.{key}") for key in STORED_NAMES if f"{name}.{key}" in tensors}
-            model.set_submodule(name, small_linear(name, linear, self._dtype, stored))
-            if "codes" in stored:
-                mapped.release(stored["codes"])
+            layer_tensors = {key: tensors.pop(f"{name}.{key}") for key in STORED_NAMES if f"{name}.{key}" in tensors}
+            model.set_submodule(name, small_linear(name, linear, self._dtype, layer_tensors))
+            if "codes" in layer_tensors:
+                mapped.release(layer_tensors["codes"])
         model.load_state_dict(tensors, assign=True)
         use_float_rows(model.get_input_embeddings())
         trim_heap()

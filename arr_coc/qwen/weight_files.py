@@ -72,18 +72,18 @@ def weight_files(folder: Path, name: str) -> list[Path]:
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         raise ModelNotFound(f"{name} has no weights: no {WEIGHTS} in {folder}", _remedy(folder))
-    listed = read_object(folder / INDEX).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
+    weight_map = read_object(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{INDEX} of {name} lists no weight files", "download the model again")
-    shards = sorted({str(shard) for shard in listed.values()})
+    shards = sorted({str(shard) for shard in weight_map.values()})
     strange = [shard for shard in shards if Path(shard).name != shard]
     if strange:
         raise ModelError(f"{INDEX} of {name} lists {strange[0]!r}, which is no file of the folder", "download it again")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
-        more = "" if len(missing) <= 3 else ", …"
+        ellipsis = "" if len(missing) <= 3 else ", …"
         raise ModelNotFound(
-            f"{name} lacks {of_counted(len(missing), len(shards), 'weight file')} ({', '.join(missing[:3])}{more})",
+            f"{name} lacks {of_counted(len(missing), len(shards), 'weight file')} ({', '.join(missing[:3])}{ellipsis})",
             "download the model again",
         )
     return [folder / shard for shard in shards]
@@ -107,10 +107,10 @@ def read_tensors(folder: Path, name: str, *, takes_mlx: bool = False) -> dict[st
     for path in weight_files(folder, name):
         tensors |= _header(path, name, takes_mlx=takes_mlx)
     if not (folder / WEIGHTS).is_file():
-        lost = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
-        if lost:
+        missing = sorted(read_object(folder / INDEX)["weight_map"].keys() - tensors.keys())
+        if missing:
             raise ModelError(
-                f"{INDEX} of {name} lists {counted(len(lost), 'weight')} that no file holds, such as {lost[0]}",
+                f"{INDEX} of {name} lists {counted(len(missing), 'weight')} that no file holds, such as {missing[0]}",
                 "download the model again",
             )
     return tensors
@@ -122,8 +122,8 @@ def read_embeddings(folder: Path, name: str) -> torch.Tensor:
     Raises as `read_tensors`, and ModelError for a model without such a table.
     """
     for path in weight_files(folder, name):
-        known = _header(path, name, takes_mlx=False)
-        for key in known:
+        tensors = _header(path, name, takes_mlx=False)
+        for key in tensors:
             if key.endswith(EMBEDDINGS):
                 with safe_open(path, framework="pt") as file:
                     table: torch.Tensor = file.get_tensor(key)
@@ -155,14 +155,14 @@ def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], na
 
     These show before gigabytes are read; what else does not fit shows when the weights are loaded.
     """
-    differing = [
-        what.format(found) + f", not {configured}"
-        for what, found, configured in _sizes(tensors, config)
-        if found is not None and isinstance(configured, int) and found != configured
+    differences = [
+        label.format(actual) + f", not {configured}"
+        for label, actual, configured in _sizes(tensors, config)
+        if actual is not None and isinstance(configured, int) and actual != configured
     ]
-    if differing:
+    if differences:
         raise ModelError(
-            f"the weights of {name} are not those that its config.json describes (they have {', '.join(differing)})",
+            f"the weights of {name} are not those that its config.json describes (they have {', '.join(differences)})",
             "take both from the same model",
         )
 
@@ -196,5 +196,5 @@ def _shape_of(tensors: Mapping[str, TensorInfo], ending: str, axes: int) -> tupl
 
 def _count(tensors: Mapping[str, TensorInfo], kind: str) -> int | None:
     """Return the number of `layers` or `blocks`; None if no name has a number."""
-    numbers = {int(found[2]) for key in tensors if (found := _NUMBERED.search(key)) and found[1] == kind}
+    numbers = {int(match[2]) for key in tensors if (match := _NUMBERED.search(key)) and match[1] == kind}
     return len(numbers) or None

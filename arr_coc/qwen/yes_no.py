@@ -27,18 +27,18 @@ class Calibration:
     bias: float = 0.0
 
     @classmethod
-    def read(cls, given: object, name: str) -> Calibration:
+    def read(cls, value: object, name: str) -> Calibration:
         """Read the calibration from the configuration of the model `name`; None gives the neutral one. Raises
         ModelError for any value but a mapping of two numbers."""
-        if given is None:
+        if value is None:
             return cls()
         scale: Any
         bias: Any
-        scale, bias = (given.get("scale"), given.get("bias")) if isinstance(given, Mapping) else (None, None)
+        scale, bias = (value.get("scale"), value.get("bias")) if isinstance(value, Mapping) else (None, None)
         if not (_is_finite(scale) and _is_finite(bias) and scale > 0):
             raise ModelError(
                 f'{CONFIG_KEY} in the config.json of {name} must be {{"scale": a number above 0, "bias": a '
-                f"number}}, got {given!r}",
+                f"number}}, got {value!r}",
                 "make it anew with python -m training.calibration",
             )
         return cls(float(scale), float(bias))
@@ -93,16 +93,16 @@ def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibra
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)
     yes, no = (logs[list(ids)].logsumexp(dim=0) for ids in (tokens.yes, tokens.no))
-    own = yes - no
+    log_odds = yes - no
     return YesNoScore(
-        yes=float(torch.sigmoid(calibration.scale * own + calibration.bias)),
+        yes=float(torch.sigmoid(calibration.scale * log_odds + calibration.bias)),
         mass=min(1.0, float(yes.exp() + no.exp())),
-        raw_log_odds=float(own),
+        raw_log_odds=float(log_odds),
     )
 
 
 def _single_tokens(tokenizer: Any, spellings: tuple[str, ...]) -> tuple[int, ...]:
     """Return the ids of spellings that are one token and decode to the same text, unlike an unknown-word token."""
     encoded = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in spellings}
-    found = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and tokenizer.decode(ids) == text}
-    return tuple(sorted(found))
+    token_ids = {ids[0] for text, ids in encoded.items() if len(ids) == 1 and tokenizer.decode(ids) == text}
+    return tuple(sorted(token_ids))

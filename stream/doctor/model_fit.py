@@ -159,7 +159,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
         "weights": parts.weights,
         "keys and values": parts.cache,
         "activations": parts.activations,
-        "caches of frames" if streams == 1 else f"caches of {counted(streams, 'stream')}": parts.kept,
+        "caches of frames" if streams == 1 else f"caches of {counted(streams, 'stream')}": parts.vision_cache,
         _memory_name(config, streams): parts.groups,
     }
     breakdown = ", ".join(f"{name} {size_text(count)}" for name, count in sizes.items() if count)

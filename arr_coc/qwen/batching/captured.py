@@ -64,9 +64,9 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 class CapturedRows:
     """Captured step of one token in each of the first N slots of a block, on the block's current tensors.
 
-    A step reads `inputs` int64 [4, N] (token, tokens held, text position, and 1 for a slot with an answer, else 0) and
-    advances them for the next step. It writes `logits` [N, vocabulary], `choices` int64 [N, 2] (the likeliest token,
-    and 1 if all logits are finite, else 0), and the rotated `queries` [N, heads, head_dim] of the probed layers.
+    A step reads `inputs` int64 [4, N] (token, cached tokens, text position, and 1 for a slot with an answer, else 0)
+    and advances them for the next step. It writes `logits` [N, vocabulary], `choices` int64 [N, 2] (the likeliest
+    token, and 1 if all logits are finite, else 0), and the rotated `queries` [N, heads, head_dim] of the probed layers.
     """
 
     @torch.inference_mode()
@@ -101,16 +101,16 @@ class CapturedRows:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        token, held, position, active = self.inputs
+        token, length, position, active = self.inputs
         cos, sin = rotation(self._qwen, position.float().expand(3, -1))
         embeds = self._qwen.language_model.embed_tokens(token)
-        torch.le(self._places, held[:, None], out=self._mask[:, 0, 0])
+        torch.le(self._places, length[:, None], out=self._mask[:, 0, 0])
         cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
         hidden = through_layers(self._qwen, embeds, cos, sin, self._attend)
         self.logits.copy_(logits_of(self._qwen, hidden))
         self.choices.copy_(likeliest(self.logits))
         token.copy_(self.choices[:, 0])
-        for count in (held, position):
+        for count in (length, position):
             count += active
 
     def _attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ class CapturedStep:
         self._inputs = torch.zeros(4, block.slots, dtype=torch.long, pin_memory=self._cuda)
         self._choices = torch.zeros(AHEAD_TOKENS + 1, block.slots, 2, dtype=torch.long, pin_memory=self._cuda)
         self._rows: list[DecodeRow] = []
-        self._ahead: deque[_AheadStep] = deque()
+        self._pending_steps: deque[_AheadStep] = deque()
         self._steps = 0
 
     @torch.inference_mode()
@@ -158,15 +158,15 @@ class CapturedStep:
         if list(rows) != self._rows or not self._graph.fits(self._block):
             self._load(rows)
         # Not past the end of any answer, as the room ends there.
-        ahead = min(AHEAD_TOKENS, min(row.remaining for row in rows) - 1)
-        while len(self._ahead) <= ahead:
-            self._ahead.append(self._run(options))
-        step = self._ahead.popleft()
+        lookahead = min(AHEAD_TOKENS, min(row.remaining for row in rows) - 1)
+        while len(self._pending_steps) <= lookahead:
+            self._pending_steps.append(self._run(options))
+        step = self._pending_steps.popleft()
         if self._cuda:
             step.arrival.synchronize()
         for row, layer, query in step.queries:
             if row.probe is not None:  # removed once its answer has enough tokens
-                row.probe.see(layer, query, self._block.layers[layer].keys[row.slot, :, : row.held + 1])
+                row.probe.see(layer, query, self._block.layers[layer].keys[row.slot, :, : row.cached_tokens + 1])
         for row in rows:
             row.advance()
         choices: list[list[int]] = self._choices[step.place].tolist()
@@ -174,27 +174,27 @@ class CapturedStep:
 
     def pause(self) -> None:
         """Discard the steps that ran ahead, and rewind their generators; other steps may come before the next call."""
-        for generator, state in self._ahead[0].states if self._ahead else ():
+        for generator, state in self._pending_steps[0].states if self._pending_steps else ():
             generator.set_state(state)
-        self._ahead.clear()
+        self._pending_steps.clear()
         self._rows = []
 
     def _load(self, rows: Sequence[DecodeRow]) -> None:
         """Continue with these answers: discard the steps that ran ahead with others."""
         self.pause()
-        self._block.make_room(max(row.held + row.remaining for row in rows) + 1)
+        self._block.make_room(max(row.cached_tokens + row.remaining for row in rows) + 1)
         span = max(row.slot for row in rows) + 1
         size = next(size for size in (*BATCH_SIZES, self._block.slots) if min(size, self._block.slots) >= span)
         size = min(size, self._block.slots)
         if size not in self._graphs or not self._graphs[size].fits(self._block):
             # Frees the memory of outdated graphs before the next capture allocates.
-            self._graphs = {size: kept for size, kept in self._graphs.items() if kept.fits(self._block)}
+            self._graphs = {size: graph for size, graph in self._graphs.items() if graph.fits(self._block)}
             self._graphs[size] = CapturedRows(self._qwen, self._block, size, self._capture)
         self._graph = self._graphs[size]
         self._inputs.zero_()
         self._inputs[1] = self._block.room - 1
         for row in rows:
-            self._inputs[:, row.slot] = torch.tensor([row.token, row.held, row.position, 1])
+            self._inputs[:, row.slot] = torch.tensor([row.token, row.cached_tokens, row.position, 1])
         self._graph.inputs.copy_(self._inputs[:, :size], non_blocking=True)
         self._rows = list(rows)
 
@@ -208,7 +208,7 @@ class CapturedStep:
                 graph.choices[row.slot] = choice
                 graph.inputs[0, row.slot] = choice[0]
         probed = [row for row in self._rows if row.probe is not None]
-        queries = [(row, layer, asked[row.slot].clone()) for layer, asked in graph.queries.items() for row in probed]
+        queries = [(row, layer, query[row.slot].clone()) for layer, query in graph.queries.items() for row in probed]
         self._steps += 1
         place = self._steps % len(self._choices)
         self._choices[place, : len(graph.choices)].copy_(graph.choices, non_blocking=True)

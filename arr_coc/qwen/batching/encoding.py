@@ -46,13 +46,13 @@ def _groups(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Iterator[list[int]]
         group: list[int] = []
         regions = 0
         for index in [index for index, packet in enumerate(packets) if packet.grid == grid]:
-            own = len(packets[index].regions)
-            if regions + own > most:
+            count = len(packets[index].regions)
+            if regions + count > most:
                 if len(group) > 1:
                     yield group
                 group, regions = [], 0
             group.append(index)
-            regions += own
+            regions += count
         if len(group) > 1:
             yield group
 
@@ -63,7 +63,7 @@ def _one_pass(qwen: QwenVL, packets: Sequence[TokenPacket]) -> list[EncodedFrame
     pixels = _joined_pixels(packets, device)[None]
     counts = [len(packet.regions) for packet in packets]
     rows = embed_rows(qwen.tower, pixels, regions, grid, qwen.preprocessing.scale)
-    tokens = run_blocks(qwen.tower, rows, _attend_apart(qwen, regions, counts))
+    tokens = run_blocks(qwen.tower, rows, _attend_by_packet(qwen, regions, counts))
     check_finite(tokens)
     embeds, deepstack = tokens.embeds.split(counts, dim=1), [level.split(counts, dim=1) for level in tokens.deepstack]
     own_regions = regions.split(counts, dim=1)
@@ -79,17 +79,21 @@ def _joined_pixels(packets: Sequence[TokenPacket], device: torch.device) -> torc
     on_host = [packet.pixels for packet in packets if isinstance(packet.pixels, np.ndarray)]
     if len(on_host) == len(packets):
         return torch.from_numpy(np.concatenate(on_host)).to(device)
-    parts = [torch.tensor(rows) if isinstance(rows, np.ndarray) else rows for rows in (one.pixels for one in packets)]
+    parts = [
+        torch.tensor(rows) if isinstance(rows, np.ndarray) else rows for rows in (packet.pixels for packet in packets)
+    ]
     return torch.cat([rows.to(device) for rows in parts])
 
 
-def _attend_apart(qwen: QwenVL, regions: torch.Tensor, counts: Sequence[int]) -> Attend:
+def _attend_by_packet(qwen: QwenVL, regions: torch.Tensor, counts: Sequence[int]) -> Attend:
     """Return attention of each row to the rows of its packet, or of its window in it."""
-    attends = [attend_afresh(qwen.tower, own) for own in regions.split(list(counts), dim=1)]
+    attends = [attend_afresh(qwen.tower, part) for part in regions.split(list(counts), dim=1)]
     patches = [count * PATCHES for count in counts]
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         parts = zip(*(rows.split(patches, dim=1) for rows in (query, key, value)), strict=True)
-        return torch.cat([one(layer, *own) for one, own in zip(attends, parts, strict=True)], dim=1)
+        return torch.cat(
+            [attend_packet(layer, *part) for attend_packet, part in zip(attends, parts, strict=True)], dim=1
+        )
 
     return attend

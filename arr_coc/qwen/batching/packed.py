@@ -84,19 +84,19 @@ def _few_at_a_time(prompts: Sequence[PromptToPrefill]) -> Iterator[list[PromptTo
     few: list[PromptToPrefill] = []
     tokens = 0
     for prompt in prompts:
-        own = prompt.rows
-        if few and tokens + own > CPU_TOKENS:
+        count = prompt.rows
+        if few and tokens + count > CPU_TOKENS:
             yield few
             few, tokens = [], 0
         few.append(prompt)
-        tokens += own
+        tokens += count
     yield few
 
 
 def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
     inputs = [part.inputs() for prompt in prompts for part in prompt.parts]
-    embeds = torch.cat([given["inputs_embeds"][0] for given in inputs])
-    cos, sin = rotation(qwen, torch.cat([given["position_ids"][:, 0] for given in inputs], dim=1))
+    embeds = torch.cat([arguments["inputs_embeds"][0] for arguments in inputs])
+    cos, sin = rotation(qwen, torch.cat([arguments["position_ids"][:, 0] for arguments in inputs], dim=1))
     counts = [prompt.rows for prompt in prompts]
     attend, recur = _PackedAttention(prompts, counts), _PackedRecurrence(prompts, counts)
     cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
@@ -110,16 +110,16 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
 
 def _deepstack(inputs: Sequence[dict[str, Any]], device: torch.device) -> DeepstackRows | None:
     """Return the deepstack rows of all prompts; None if no prompt has visual tokens."""
-    showing = [given["deepstack_visual_embeds"] for given in inputs if "visual_pos_masks" in given]
-    if not showing:
+    levels = [arguments["deepstack_visual_embeds"] for arguments in inputs if "visual_pos_masks" in arguments]
+    if not levels:
         return None
     visual = [
-        given["visual_pos_masks"][0]
-        if "visual_pos_masks" in given
-        else torch.zeros(given["inputs_embeds"].shape[1], dtype=torch.bool, device=device)
-        for given in inputs
+        arguments["visual_pos_masks"][0]
+        if "visual_pos_masks" in arguments
+        else torch.zeros(arguments["inputs_embeds"].shape[1], dtype=torch.bool, device=device)
+        for arguments in inputs
     ]
-    return DeepstackRows(torch.cat(visual), [torch.cat(rows) for rows in zip(*showing, strict=True)])
+    return DeepstackRows(torch.cat(visual), [torch.cat(rows) for rows in zip(*levels, strict=True)])
 
 
 class _PackedAttention:
@@ -129,29 +129,29 @@ class _PackedAttention:
     def __init__(self, prompts: Sequence[PromptToPrefill], counts: Sequence[int]) -> None:
         self._prompts = prompts
         self._counts = list(counts)
-        self._held = [len(prompt.cache) for prompt in prompts]
+        self._cached_tokens = [len(prompt.cache) for prompt in prompts]
         self._masks: list[torch.Tensor | None] = [None] * len(prompts)
         self.ends = [*accumulate(part.length for prompt in prompts for part in prompt.parts)]
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
         rows = zip(*(rows.split(self._counts) for rows in (query, key, value)), strict=True)
-        mixed = [self._attend(index, layer, *own) for index, own in enumerate(rows)]
+        mixed = [self._attend(index, layer, *qkv) for index, qkv in enumerate(rows)]
         return torch.cat(mixed)
 
     def _attend(
         self, index: int, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        prompt, held = self._prompts[index], self._held[index]
+        prompt, cached_tokens = self._prompts[index], self._cached_tokens[index]
         keys, values = prompt.cache.kv.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
         self._note(index, layer, query, keys[0])
         shared = query.shape[1] // keys.shape[1]
         if shared > 1:
             keys, values = (rows.repeat_interleave(shared, dim=1) for rows in (keys, values))
-        plain = not prompt.branches and (held == 0 or len(query) == 1)
+        plain = not prompt.branches and (cached_tokens == 0 or len(query) == 1)
         mask = None if plain else self._mask(index, query.device)
         mixed = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None and held == 0
+            query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None and cached_tokens == 0
         )
         return mixed[0].transpose(0, 1)
 
@@ -159,24 +159,25 @@ class _PackedAttention:
         """Let the probes of a prompt and of its branches see their last tokens, with the keys that these see."""
         prompt = self._prompts[index]
         end = prompt.part.length
-        own = self._held[index] + end
+        key_end = self._cached_tokens[index] + end
         if prompt.probe is not None:
-            prompt.probe.see(layer, query[end - 1], keys[:, :own])
+            prompt.probe.see(layer, query[end - 1], keys[:, :key_end])
         for branch in prompt.branches:
-            end, begin, own = end + branch.part.length, own, own + branch.part.length
+            end, begin, key_end = end + branch.part.length, key_end, key_end + branch.part.length
             if branch.probe is not None and branch.probe.watches(layer):
-                seen = torch.cat([keys[:, : branch.shared], keys[:, begin:own]], dim=1)
-                branch.probe.see(layer, query[end - 1], seen)
+                visible_keys = torch.cat([keys[:, : branch.shared], keys[:, begin:key_end]], dim=1)
+                branch.probe.see(layer, query[end - 1], visible_keys)
 
     def _mask(self, index: int, device: torch.device) -> torch.Tensor:
-        """Return the mask bool [tokens, held + tokens] of a prompt: causal, and a branch sees no other question."""
+        """Return the mask bool [tokens, cached_tokens + tokens] of a prompt: causal, and a branch sees no other
+        question."""
         mask = self._masks[index]
         if mask is None:
-            tokens, held, prompt = self._counts[index], self._held[index], self._prompts[index]
-            mask = torch.ones(tokens, held + tokens, dtype=torch.bool, device=device).tril(held)
+            tokens, cached_tokens, prompt = self._counts[index], self._cached_tokens[index], self._prompts[index]
+            mask = torch.ones(tokens, cached_tokens + tokens, dtype=torch.bool, device=device).tril(cached_tokens)
             row = prompt.part.length
             for branch in prompt.branches:
-                mask[row : row + branch.part.length, branch.shared : held + row] = False
+                mask[row : row + branch.part.length, branch.shared : cached_tokens + row] = False
                 row += branch.part.length
             self._masks[index] = mask
         return mask

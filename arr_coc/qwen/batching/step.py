@@ -55,15 +55,15 @@ class LayerBlock:
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
         """Make room for `tokens` in each slot; contents stay. The tensors give heads, head_dim, dtype and device."""
-        held = self.room
-        if tokens <= held:
+        old_room = self.room
+        if tokens <= old_room:
             return
         room = -(-tokens // ROOM_TOKENS) * ROOM_TOKENS
         for name, like in (("keys", like_keys), ("values", like_values)):
             # Zeros, because a weight of 0 times unwritten memory may be NaN.
             larger = like.new_zeros(len(self._views), like.shape[-3], room, like.shape[-1])
-            if held:
-                larger[:, :, :held] = getattr(self, name)
+            if old_room:
+                larger[:, :, :old_room] = getattr(self, name)
             setattr(self, name, larger)
         for slot, view in enumerate(self._views):
             view.look_at(self.keys[slot : slot + 1], self.values[slot : slot + 1])
@@ -82,10 +82,10 @@ class SlotLayer(GrowableLayer):
 
     def look_at(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Use these tensors [1, kv heads, room, head_dim], which already hold the layer's contents."""
-        held = self.get_seq_length()
+        length = self.get_seq_length()
         self.room_keys, self.room_values = keys, values
         self.is_initialized = True
-        self.show(held)
+        self.show(length)
 
 
 class SlotBlock:
@@ -98,8 +98,8 @@ class SlotBlock:
         self.states = [{number: RecurrentLayer() for number in qwen.layers.recurrent} for _ in range(slots)]
         self.caches: list[PromptCache] = []
         for slot, states in enumerate(self.states):
-            kept: dict[int, Any] = states | {number: layer.views[slot] for number, layer in self.layers.items()}
-            self.caches.append(PrefixCache(Cache(layers=[kept[number] for number in sorted(kept)])))
+            slot_layers: dict[int, Any] = states | {number: layer.views[slot] for number, layer in self.layers.items()}
+            self.caches.append(PrefixCache(Cache(layers=[slot_layers[number] for number in sorted(slot_layers)])))
 
     @property
     def room(self) -> int:
@@ -174,12 +174,12 @@ class RotationTable:
 
 @dataclass(slots=True, eq=False)
 class DecodeRow:
-    """State of one open answer: its slot, the number of tokens that the slot holds, and the next text position and
+    """State of one open answer: its slot, the number of tokens with keys in the slot, and the next text position and
     token. `remaining`: tokens that the answer may get after that one. `probe` records its queries; `generator` samples
     its tokens; None without sampling. `constraint`: the tokens that may come, of an answer with a schema."""
 
     slot: int
-    held: int
+    cached_tokens: int
     position: int
     remaining: int
     probe: AttentionProbe | None = None
@@ -189,7 +189,7 @@ class DecodeRow:
 
     def advance(self) -> None:
         """Count a token that was added."""
-        self.held += 1
+        self.cached_tokens += 1
         self.position += 1
         self.remaining -= 1
 
@@ -208,12 +208,14 @@ class DecodeStep:
         """Add the next tokens of N answers, each in a separate slot; return the logits [N, vocabulary] after them."""
         if not self._qwen.decodes_plainly:
             return self._through_stock_model(*rows)
-        self._block.make_room(max(row.held for row in rows) + 1)
+        self._block.make_room(max(row.cached_tokens for row in rows) + 1)
         cos, sin = self._rotations.of([row.position for row in rows])
         tokens = torch.tensor([row.token for row in rows], device=self._qwen.device)
         embeds = self._qwen.language_model.embed_tokens(tokens)
-        alone = len(rows) == 1
-        attend = _LoneAttention(self._block, rows[0]) if alone else _SlotAttention(self._block, rows, embeds.device)
+        is_single = len(rows) == 1
+        attend = (
+            _SingleAttention(self._block, rows[0]) if is_single else _SlotAttention(self._block, rows, embeds.device)
+        )
         recur = _SlotRecurrence(self._block, rows)
         logits = logits_of(self._qwen, through_layers(self._qwen, embeds, cos, sin, attend, recur))
         for row in rows:
@@ -230,20 +232,20 @@ class DecodeStep:
         return logits[None]
 
 
-class _LoneAttention:
+class _SingleAttention:
     """Attention of one token to its slot's tokens, without padding or mask."""
 
     def __init__(self, block: SlotBlock, row: DecodeRow) -> None:
         self._rooms = {number: layer.views[row.slot] for number, layer in block.layers.items()}
-        self._held = row.held
+        self._cached_tokens = row.cached_tokens
         self._probe = row.probe
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
-        room, held = self._rooms[layer], self._held
-        room.room_keys.select(2, held).copy_(key)
-        room.room_values.select(2, held).copy_(value)
-        keys, values = room.room_keys.narrow(2, 0, held + 1), room.room_values.narrow(2, 0, held + 1)
+        room, position = self._rooms[layer], self._cached_tokens
+        room.room_keys.select(2, position).copy_(key)
+        room.room_values.select(2, position).copy_(value)
+        keys, values = room.room_keys.narrow(2, 0, position + 1), room.room_values.narrow(2, 0, position + 1)
         if self._probe is not None:
             self._probe.see(layer, query[0], keys[0])
         # Heads that share keys are rows, so that no key is repeated.
@@ -257,30 +259,34 @@ class _SlotAttention:
     def __init__(self, block: SlotBlock, rows: Sequence[DecodeRow], device: torch.device) -> None:
         self._block = block
         self._rows = rows
-        held = [row.held for row in rows]
-        self._longest = longest = max(held) + 1
+        cached_tokens = [row.cached_tokens for row in rows]
+        self._longest = longest = max(cached_tokens) + 1
         self._slots = torch.tensor([row.slot for row in rows], device=device)
-        self._held = torch.tensor(held, device=device)
+        self._cached_tokens = torch.tensor(cached_tokens, device=device)
         self._span = max(row.slot for row in rows) + 1
         self._in_order = all(row.slot == index for index, row in enumerate(rows))
-        self._one_by_one = self._span * longest > PADDED_MAX * (sum(held) + len(held))
+        self._one_by_one = self._span * longest > PADDED_MAX * (sum(cached_tokens) + len(cached_tokens))
         self._mask = torch.empty(0)
         if not self._one_by_one:
             # Slots without an answer attend to the first token only, as an empty row of the mask would give NaN.
-            ends = torch.zeros(self._span, dtype=torch.long, device=device).index_copy(0, self._slots, self._held)
+            ends = torch.zeros(self._span, dtype=torch.long, device=device).index_copy(
+                0, self._slots, self._cached_tokens
+            )
             self._mask = (torch.arange(longest, device=device) <= ends[:, None])[:, None, None]
 
     def __call__(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Arguments and result as `arr_coc.qwen.decode.Attend`."""
         block = self._block.layers[layer]
-        block.keys[self._slots, :, self._held] = key
-        block.values[self._slots, :, self._held] = value
+        block.keys[self._slots, :, self._cached_tokens] = key
+        block.values[self._slots, :, self._cached_tokens] = value
         for index, row in enumerate(self._rows):
             if row.probe is not None:
-                row.probe.see(layer, query[index], block.keys[row.slot, :, : row.held + 1])
+                row.probe.see(layer, query[index], block.keys[row.slot, :, : row.cached_tokens + 1])
         grouped = query.view(len(query), key.shape[1], -1, query.shape[-1])  # heads that share keys as rows
         if self._one_by_one:
-            return torch.cat([self._alone(row, own, layer) for row, own in zip(self._rows, grouped, strict=True)])
+            return torch.cat(
+                [self._attend_slot(row, row_query, layer) for row, row_query in zip(self._rows, grouped, strict=True)]
+            )
         keys, values = (rows[: self._span, :, : self._longest] for rows in (block.keys, block.values))
         if self._in_order:
             return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=self._mask)
@@ -288,9 +294,9 @@ class _SlotAttention:
         mixed = F.scaled_dot_product_attention(spread, keys, values, attn_mask=self._mask)
         return mixed[self._slots]
 
-    def _alone(self, row: DecodeRow, query: torch.Tensor, layer: int) -> torch.Tensor:
+    def _attend_slot(self, row: DecodeRow, query: torch.Tensor, layer: int) -> torch.Tensor:
         block = self._block.layers[layer]
-        keys, values = (rows[row.slot, None, :, : row.held + 1] for rows in (block.keys, block.values))
+        keys, values = (rows[row.slot, None, :, : row.cached_tokens + 1] for rows in (block.keys, block.values))
         return F.scaled_dot_product_attention(query[None], keys, values)
 
 
@@ -309,8 +315,8 @@ class _SlotRecurrence:
         mixed: torch.Tensor = layer(hidden_states=entering[:, None], cache_params=self)
         if len(states) > 1:
             for row, state in enumerate(states):
-                for kept, batch in zip(state, self._batch, strict=True):
-                    kept.copy_(batch[row : row + 1])
+                for tensor, batch in zip(state, self._batch, strict=True):
+                    tensor.copy_(batch[row : row + 1])
         return mixed[:, 0]
 
     @staticmethod

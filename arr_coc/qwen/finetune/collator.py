@@ -37,13 +37,13 @@ class AnswerCollator:
         """Return one batch. Raises OptionError for an example without one of its keys, and errors of `to_rgb`."""
         rows, labels, questions, pictures = [], [], [], []
         for index, example in enumerate(examples):
-            shown, question, answer = self._parts(index, example)
-            before, asked, after = self._prompt(shown, question)
+            model_pictures, question, answer = self._parts(index, example)
+            before, query, after = self._prompt(model_pictures, question)
             reply = [*self._plain(answer), int(self.tokenizer.eos_token_id)]
-            pictures += shown
-            rows.append(torch.tensor([*before, *asked, *after, *reply]))
+            pictures += model_pictures
+            rows.append(torch.tensor([*before, *query, *after, *reply]))
             labels.append(torch.tensor([IGNORED] * (len(rows[-1]) - len(reply)) + reply))
-            questions.append(torch.tensor([0] * len(before) + [1] * len(asked) + [0] * (len(after) + len(reply))))
+            questions.append(torch.tensor([0] * len(before) + [1] * len(query) + [0] * (len(after) + len(reply))))
         padding = self.tokenizer.pad_token_id
         pixel_values, image_grid_thw = pack(pictures, self._preprocessing)
         return {
@@ -57,24 +57,24 @@ class AnswerCollator:
 
     def _parts(self, index: int, example: Mapping[str, Any]) -> tuple[list[ModelPicture], str, str]:
         pictures = example.get("images", example.get("image"))
-        for name, given in (
+        for name, value in (
             ("image", pictures),
             ("question", example.get("question")),
             ("answer", example.get("answer")),
         ):
-            wrong = given is None if name == "image" else not isinstance(given, str) or not given.strip()
+            wrong = value is None if name == "image" else not isinstance(value, str) or not value.strip()
             if wrong:
                 raise OptionError(
                     f"example {index} has no {name}; an example has image (or images), question and answer, got "
                     f"the keys {', '.join(map(str, example))}; with a Trainer set remove_unused_columns=False"
                 )
-        shown = [model_picture(picture, self._preprocessing) for picture in to_frames(pictures)]
-        return shown, example["question"], example["answer"]
+        model_pictures = [model_picture(picture, self._preprocessing) for picture in to_frames(pictures)]
+        return model_pictures, example["question"], example["answer"]
 
-    def _prompt(self, shown: Sequence[ModelPicture], question: str) -> tuple[list[int], list[int], list[int]]:
+    def _prompt(self, pictures: Sequence[ModelPicture], question: str) -> tuple[list[int], list[int], list[int]]:
         """Return the token ids before the question, of the question, and after it."""
         ids = self._ids
         before = [*ids.head]
-        for picture in shown:
+        for picture in pictures:
             before += [*ids.frame_open, *[self._image_id] * picture.grid.tiles, *ids.frame_close]
         return [*before, *ids.before_query], self._plain(question), [*ids.after_query]

@@ -101,9 +101,9 @@ class BatchInputs:
             kind = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
             raise ShapeError(f"input_ids must be integers [B, S], none of them 0, got {kind}")
         for name in ("attention_mask", "labels", "question_mask"):
-            given = getattr(self, name)
-            if given is not None and given.shape != ids.shape:
-                raise ShapeError(f"{name} must be as input_ids, {list(ids.shape)}, got {list(given.shape)}")
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.shape != ids.shape:
+                raise ShapeError(f"{name} must be as input_ids, {list(ids.shape)}, got {list(tensor.shape)}")
         if self.pixel_values is not None and self.images is not None:
             raise OptionError("give pixel_values or images, not both")
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
@@ -111,9 +111,9 @@ class BatchInputs:
         if not self.attended.any(dim=1).all():
             raise ShapeError("attention_mask leaves a sequence without any token")
         if self.labels is not None:
-            own = self.labels[self.labels != IGNORED]
-            if not len(own) or not 0 <= int(own.min()) <= int(own.max()) < vocabulary:
-                span = f"{int(own.min())} to {int(own.max())}" if len(own) else f"only {IGNORED}"
+            targets = self.labels[self.labels != IGNORED]
+            if not len(targets) or not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
+                span = f"{int(targets.min())} to {int(targets.max())}" if len(targets) else f"only {IGNORED}"
                 raise OptionError(f"labels must be token ids, or {IGNORED} for tokens that are not learned, got {span}")
         return self
 
@@ -130,10 +130,10 @@ class BatchInputs:
         """Return the token ids int64 [Lq] of the question about each picture; tokens with labels are part of it only if
         `question_mask` includes them."""
         if self.question_mask is None:
-            learned = torch.zeros_like(self.attended) if self.labels is None else self.labels != IGNORED
-            return question_ids(qwen, self.input_ids, self.attended & ~learned, places)
-        asked = self.question_mask.bool() & self.attended
-        return [self.input_ids[place.sequence, asked[place.sequence]] for place in places]
+            mask = self.attended if self.labels is None else self.attended & (self.labels == IGNORED)
+            return question_ids(qwen, self.input_ids, mask, places)
+        mask = self.question_mask.bool() & self.attended
+        return [self.input_ids[place.sequence, mask[place.sequence]] for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,10 @@ class BatchedForward:
         questions = inputs.questions(qwen, places)
         choices = self._choices(pictures, questions)
         tokens = self._encoded(pictures, choices)
-        shown = [ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)]
-        layout = lay_out(inputs.attended.cpu(), places, shown).to(qwen.device)
+        regions = [
+            ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)
+        ]
+        layout = lay_out(inputs.attended.cpu(), places, regions).to(qwen.device)
         _check_length(layout.source.shape[1], qwen.max_context_tokens)
         logits = self._logits(inputs.input_ids, tokens, choices, layout)
         loss = (
@@ -186,54 +188,54 @@ class BatchedForward:
 
     def _choices(self, pictures: Sequence[ModelPicture], questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
         """Return the allocator's choice for every picture; pictures of one size are a batch."""
-        chosen: dict[int, PictureChoice] = {}
-        for indices in _alike(picture.grid.shape for picture in pictures):
+        choices: dict[int, PictureChoice] = {}
+        for indices in _group_indices(picture.grid.shape for picture in pictures):
             texture = _batched([pictures[index].texture(self._allocator.config.channels) for index in indices])
-            chosen |= zip(indices, self._chosen(texture, [questions[index] for index in indices]), strict=True)
-        return [chosen[index] for index in range(len(pictures))]
+            choices |= zip(indices, self._grid_choices(texture, [questions[index] for index in indices]), strict=True)
+        return [choices[index] for index in range(len(pictures))]
 
-    def _chosen(self, texture: TextureArray, questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
+    def _grid_choices(self, texture: TextureArray, questions: Sequence[torch.Tensor]) -> list[PictureChoice]:
         """Return the choices for pictures of one grid."""
         layer: ARRCOCLayer = self._allocator
         embedded = [self._qwen.language_model.embed_tokens(ids.to(self._qwen.device)) for ids in questions]
         realised = layer.realise(texture, pad_sequence(embedded, batch_first=True).detach())
         choice = layer.choose(texture, realised)
         if self._encode in SHOWS_ALL_TILES:
-            every = grid_regions(TileGrid.of(*(side * TILE_PX for side in texture.entropy.shape[1:])))
-            shown = [(every, relevance.new_zeros(len(every))) for relevance in realised.relevance]
+            all_regions = grid_regions(TileGrid.of(*(side * TILE_PX for side in texture.entropy.shape[1:])))
+            selections = [(all_regions, relevance.new_zeros(len(all_regions))) for relevance in realised.relevance]
         else:
             regions, presence, mask = choice.allocation.regions, choice.presence, choice.allocation.mask
-            shown = [
-                (rows[own], present[own.to(present.device)])
-                for rows, present, own in zip(regions, presence, mask, strict=True)
+            selections = [
+                (rows[valid], present[valid.to(present.device)])
+                for rows, present, valid in zip(regions, presence, mask, strict=True)
             ]
         maps = zip(realised.relevance, realised.scores, realised.weights, strict=True)
-        return [PictureChoice(*own, *parts) for own, parts in zip(shown, maps, strict=True)]
+        return [PictureChoice(*selection, *parts) for selection, parts in zip(selections, maps, strict=True)]
 
     def _encoded(self, pictures: Sequence[ModelPicture], choices: Sequence[PictureChoice]) -> list[VisualTokens]:
         """Return the visual tokens [K, D] of every picture; pictures of equal size and token count are a batch."""
-        whole = self._encode != "sparse"
+        all_tiles = self._encode != "sparse"
         encoded: dict[int, VisualTokens] = {}
         counts = (
-            picture.grid.tiles if whole else len(choice.regions)
+            picture.grid.tiles if all_tiles else len(choice.regions)
             for picture, choice in zip(pictures, choices, strict=True)
         )
-        for indices in _alike(zip((picture.grid.shape for picture in pictures), counts, strict=True)):
-            own = [(pictures[index], choices[index]) for index in indices]
-            batch = self._encode_batch(own, whole)
-            for row, (index, (picture, choice)) in enumerate(zip(indices, own, strict=True)):
+        for indices in _group_indices(zip((picture.grid.shape for picture in pictures), counts, strict=True)):
+            pairs = [(pictures[index], choices[index]) for index in indices]
+            batch = self._encode_batch(pairs, all_tiles)
+            for row, (index, (picture, choice)) in enumerate(zip(indices, pairs, strict=True)):
                 tokens = VisualTokens(batch.embeds[row], tuple(rows[row] for rows in batch.deepstack))
                 encoded[index] = self._carrying(tokens, picture, choice)
         return [encoded[index] for index in range(len(pictures))]
 
-    def _encode_batch(self, own: Sequence[tuple[ModelPicture, PictureChoice]], whole: bool) -> VisualTokens:
+    def _encode_batch(self, pairs: Sequence[tuple[ModelPicture, PictureChoice]], all_tiles: bool) -> VisualTokens:
         """Encode pictures of one grid, whole or only their chosen regions: [n, K, D]."""
-        qwen, grid = self._qwen, own[0][0].grid
-        if whole:
-            pixels, regions = [picture.tiles for picture, _ in own], [grid_regions(grid)] * len(own)
+        qwen, grid = self._qwen, pairs[0][0].grid
+        if all_tiles:
+            pixels, regions = [picture.tiles for picture, _ in pairs], [grid_regions(grid)] * len(pairs)
         else:
-            pixels = [picture.pixels(choice.regions) for picture, choice in own]
-            regions = [choice.regions for _, choice in own]
+            pixels = [picture.pixels(choice.regions) for picture, choice in pairs]
+            regions = [choice.regions for _, choice in pairs]
         device = qwen.vision_device
         return encode_regions(
             qwen.tower, torch.stack(pixels).to(device), torch.stack(regions).to(device), grid, qwen.preprocessing.scale
@@ -245,8 +247,8 @@ class BatchedForward:
             return tokens
         factor = choice.relevance.flatten() if self._encode == "weighted" else 1 + choice.presence
         if self._encode == "prune":
-            every = grid_regions(picture.grid, tokens.embeds.device)
-            frame = EncodedFrame(tokens.map(lambda rows: rows[None]), every[None], picture.grid)
+            all_regions = grid_regions(picture.grid, tokens.embeds.device)
+            frame = EncodedFrame(tokens.map(lambda rows: rows[None]), all_regions[None], picture.grid)
             tokens = pooled(frame, choice.regions).tokens.map(lambda rows: rows[0])
         return tokens.map(lambda rows: rows * factor[:, None].to(rows))
 
@@ -260,12 +262,12 @@ class BatchedForward:
         """Return the logits [B, L, vocabulary] of the language model over the layout."""
         qwen = self._qwen
         text = qwen.language_model.embed_tokens(input_ids.to(qwen.device)).flatten(0, 1)
-        pool = torch.cat([text, *(own.embeds.to(text) for own in tokens)])
+        pool = torch.cat([text, *(picture.embeds.to(text) for picture in tokens)])
         presence = torch.cat([text.new_zeros(len(text)), *(choice.presence.to(text) for choice in choices)])
         arguments: dict[str, Any] = {}
         if tokens and tokens[0].deepstack:
-            rows = zip(*(own.deepstack for own in tokens), strict=True)
-            arguments["deepstack_visual_embeds"] = [torch.cat([each.to(text) for each in level]) for level in rows]
+            rows = zip(*(picture.deepstack for picture in tokens), strict=True)
+            arguments["deepstack_visual_embeds"] = [torch.cat([part.to(text) for part in level]) for level in rows]
             arguments["visual_pos_masks"] = layout.visual
         hidden = qwen.language_model(
             inputs_embeds=pool[layout.source] * layout.attended[..., None],
@@ -286,12 +288,12 @@ class BatchedForward:
         if not presence.requires_grad or "flash" in str(self._qwen.model.config._attn_implementation):
             return layout.attended
         length = layout.attended.shape[1]
-        earlier = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
-        seen = earlier & layout.attended[:, None, None]
-        added = torch.where(seen, presence[:, None, None], torch.finfo(presence.dtype).min)
+        causal = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
+        visible = causal & layout.attended[:, None, None]
+        bias = torch.where(visible, presence[:, None, None], torch.finfo(presence.dtype).min)
         if not self._qwen.family.recurrent:
-            return added
-        return {"full_attention": added, "linear_attention": layout.attended}
+            return bias
+        return {"full_attention": bias, "linear_attention": layout.attended}
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         model = self._qwen.model
@@ -317,7 +319,7 @@ def _batched(textures: Sequence[TextureArray]) -> TextureArray:
     )
 
 
-def _alike(keys: Iterable[Hashable]) -> list[list[int]]:
+def _group_indices(keys: Iterable[Hashable]) -> list[list[int]]:
     """Group the indices of equal keys."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, key in enumerate(keys):

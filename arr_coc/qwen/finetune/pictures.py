@@ -39,8 +39,8 @@ class ModelPicture:
     def view(self) -> TextureView:
         """All levels of the picture in tiles of 32 pixels, as in a texture store."""
         rows, cols = self.grid.shape
-        shown = self.tiles.detach().cpu().round().clamp(0, 255).byte()
-        image = shown.unflatten(0, (rows, cols)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
+        tiles = self.tiles.detach().cpu().round().clamp(0, 255).byte()
+        image = tiles.unflatten(0, (rows, cols)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
         level = resize_image(np.ascontiguousarray(image), rows * TILE_PX, cols * TILE_PX)
         levels = [level]
         for _ in range(LEVELS - 1):
@@ -63,8 +63,8 @@ class ModelPicture:
         side_px = self.tiles.shape[-1]
         coarse = fit_tiles(torch.from_numpy(self.view.gather(regions.numpy())), side_px).round().clamp(0, 255)
         pixels = coarse.to(self.tiles.device, self.tiles.dtype)
-        kept = fine.nonzero()[:, 0].to(pixels.device)
-        return pixels.index_copy(0, kept, self.tiles[places[kept]])
+        fine_rows = fine.nonzero()[:, 0].to(pixels.device)
+        return pixels.index_copy(0, fine_rows, self.tiles[places[fine_rows]])
 
 
 def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
@@ -82,11 +82,11 @@ def pictures_of(images: Picture | Sequence[Picture | Sequence[Picture]], prep: P
     nested = isinstance(images, (list, tuple)) and any(isinstance(entry, (list, tuple)) for entry in images)
     if not nested:
         return [model_picture(picture, prep) for picture in to_frames(images)]  # type: ignore[arg-type]
-    shown: list[ModelPicture] = []
+    pictures: list[ModelPicture] = []
     for entry in images:  # type: ignore[union-attr]
         if not isinstance(entry, (list, tuple)) or len(entry):  # a sequence may have no picture
-            shown += [model_picture(picture, prep) for picture in to_frames(entry)]
-    return shown
+            pictures += [model_picture(picture, prep) for picture in to_frames(entry)]
+    return pictures
 
 
 def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,12 +122,12 @@ def _checked_grid(
 ) -> list[tuple[int, int]]:
     """Return the rows and columns of patches of each picture."""
     width = 3 * TIME_STEPS * prep.patch_px**2
-    for name, given, last, axes in (
+    for name, tensor, last, axes in (
         ("pixel_values", pixel_values, width, "patches"),
         ("image_grid_thw", image_grid_thw, 3, "pictures"),
     ):
-        if not isinstance(given, torch.Tensor) or given.ndim != 2 or given.shape[1] != last:
-            shape = list(given.shape) if isinstance(given, torch.Tensor) else given
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim != 2 or tensor.shape[1] != last:
+            shape = list(tensor.shape) if isinstance(tensor, torch.Tensor) else tensor
             raise ShapeError(
                 f"{name} must be a tensor [{axes}, {last}], as this model's processor makes it, got {shape}"
             )

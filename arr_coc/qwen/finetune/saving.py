@@ -48,7 +48,7 @@ def save_folder(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
 
 
 def _refuse_adapters(*modules: Any) -> None:
-    if any(type(module).__module__.startswith("peft.") for own in modules for module in own.modules()):
+    if any(type(module).__module__.startswith("peft.") for root in modules for module in root.modules()):
         raise ModelError(
             "the model has adapters of peft that are not merged",
             "call merge_and_unload() first, or save them alone with the PeftModel's save_pretrained",
@@ -61,16 +61,16 @@ def _write(qwen: QwenVL, allocator: ARRCOCLayer, folder: Path) -> None:
         qwen.tokenizer.save_pretrained(folder)
     qwen.preprocessing.write(folder)
     config = allocator.config
-    own = ARRCOCLayer(replace(config, trained_for=fingerprint(qwen.model.get_input_embeddings().weight)))
-    own.realiser = allocator.realiser
-    own.save_pretrained(folder / ALLOCATOR_FOLDER)
+    layer = ARRCOCLayer(replace(config, trained_for=fingerprint(qwen.model.get_input_embeddings().weight)))
+    layer.realiser = allocator.realiser
+    layer.save_pretrained(folder / ALLOCATOR_FOLDER)
 
 
 def _replace(part: Path, folder: Path) -> None:
     """Move all files of `part` over those in `folder`, and remove weights and preprocessing of an earlier model."""
-    written = [path for path in part.rglob("*") if path.is_file()]
-    names = {path.relative_to(part) for path in written}
-    for path in written:
+    paths = [path for path in part.rglob("*") if path.is_file()]
+    names = {path.relative_to(part) for path in paths}
+    for path in paths:
         target = folder / path.relative_to(part)
         target.parent.mkdir(exist_ok=True)
         os.replace(path, target)

@@ -59,8 +59,8 @@ class SequenceLayout:
     def picked(self, labels: torch.Tensor, ignored: int) -> torch.Tensor:
         """Return the layout's labels [B, L] from those of `input_ids` [B, S]; `ignored` for visual tokens and
         padding."""
-        own = labels.gather(1, self.columns.clamp(min=0))
-        return own.masked_fill(self.columns < 0, ignored)
+        values = labels.gather(1, self.columns.clamp(min=0))
+        return values.masked_fill(self.columns < 0, ignored)
 
 
 def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any) -> list[PicturePlace]:
@@ -68,8 +68,8 @@ def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any)
     video."""
     if bool((input_ids == config.video_token_id).any()):
         raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
-    inside = ((input_ids == config.image_token_id) & attended).int()
-    edges = torch.diff(torch.nn.functional.pad(inside, (1, 1)), dim=1)
+    placeholders = ((input_ids == config.image_token_id) & attended).int()
+    edges = torch.diff(torch.nn.functional.pad(placeholders, (1, 1)), dim=1)
     starts, ends = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
     return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
 
@@ -91,43 +91,58 @@ def check_places(places: Sequence[PicturePlace], tiles: Sequence[int]) -> None:
 
 
 def question_ids(
-    qwen: QwenVL, input_ids: torch.Tensor, given: torch.Tensor, places: Sequence[PicturePlace]
+    qwen: QwenVL, input_ids: torch.Tensor, mask: torch.Tensor, places: Sequence[PicturePlace]
 ) -> list[torch.Tensor]:
     """Return the token ids int64 [Lq] of the question about each picture.
 
     This is the text of the picture's turn after its last picture, or, if that is empty, before its first one, without
-    special tokens. `given` bool [B, S] is False for tokens of no question: padding and labels.
+    special tokens.
+
+    Args:
+        qwen: The model.
+        input_ids: Token ids of the batch, int64 [B, S].
+        mask: bool [B, S], False for tokens of no question: padding and labels.
+        places: Places of the pictures.
     """
     open_id, close_id = (qwen.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     special = {*qwen.tokenizer.all_special_ids, qwen.model.config.image_token_id}
     heading = qwen.token_ids("<|im_start|>user\n")
-    rows, asking = input_ids.tolist(), given.tolist()
+    rows, allowed = input_ids.tolist(), mask.tolist()
     questions = []
     for place in places:
         row = rows[place.sequence]
         begin = max((column for column in range(place.first) if row[column] == open_id), default=0)
         end = next((column for column in range(place.end, len(row)) if row[column] == close_id), len(row))
         begin += len(heading) if row[begin : begin + len(heading)] == heading else 0
-        inside = [other for other in places if other.sequence == place.sequence and begin <= other.first < end]
-        spans = range(max(other.end for other in inside), end), range(begin, min(other.first for other in inside))
-        texts = ([c for c in span if row[c] not in special and asking[place.sequence][c]] for span in spans)
+        turn_places = [other for other in places if other.sequence == place.sequence and begin <= other.first < end]
+        spans = (
+            range(max(other.end for other in turn_places), end),
+            range(begin, min(other.first for other in turn_places)),
+        )
+        texts = ([c for c in span if row[c] not in special and allowed[place.sequence][c]] for span in spans)
         questions.append(input_ids[place.sequence, next((text for text in texts if text), [])])
     return questions
 
 
-def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], shown: Sequence[ShownRegions]) -> SequenceLayout:
-    """Lay out sequences with the columns `attended` bool [B, S], and `shown` regions at the `places` of pictures."""
+def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], pictures: Sequence[ShownRegions]) -> SequenceLayout:
+    """Lay out the sequences of a batch.
+
+    Args:
+        attended: Columns of `input_ids` to lay out, bool [B, S]; False for padding.
+        places: Places of the pictures in these columns.
+        pictures: Regions that are shown of each picture.
+    """
     first_row, visual_rows = attended.numel(), []
-    for picture in shown:
+    for picture in pictures:
         visual_rows.append(torch.arange(first_row, first_row + len(picture.regions)))
         first_row += len(picture.regions)
     rows = []
     for sequence, mask in enumerate(attended):
         row = _Row(sequence * len(mask), mask.nonzero()[:, 0])
-        for place, picture, own in zip(places, shown, visual_rows, strict=True):
+        for place, picture, picture_rows in zip(places, pictures, visual_rows, strict=True):
             if place.sequence == sequence:
                 row.text_before(place.first)
-                row.picture(place, picture, own)
+                row.picture(place, picture, picture_rows)
         row.text_before(len(mask))
         rows.append(row.parts())
     left = bool((~attended[:, 0]).any()) and bool(attended[:, -1].all())
@@ -143,32 +158,32 @@ class _Row:
 
     def __init__(self, first: int, columns: torch.Tensor) -> None:
         self._first, self._columns = first, columns
-        self._position = self._done = 0
+        self._position = self._next_column = 0
         self._source: list[torch.Tensor] = []
         self._positions: list[torch.Tensor] = []
-        self._shown: list[torch.Tensor] = []
+        self._output_columns: list[torch.Tensor] = []
 
     def text_before(self, column: int) -> None:
         """Add the text up to a column."""
-        columns = self._columns[(self._columns >= self._done) & (self._columns < column)]
+        columns = self._columns[(self._columns >= self._next_column) & (self._columns < column)]
         self._add(self._first + columns, text_positions(self._position, len(columns)), columns)
         self._position += len(columns)
-        self._done = column
+        self._next_column = column
 
     def picture(self, place: PicturePlace, picture: ShownRegions, rows: torch.Tensor) -> None:
         """Add the tokens of a picture, given as rows of the pool."""
         self._add(rows, visual_positions(self._position, picture.regions), torch.full_like(rows, -1))
         self._position = after_frame(self._position, picture.grid)
-        self._done = place.end
+        self._next_column = place.end
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return source [L], positions [L, 3] and columns [L]."""
-        return torch.cat(self._source), torch.cat(self._positions, dim=1).T, torch.cat(self._shown)
+        return torch.cat(self._source), torch.cat(self._positions, dim=1).T, torch.cat(self._output_columns)
 
     def _add(self, source: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> None:
         self._source.append(source)
         self._positions.append(positions)
-        self._shown.append(columns)
+        self._output_columns.append(columns)
 
 
 def _padded(rows: Sequence[torch.Tensor], fill: int, left: bool) -> torch.Tensor:

@@ -72,7 +72,7 @@ def test_the_cache_of_incremental_encoding_has_its_estimated_size() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
     a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
-        kept = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).kept
+        kept = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).vision_cache
         assert kept == a_region.slots_within(limit_mb, 100) * a_region.bytes
 
 
@@ -82,7 +82,7 @@ def test_each_stream_keeps_its_own() -> None:
         MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=1000.0, streams=streams))
         for streams in (1, 4)
     )
-    assert four.kept == 4 * one.kept
+    assert four.vision_cache == 4 * one.vision_cache
     assert (four.weights, four.cache, four.activations) == (one.weights, one.cache, one.activations)
 
 
@@ -98,7 +98,7 @@ def test_caches_of_several_streams_have_their_estimated_size(tmp_path: Path) -> 
         packet = TokenPacket(FrameStamp(0, 0, 0, 1), TileGrid.of(64, 96), regions, np.ones(6, np.float32), pixels)
         OneClient(model, client).answer(packet)
     load = Workload(6, 0, kept_vision_mb=1024.0, streams=3)
-    reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", load).kept
+    reckoned = MemoryEstimate.of(ModelSpec.read(path, "tiny"), "float32", load).vision_cache
     assert sum(vision.report.held_bytes for vision in model._visions.values()) == reckoned > 0
 
 
@@ -136,7 +136,7 @@ def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
     few, whole = Workload(100, 50), Workload(100, 50, encoded_tokens=2040)
     less, more = (MemoryEstimate.of(facts, "float32", load) for load in (few, whole))
     assert more.activations > 5 * less.activations
-    assert (more.cache, more.kept) == (less.cache, less.kept)
+    assert (more.cache, more.vision_cache) == (less.cache, less.vision_cache)
 
 
 def test_missing_values_are_estimated(folder: Path) -> None:

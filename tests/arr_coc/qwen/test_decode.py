@@ -59,7 +59,7 @@ def test_a_step_gives_the_logits_of_the_stock_model(family: str, dtype: torch.dt
         row.token = 20 + index
         expected = decode_one_token(qwen, torch.tensor(row.token), part.position + index, stock.kv)
         torch.testing.assert_close(step([row])[0], expected, atol=tolerance, rtol=tolerance)
-        assert (row.held, row.remaining) == (part.tokens + index + 1, 69 - index)
+        assert (row.cached_tokens, row.remaining) == (part.tokens + index + 1, 69 - index)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -131,6 +131,6 @@ def test_names_and_boxes_keep_their_tokens() -> None:
     marks = ("<|vision_start|>", "<|vision_end|>")
     ids = [TOKENIZER.convert_tokens_to_ids(mark) for mark in (*marks, "<|im_start|>")]
     plain = TOKENIZER("cat 猫", add_special_tokens=False)["input_ids"]
-    stream = TextStream(TOKENIZER, kept=dict(zip(ids[:2], marks, strict=True)))
+    stream = TextStream(TOKENIZER, special_texts=dict(zip(ids[:2], marks, strict=True)))
     text = "".join(stream.push(token) for token in [ids[0], ids[0], *plain, ids[1], ids[2], *plain, ids[1]])
     assert text + stream.finish() == "<|vision_start|>" * 2 + "cat 猫<|vision_end|>cat 猫<|vision_end|>"

@@ -124,7 +124,7 @@ def test_only_new_tokens_are_prefilled() -> None:
         (3 + question, 3, head + 7, 7),
         (question, 0, head + 7, 7),
     ]
-    assert [stamp.frame_index for stamp in speaking.last.shown] == [3]
+    assert [stamp.frame_index for stamp in speaking.last.stamps] == [3]
 
 
 def test_the_work_of_a_memory_is_what_is_appended() -> None:
@@ -304,13 +304,13 @@ def test_only_the_newest_frame_is_prefilled() -> None:
         last, tokens = speaking.last, len(shown[count - 1].regions)
         head = len(speaking.prompts.ids.head) if count == 1 else 0
         assert (last.prefilled_tokens, last.appended_tokens) == (head + around + tokens + question, tokens)
-        assert [stamp.frame_index for stamp in last.shown] == list(range(max(count - 3, 0), count))
+        assert [stamp.frame_index for stamp in last.stamps] == list(range(max(count - 3, 0), count))
         assert last.feedback is not None
         assert last.feedback.regions.tolist() == shown[count - 1].regions.tolist()
     answer_text(speaking, [*shown[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
     assert speaking.last.appended_tokens == 0
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
-    assert [stamp.frame_index for stamp in speaking.last.shown] == [3, 4, 6]
+    assert [stamp.frame_index for stamp in speaking.last.stamps] == [3, 4, 6]
 
 
 @settings(max_examples=15, deadline=None)
@@ -362,4 +362,4 @@ def test_frames_of_another_time_are_read_again() -> None:
     later = [replace(one, stamp=replace(one.stamp, media_ns=one.stamp.media_ns + 10**12)) for one in shown]
     assert answer_text(speaking, later) == answer_text(session(), later)
     assert speaking.last.appended_tokens > 0
-    assert speaking.last.shown == tuple(one.stamp for one in later)
+    assert speaking.last.stamps == tuple(one.stamp for one in later)

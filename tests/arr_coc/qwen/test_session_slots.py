@@ -182,7 +182,7 @@ def test_incremental_vision_is_each_clients_own() -> None:
             for _ in session.answer(shown[client], QUERY):
                 pass
             check_equal(found[client], session.last)
-            assert found[client].shown == session.last.shown
+            assert found[client].stamps == session.last.stamps
 
 
 def test_yes_and_no_are_scored_together_beside_answers() -> None:

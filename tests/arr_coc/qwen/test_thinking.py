@@ -133,7 +133,7 @@ def test_thoughts_are_shown_or_left_out_and_counted() -> None:
 def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
-    thoughts = Thoughts(*qwen.thought_ids, shown=shown, begun=begun)
+    thoughts = Thoughts(*qwen.thought_ids, is_visible=shown, has_begun=begun)
     stream = TextStream(qwen.tokenizer, ("square",), thoughts)
     tokens = qwen.token_ids(ids)
     text = "".join(stream.push(token) for token in tokens) + stream.finish()
@@ -146,7 +146,7 @@ def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> 
 def test_a_stop_string_in_thoughts_ends_nothing(shown: bool) -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
-    stream = TextStream(qwen.tokenizer, ("red", "k>"), Thoughts(*qwen.thought_ids, shown=shown, begun=True))
+    stream = TextStream(qwen.tokenizer, ("red", "k>"), Thoughts(*qwen.thought_ids, is_visible=shown, has_begun=True))
     text = "".join(map(stream.push, qwen.token_ids("red circle</think> a red square")))
     assert text == ("red circle</think> a red" if shown else "a red")
     assert stream.stopped
