@@ -39,12 +39,20 @@ Map = npt.NDArray[np.float32]
 
 
 def answer_picture(picture: Rgb, heatmap: Map, regions: npt.NDArray[np.integer], overview: int, text: str) -> Rgb:
-    """Draw the picture uint8 [H, W, 3] with the regions that the model was shown, and the answer below: uint8
-    [h, w, 3].
+    """Draw a picture with the regions that the model was shown, and the answer below it.
 
-    Tiles of `heatmap`'s grid [gh, gw] outside all regions are dark, and coarse regions are darker than fine ones.
-    Colours show relevance, lines the edges of `regions` [K, 3]. The first `overview` regions cover the whole picture
-    and get no lines. The long side is resized to 640 to 1024 pixels.
+    Colours show relevance, lines the edges of regions. Tiles outside all regions are dark, and coarse regions are
+    darker than fine ones. The long side is resized to 640 to 1024 pixels.
+
+    Args:
+        picture: The frame, uint8 [H, W, 3].
+        heatmap: Relevance of each tile, float32 [gh, gw].
+        regions: The shown regions, int [K, 3] (shape, row, col).
+        overview: Number of regions at the beginning that cover the whole picture; they get no lines.
+        text: The answer.
+
+    Returns:
+        The drawing, uint8 [h, w, 3].
     """
     shape = (heatmap.shape[0], heatmap.shape[1])
     fine_regions = regions[overview:].astype(np.int64)

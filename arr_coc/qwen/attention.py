@@ -117,8 +117,13 @@ class AttentionProbe:
         return notes is not None and len(notes.queries) < PROBED_TOKENS
 
     def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
-        """Notes a token in one layer (its number), if that is looked at and has not been often enough: its query
-        [heads, head_dim], and all keys so far [kv heads, tokens, head_dim], both rotated. Neither is copied."""
+        """Note a token in one layer, if the probe still `watches` that layer. The tensors are not copied.
+
+        Args:
+            layer: Number of the layer.
+            query: The token's rotated query, [heads, head_dim].
+            keys: All rotated keys so far, [kv heads, tokens, head_dim].
+        """
         if not self.watches(layer):
             return
         notes = self._notes[layer]
@@ -162,16 +167,33 @@ class _Notes:
 def last_query(
     family: ModelFamily, attention: Any, entering: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """The rotated query [heads, head_dim] of the last of the tokens that enter an attention [1, L, D]; it must be text,
-    whose three M-RoPE rows agree, whatever shape they come in."""
+    """Return the rotated query of the last token that enters an attention.
+
+    Args:
+        family: The model's family.
+        attention: The stock attention module.
+        entering: Hidden states of L tokens, [1, L, D]; the last one is text, whose three M-RoPE rows agree.
+        rotary: Cosines and sines of the tokens, [..., L, head_dim].
+
+    Returns:
+        The query, [heads, head_dim].
+    """
     query, _ = projected_query(family, attention, entering[:, -1])
     cos, sin = (part.flatten(0, -2)[-1] for part in rotary)
     return rotate_native(query[0], cos, sin)
 
 
 def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """The weights of a query [heads, head_dim] on the keys [kv heads, L, head_dim] that `mask` (bool) allows: float32
-    [kv heads, heads / kv heads, L]."""
+    """Return the attention weights of queries on keys.
+
+    Args:
+        query: [heads, head_dim].
+        keys: [kv heads, L, head_dim].
+        mask: bool, broadcast to the result: keys that each query attends to; None for all.
+
+    Returns:
+        The weights, float32 [kv heads, heads / kv heads, L].
+    """
     head_dim = query.shape[-1]
     scores = (query.view(len(keys), -1, head_dim) @ keys.mT).float() * head_dim**-0.5
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
@@ -193,8 +215,17 @@ def united(feedback: Sequence[Feedback]) -> Feedback:
 def feedback_from(
     prompt: PreparedPrompt, probe: AttentionProbe, pooled: torch.Tensor, axes: EmbeddingAxes | None = None
 ) -> Feedback:
-    """Return the feedback of an answer to `prompt` about its newest frame; `pooled` float32 [D] is the question's
-    embedding, `axes` those of the allocator whose channels show embeddings."""
+    """Return the feedback of an answer about the newest frame of its prompt.
+
+    Args:
+        prompt: The prompt.
+        probe: Probe that recorded the attention of the answer.
+        pooled: Embedding of the question, float32 [D].
+        axes: Axes of the allocator, if it reads embeddings of tiles as channels.
+
+    Raises:
+        NonFiniteError: NaN or Inf in the attention.
+    """
     embeds = prompt.embeds.float()
     attention = probe.attention()
     if not attention.isfinite().all():

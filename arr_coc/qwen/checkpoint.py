@@ -156,8 +156,17 @@ def _samples(generation: Mapping[str, Any]) -> bool:
 def described(
     config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a configuration and tensors. Raises ModelError if they do not match, and for another
-    architecture."""
+    """Return the checkpoint of a configuration and tensors.
+
+    Args:
+        config: Contents of `config.json`.
+        tensors: Tensors of the weight files, by name.
+        name: Name of the model, for errors.
+        folder: Folder of the model, in which the method of quantisation is looked up; None before the download.
+
+    Raises:
+        ModelError: Another architecture, or tensors that do not match the configuration.
+    """
     family = family_of(config.get("model_type"), name)
     quantised = quantisation_of(config, folder)
     tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(family.ignored_prefixes)}

@@ -55,8 +55,13 @@ def trim_heap() -> None:
 
 
 def convert_weights(model: Any, dtype: torch.dtype, exception: Any = None) -> None:
-    """Convert the floating-point parameters of a model that was just loaded, the largest first, but for the one
-    `exception`."""
+    """Convert the floating-point parameters of a model that was just loaded, the largest first.
+
+    Args:
+        model: The model.
+        dtype: Dtype of its parameters afterwards.
+        exception: Parameter that stays as it is, if any.
+    """
     mapped = MappedWeights()
     for parameter in sorted(model.parameters(), key=lambda parameter: -parameter.nbytes):
         if parameter.is_floating_point() and parameter.dtype != dtype and parameter is not exception:

@@ -213,7 +213,13 @@ class GrowableLayer(DynamicLayer):
         return self.keys, self.values
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Make room for `tokens` tokens; the contents stay. The tensors give heads, head_dim, dtype and device."""
+        """Make room for tokens; the contents stay.
+
+        Args:
+            tokens: Tokens that the layer must hold.
+            like_keys: Keys [..., kv heads, L, head_dim] that give the shape, dtype and device of new ones.
+            like_values: Values of this kind.
+        """
         if self.is_initialized and tokens <= self.room_keys.shape[-2]:
             return
         length = self.get_seq_length()
@@ -313,8 +319,20 @@ def through_layers(
     recur: Recur | None = None,
     deepstack: DeepstackRows | None = None,
 ) -> torch.Tensor:
-    """Run N tokens `embeds` [N, D] through all layers; return hidden states [N, D] before the final norm. `cos` and
-    `sin` [head_dim] or [N, 1, head_dim] rotate them to their positions."""
+    """Run tokens through all layers of the decoder.
+
+    Args:
+        qwen: The model.
+        embeds: Embeddings of N tokens, [N, D].
+        cos: Cosines of their positions, [head_dim] or [N, 1, head_dim], in the dtype of `embeds`.
+        sin: Sines of their positions, likewise.
+        attend: Attention of a layer.
+        recur: Output of a recurrent layer; None for a family without such layers.
+        deepstack: Rows that the first layers add to visual tokens, if any.
+
+    Returns:
+        Hidden states before the final norm, [N, D].
+    """
     hidden, family, attentions = embeds, qwen.family, qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
         entering, attention = layer.input_layernorm(hidden), attentions.get(index)
@@ -343,8 +361,17 @@ def through_layers(
 def projected_query(
     family: ModelFamily, attention: Any, entering: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the queries [N, heads, head_dim] of N rows [N, D] before their rotation, and the gates of the attention's
-    output, if the family has gates."""
+    """Return the queries of an attention before their rotation.
+
+    Args:
+        family: The model's family.
+        attention: The stock attention module.
+        entering: Normalised hidden states of N tokens, [N, D].
+
+    Returns:
+        The queries [N, heads, head_dim], and the gates of the attention's output in the same shape; None for a family
+        without gates.
+    """
     query, gate = linear_rows(attention.q_proj, entering), None
     if family.gated:
         query, gate = query.view(len(entering), -1, 2 * attention.head_dim).chunk(2, dim=-1)
@@ -449,10 +476,18 @@ class PromptPart:
 def prefill(
     qwen: QwenVL, part: PromptPart, cache: PrefixCache[Any], probe: AbstractContextManager[Any] | None = None
 ) -> torch.Tensor:
-    """Add a part to the cache and return the logits [vocabulary] after its last token, in the pass of which `probe` is
-    entered.
+    """Add a part to the cache.
 
     With recurrent layers a pass ends at each copy of the states, which are available only after its last token.
+
+    Args:
+        qwen: The model.
+        part: Text and frames; its marks are added with it.
+        cache: The cache that the part continues.
+        probe: Context that is entered for the last pass, if any.
+
+    Returns:
+        Logits after the last token, [vocabulary].
     """
     waiting: Sequence[CacheMark[Any]] = part.marks
     for begin, end in pairwise(sorted({0, part.length, *cache.copies(part)})):
@@ -474,11 +509,20 @@ def least_probability(
     ends: Collection[int],
     mask: Callable[[torch.Tensor, Sequence[int]], None] | None = None,
 ) -> float:
-    """Return the probability of the least likely token of the answer `ids` to a prompt, followed by one of `ends`.
+    """Return the probability of the least likely token of an answer.
 
-    `cache` holds the prompt, before and after the call; `logits` [vocabulary] follow it. With empty `ends`, no end
-    token is scored. `mask` is called with the logits before each token, [N, vocabulary], and `ids`, and sets those of
-    tokens that may not come to -inf. Raises NonFiniteError if logits hold NaN or Inf.
+    Args:
+        qwen: The model.
+        prompt: The prompt.
+        cache: Cache that holds the prompt, before and after the call.
+        logits: Logits after the prompt, [vocabulary].
+        ids: Token ids of the answer.
+        ends: End tokens, of which one follows the answer; empty: no end is scored.
+        mask: Function that sets the logits of tokens that may not come to -inf. It is called with the logits before
+            each token, [N, vocabulary], and `ids`.
+
+    Raises:
+        NonFiniteError: NaN or Inf in the logits.
     """
     rows, inputs = logits[None], ids if ends else ids[:-1]
     if inputs:
@@ -502,9 +546,18 @@ def least_probability(
 
 @torch.inference_mode()
 def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) -> torch.Tensor:
-    """Add one token (int64 scalar) at a text position to the cache, through the stock model's forward.
+    """Add one token to the cache, through the stock model's forward.
 
-    Returns the logits [vocabulary] after it. `DecodeStep` computes the same faster if the model `decodes_plainly`.
+    `DecodeStep` computes the same faster if the model `decodes_plainly`.
+
+    Args:
+        qwen: The model.
+        token: Id of the token, int64 scalar on the model's device.
+        position: Its text position.
+        kv: The stock cache.
+
+    Returns:
+        Logits after the token, [vocabulary].
     """
     embeds = qwen.language_model.embed_tokens(token.view(1, 1))
     place = torch.full((3, 1, 1), float(position), device=embeds.device)
@@ -516,10 +569,18 @@ def decode_one_token(qwen: QwenVL, token: torch.Tensor, position: int, kv: Any) 
 
 @torch.inference_mode()
 def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator | None) -> torch.Tensor:
-    """Choose the next token (int64 scalar) from logits [vocabulary].
+    """Choose the next token.
 
     Nucleus sampling (arXiv:1904.09751): from the likeliest tokens whose probabilities reach `top_p`, at least one. A
     `top_k` above 0 first limits the tokens to the likeliest `top_k`, with their probabilities normalised.
+
+    Args:
+        logits: [vocabulary].
+        options: Temperature, `top_p` and `top_k`; at temperature 0, the likeliest token is chosen.
+        generator: Generator of the draw, on the device of the logits.
+
+    Returns:
+        The token's id, int64 scalar, not synchronised.
     """
     if options.temperature == 0:
         return logits.argmax()
@@ -537,7 +598,16 @@ def choose(logits: torch.Tensor, options: Decoding, generator: torch.Generator |
 def choose_finite(
     logits: torch.Tensor, options: Decoding, generator: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the next token; return it, and 1 if all logits are finite, else 0: int64 scalars, not synchronised."""
+    """Choose the next token, and check its logits.
+
+    Args:
+        logits: [vocabulary].
+        options: As in `choose`.
+        generator: As in `choose`.
+
+    Returns:
+        The token's id, and 1 if all logits are finite, else 0: int64 scalars, not synchronised.
+    """
     finite = logits.isfinite().all()
     token = choose(torch.where(finite, logits, 0.0), options, generator)
     return token, finite.to(token.dtype)

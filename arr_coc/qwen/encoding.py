@@ -369,12 +369,20 @@ def encode_packet(
 ) -> EncodedFrame:
     """Encode one frame.
 
-    Only the regions of a TokenPacket are encoded; with `incremental`, only those that `memory` has not cached. Its
-    overview and its chosen regions are encoded separately, so that neither depends on the other; an overview alone is
-    valid for every `encode`.
+    Only the regions of a TokenPacket are encoded. Its overview and its chosen regions are encoded separately, so that
+    neither depends on the other; an overview alone is valid for every `encode`.
     A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
     relevance, and `full` (and `sparse` and `incremental`, if allocation failed) keep all tiles as they are.
-    Raises OptionError if the packet does not match `encode`, NonFiniteError for NaN or Inf in the tokens.
+
+    Args:
+        qwen: The model.
+        packet: The frame, or its chosen regions.
+        encode: Kind of encoding.
+        memory: Encoder of the packet's stream. With `incremental`, only regions that it has not cached are encoded.
+
+    Raises:
+        OptionError: The packet does not match `encode`.
+        NonFiniteError: NaN or Inf in the tokens.
     """
     if isinstance(packet, TokenPacket):
         if encode not in NEEDS_TOKENS_ONLY and not packet.is_glance:

@@ -80,8 +80,14 @@ class PackedWeights:
         self._address = ctypes.addressof(self._weights)
 
     def put(self, first: int, codes: torch.Tensor, scales: torch.Tensor, leasts: torch.Tensor) -> None:
-        """Set the weights of N outputs from `first`, a multiple of 64, on to codes uint8 [N, inputs] times scales plus
-        least weights, float32 [N, groups]."""
+        """Set the weights of N outputs to codes times scales plus least weights.
+
+        Args:
+            first: The first of the outputs, a multiple of 64.
+            codes: uint8 [N, inputs].
+            scales: Scale of each group of inputs, float32 [N, groups].
+            leasts: Least weight of each group, float32 [N, groups].
+        """
         weights, block = self._weights, self._block
         codes_a_word = 32 // weights.bits
         rows = -len(codes) % block

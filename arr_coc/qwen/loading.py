@@ -66,19 +66,25 @@ def load_qwen(
     allocator: str | Path | None = None,
     cache_weights: bool = False,
 ) -> QwenVL:
-    """Load a model. `name`: a folder, a name on the hub (`owner/model`), or None for the bundled model.
+    """Load a model with its tokenizer, preprocessing and allocator.
 
-    Allocator weights in its folder `arr_coc` are loaded if they were trained for these weights; `allocator` replaces
-    them by a folder that `adapt` wrote or a name on the hub.
+    Args:
+        name: A folder, a name on the hub (`owner/model`), or None for the bundled model.
+        device: `auto` is the first CUDA device, else the CPU.
+        dtype: `auto` is the checkpoint's dtype, on the CPU that of `dtype_on_cpu`. `int8` and `int4` are made while the
+            model is loaded, on the CPU only (`small_weights.py`).
+        device_map: As in transformers; it replaces `device`, or spreads the model over several devices by accelerate.
+        token: Token of the hub, for private and gated models.
+        allocator: A folder that `adapt` wrote, or a name on the hub. If None, the allocator in the model's folder
+            `arr_coc` is loaded, if it was trained for these weights.
+        cache_weights: With `int8` and `int4`, keep the weights in a sub-folder of the model's folder, and load them
+            from it if it exists (`weight_cache.py`).
 
-    `device`: `auto` is the first CUDA device, else the CPU. `dtype`: `auto` is the checkpoint's own, on the CPU that of
-    `dtype_on_cpu`; `int8` and `int4` are made while the model is loaded, on the CPU only (`small_weights.py`).
-    `device_map`, as in transformers, replaces `device`, or spreads the model over several devices by accelerate.
-    `token`: for private and gated models on the hub. `cache_weights`: with `int8` and `int4`, keep the weights in a
-    sub-folder of the model's folder, and load them from there if they are there (`weight_cache.py`).
-    Raises OptionError for `cache_weights` with another dtype, ModelNotFound (no such folder or name, no weights, no
-    network) and ModelError (gated, another architecture, damaged files, an unavailable device or unknown dtype, too
-    little memory, an allocator of another model).
+    Raises:
+        OptionError: `cache_weights` with another dtype.
+        ModelNotFound: No such folder or name, no weights, or no network.
+        ModelError: A gated model, another architecture, damaged files, an unavailable device, an unknown dtype, too
+            little memory, or an allocator of another model.
     """
     device, device_map = _placement(device, device_map)
     target = _device(device)

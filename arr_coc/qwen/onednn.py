@@ -66,8 +66,13 @@ class OneDnnLinear(nn.Linear):
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`F.linear`, by oneDNN for ROWS rows [..., in] or more, in float32 on a CPU, without
-    gradients."""
+    """Return `F.linear`, by oneDNN for ROWS rows or more, in float32 on a CPU, without gradients.
+
+    Args:
+        rows: [..., inputs].
+        weight: [outputs, inputs].
+        bias: [outputs]; None for none.
+    """
     product = _product() if _suits(rows, weight) else None
     if product is None:
         return F.linear(rows, weight, bias)
@@ -86,7 +91,13 @@ def _suits(rows: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def attend_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Attention of `query` [B, Q, heads, head_dim] over all of `key` and `value` [B, N, heads, head_dim]."""
+    """Return the attention of queries over all keys, without a mask, in the shape of the queries.
+
+    Args:
+        query: [B, Q, heads, head_dim].
+        key: [B, N, heads, head_dim].
+        value: [B, N, heads, head_dim].
+    """
     if _attends(query, key):
         return _by_onednn(query, key, value)
     mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))

@@ -210,9 +210,13 @@ class PromptBuilder:
     def make(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, at_once: bool = False
     ) -> PreparedPrompt:
-        """Return the prompt of a question about frames; with `at_once` the answer begins without thoughts.
+        """Return the prompt of a question about frames. Raises as `AnswerSession.answer`.
 
-        `on_encoded` is called once, when the frames are encoded. Raises as `AnswerSession.answer`.
+        Args:
+            packets: The frames, oldest first, or the packets of a group of pictures.
+            query: The question.
+            on_encoded: Called once, when the frames are encoded.
+            at_once: Whether the answer begins without thoughts.
         """
         if is_group(packets):
             return self._in_group(packets, query, on_encoded, at_once=at_once)
@@ -221,8 +225,14 @@ class PromptBuilder:
     def make_glance(
         self, packets: Sequence[Packet], query: str, on_encoded: Callable[[], None], *, timed: bool
     ) -> PreparedPrompt:
-        """Return the prompt of a glance at the last packet, an overview, after the frames before it; or at a group of
-        pictures. A frame that begins with this overview reuses its keys and values."""
+        """Return the prompt of a glance. A frame that begins with its overview reuses its keys and values.
+
+        Args:
+            packets: The frames, of which the last one is an overview, or the packets of a group of pictures.
+            query: The question.
+            on_encoded: As in `make`.
+            timed: Whether frames are introduced by their times, as several are.
+        """
         if is_group(packets):
             return self._in_group(packets, query, on_encoded)
         return self._in_one_run(packets, query, on_encoded, timed=timed)

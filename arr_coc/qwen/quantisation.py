@@ -112,8 +112,18 @@ def check_quantisation(method: str | None, name: str, *, cuda: bool | None = Non
 
 
 def check_small_dtype(dtype: str, method: str | None, name: str, *, experts: int, cuda: bool) -> None:
-    """Raises ModelError if the weights of the model `name` cannot be quantised to a small dtype as they are loaded: to
-    a CUDA device, weights that are quantised by a `method`, and those of experts."""
+    """Check that the weights of a model can be quantised to a small dtype as they are loaded.
+
+    Args:
+        dtype: The small dtype.
+        method: Method by which the weights are quantised in the checkpoint, if any.
+        name: Name of the model, for errors.
+        experts: Number of experts that a token goes through; 0 for a dense model.
+        cuda: Whether the model is loaded to a CUDA device.
+
+    Raises:
+        ModelError: They cannot.
+    """
     if method is not None:
         raise ModelError(f"the weights of {name} are quantised already, by {method}", "leave dtype at auto")
     if cuda:
@@ -133,8 +143,14 @@ def expands(method: str | None, *, cuda: bool) -> bool:
 
 
 def values_of(config: Mapping[str, Any], name: str, dtype: str, bits: int) -> int:
-    """Return the number of parameters that an element of a quantised checkpoint's tensor holds: 0 of scales and the
-    like, several of packed weights. `dtype`: safetensors' name of a type of so many `bits`."""
+    """Return the number of parameters in an element of a tensor: 0 for scales and the like, several for packed weights.
+
+    Args:
+        config: Contents of the `config.json` of a quantised checkpoint.
+        name: Name of the tensor.
+        dtype: Its dtype, as safetensors names it.
+        bits: Bits of an element of this dtype.
+    """
     if SIDE_TENSORS.search(name):
         return 0
     if not _PACKED.search(name) and not (name.endswith(".weight") and dtype.startswith("U")):

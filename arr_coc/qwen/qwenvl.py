@@ -232,13 +232,25 @@ def rotation(qwen: QwenVL, positions: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate queries or keys [..., head_dim] in float32; the result has their dtype."""
+    """Rotate queries or keys in float32; the result has their dtype.
+
+    Args:
+        keys: [..., head_dim].
+        cos: Cosines of their positions, broadcast to `keys`.
+        sin: Sines of their positions, broadcast to `keys`.
+    """
     return rotate_native(keys.float(), cos.to(keys.device), sin.to(keys.device)).to(keys.dtype)
 
 
 def rotate_native(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate queries or keys [..., head_dim] in their dtype, as the stock decoder does. If `cos` and `sin` have fewer
-    numbers than a head, only the first numbers are rotated."""
+    """Rotate queries or keys in their dtype, as the stock decoder does.
+
+    Args:
+        rows: [..., head_dim].
+        cos: Cosines of their positions, broadcast to `rows`. If they have fewer numbers than a head, only the first
+            numbers of each head are rotated.
+        sin: Sines of their positions, likewise.
+    """
     if (rotated := cos.shape[-1]) < rows.shape[-1]:
         return torch.cat([rotate_native(rows[..., :rotated], cos, sin), rows[..., rotated:]], dim=-1)
     first, second = rows.chunk(2, dim=-1)

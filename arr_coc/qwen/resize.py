@@ -18,10 +18,17 @@ MAX_ASPECT = 200
 
 
 def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_px: int) -> tuple[int, int]:
-    """Return the size (height, width) of Qwen's image processor: multiples of `tile_px`, area within the limits, aspect
-    ratio kept.
+    """Return the size (height, width) to which Qwen's image processor resizes a picture; the aspect ratio is kept.
 
-    Raises ShapeError if one side is more than 200 times the other.
+    Args:
+        height_px: Height of the picture.
+        width_px: Width of the picture.
+        tile_px: Side of a tile, of which both sides are multiples.
+        min_px: Least pixels (height times width) of the result.
+        max_px: Most pixels of the result.
+
+    Raises:
+        ShapeError: One side is more than 200 times the other.
     """
     if max(height_px, width_px) > MAX_ASPECT * min(height_px, width_px):
         raise ShapeError(
@@ -49,7 +56,13 @@ def widened(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def resize_image(image: npt.NDArray[np.uint8], height_px: int, width_px: int) -> npt.NDArray[np.uint8]:
-    """Resize a picture uint8 [H, W, 3] (Pillow's bicubic with antialiasing, as in Qwen's processor)."""
+    """Resize a picture by Pillow's bicubic filter with antialiasing, as Qwen's processor does.
+
+    Args:
+        image: uint8 [H, W, 3].
+        height_px: Height of the result.
+        width_px: Width of the result.
+    """
     if image.shape[:2] == (height_px, width_px):
         return image
     resized = Image.fromarray(image).resize((width_px, height_px), Image.Resampling.BICUBIC)

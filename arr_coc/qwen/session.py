@@ -562,7 +562,16 @@ def instruction_of(qwen: QwenVL, schema: AnswerSchema | None) -> str:
 
 
 def choose_rows(rows: Sequence[DecodeRow], logits: torch.Tensor, options: Decoding) -> list[list[int]]:
-    """Choose the tokens that follow logits [N, vocabulary]; result as `Decoder`."""
+    """Choose the next token of each answer.
+
+    Args:
+        rows: The N answers, with their generators and constraints.
+        logits: [N, vocabulary]; overwritten if an answer has a constraint.
+        options: Options of the choice.
+
+    Returns:
+        The token of each answer, and 1 if its logits are finite, else 0.
+    """
     if any(row.constraint is not None for row in rows):
         return _choose_allowed(rows, logits, options)
     if options.temperature == 0:

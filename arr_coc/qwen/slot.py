@@ -116,7 +116,15 @@ class AnswerTimer:
     def result(
         self, prompt: PreparedPrompt, feedback: Feedback | None, kept_bytes: int, vision: VisionStats | None, work: Work
     ) -> AnswerResult:
-        """Return the result as it stands; `kept_bytes` without the bytes that `vision` reports."""
+        """Return the result of the answer so far.
+
+        Args:
+            prompt: Its prompt.
+            feedback: Feedback of the answer, if it was requested.
+            kept_bytes: Memory of the cache, without the bytes that `vision` reports.
+            vision: Statistics of incremental encoding; None if frames were encoded otherwise.
+            work: Operations of the answer.
+        """
         first_s = time.perf_counter() if self.first_s is None else self.first_s
         return AnswerResult(
             text="".join(self.pieces),
@@ -239,12 +247,16 @@ class Slot:
         instruction: str = "",
         checks: Sequence[str] = (),
     ) -> PreparedQuestion:
-        """Encode the frames of a question and return it, not yet prefilled; `history` is text before it, `instruction`
-        text behind it. With `checks`, yes/no questions of which `query` is the first, its answer begins without
-        thoughts.
+        """Encode the frames of a question and return it, not yet prefilled. Raises as `AnswerSession.answer`.
 
-        Arguments and errors as `AnswerSession.answer`. The prefill adds its marks to the cache; `conclude` must be
-        called before the next question of this slot.
+        The prefill adds its marks to the cache; `conclude` must be called before the next question of this slot.
+
+        Args:
+            packets: As in `AnswerSession.answer`.
+            query: The question.
+            history: Text before the question.
+            instruction: Text behind the question.
+            checks: Yes/no questions, of which `query` is the first. With checks, the answer begins without thoughts.
         """
         frames = [packets] if isinstance(packets, Packet) else list(packets)
         if not frames:

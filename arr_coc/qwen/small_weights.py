@@ -313,7 +313,14 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, tensors: StoredWeights | None = None) -> SmallLinear:
-    """Return what takes the place of the layer `name`, from its weights, or from weights that were `tensors`."""
+    """Return the small layer that replaces a linear layer.
+
+    Args:
+        name: Name of the layer in the model, which decides on the bits of its weights.
+        linear: The layer.
+        dtype: Dtype of the model's small weights.
+        tensors: Result of `SmallLinear.stored`; None: made from the layer's weights.
+    """
     if dtype == "int4" and "language_model.layers." in name and Int4Linear.suits(linear):
         return Int4Linear(linear, tensors)
     return Int8Linear(linear, tensors, many_rows="visual." in name)

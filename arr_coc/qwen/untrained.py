@@ -36,9 +36,14 @@ def qwen3_vl_2b(
     vision_blocks: int = VISION_BLOCKS,
     language_layers: int = LANGUAGE_LAYERS,
 ) -> QwenVL:
-    """Make Qwen3-VL-2B, or one of fewer blocks and layers; it speaks with the bundled model's tokenizer.
+    """Return a model of Qwen3-VL-2B's dimensions with random weights and the bundled model's tokenizer.
 
-    Of fewer vision blocks those that feed the language model directly are the first ones.
+    Args:
+        device: Device of the model.
+        dtype: Dtype of its weights.
+        vision_blocks: Blocks of the vision encoder; with fewer than in Qwen3-VL-2B, only the first one feeds the
+            language model directly.
+        language_layers: Layers of the language model.
     """
     fewer = {"depth": vision_blocks, "deepstack_visual_indexes": [0]}
     vision = VISION if vision_blocks == VISION_BLOCKS else VISION | fewer

@@ -50,7 +50,13 @@ class AttentionWindows:
         return cls(slots, len(sizes), size, None if full.all() else full[:, None, None, :])
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention inside each window, over [B, N, heads, head_dim]; the result has that shape."""
+        """Return the attention inside each window, in the shape of the queries.
+
+        Args:
+            query: [B, N, heads, head_dim], and so are the others.
+            key: Keys of the same patches.
+            value: Values of the same patches.
+        """
         mixed = F.scaled_dot_product_attention(self._pad(query), self._pad(key), self._pad(value), attn_mask=self.keys)
         return mixed.transpose(1, 2).flatten(0, 1)[self.slots].view_as(query)
 
@@ -76,9 +82,13 @@ class CachedAttentionWindows:
     def over(
         cls, regions: torch.Tensor, side_tiles: int, asking: torch.Tensor, slots: torch.Tensor
     ) -> CachedAttentionWindows:
-        """For the regions `asking` int64 [R] of all `regions` [K, 3], whose keys lie in `slots` int64 [K].
+        """Return the windows of the regions that are encoded. All tensors are on the CPU, so no device is waited for.
 
-        All on the CPU, so that no device is waited for.
+        Args:
+            regions: All shown regions, int64 [K, 3].
+            side_tiles: Level-0 tiles a side of a window.
+            asking: Indices of the regions to encode, int64 [R].
+            slots: Slots of the keys of all regions, int64 [K].
         """
         names = _names(regions[None], side_tiles)[0]
         windows, window, sizes = torch.unique(names[asking], return_inverse=True, return_counts=True)
@@ -99,7 +109,13 @@ class CachedAttentionWindows:
         )
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Attention of `query` [1, 4R, heads, head_dim] over kept `keys` and `values` [rows, heads, head_dim]."""
+        """Return the attention of the encoded regions to the cached keys in their windows, in the shape of the queries.
+
+        Args:
+            query: [1, 4R, heads, head_dim].
+            keys: Cached keys, [rows, heads, head_dim].
+            values: Cached values, [rows, heads, head_dim].
+        """
         padded_query = _padded(query[0], self.queries, self.count, self.size)
         mixed = F.scaled_dot_product_attention(
             padded_query, self._gather(keys), self._gather(values), attn_mask=self.keys
@@ -176,13 +192,23 @@ class EncoderRows:
 def encode_regions(
     tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelNormalisation | None = None
 ) -> VisualTokens:
-    """Encodes only the given regions, each attending to the others.
+    """Encode only the given regions, each attending to the others.
 
-    `tower`: a stock vision tower (`model.model.visual`). `pixels` [B, K, 3, S, S] in 0..255, uint8 or float, of any
-    side S (32 in packets). `regions` int [B, K, 3] (shape, row, col), on `grid`. All on the tower's device.
-    Returns embeddings [B, K, D] in the tower's dtype. Qwen2.5-VL's windowed layers keep their windows of 4×4 tiles: a
-    region attends within the window that holds its centre.
-    Raises ShapeError where pixels and regions do not match.
+    Qwen2.5-VL's windowed layers keep their windows of 4×4 tiles: a region attends within the window that holds its
+    centre.
+
+    Args:
+        tower: A stock vision tower (`model.model.visual`); all tensors are on its device.
+        pixels: [B, K, 3, S, S] in 0..255, uint8 or float, of any side S (32 in packets).
+        regions: int [B, K, 3] (shape, row, col).
+        grid: Grid of the regions.
+        scale: Normalisation of the pixels; None for that of Qwen3-VL.
+
+    Returns:
+        Embeddings [B, K, D] and deepstack rows, in the tower's dtype.
+
+    Raises:
+        ShapeError: Pixels and regions do not match.
     """
     if regions.ndim != 3 or regions.shape[-1] != 3 or pixels.ndim != 5 or pixels.shape[:2] != regions.shape[:2]:
         raise ShapeError(
@@ -194,7 +220,15 @@ def encode_regions(
 def embed_rows(
     tower: Any, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: PixelNormalisation | None = None
 ) -> EncoderRows:
-    """The patches of the regions as the blocks take them; arguments as `encode_regions`."""
+    """Embed the patches of regions as input of the tower's blocks.
+
+    Args:
+        tower: As in `encode_regions`, and so are the others.
+        pixels: [B, K, 3, S, S].
+        regions: int [B, K, 3].
+        grid: Grid of the regions.
+        scale: Normalisation of the pixels.
+    """
     places = patch_positions(regions)
     tiles = fit_tiles(pixels, int(tower.config.patch_size) * MERGE)
     hidden = _embed_patches(tower, to_patches((scale or PixelNormalisation())(tiles)))
@@ -204,7 +238,13 @@ def embed_rows(
 
 
 def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
-    """The tower's blocks and mergers over rows, `attend` deciding what each row sees of which others."""
+    """Run rows through the blocks and mergers of a tower.
+
+    Args:
+        tower: A stock vision tower.
+        rows: Embedded patches.
+        attend: Attention of a layer, which decides the rows that each row attends to.
+    """
     taps = list(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else []
     hidden = rows.hidden
     deepstack = []
@@ -311,9 +351,14 @@ BLOCK_NUMBERS = 1 << 16
 
 
 def rotate_patches(rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """`rotate` of queries and keys [B, N, 2, heads, head_dim] by `cos` and `sin` float32 [B, N, 1, 1, head_dim].
+    """Rotate queries and keys as `rotate` does.
 
     On a CPU without gradients a few patches at a time: the same numbers, five times as fast.
+
+    Args:
+        rows: Queries and keys, [B, N, 2, heads, head_dim].
+        cos: Cosines of the positions, float32 [B, N, 1, 1, head_dim].
+        sin: Sines of the positions, likewise.
     """
     if rows.device.type != "cpu" or (torch.is_grad_enabled() and rows.requires_grad):
         return rotate(rows, cos, sin)

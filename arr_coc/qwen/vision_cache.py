@@ -32,10 +32,14 @@ MOST = 0.75
 
 
 def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all: int, drift: float | None) -> bool:
-    """Return True if the whole frame is to be encoded, `frames_since_all` frames after the last full encoding.
+    """Return True if the whole frame is to be encoded.
 
-    `stale` bool [K] are encoded in any case; if they are most of the regions, the rest costs little and makes the
-    result exact.
+    Args:
+        options: Limits of frames and drift.
+        stale: Regions that are encoded in any case, bool [K]. If they are most of the regions, the rest costs little
+            and makes the result exact.
+        frames_since_all: Frames since the last full encoding.
+        drift: Drift of the cached embeddings, see `VisionStats`; None if it is not known.
     """
     if stale.mean() > MOST or (options.every_frames is not None and frames_since_all >= options.every_frames):
         return True
@@ -55,10 +59,15 @@ def neighbour_change(regions: Regions, changed: Regions) -> Floats:
 def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
     """Select the unchanged regions to encode again: bool [K].
 
-    A `share` of all regions, rounded up: those with the most change around them since they were encoded (`unsettled`
-    [K]), and among equals those encoded longest ago (`encoded` [K], frame numbers). `stale` bool [K] are encoded in any
-    case. On drawn scenes the error is a third below that of a round-robin refresh: a region attends to its neighbours
-    most.
+    These are the regions with the most change around them since they were encoded, and among equals those encoded
+    longest ago. On drawn scenes the error is a third below that of a round-robin refresh: a region attends to its
+    neighbours most.
+
+    Args:
+        unsettled: Change around each region since it was encoded, float64 [K].
+        encoded: Number of the frame in which each region was encoded, int64 [K].
+        stale: Regions that are encoded in any case, bool [K].
+        share: Share of all regions to select, rounded up.
     """
     selection = np.zeros(len(stale), bool)
     order = np.lexsort((encoded, -unsettled, stale))
@@ -119,11 +128,17 @@ class RegionSlotTable:
         return int((self._names != EMPTY).sum())
 
     def place(self, regions: Regions, pixels: Pixels, frame: int) -> SlotAssignment:
-        """Assign slots to the K regions that frame number `frame` shows, and store their pixels; K up to `capacity`.
+        """Assign slots to the regions that a frame shows, and store their pixels.
 
         Pixels on a device are compared there; only one flag a region is copied to the host.
 
-        Raises ShapeError for an invalid or duplicate region; the table then stays as it was.
+        Args:
+            regions: int32 [K, 3] (shape, row, col), K up to `capacity`.
+            pixels: Pixels of the regions, uint8 [K, 3, S, S].
+            frame: Number of the frame.
+
+        Raises:
+            ShapeError: An invalid or duplicate region; the table then stays as it was.
         """
         count = len(regions)
         names = _names(regions)
@@ -154,11 +169,18 @@ class RegionSlotTable:
         return _regions(self._names[: self.held])
 
     def append(self, regions: Regions, pixels: Pixels, frame: int) -> Ints:
-        """Add the R regions that frame number `frame` shows to those held, and return their slots int64 [R].
+        """Add the regions that a frame shows to those held. Raises as `place`.
 
         A region that is already held gets its new pixels; if there is no room for the others, the regions shown longest
-        ago are evicted. Regions must occupy the first slots, as after `place` in an empty table. R up to `capacity`.
-        Raises as `place`.
+        ago are evicted. Regions must occupy the first slots, as after `place` in an empty table.
+
+        Args:
+            regions: int32 [R, 3] (shape, row, col), R up to `capacity`.
+            pixels: Pixels of the regions, uint8 [R, 3, S, S].
+            frame: Number of the frame.
+
+        Returns:
+            The slots of the regions, int64 [R].
         """
         names = _names(regions)
         slots = self._find(names)
@@ -383,7 +405,14 @@ class VisionKVCache:
             tensor.index_copy_(axis, target, tensor.index_select(axis, source))
 
     def put_keys(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store one layer's key and value [1, 4R, heads, head_dim] of the regions in `slots` [R]."""
+        """Store keys and values of one layer.
+
+        Args:
+            layer: Index of the layer.
+            slots: Slots of the R regions, int64 [R].
+            key: [1, 4R, heads, head_dim].
+            value: [1, 4R, heads, head_dim].
+        """
         for tensor, rows in zip(self.keys_values[layer], (key, value), strict=True):
             tensor.index_copy_(0, slots, rows[0].unflatten(0, (-1, PATCHES)))
 

@@ -104,7 +104,14 @@ class VisualMemory:
             self.newest = slice(self.first, self.first + count)
 
     def append(self, packet: TokenPacket, frame: EncodedFrame | None, visual: slice, end: int) -> None:
-        """Record a packet that was read up to row `end` of the cache; its `frame`, if any, is in the rows `visual`."""
+        """Record a packet that was read.
+
+        Args:
+            packet: The packet.
+            frame: Its encoded regions; None if it has none.
+            visual: Rows of the cache with its visual tokens.
+            end: Row of the cache after its last token.
+        """
         assert packet.place is not None
         self.packets.append(packet)
         if frame is None:
@@ -168,8 +175,17 @@ def read_group(
 ) -> GroupReading:
     """Update the cache to a group of pictures; all tokens but those of the newest packet are prefilled.
 
-    `opening` introduces a frame, or the picture, and `closing` ends a frame; the end of the picture is not read. If the
-    cache already holds the group, only new packets are read.
+    If the cache already holds the group, only new packets are read. The end of a picture that is kept up to date is not
+    read.
+
+    Args:
+        qwen: The model.
+        cache: The cache of the prompt.
+        head: Token ids before the frames.
+        opening: Function that returns the token ids that introduce a frame, or the picture.
+        closing: Token ids that end a frame.
+        packets: All packets of the group, oldest first.
+        encode: Function that encodes a packet.
     """
     visible_packets = [packet for packet in packets if not packet.is_empty]
     place = visible_packets[-1].place

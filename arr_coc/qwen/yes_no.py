@@ -88,7 +88,16 @@ def yes_no_tokens(tokenizer: Any, model_id: str) -> YesNoTokens:
 
 
 def score_logits(logits: torch.Tensor, tokens: YesNoTokens, calibration: Calibration = NEUTRAL) -> YesNoScore:
-    """Score the logits [vocabulary] of an answer's first token. Raises NonFiniteError if they hold NaN or Inf."""
+    """Score the first token of an answer.
+
+    Args:
+        logits: Logits of the token, [vocabulary].
+        tokens: Ids of the tokens for yes and no.
+        calibration: Calibration of the odds.
+
+    Raises:
+        NonFiniteError: NaN or Inf in the logits.
+    """
     if not bool(logits.isfinite().all()):
         raise NonFiniteError("the logits of a yes or no hold NaN or Inf; try dtype float32 or bfloat16")
     logs = torch.log_softmax(logits.double(), dim=-1)

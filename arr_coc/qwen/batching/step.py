@@ -54,7 +54,13 @@ class LayerBlock:
         return self.keys.shape[2] if self.keys.ndim == 4 else 0
 
     def make_room(self, tokens: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
-        """Make room for `tokens` in each slot; contents stay. The tensors give heads, head_dim, dtype and device."""
+        """Make room in each slot; contents stay.
+
+        Args:
+            tokens: Tokens that each slot must hold.
+            like_keys: Keys [..., kv heads, L, head_dim] that give the shape, dtype and device of new ones.
+            like_values: Values of this kind.
+        """
         old_room = self.room
         if tokens <= old_room:
             return
@@ -121,8 +127,17 @@ def free_bytes(device: torch.device) -> int:
 
 
 def check_slots(qwen: QwenVL, slots: int, tokens: int, free: int | None = None) -> None:
-    """Raise OptionError if the model's decoder cannot answer several questions at once, or if keys and values of
-    `slots` slots with `tokens` tokens exceed the free memory. `free` in bytes; None: measured."""
+    """Check that a model can answer several questions at once.
+
+    Args:
+        qwen: The model.
+        slots: Number of slots.
+        tokens: Tokens of each slot, whose keys and values must fit the free memory.
+        free: Free memory in bytes; None: measured.
+
+    Raises:
+        OptionError: The decoder takes one question at a time, or the memory is too small.
+    """
     if not qwen.decodes_plainly:
         raise OptionError(
             f"{qwen.model_id} is spread over devices, or sees a part of the text only, so it answers one client at a "

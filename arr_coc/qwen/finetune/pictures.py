@@ -100,10 +100,16 @@ def pack(pictures: Sequence[ModelPicture], prep: Preprocessing) -> tuple[torch.T
 
 
 def unpack(pixel_values: torch.Tensor, image_grid_thw: torch.Tensor | None, prep: Preprocessing) -> list[ModelPicture]:
-    """Return the pictures of `pixel_values`; their tiles keep its dtype, device and gradient. See the module.
+    """Return the pictures of a processor's output. Their tiles keep its dtype, device and gradient.
 
-    Raises ShapeError if the tensors do not match each other or the model, or have more than one time step, and
-    NonFiniteError.
+    Args:
+        pixel_values: Patches of all pictures, float [ΣP, 3 · 2 · p · p]; see the module.
+        image_grid_thw: Time steps, rows and columns of patches of each picture, int64 [N, 3].
+        prep: Preprocessing of the model.
+
+    Raises:
+        ShapeError: Tensors that do not match each other or the model, or more than one time step.
+        NonFiniteError: NaN or Inf in `pixel_values`.
     """
     sizes = _checked_grid(pixel_values, image_grid_thw, prep)
     if not torch.isfinite(pixel_values).all():

@@ -64,8 +64,16 @@ class SequenceLayout:
 
 
 def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any) -> list[PicturePlace]:
-    """Return every run of picture placeholders, sequence by sequence. `config` is the model's. Raises ShapeError for
-    video."""
+    """Return every run of picture placeholders, sequence by sequence.
+
+    Args:
+        input_ids: Token ids of the batch, int64 [B, S].
+        attended: bool [B, S], False for padding.
+        config: Configuration of the model.
+
+    Raises:
+        ShapeError: Placeholders of a video.
+    """
     if bool((input_ids == config.video_token_id).any()):
         raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
     placeholders = ((input_ids == config.image_token_id) & attended).int()
