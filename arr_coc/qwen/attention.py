@@ -103,7 +103,7 @@ class AttentionProbe:
         """
         for notes in self._notes.values():
             if notes.queries:
-                visual = notes.seen()[self._visual]
+                visual = notes.sum_attention()[self._visual]
                 self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
@@ -154,8 +154,8 @@ class _Notes:
     lengths: list[int] = field(default_factory=list)
     keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
-    def seen(self) -> torch.Tensor:
-        """The attention on every key, summed over heads and queries: float32 [tokens]."""
+    def sum_attention(self) -> torch.Tensor:
+        """Return the attention on every key, summed over heads and queries: float32 [tokens]."""
         tokens, head_dim = len(self.queries), self.queries[0].shape[-1]
         by_head = torch.stack(self.queries, dim=1).view(len(self.keys), -1, tokens, head_dim)
         lengths = torch.tensor(self.lengths, device=self.keys.device)

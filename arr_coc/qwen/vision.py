@@ -80,18 +80,18 @@ class CachedAttentionWindows:
 
     @classmethod
     def over(
-        cls, regions: torch.Tensor, side_tiles: int, asking: torch.Tensor, slots: torch.Tensor
+        cls, regions: torch.Tensor, side_tiles: int, selection: torch.Tensor, slots: torch.Tensor
     ) -> CachedAttentionWindows:
         """Return the windows of the regions that are encoded. All tensors are on the CPU, so no device is waited for.
 
         Args:
             regions: All shown regions, int64 [K, 3].
             side_tiles: Level-0 tiles a side of a window.
-            asking: Indices of the regions to encode, int64 [R].
+            selection: Indices of the regions to encode, int64 [R].
             slots: Slots of the keys of all regions, int64 [K].
         """
         names = _names(regions[None], side_tiles)[0]
-        windows, window, sizes = torch.unique(names[asking], return_inverse=True, return_counts=True)
+        windows, window, sizes = torch.unique(names[selection], return_inverse=True, return_counts=True)
         size = int(sizes.max())
         places = _patches(window * size + _ranks(window, sizes))
         members = (names[:, None] == windows).nonzero()

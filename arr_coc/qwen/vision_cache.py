@@ -46,17 +46,17 @@ def full_refresh_due(options: IncrementalOptions, stale: Flags, frames_since_all
     return options.drift_limit is not None and drift is not None and drift > options.drift_limit
 
 
-def neighbour_change(regions: Regions, changed: Regions) -> Floats:
+def neighbour_change(regions: Regions, changed_regions: Regions) -> Floats:
     """Return the amount of change around each of `regions` [K, 3]: float64 [K].
 
-    Each of the regions `changed` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
+    Each of the regions `changed_regions` [S, 3] counts 1 / (1 + d²), d being its distance in tiles, between centres.
     """
-    centres, changed_centres = token_positions(regions), token_positions(changed)
+    centres, changed_centres = token_positions(regions), token_positions(changed_regions)
     down, across = (centres[:, axis, None] - changed_centres[:, axis] for axis in (0, 1))
     return (1 / (1 + down**2 + across**2)).sum(axis=1)
 
 
-def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: float) -> Flags:
+def select_for_refresh(change: Floats, encoded_frames: Ints, stale: Flags, share: float) -> Flags:
     """Select the unchanged regions to encode again: bool [K].
 
     These are the regions with the most change around them since they were encoded, and among equals those encoded
@@ -64,13 +64,13 @@ def select_for_refresh(unsettled: Floats, encoded: Ints, stale: Flags, share: fl
     neighbours most.
 
     Args:
-        unsettled: Change around each region since it was encoded, float64 [K].
-        encoded: Number of the frame in which each region was encoded, int64 [K].
+        change: Change around each region since it was encoded, float64 [K].
+        encoded_frames: Number of the frame in which each region was encoded, int64 [K].
         stale: Regions that are encoded in any case, bool [K].
         share: Share of all regions to select, rounded up.
     """
     selection = np.zeros(len(stale), bool)
-    order = np.lexsort((encoded, -unsettled, stale))
+    order = np.lexsort((encoded_frames, -change, stale))
     count = min(math.ceil(share * len(stale)), int((~stale).sum()))
     selection[order[:count]] = True
     return selection
@@ -213,10 +213,10 @@ class RegionSlotTable:
         """Return the number of the frame in which each of `slots` was last encoded."""
         return self._encoded_frames[slots]
 
-    def unsettle(self, changed: Regions) -> None:
-        """Add the change that `changed` [S, 3] cause to the totals of all regions held, shown or not."""
+    def unsettle(self, changed_regions: Regions) -> None:
+        """Add the change that `changed_regions` [S, 3] cause to the totals of all regions held, shown or not."""
         slots = np.flatnonzero(self._names != EMPTY)
-        self._unsettled[slots] += neighbour_change(_regions(self._names[slots]), changed)
+        self._unsettled[slots] += neighbour_change(_regions(self._names[slots]), changed_regions)
 
     def unsettled(self, slots: Ints) -> Floats:
         """Return the change around the regions in `slots` since they were encoded; see `neighbour_change`."""
