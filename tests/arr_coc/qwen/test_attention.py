@@ -39,30 +39,30 @@ def test_attention_equals_the_eager_weights(family: str, tokens: int) -> None:
     regions = grid_regions(GRID).numpy().astype(np.int32)
     packet = FramePacket(FrameStamp(0, 0, 0), GRID, regions, np.ones(GRID.shape, np.float32), image)
 
-    def prompt(said: list[int]) -> tuple[PromptPart, slice]:
+    def prompt(answer_ids: list[int]) -> tuple[PromptPart, slice]:
         part = PromptPart(qwen, 0, 0)
         part.text(qwen.token_ids("Say"))
         visual = part.frame(encode_packet(qwen, packet, "full"))
-        part.text([*qwen.token_ids(" what happens."), *said])
+        part.text([*qwen.token_ids(" what happens."), *answer_ids])
         return part, visual
 
     part, visual = prompt([])
     cache = empty_cache(qwen)
     with AttentionProbe(qwen, cache.kv, visual) as probe:
         logits = prefill(qwen, part, cache)
-        said = list(decode(qwen, logits, part.position, cache.kv, tokens))
-        assert len(said) == tokens
-        got = probe.attention()
+        answer_ids = list(decode(qwen, logits, part.position, cache.kv, tokens))
+        assert len(answer_ids) == tokens
+        attention = probe.attention()
 
     qwen.language_model.set_attn_implementation("eager")
-    part, _ = prompt(said[:-1])
+    part, _ = prompt(answer_ids[:-1])
     weights = qwen.language_model(
         **part.inputs(), past_key_values=empty_cache(qwen).kv, use_cache=True, output_attentions=True
     ).attentions
-    looked = slice(-tokens, part.tokens - tokens + min(tokens, PROBED_TOKENS))
+    probed_rows = slice(-tokens, part.tokens - tokens + min(tokens, PROBED_TOKENS))
     by_number = dict(zip(qwen.layers.attending, weights, strict=True))
-    expected = sum(by_number[number][0, :, looked, visual].sum((0, 1)) for number in probed_layers([*by_number]))
-    torch.testing.assert_close(got, expected / expected.max(), atol=1e-5, rtol=0)
+    expected = sum(by_number[number][0, :, probed_rows, visual].sum((0, 1)) for number in probed_layers([*by_number]))
+    torch.testing.assert_close(attention, expected / expected.max(), atol=1e-5, rtol=0)
 
 
 def test_only_the_first_tokens_and_the_own_cache_are_looked_at() -> None:

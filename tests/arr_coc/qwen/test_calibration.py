@@ -20,14 +20,14 @@ def odds(log_odds: float) -> torch.Tensor:
     return torch.tensor([log_odds, 0.0, -20.0], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("own", [-3.0, 0.0, 2.0])
-def test_the_odds_are_scaled_and_moved(own: float) -> None:
+@pytest.mark.parametrize("log_odds", [-3.0, 0.0, 2.0])
+def test_the_odds_are_scaled_and_moved(log_odds: float) -> None:
     tokens = YesNoTokens((0,), (1,))
-    found = score_logits(odds(own), tokens, Calibration(scale=1.5, bias=-2.0))
-    assert found.yes == pytest.approx(1 / (1 + math.exp(-(1.5 * own - 2))))
-    assert found.raw_log_odds == pytest.approx(own)
-    assert found.mass == score_logits(odds(own), tokens).mass
-    assert score_logits(odds(own), tokens).yes == pytest.approx(1 / (1 + math.exp(-own)))
+    score = score_logits(odds(log_odds), tokens, Calibration(scale=1.5, bias=-2.0))
+    assert score.yes == pytest.approx(1 / (1 + math.exp(-(1.5 * log_odds - 2))))
+    assert score.raw_log_odds == pytest.approx(log_odds)
+    assert score.mass == score_logits(odds(log_odds), tokens).mass
+    assert score_logits(odds(log_odds), tokens).yes == pytest.approx(1 / (1 + math.exp(-log_odds)))
 
 
 def test_a_model_without_a_calibration_is_uncalibrated() -> None:
@@ -40,7 +40,7 @@ def test_a_calibration_is_loaded_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     [
         {},
         [1, 2],
@@ -54,6 +54,6 @@ def test_a_calibration_is_loaded_with_the_model(tmp_path: Path) -> None:
         {"scale": math.inf, "bias": 0},
     ],
 )
-def test_an_invalid_calibration_is_refused(given: Any) -> None:
+def test_an_invalid_calibration_is_refused(value: Any) -> None:
     with pytest.raises(ModelError, match=r"arr_coc_yes_no in the config\.json of m must be .*training\.calibration"):
-        Calibration.read(given, "m")
+        Calibration.read(value, "m")

@@ -72,18 +72,18 @@ def test_the_cache_of_incremental_encoding_has_its_estimated_size() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
     a_region = RegionSize(4, 3, 64, 2, 192, 4, 3 * 32 * 32)
     for limit_mb in (1000.0, 1.5 * 100 * a_region.bytes / 1e6, 0.5 * 100 * a_region.bytes / 1e6, 0.0):
-        kept = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).vision_cache
-        assert kept == a_region.slots_within(limit_mb, 100) * a_region.bytes
+        cache_bytes = MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=limit_mb)).vision_cache
+        assert cache_bytes == a_region.slots_within(limit_mb, 100) * a_region.bytes
 
 
 def test_each_stream_keeps_its_own() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
-    one, four = (
+    single, four = (
         MemoryEstimate.of(facts, "float32", Workload(100, 50, kept_vision_mb=1000.0, streams=streams))
         for streams in (1, 4)
     )
-    assert four.vision_cache == 4 * one.vision_cache
-    assert (four.weights, four.cache, four.activations) == (one.weights, one.cache, one.activations)
+    assert four.vision_cache == 4 * single.vision_cache
+    assert (four.weights, four.cache, four.activations) == (single.weights, single.cache, single.activations)
 
 
 def test_caches_of_several_streams_have_their_estimated_size(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_only_experts_count_if_no_layer_is_dense(tmp_path: Path) -> None:
 
 def test_quantised_weights_take_what_is_stored(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
-    whole = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(whole | {"quantization_config": {"quant_method": "fp8"}}))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
     facts = ModelSpec.read(folder, "tiny")
     assert facts.quantised
     assert MemoryEstimate.of(facts, "float32", Workload(10, 5)).weights == facts.checkpoint_bytes
@@ -133,10 +133,10 @@ def test_quantised_weights_take_what_is_stored(tmp_path: Path) -> None:
 
 def test_a_frame_that_is_encoded_whole_costs_activations_only() -> None:
     facts = ModelSpec.read(bundled_model_path(), "bundled")
-    few, whole = Workload(100, 50), Workload(100, 50, encoded_tokens=2040)
-    less, more = (MemoryEstimate.of(facts, "float32", load) for load in (few, whole))
-    assert more.activations > 5 * less.activations
-    assert (more.cache, more.vision_cache) == (less.cache, less.vision_cache)
+    few, full = Workload(100, 50), Workload(100, 50, encoded_tokens=2040)
+    of_few, of_full = (MemoryEstimate.of(facts, "float32", load) for load in (few, full))
+    assert of_full.activations > 5 * of_few.activations
+    assert (of_full.cache, of_full.vision_cache) == (of_few.cache, of_few.vision_cache)
 
 
 def test_missing_values_are_estimated(folder: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
 def test_a_model_that_was_downloaded_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config.json"
     config.touch()
-    asked = []
+    lookups = []
 
     def look(name: str, file: str) -> str | None:
-        asked.append((name, file))
+        lookups.append((name, file))
         return str(config) if name == "owner/there" else None
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", look)
     assert cached_folder("owner/there") == tmp_path
     assert cached_folder("owner/absent") is None
-    assert asked == [("owner/there", "config.json"), ("owner/absent", "config.json")]
+    assert lookups == [("owner/there", "config.json"), ("owner/absent", "config.json")]

@@ -22,7 +22,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 1
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints")
     tiny_folder(path / "whole")
     tiny_folder(path / "sharded", shard_size="100KB")
@@ -30,13 +30,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "whole", tmp_path / "model"))
+def folder(sources: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sources / "whole", tmp_path / "model"))
 
 
 @pytest.fixture
-def sharded(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made / "sharded", tmp_path / "sharded"))
+def sharded(sources: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sources / "sharded", tmp_path / "sharded"))
 
 
 def edit(folder: Path, section: str | None = None, **values: Any) -> None:
@@ -60,13 +60,13 @@ def refused(folder: Path) -> str:
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen2_vl", "qwen2_5_vl"])
 def test_a_whole_folder_of_each_family(tmp_path: Path, family: str) -> None:
-    found = check_folder(tiny_folder(tmp_path, family), "tiny")
-    assert (found.family.model_type, found.quantised) == (family, None)
-    assert any(name.endswith("embed_tokens.weight") for name in found.tensors)
+    contents = check_folder(tiny_folder(tmp_path, family), "tiny")
+    assert (contents.family.model_type, contents.quantised) == (family, None)
+    assert any(name.endswith("embed_tokens.weight") for name in contents.tensors)
 
 
-def test_shards_are_read_together(sharded: Path, made: Path) -> None:
-    assert check_folder(sharded, "tiny").tensors == check_folder(made / "whole", "tiny").tensors
+def test_shards_are_read_together(sharded: Path, sources: Path) -> None:
+    assert check_folder(sharded, "tiny").tensors == check_folder(sources / "whole", "tiny").tensors
 
 
 def test_a_weight_file_that_is_not_the_models_does_not_count(folder: Path) -> None:
@@ -132,9 +132,9 @@ class TestOtherKinds:
         (tmp_path / "adapter_model.safetensors").touch()
         assert "holds an adapter (LoRA) of Qwen/Qwen3-VL-2B-Instruct, not a model; merge it" in refused(tmp_path)
 
-    def test_a_folder_of_the_cache(self, tmp_path: Path, made: Path) -> None:
+    def test_a_folder_of_the_cache(self, tmp_path: Path, sources: Path) -> None:
         cache = tmp_path / "models--Qwen--Qwen3-VL-2B-Instruct"
-        shutil.copytree(made / "whole", cache / "snapshots" / "abc")
+        shutil.copytree(sources / "whole", cache / "snapshots" / "abc")
         assert refused(cache) == (
             f"{cache} is a folder of the hub's cache; "
             f"give the name Qwen/Qwen3-VL-2B-Instruct, or {cache / 'snapshots' / 'abc'}"
@@ -183,10 +183,10 @@ class TestWeights:
         (folder / WEIGHTS).write_bytes(data)
         assert refused(folder).startswith("model.safetensors of tiny is damaged or cut short (")
 
-    @pytest.mark.parametrize("lost", [1, 1000, 100_000])
-    def test_cut_short(self, folder: Path, lost: int) -> None:
-        whole = (folder / WEIGHTS).read_bytes()
-        (folder / WEIGHTS).write_bytes(whole[:-lost])
+    @pytest.mark.parametrize("missing_bytes", [1, 1000, 100_000])
+    def test_cut_short(self, folder: Path, missing_bytes: int) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        (folder / WEIGHTS).write_bytes(content[:-missing_bytes])
         assert refused(folder).startswith("model.safetensors of tiny is damaged or cut short (")
 
     def test_a_pointer_in_place_of_weights(self, folder: Path) -> None:
@@ -214,14 +214,14 @@ class TestWeights:
 
 class TestIndex:
     def test_a_missing_shard_is_named(self, sharded: Path) -> None:
-        lost = [shard(sharded, number) for number in range(5)]
-        for path in lost:
+        missing = [shard(sharded, number) for number in range(5)]
+        for path in missing:
             path.unlink()
-        assert f"lacks 5 of 15 weight files ({', '.join(path.name for path in lost[:3])}, …)" in refused(sharded)
+        assert f"lacks 5 of 15 weight files ({', '.join(path.name for path in missing[:3])}, …)" in refused(sharded)
 
-    @pytest.mark.parametrize("listed", [[], {}, None])
-    def test_that_lists_nothing(self, sharded: Path, listed: Any) -> None:
-        (sharded / INDEX).write_text(json.dumps({"weight_map": listed}))
+    @pytest.mark.parametrize("weight_map", [[], {}, None])
+    def test_that_lists_nothing(self, sharded: Path, weight_map: Any) -> None:
+        (sharded / INDEX).write_text(json.dumps({"weight_map": weight_map}))
         assert "lists no weight files" in refused(sharded)
 
     @pytest.mark.parametrize("name", ["../other/model.safetensors", "/model.safetensors"])

@@ -41,17 +41,20 @@ def odds(session: AnswerSession, packets: Packet | list[TokenPacket], *questions
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("plainly", [True, False])
-@pytest.mark.parametrize("shown", ["tokens", "memory", "whole"])
+@pytest.mark.parametrize("kind", ["tokens", "memory", "whole"])
 def test_each_has_the_score_that_it_has_alone(
-    family: str, plainly: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+    family: str, plainly: bool, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packets = {"tokens": packet(), "memory": GROUP, "whole": whole()}[shown]
-    encode = "full" if shown == "whole" else "sparse"
+    packets = {"tokens": packet(), "memory": GROUP, "whole": whole()}[kind]
+    encode = "full" if kind == "whole" else "sparse"
     session = checking(monkeypatch, family, plainly=plainly, encode=encode)
-    together = odds(session, packets, *QUESTIONS)
-    alone = [odds(checking(monkeypatch, family, plainly=plainly, encode=encode), packets, one)[0] for one in QUESTIONS]
-    assert together == pytest.approx(alone, abs=2e-5)
-    assert len(set(together)) == len(QUESTIONS)
+    scores = odds(session, packets, *QUESTIONS)
+    expected = [
+        odds(checking(monkeypatch, family, plainly=plainly, encode=encode), packets, question)[0]
+        for question in QUESTIONS
+    ]
+    assert scores == pytest.approx(expected, abs=2e-5)
+    assert len(set(scores)) == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_5"])
@@ -67,12 +70,12 @@ def test_a_memory_goes_on_after_checks_as_without_them(family: str, monkeypatch:
 
 
 def test_frames_are_read_once_and_the_cache_keeps_no_question_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, several = (checking(monkeypatch) for _ in range(2))
-    odds(one, packet(), QUESTIONS[0])
+    single, several = (checking(monkeypatch) for _ in range(2))
+    odds(single, packet(), QUESTIONS[0])
     odds(several, packet(), *QUESTIONS)
-    assert several.last.prefilled_tokens == one.last.prefilled_tokens
-    assert several.last.kept_bytes == one.last.kept_bytes
-    assert len(several.prompts.cache) == len(one.prompts.cache)
+    assert several.last.prefilled_tokens == single.last.prefilled_tokens
+    assert several.last.kept_bytes == single.last.kept_bytes
+    assert len(several.prompts.cache) == len(single.prompts.cache)
     odds(several, packet(), *QUESTIONS)
     assert several.last.prefilled_tokens == len(several.prompts.question(QUESTIONS[0]))
 
@@ -80,12 +83,12 @@ def test_frames_are_read_once_and_the_cache_keeps_no_question_of_others(monkeypa
 @pytest.mark.parametrize("plainly", [True, False])
 def test_feedback_is_the_most_of_any_question(plainly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     session = checking(monkeypatch, plainly=plainly)
-    alone = []
+    parts = []
     for question in QUESTIONS:
         odds(session, packet(), question)
-        alone.append(session.last.feedback)
+        parts.append(session.last.feedback)
     odds(session, packet(), *QUESTIONS)
-    feedback, expected = session.last.feedback, united([one for one in alone if one is not None])
+    feedback, expected = session.last.feedback, united([part for part in parts if part is not None])
     assert feedback is not None
     assert np.allclose(feedback.attention, expected.attention, atol=1e-4)
     assert np.allclose(feedback.similarity, expected.similarity, atol=1e-4)
@@ -94,7 +97,7 @@ def test_feedback_is_the_most_of_any_question(plainly: bool, monkeypatch: pytest
 
 
 def test_other_slots_are_answered_beside_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, alone = (checking(monkeypatch, slots=slots) for slots in (2, 1))
+    session, reference = (checking(monkeypatch, slots=slots) for slots in (2, 1))
     answers = session.ask(
         [
             SlotQuestion(0, packet(1), QUESTIONS[0]),
@@ -103,13 +106,13 @@ def test_other_slots_are_answered_beside_checks(monkeypatch: pytest.MonkeyPatch)
     )
     assert [answer.ended for answer in answers] == [False, True]
     assert [score.raw_log_odds for score in answers[1].scores] == pytest.approx(
-        odds(alone, packet(2), *QUESTIONS), abs=2e-5
+        odds(reference, packet(2), *QUESTIONS), abs=2e-5
     )
     pieces = [answers[0].piece]
     while not answers[0].ended:
         session.step()
         pieces.append(answers[0].piece)
-    assert "".join(pieces) == "".join(alone.answer(packet(1), QUESTIONS[0]))
+    assert "".join(pieces) == "".join(reference.answer(packet(1), QUESTIONS[0]))
 
 
 def test_any_question_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +122,5 @@ def test_any_question_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_one_check_is_bit_for_bit_a_score_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    one, other = (checking(monkeypatch) for _ in range(2))
-    assert odds(one, GROUP, QUESTIONS[0]) == [other.score_yes_no(GROUP, QUESTIONS[0]).raw_log_odds]
+    checker, reference = (checking(monkeypatch) for _ in range(2))
+    assert odds(checker, GROUP, QUESTIONS[0]) == [reference.score_yes_no(GROUP, QUESTIONS[0]).raw_log_odds]

@@ -60,7 +60,7 @@ def test_every_answer_fits(family: str, temperature: float) -> None:
 
 def test_slots_have_schemas_of_their_own() -> None:
     qwen = tiny_qwen()
-    alone = [
+    expected = [
         text_of(*ended(session(qwen), SlotQuestion(0, packet(), QUERY, schema=schema))) for schema in (STREET, CHOICES)
     ]
     free = text_of(*ended(session(qwen, 12), SlotQuestion(0, packet(), QUERY)))
@@ -68,9 +68,9 @@ def test_slots_have_schemas_of_their_own() -> None:
         SlotQuestion(slot, packet(), QUERY, schema=schema) for slot, schema in enumerate((STREET, CHOICES, None))
     ]
     answers = ended(session(qwen, 12, slots=3), questions[2], questions[1])
-    assert [text_of(answer) for answer in answers] == [free, alone[1]]
+    assert [text_of(answer) for answer in answers] == [free, expected[1]]
     answers = ended(session(qwen, slots=3), *questions[:2])
-    assert [text_of(answer) for answer in answers] == alone
+    assert [text_of(answer) for answer in answers] == expected
 
 
 def test_a_captured_decoder_leaves_such_answers_out_and_goes_on() -> None:
@@ -103,13 +103,13 @@ def test_the_schema_holds_after_thoughts(thinking: Thinking, template: str, monk
     qwen = thinking_qwen(template)
     assert qwen.thought_ids is not None
     begin, end = qwen.thought_ids
-    planned = itertools.chain([] if template == ALWAYS else [begin], [*qwen.plain_token_ids("the cat"), end])
+    script = itertools.chain([] if template == ALWAYS else [begin], [*qwen.plain_token_ids("the cat"), end])
     from arr_coc.qwen import session as module
 
     stock = module.choose
 
     def choose(logits: torch.Tensor, *rest: Any) -> torch.Tensor:
-        token = next(planned, None) if thinking == "hide" else None
+        token = next(script, None) if thinking == "hide" else None
         if token is None:
             return stock(logits, *rest)
         assert logits[token] > -torch.inf
@@ -128,10 +128,10 @@ def test_without_thoughts_the_first_token_is_the_answers() -> None:
     begin, end = qwen.thought_ids or (0, 0)
     compiler = GrammarCompiler(qwen)
     for may_think in (False, True):
-        made = compiler.constraint(STREET)
-        made.follow(Thoughts(begin, end), may_think=may_think)
+        answer_constraint = compiler.constraint(STREET)
+        answer_constraint.follow(Thoughts(begin, end), may_think=may_think)
         logits = torch.zeros(int(qwen.model.config.get_text_config().vocab_size))
-        made.mask(logits)
+        answer_constraint.mask(logits)
         assert bool(logits[begin] == 0) == may_think
         assert 0 < int((logits == 0).sum()) < 5
 
@@ -140,10 +140,10 @@ def test_a_previous_answer_is_scored_among_the_answers_that_fit() -> None:
     """Greedy answers are likely among those that fit, however unlikely JSON is for the model."""
     qwen = tiny_qwen()
     (first,) = ended(session(qwen), SlotQuestion(0, packet(), QUERY, schema=CHOICES))
-    again = {"previous": text_of(first), "same_above": 0.0}
-    (free,) = ended(session(qwen), SlotQuestion(0, packet(), QUERY, **again))
+    previous = {"previous": text_of(first), "same_above": 0.0}
+    (free,) = ended(session(qwen), SlotQuestion(0, packet(), QUERY, **previous))
     speaking = session(qwen)
-    (bound,) = speaking.ask([SlotQuestion(0, packet(), QUERY, schema=CHOICES, **again)])
+    (bound,) = speaking.ask([SlotQuestion(0, packet(), QUERY, schema=CHOICES, **previous)])
     assert bound.ended
     assert text_of(bound) == text_of(first)
     assert free.same is not None
@@ -197,9 +197,9 @@ def test_a_tokenizer_that_cannot_be_read_is_the_models_fault(monkeypatch: pytest
 def test_tokens_of_the_padded_vocabulary_never_come() -> None:
     qwen = tiny_qwen()
     vocabulary = int(qwen.model.config.get_text_config().vocab_size)
-    made = GrammarCompiler(qwen).constraint(STREET)
+    answer_constraint = GrammarCompiler(qwen).constraint(STREET)
     logits = torch.zeros(vocabulary + 40)
-    made.mask(logits)
+    answer_constraint.mask(logits)
     assert bool((logits[vocabulary:] == -torch.inf).all())
 
 

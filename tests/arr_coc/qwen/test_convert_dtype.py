@@ -54,8 +54,8 @@ def test_the_memory_of_loading(tmp_path: Path) -> None:
     dense = ModelSpec.read(tiny_folder(tmp_path / "dense"), "tiny")
     mixed = ModelSpec.read(tiny_folder(tmp_path / "moe", "qwen3_vl_moe"), "tiny")
     assert (dense.stored_dtype, mixed.stored_dtype) == ("float32", "float32")
-    stored = dense.checkpoint_bytes
-    assert [dense.loading_bytes(weights) for weights in (stored // 2, 2 * stored)] == [stored, 2 * stored]
+    size = dense.checkpoint_bytes
+    assert [dense.loading_bytes(weights) for weights in (size // 2, 2 * size)] == [size, 2 * size]
     assert mixed.loading_bytes(100) == 100 + mixed.checkpoint_bytes
 
 
@@ -70,10 +70,10 @@ def test_a_large_model_is_the_one_that_transformers_converts(
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
     expected = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     monkeypatch.setattr(loading, "LARGE_PARAMETERS", 0)
-    found = load_qwen(folder, dtype="float32").model
+    model = load_qwen(folder, dtype="float32").model
     for kind in ("named_parameters", "named_buffers"):
-        values = dict(getattr(found, kind)())
+        values = dict(getattr(model, kind)())
         for name, value in getattr(expected, kind)():
             assert values[name].dtype == value.dtype
             torch.testing.assert_close(values[name], value, atol=0, rtol=0, msg=name)
-    assert found.config.to_dict() == expected.config.to_dict()
+    assert model.config.to_dict() == expected.config.to_dict()

@@ -38,8 +38,8 @@ def test_a_nucleus_ends_once_its_mass_is_reached() -> None:
 
 def test_sampling_follows_the_probabilities() -> None:
     generator, options = seeded(0), Decoding(temperature=1.0)
-    drawn = torch.stack([choose(LOGITS, options, generator) for _ in range(2000)]).bincount(minlength=4) / 2000
-    torch.testing.assert_close(drawn, torch.softmax(LOGITS, 0), atol=0.03, rtol=0)
+    shares = torch.stack([choose(LOGITS, options, generator) for _ in range(2000)]).bincount(minlength=4) / 2000
+    torch.testing.assert_close(shares, torch.softmax(LOGITS, 0), atol=0.03, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -21,9 +21,9 @@ with deferred_imports():
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
 
 
 def test_heavy_packages_are_imported_on_first_use() -> None:

@@ -22,34 +22,34 @@ def stock(folder: Path, dtype: torch.dtype) -> Any:
     return AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype).eval()
 
 
-def assert_same_model(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
+def assert_same_model(model: Any, expected: Any) -> None:
+    assert type(model) is type(expected)
     for kind in ("named_parameters", "named_buffers"):
-        those = dict(getattr(found, kind)())
+        those = dict(getattr(model, kind)())
         assert those.keys() == dict(getattr(expected, kind)()).keys()
         for name, value in getattr(expected, kind)():
             torch.testing.assert_close(those[name], value, atol=0, rtol=0, msg=name)
-    assert found.config.to_dict() == expected.config.to_dict()
-    assert found.generation_config.to_dict() == expected.generation_config.to_dict()
+    assert model.config.to_dict() == expected.config.to_dict()
+    assert model.generation_config.to_dict() == expected.generation_config.to_dict()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_the_model_of_from_pretrained(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
     folder = tiny_folder(tmp_path / "tiny", family)
-    found = load_directly(folder, "tiny", dtype)
-    if found is None:
+    model = load_directly(folder, "tiny", dtype)
+    if model is None:
         assert family in CONVERTED
         return
-    assert_same_model(found.eval(), stock(folder, dtype))
+    assert_same_model(model.eval(), stock(folder, dtype))
 
 
 def test_shards_and_tied_weights(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", shard_size="100KB", tie_word_embeddings=True)
-    found = load_directly(folder, "tiny", torch.float32)
-    assert found is not None
-    assert found.lm_head.weight is found.get_input_embeddings().weight
-    assert_same_model(found.eval(), stock(folder, torch.float32))
+    model = load_directly(folder, "tiny", torch.float32)
+    assert model is not None
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    assert_same_model(model.eval(), stock(folder, torch.float32))
 
 
 @pytest.mark.parametrize("change", ["missing", "more", "shape"])

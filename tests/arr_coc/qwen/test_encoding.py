@@ -60,8 +60,8 @@ def test_read_only_pixels_are_copied() -> None:
     packet = TokenPacket(STAMP, GRID, regions, np.ones(1, np.float32), pixels)
     expected = encode_packet(qwen, packet, "sparse").tokens.embeds
     pixels.flags.writeable = regions.flags.writeable = False
-    got = encode_packet(qwen, replace(packet), "sparse").tokens.embeds
-    torch.testing.assert_close(got, expected)
+    embeds = encode_packet(qwen, replace(packet), "sparse").tokens.embeds
+    torch.testing.assert_close(embeds, expected)
     assert token_count(packet, "sparse") == 1
 
 
@@ -121,13 +121,13 @@ def sparse(qwen: QwenVL, packet: TokenPacket) -> VisualTokens:
     return encode_packet(qwen, packet, "sparse").tokens
 
 
-def assert_same(got: VisualTokens, expected: VisualTokens, atol: float = 0.0) -> None:
-    for rows, wanted in zip(tensors(got), tensors(expected), strict=True):
-        torch.testing.assert_close(rows, wanted, atol=atol, rtol=0)
+def assert_same(tokens: VisualTokens, expected: VisualTokens, atol: float = 0.0) -> None:
+    for rows, expected_rows in zip(tensors(tokens), tensors(expected), strict=True):
+        torch.testing.assert_close(rows, expected_rows, atol=atol, rtol=0)
 
 
-def off(got: VisualTokens, truth: VisualTokens) -> float:
-    return float((got.embeds - truth.embeds).norm() / truth.embeds.norm())
+def off(tokens: VisualTokens, truth: VisualTokens) -> float:
+    return float((tokens.embeds - truth.embeds).norm() / truth.embeds.norm())
 
 
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
@@ -138,11 +138,11 @@ def test_pixels_that_are_tensors_give_the_same_tokens(encode: Encode) -> None:
         scene.change(*changed)
         packet = scene.packet(MIXED)
         of_tensors = replace(packet, pixels=torch.from_numpy(packet.host_pixels))
-        expected, got = (
-            encode_packet(qwen, one, encode, encoder).tokens
-            for one, encoder in zip((packet, of_tensors), encoders, strict=True)
+        expected, tokens = (
+            encode_packet(qwen, source, encode, encoder).tokens
+            for source, encoder in zip((packet, of_tensors), encoders, strict=True)
         )
-        assert_same(got, expected)
+        assert_same(tokens, expected)
     assert same_picture(of_tensors, replace(of_tensors, pixels=of_tensors.pixels.clone()))
     assert not same_picture(of_tensors, replace(of_tensors, pixels=of_tensors.pixels + 1))
 
@@ -156,13 +156,13 @@ def test_a_frame_of_stale_regions_equals_sparse(family: str, dtype: torch.dtype,
     qwen.model.to(dtype)
     encoder = IncrementalEncoder(IncrementalOptions(every_frames=4, drift_limit=None))
     for frame in range(8):
-        shown = names if frame % 4 in (0, 3) else names[frame:]
+        frame_names = names if frame % 4 in (0, 3) else names[frame:]
         world.change(*(names if frame == 3 else names[:5]))
-        packet = world.packet(shown)
-        got = incremental(encoder, qwen, packet)
+        packet = world.packet(frame_names)
+        tokens = incremental(encoder, qwen, packet)
         if frame in (0, 3, 7):
-            assert_same(got, sparse(qwen, packet))
-        assert (encoder.report.encoded == len(shown)) == (frame in (0, 3, 7))
+            assert_same(tokens, sparse(qwen, packet))
+        assert (encoder.report.encoded == len(frame_names)) == (frame in (0, 3, 7))
 
 
 class Reference:
@@ -202,11 +202,11 @@ class Reference:
         parts = zip(*(self._outputs[name] for name in names), strict=True)
         return [torch.stack(rows)[None] for rows in parts], len(fresh)
 
-    def _sees(self, one: Name, other: Name, layer: int) -> bool:
+    def _sees(self, first: Name, second: Name, layer: int) -> bool:
         if layer in getattr(self._tower, "fullatt_block_indexes", range(99)):
             return True
         side_tiles = self._tower.config.window_size // self._tower.config.patch_size // 2
-        return self._window(one, side_tiles) == self._window(other, side_tiles)
+        return self._window(first, side_tiles) == self._window(second, side_tiles)
 
     @staticmethod
     def _window(name: Name, side_tiles: int) -> tuple[int, int]:
@@ -225,12 +225,12 @@ def test_any_history_equals_the_reference(family: str) -> None:
         names = [name for name in (MIXED if frame % 4 > 1 else EVERY) if random.random() < 0.8]
         world.change(*(name for name in names if random.random() < 0.1))
         packet = world.packet(names)
-        got = incremental(encoder, qwen, packet)
+        tokens = incremental(encoder, qwen, packet)
         expected, fresh = reference.encode(packet)
         if encoder.report.encoded != fresh:
             pytest.fail(f"frame {frame}: {encoder.report.encoded} encoded, {fresh} expected")
-        for rows, wanted in zip(tensors(got), expected, strict=True):
-            torch.testing.assert_close(rows, wanted, atol=2e-5, rtol=0)
+        for rows, expected_rows in zip(tensors(tokens), expected, strict=True):
+            torch.testing.assert_close(rows, expected_rows, atol=2e-5, rtol=0)
         counts.append(fresh / len(names))
     assert 0.1 < np.mean(counts[1:]) < 0.5
     assert encoder.report.held_regions > len(EVERY)
@@ -260,12 +260,12 @@ def test_a_region_that_changed_while_away_is_encoded_again() -> None:
 def test_an_unchanged_frame_costs_nothing_and_is_the_same() -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     before = incremental(encoder, qwen, world.packet(MIXED))
-    again = incremental(encoder, qwen, world.packet(MIXED))
+    after = incremental(encoder, qwen, world.packet(MIXED))
     assert encoder.report.encoded == 0
     assert encoder.report.drift is None
-    assert_same(again, before)
+    assert_same(after, before)
     with torch.inference_mode():
-        again.embeds.zero_()
+        after.embeds.zero_()
     assert_same(incremental(encoder, qwen, world.packet(MIXED)), before)
 
 
@@ -292,9 +292,9 @@ def test_the_cache_of_another_model_grid_or_epoch_is_dropped(change: Any) -> Non
     incremental(encoder, qwen, world.packet(EVERY))
     incremental(encoder, qwen, world.packet(EVERY[:20]))
     qwen, packet = change(qwen, world.packet(EVERY[10:30]))
-    got = incremental(encoder, qwen, packet)
+    tokens = incremental(encoder, qwen, packet)
     assert encoder.report.encoded == encoder.report.held_regions == 20
-    assert_same(got, sparse(qwen, packet))
+    assert_same(tokens, sparse(qwen, packet))
 
 
 def test_the_error_falls_with_refresh_and_is_estimated() -> None:
@@ -303,17 +303,17 @@ def test_the_error_falls_with_refresh_and_is_estimated() -> None:
     for share in (0.0, 0.1, 0.3):
         world = World()
         encoder = IncrementalEncoder(replace(ALONE, share=share))
-        found = []
+        frame_errors = []
         for frame in range(16):
             if frame:
                 world.change(*EVERY[4 * frame % 50 :][:4])
             packet = world.packet(EVERY)
-            found.append(off(incremental(encoder, qwen, packet), sparse(qwen, packet)))
+            frame_errors.append(off(incremental(encoder, qwen, packet), sparse(qwen, packet)))
             if frame and share:
                 assert encoder.report.encoded == 4 + encoder.report.refreshed
                 assert encoder.report.refreshed == math.ceil(share * len(EVERY))
                 estimates.append(encoder.report.drift)
-        errors.append(float(np.mean(found)))
+        errors.append(float(np.mean(frame_errors)))
     assert errors[0] > 1.2 * errors[1] > 1.2 * 1.2 * errors[2] > 0
     assert min(estimates) > 0
     assert 0.5 < np.mean(estimates) / np.mean(errors[1:]) < 3
@@ -324,8 +324,8 @@ def test_neighbours_of_what_changed_are_refreshed_first() -> None:
     before = incremental(encoder, qwen, world.packet(EVERY))
     world.change((0, 5, 8))
     after = incremental(encoder, qwen, world.packet(EVERY))
-    moved = (after.embeds != before.embeds)[0].any(dim=-1)
-    assert [EVERY[index][1:] for index in moved.nonzero().flatten()] == [(4, 7), (4, 8), (5, 7), (5, 8)]
+    changed_regions = (after.embeds != before.embeds)[0].any(dim=-1)
+    assert [EVERY[index][1:] for index in changed_regions.nonzero().flatten()] == [(4, 7), (4, 8), (5, 7), (5, 8)]
 
 
 def test_drift_above_the_limit_refreshes_the_whole_frame() -> None:
@@ -335,13 +335,13 @@ def test_drift_above_the_limit_refreshes_the_whole_frame() -> None:
     for frame in range(4):
         world.change(EVERY[frame])
         packet = world.packet(EVERY)
-        got = incremental(encoder, qwen, packet)
+        tokens = incremental(encoder, qwen, packet)
         counts.append(encoder.report.encoded)
     assert counts == [54, 7, 54, 7]
     world.change(EVERY[0])
     packet = world.packet(EVERY)
-    got = incremental(encoder, qwen, packet)
-    assert_same(got, sparse(qwen, packet))
+    tokens = incremental(encoder, qwen, packet)
+    assert_same(tokens, sparse(qwen, packet))
     assert encoder.report.drift is not None
 
 
@@ -354,8 +354,8 @@ def test_the_same_frames_give_the_same_tokens() -> None:
             tokens.append(incremental(encoder, qwen, world.packet(EVERY[frame:])))
         return tokens
 
-    for one, other in zip(run(), run(), strict=True):
-        assert_same(one, other)
+    for first, second in zip(run(), run(), strict=True):
+        assert_same(first, second)
 
 
 def test_memory_keeps_its_bound_over_a_thousand_frames() -> None:
@@ -363,26 +363,28 @@ def test_memory_keeps_its_bound_over_a_thousand_frames() -> None:
     pixels = random.integers(0, 256, (len(EVERY), 3, 32, 32), dtype=np.uint8)
     regions = np.array(EVERY, np.int32)
     encoder = IncrementalEncoder(IncrementalOptions(memory_mb=0.2))
-    limit_bytes, held = 200_000, []
+    limit_bytes, sizes = 200_000, []
     for frame in range(1000):
         pixels[random.integers(0, len(EVERY))] = frame % 256
-        chosen = np.sort(random.permutation(len(EVERY))[: random.integers(2, 7)])
+        indices = np.sort(random.permutation(len(EVERY))[: random.integers(2, 7)])
         stamp = FrameStamp(frame, 0, 0, epoch=1 + frame // 400)
-        packet = TokenPacket(stamp, INCREMENTAL_GRID, regions[chosen], np.ones(len(chosen), np.float32), pixels[chosen])
+        packet = TokenPacket(
+            stamp, INCREMENTAL_GRID, regions[indices], np.ones(len(indices), np.float32), pixels[indices]
+        )
         encode_packet(qwen, packet, "incremental", encoder)
         report = encoder.report
-        held.append(report.held_bytes)
-        assert len(chosen) <= report.held_regions
+        sizes.append(report.held_bytes)
+        assert len(indices) <= report.held_regions
         assert 0 < report.held_bytes <= limit_bytes
-    assert len(set(held)) <= 9
+    assert len(set(sizes)) <= 9
 
 
 def test_a_frame_above_the_limit_is_encoded_whole_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(replace(ALONE, memory_mb=0.4))
     few = EVERY[:8]
     incremental(encoder, qwen, world.packet(few))
-    held = encoder.report.held_bytes
-    assert 0 < held <= 400_000
+    size = encoder.report.held_bytes
+    assert 0 < size <= 400_000
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert_same(incremental(encoder, qwen, world.packet(EVERY)), sparse(qwen, world.packet(EVERY)))
@@ -392,16 +394,16 @@ def test_a_frame_above_the_limit_is_encoded_whole_and_reported_once(caplog: pyte
     assert encoder.report.encoded == 54
     incremental(encoder, qwen, world.packet(few))
     assert encoder.report.encoded == 0
-    assert encoder.report.held_bytes == held
+    assert encoder.report.held_bytes == size
 
 
 def test_a_larger_allocation_gets_more_room() -> None:
     qwen, world, encoder = tiny_qwen(), World(), IncrementalEncoder(ALONE)
     incremental(encoder, qwen, world.packet(EVERY[:10]))
     assert encoder.report.held_regions == 10
-    got = incremental(encoder, qwen, world.packet(EVERY))
+    tokens = incremental(encoder, qwen, world.packet(EVERY))
     assert encoder.report.held_regions == 54
-    assert_same(got, sparse(qwen, world.packet(EVERY)))
+    assert_same(tokens, sparse(qwen, world.packet(EVERY)))
 
 
 def test_other_options_drop_the_cache() -> None:
@@ -433,10 +435,10 @@ def test_a_whole_frame_leaves_the_cache_as_it_is() -> None:
     incremental(encoder, qwen, world.packet(EVERY))
     image = np.zeros((INCREMENTAL_GRID.padded_height_px, INCREMENTAL_GRID.padded_width_px, 3), np.uint8)
     regions = grid_regions(INCREMENTAL_GRID).numpy().astype(np.int32)
-    whole = FramePacket(
+    frame = FramePacket(
         FrameStamp(1, 0, 0, 1), INCREMENTAL_GRID, regions, np.ones(INCREMENTAL_GRID.shape, np.float32), image
     )
-    assert encode_packet(qwen, whole, "incremental", encoder).tokens.embeds.shape[1] == 54
+    assert encode_packet(qwen, frame, "incremental", encoder).tokens.embeds.shape[1] == 54
     incremental(encoder, qwen, world.packet(EVERY))
     assert encoder.report.encoded == 0
 
@@ -569,23 +571,23 @@ def test_the_library_answers_about_a_film(family: str) -> None:
     assert result.tokens_used == 80
     assert result.vision is not None
     assert result.vision.encoded < 20
-    again = model.generate(pictures, QUERY, max_tokens=6, budget=20, encode="incremental", strategy="topk")
-    assert again.text == result.text
+    repetition = model.generate(pictures, QUERY, max_tokens=6, budget=20, encode="incremental", strategy="topk")
+    assert repetition.text == result.text
 
 
 def test_the_library_equals_sparse_for_one_picture() -> None:
     model = ARRCOCQwen(tiny_qwen())
     (picture,) = film(1)
-    one = model.generate(picture, QUERY, max_tokens=6, budget=20, encode="incremental")
-    other = model.generate(picture, QUERY, max_tokens=6, budget=20)
-    assert one.text == other.text
-    assert other.vision is None
+    incremental_answer = model.generate(picture, QUERY, max_tokens=6, budget=20, encode="incremental")
+    sparse_answer = model.generate(picture, QUERY, max_tokens=6, budget=20)
+    assert incremental_answer.text == sparse_answer.text
+    assert sparse_answer.vision is None
 
 
 def test_a_run_uses_its_configuration(tmp_path: Path) -> None:
-    kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
+    settings = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
-    answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=kept)
+    answer = AnswerConfig(model=folder, max_tokens=3, encode="incremental", incremental=settings)
     model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     for packet in frames(2):
@@ -600,14 +602,14 @@ def test_configuration_and_library_have_the_same_defaults() -> None:
 
 
 def test_each_client_of_an_answer_stage_has_its_own(tmp_path: Path) -> None:
-    kept = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
+    settings = IncrementalConfig(every_frames=None, share=0.0, drift_limit=None)
     folder = str(tiny_folder(tmp_path / "tiny"))
-    answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=kept)
+    answer = AnswerConfig(model=folder, max_tokens=1, encode="incremental", incremental=settings)
     model = load_answer_model(CONFIGURED, Config(answer=answer))
     assert isinstance(model, QwenAnswerModel)
     counts = []
-    for one, other in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
-        for client, packet in ((b"one", one), (b"other", other)):
+    for first, second in zip(frames(2, epoch=1), frames(2, changed=3, epoch=2, seed=1), strict=True):
+        for client, packet in ((b"one", first), (b"other", second)):
             OneClient(model, client).answer(packet, QUERY)
             vision = model._session.last.vision
             assert vision is not None

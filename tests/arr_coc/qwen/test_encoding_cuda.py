@@ -40,8 +40,8 @@ def test_a_sequence_of_frames_equals_the_cpus(family: str) -> None:
         names = (MIXED if frame % 4 > 1 else EVERY)[frame:]
         world.change(*names[frame : frame + 4])
         packet = world.packet(names)
-        expected, got = incremental(encoders[0], on_cpu, packet), incremental(encoders[1], on_gpu, packet)
-        assert_same(got.map(lambda rows: rows.cpu()), expected, atol=1e-4)
+        expected, tokens = incremental(encoders[0], on_cpu, packet), incremental(encoders[1], on_gpu, packet)
+        assert_same(tokens.map(lambda rows: rows.cpu()), expected, atol=1e-4)
         assert encoders[0].report.encoded == encoders[1].report.encoded
 
 

@@ -87,7 +87,7 @@ def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool
     """Frames are read at once, one by one, and after a frame without a copy of the states."""
     frames = [replace(frame(number, [number, number + 1]), place=None) for number in range(6)]
     at_once, by_frame = session(family, plainly=plainly), session(family, plainly=plainly)
-    spoken = answer_ids(at_once, frames)  # type: ignore[arg-type]
+    ids = answer_ids(at_once, frames)  # type: ignore[arg-type]
     for count in range(2, len(frames) + 1):
         answer_ids(by_frame, frames[:count])  # type: ignore[arg-type]
         assert by_frame.last.appended_tokens == (2 if count > 2 else 4)
@@ -95,7 +95,7 @@ def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool
         cache = speaking.prompts.cache
         assert len(cache.marks) == 7
         assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent else 0)
-        assert answer_ids(speaking, frames) == spoken  # type: ignore[arg-type]
+        assert answer_ids(speaking, frames) == ids  # type: ignore[arg-type]
         assert speaking.last.appended_tokens == 0
         for other in ([*frames[:2], *frames[3:]], [*frames[:5], frames[0]]):
             assert answer_ids(speaking, other) == answer_ids(session(family), other)  # type: ignore[arg-type]
@@ -104,14 +104,14 @@ def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool
 def test_slots(family: str) -> None:
     several = session(family, slots=3)
     for count in (1, 2, 3):
-        asked = [
+        questions = [
             SlotQuestion(2, GROUP[:count], QUERY, vision=several.slots[2].vision),
             SlotQuestion(0, [frame(80 + count, [0, 3])], OTHER_QUERY, vision=several.slots[0].vision),
         ]
-        answers = several.ask(asked)
+        answers = several.ask(questions)
         while several.open_answers:
             several.step()
-        for answer, question in zip(answers, asked, strict=True):
+        for answer, question in zip(answers, questions, strict=True):
             assert answer.result is not None, answer.error
             assert answer.result.token_ids == answer_ids(session(family), question.packets, question.query)  # type: ignore[arg-type]
 
@@ -140,23 +140,23 @@ def slot_bytes(family: str) -> int:
 def test_glance(family: str, plainly: bool) -> None:
     speaking = session(family, plainly=plainly)
     answer_ids(speaking, GROUP[:2])  # type: ignore[arg-type]
-    looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
-    assert looked.attention.max() == 1
-    assert len(looked.attention) == len(looked.regions) == 5
+    feedback = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY).feedback
+    assert feedback.attention.max() == 1
+    assert len(feedback.attention) == len(feedback.regions) == 5
     assert answer_ids(speaking, GROUP) == answer_ids(session(family), GROUP)  # type: ignore[arg-type]
 
 
 def test_attention_does_not_depend_on_the_passes_of_a_prefill(family: str) -> None:
     """A glance at an overview, a glance at a group of pictures, and an answer's feedback."""
     overview = replace(frame(0, [0, 1, 2, 3]), place=None, overview=4)
-    seen: list[list[torch.Tensor]] = []
+    attentions: list[list[torch.Tensor]] = []
     for plainly in (True, False):
         speaking = session(family, plainly=plainly)
-        found = [speaking.glance(overview, QUERY).feedback, speaking.glance(GROUP[:2], QUERY).feedback]
+        glances = [speaking.glance(overview, QUERY).feedback, speaking.glance(GROUP[:2], QUERY).feedback]
         answer_ids(speaking, [frame(80, [0, 3, 7])])
-        seen.append([torch.from_numpy(feedback.attention) for feedback in (*found, speaking.last.feedback)])
-    for one, other in zip(*seen, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        attentions.append([torch.from_numpy(feedback.attention) for feedback in (*glances, speaking.last.feedback)])
+    for plain, stock in zip(*attentions, strict=True):
+        torch.testing.assert_close(plain, stock, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -197,8 +197,11 @@ def test_weights_that_answering_does_not_read_are_not_counted(tmp_path: Path) ->
 def test_the_fallback_to_torch_is_not_printed(tmp_path: Path) -> None:
     load_qwen(tiny_folder(tmp_path / "tiny", "qwen3_5"))
     logger = logging.getLogger(FALLBACK_LOGGER)
-    for text, kept in (("`f` is falling back to its reference PyTorch implementation because", False), ("else", True)):
-        assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == kept
+    for text, is_logged in (
+        ("`f` is falling back to its reference PyTorch implementation because", False),
+        ("else", True),
+    ):
+        assert bool(logger.filter(logger.makeRecord(logger.name, logging.WARNING, "", 0, text, (), None))) == is_logged
 
 
 @pytest.mark.parametrize(
@@ -210,11 +213,11 @@ def test_an_older_transformers_is_named(
     monkeypatch.setattr(families, "version", lambda _: installed)
     folder = tiny_folder(tmp_path / "recurrent", "qwen3_5")
     answer = {"model": str(folder), "device": "cpu"}
-    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
-    assert (found.state == "works") == works
+    check = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert (check.state == "works") == works
     if not works:
         line = rf"^recurrent is a Qwen3.5 model, .* 5\.21 or newer, and {installed} is"
-        assert re.match(line, found.found)
+        assert re.match(line, check.found)
         with pytest.raises(ModelError, match=line):
             load_qwen(folder)
     assert answer_ids(AnswerSession(load_qwen(tiny_folder(tmp_path / "attending"))), [GROUP[0]])
@@ -270,9 +273,9 @@ def test_other_vision_models_are_refused_in_one_line(
         with pytest.raises(ModelError, match=line):
             load_qwen(name)
     answer = {"model": str(tmp_path), "device": "cpu"}
-    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
-    assert found.state == "broken"
-    assert re.search(line, f"{found.found}; {found.remedy}")
+    check = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert check.state == "broken"
+    assert re.search(line, f"{check.found}; {check.remedy}")
 
 
 @pytest.mark.parametrize(
@@ -316,13 +319,13 @@ def test_a_name_speaks_of_a_family(name: str, model_type: str) -> None:
 
 
 def test_places_are_pixels_of_the_picture_for_qwen2_5_and_thousandths_for_the_others() -> None:
-    assert {name for name, one in families.FAMILIES.items() if one.coordinates == "pixels"} == {"qwen2_5_vl"}
+    assert {name for name, entry in families.FAMILIES.items() if entry.coordinates == "pixels"} == {"qwen2_5_vl"}
 
 
 def test_the_extent_of_a_frame_leaves_out_its_padding(family: str) -> None:
     grid = TileGrid.of(96, 48)
-    whole = (2 * tiny_qwen(family).preprocessing.tile_px, 3 * tiny_qwen(family).preprocessing.tile_px)
-    expected = whole if family == "qwen2_5_vl" else (1000, 1000)
+    padded_size = (2 * tiny_qwen(family).preprocessing.tile_px, 3 * tiny_qwen(family).preprocessing.tile_px)
+    expected = padded_size if family == "qwen2_5_vl" else (1000, 1000)
     assert tiny_qwen(family).extent(grid) == (expected[0] * 0.75, expected[1])
 
 

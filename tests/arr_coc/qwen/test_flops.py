@@ -71,9 +71,9 @@ def test_a_recurrent_layer_is_what_torch_counts_and_the_systems_that_it_solves(
     solved = length * CHUNK * layer.num_v_heads * (layer.head_k_dim + layer.head_v_dim)
     behind = 2 * 3 * layer.conv1d.weight.numel()  # the convolution gives three rows more, which are left out
     counted_by_torch = counted(lambda: prefill(qwen, part, cache))
-    own = costs.prefill([length] * costs.layers)
-    assert own + masked + len(layers.recurrent) * (behind - solved) == counted_by_torch
-    assert costs.decode([length] * costs.layers, 1) < own / length * 1.2
+    estimate = costs.prefill([length] * costs.layers)
+    assert estimate + masked + len(layers.recurrent) * (behind - solved) == counted_by_torch
+    assert costs.decode([length] * costs.layers, 1) < estimate / length * 1.2
 
 
 def test_attention_inside_windows_costs_less() -> None:
@@ -91,17 +91,17 @@ def test_each_further_token_sees_one_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encode", "shown", "encoded"),
+    ("encode", "visual_tokens", "encoded"),
     [("sparse", 10, 10), ("incremental", 10, 10), ("prune", 10, 40), ("weighted", 40, 40), ("full", 40, 40)],
 )
-def test_the_work_of_an_answer_is_that_of_its_parts(encode: Encode, shown: int, encoded: int) -> None:
+def test_the_work_of_an_answer_is_that_of_its_parts(encode: Encode, visual_tokens: int, encoded: int) -> None:
     costs = Costs(tiny_qwen())
-    found = costs.work(encode, [shown, shown], [40, 40], 9, 3)
-    lengths = [9 + 2 * shown] * costs.layers
-    assert found.flops == 2 * costs.encode(encoded) + costs.prefill(lengths) + costs.decode(lengths, 3)
+    work = costs.work(encode, [visual_tokens, visual_tokens], [40, 40], 9, 3)
+    lengths = [9 + 2 * visual_tokens] * costs.layers
+    assert work.flops == 2 * costs.encode(encoded) + costs.prefill(lengths) + costs.decode(lengths, 3)
     full = [9 + 2 * 40] * costs.layers
-    assert found.full_flops == 2 * costs.encode(40) + costs.prefill(full) + costs.decode(full, 3)
-    assert (found.flops < found.full_flops) == (shown < 40)
+    assert work.full_flops == 2 * costs.encode(40) + costs.prefill(full) + costs.decode(full, 3)
+    assert (work.flops < work.full_flops) == (visual_tokens < 40)
 
 
 def test_the_total_is_the_sum_of_the_parts() -> None:

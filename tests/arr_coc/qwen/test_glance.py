@@ -29,8 +29,8 @@ def parts(seed: int = 0, tiles: int = 7, media_s: float = 0.0) -> tuple[TokenPac
     random = np.random.default_rng(seed)
     overview = overview_regions(GRID.shape, 12).astype(np.int32)
     rows, cols = np.divmod(np.sort(random.permutation(GRID.tiles)[:tiles]), GRID.cols)
-    chosen = np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)
-    regions = np.concatenate([overview, chosen])
+    tile_regions = np.stack([np.zeros_like(rows), rows, cols], axis=1).astype(np.int32)
+    regions = np.concatenate([overview, tile_regions])
     pixels = random.integers(0, 256, (len(regions), 3, 32, 32), dtype=np.uint8)
     stamp = FrameStamp(seed, round(media_s * 1e9), 0, epoch=1)
     packet = TokenPacket(stamp, GRID, regions, np.ones(len(regions), np.float32), pixels, len(overview))
@@ -51,8 +51,8 @@ def test_an_answer_after_a_glance_equals_a_fresh_one_and_prefills_the_rest_only(
     glance, packet = parts()
     speaking = session(family, encode=encode)
     fresh = AnswerSession(speaking.qwen, speaking.options)
-    seen = speaking.glance(glance, QUERY)
-    assert seen.tokens_used == 12
+    result = speaking.glance(glance, QUERY)
+    assert result.tokens_used == 12
     text, text_afresh = answer_text(speaking, packet, QUERY), answer_text(fresh, packet, QUERY)
     assert text == text_afresh
     assert speaking.last.tokens_used == fresh.last.tokens_used == 19
@@ -92,11 +92,11 @@ def test_another_frames_overview_is_read_anew() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_overview_does_not_depend_on_what_is_chosen(family: str) -> None:
     qwen, (glance, packet) = tiny_qwen(family), parts()
-    alone, together = encode_packet(qwen, glance, "sparse"), encode_packet(qwen, packet, "sparse")
-    assert torch.equal(together.tokens.embeds[:, :12], alone.tokens.embeds)
-    chosen = encode_packet(qwen, packet.chosen_part(), "sparse")
-    assert torch.equal(together.tokens.embeds[:, 12:], chosen.tokens.embeds)
-    assert [len(rows[0]) for rows in together.tokens.deepstack] == [19] * len(alone.tokens.deepstack)
+    overview, frame = encode_packet(qwen, glance, "sparse"), encode_packet(qwen, packet, "sparse")
+    assert torch.equal(frame.tokens.embeds[:, :12], overview.tokens.embeds)
+    selection = encode_packet(qwen, packet.chosen_part(), "sparse")
+    assert torch.equal(frame.tokens.embeds[:, 12:], selection.tokens.embeds)
+    assert [len(rows[0]) for rows in frame.tokens.deepstack] == [19] * len(overview.tokens.deepstack)
 
 
 def test_overview_and_chosen_tokens_have_their_positions_in_the_frame() -> None:
@@ -117,9 +117,9 @@ def test_overview_and_chosen_tokens_have_their_positions_in_the_frame() -> None:
 def test_a_glance_returns_the_attention_of_the_last_token(family: str) -> None:
     glance, _ = parts()
     speaking = session(family)
-    seen = speaking.glance(glance, QUERY).feedback
-    assert seen.regions.tolist() == glance.regions.tolist()
-    assert seen.stamp == glance.stamp
+    feedback = speaking.glance(glance, QUERY).feedback
+    assert feedback.regions.tolist() == glance.regions.tolist()
+    assert feedback.stamp == glance.stamp
     speaking.qwen.model.set_attn_implementation("eager")
     prompt = session(family).prompts.make_glance([glance], QUERY, lambda: None, timed=False)
     with torch.inference_mode():
@@ -131,14 +131,14 @@ def test_a_glance_returns_the_attention_of_the_last_token(family: str) -> None:
         ).attentions
     by_number = dict(zip(speaking.qwen.layers.attending, weights, strict=True))
     expected = sum(by_number[layer][0, :, -1, prompt.newest].sum(dim=0) for layer in glanced_layers([*by_number]))
-    np.testing.assert_allclose(seen.attention, expected / expected.max(), atol=1e-4)
+    np.testing.assert_allclose(feedback.attention, expected / expected.max(), atol=1e-4)
 
 
 def test_repeated_glances_return_the_same_attention() -> None:
     glance, _ = parts()
     speaking = session()
-    first, again = speaking.glance(glance, QUERY), speaking.glance(glance, QUERY)
-    np.testing.assert_allclose(again.feedback.attention, first.feedback.attention, atol=1e-5)
+    first, second = speaking.glance(glance, QUERY), speaking.glance(glance, QUERY)
+    np.testing.assert_allclose(second.feedback.attention, first.feedback.attention, atol=1e-5)
     fresh = session()
     fresh.qwen = speaking.qwen
     assert fresh.glance(glance, QUERY).feedback.attention.tolist() == first.feedback.attention.tolist()
@@ -188,11 +188,11 @@ def test_nan_in_the_attention_is_reported_and_empties_the_cache() -> None:
     glance, packet = parts()
     speaking = session()
     norm = speaking.qwen.language_model.layers[0].self_attn.q_norm
-    kept = norm.weight.data.clone()
+    weight = norm.weight.data.clone()
     norm.weight.data.fill_(float("nan"))
     with pytest.raises(NonFiniteError, match="attention holds NaN"):
         speaking.glance(glance, QUERY)
-    norm.weight.data.copy_(kept)
+    norm.weight.data.copy_(weight)
     fresh = session()
     fresh.qwen = speaking.qwen
     assert answer_text(speaking, packet, QUERY) == answer_text(fresh, packet, QUERY)
@@ -207,17 +207,17 @@ def test_a_question_that_is_too_long_is_refused() -> None:
 def test_incremental_encoding_has_a_separate_cache_for_overviews() -> None:
     """A region may be in both parts; each part recognises it separately."""
     _, packet = parts()
-    both = replace(
+    first = replace(
         packet,
         regions=np.concatenate([packet.regions, packet.regions[:1]]),
         relevance=np.ones(20, np.float32),
         pixels=np.concatenate([packet.pixels, packet.pixels[:1]]),
     )
     speaking = session(encode="incremental")
-    answer_text(speaking, both, QUERY)
+    answer_text(speaking, first, QUERY)
     assert (speaking.last.vision.regions, speaking.last.vision.encoded) == (20, 20)
-    later = replace(both, stamp=FrameStamp(1, 0, 0, epoch=1))
+    second = replace(first, stamp=FrameStamp(1, 0, 0, epoch=1))
     speaking.prompts.cache.reset()
-    answer_text(speaking, later, QUERY)
-    found = speaking.last.vision
-    assert (found.regions, found.encoded - found.refreshed, found.held_regions) == (20, 0, 20)
+    answer_text(speaking, second, QUERY)
+    stats = speaking.last.vision
+    assert (stats.regions, stats.encoded - stats.refreshed, stats.held_regions) == (20, 0, 20)

@@ -73,7 +73,7 @@ def test_several_marked_boxes_and_points() -> None:
         "<|object_ref_start|>men<|object_ref_end|><|box_start|>(0,0),(10,10)<|box_end|><|box_start|>(500,500)<|box_end|>"
         " and <|object_ref_start|>a dog<|object_ref_end|><|box_start|>(10,10),(20,20)(20,20),(30,30)<|box_end|>"
     )
-    assert [(one.label, one.box, one.point) for one in things(text)] == [
+    assert [(thing.label, thing.box, thing.point) for thing in things(text)] == [
         ("men", (0.0, 0.0, 0.01, 0.01), None),
         ("men", None, (0.5, 0.5)),
         ("a dog", (0.01, 0.01, 0.02, 0.02), None),
@@ -124,7 +124,7 @@ def test_places_outside_the_picture_are_left_out_and_counted(item: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "read"),
+    ("label", "expected"),
     [
         ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
         ("a\x1b[31mb", "a\x1b[31mb"),
@@ -136,9 +136,9 @@ def test_places_outside_the_picture_are_left_out_and_counted(item: str) -> None:
         ([], ""),
     ],
 )
-def test_a_label_is_text_of_limited_length_that_utf_8_can_carry(label: Any, read: str) -> None:
+def test_a_label_is_text_of_limited_length_that_utf_8_can_carry(label: Any, expected: str) -> None:
     (thing,) = things(json.dumps({"bbox_2d": [0, 0, 10, 10], "label": label}))
-    assert thing.label == read
+    assert thing.label == expected
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_a_label_is_text_of_limited_length_that_utf_8_can_carry(label: Any, read
     ],
 )
 def test_bombs_are_read_within_limits(text: str) -> None:
-    found = located_things(text, THOUSANDTHS)
-    assert len(found.things) <= THINGS_MAX
+    result = located_things(text, THOUSANDTHS)
+    assert len(result.things) <= THINGS_MAX
     words_for(text)
 
 
 def test_a_million_detections_are_cut_to_the_first() -> None:
-    found = located_things(f"[{CAT_JSON}" + f", {CAT_JSON}" * 1_000_000, THOUSANDTHS)
-    assert len(found.things) == THINGS_MAX
-    assert found.cut
+    result = located_things(f"[{CAT_JSON}" + f", {CAT_JSON}" * 1_000_000, THOUSANDTHS)
+    assert len(result.things) == THINGS_MAX
+    assert result.cut
     outside = located_things('{"point_2d": [-1, 0]}' * 3000, THOUSANDTHS)
     assert outside == LocatedThings((), THINGS_MAX, cut=True)
     assert located_things(CAT_JSON + " " * CHARS_MAX, THOUSANDTHS).cut
@@ -186,8 +186,8 @@ items = st.fixed_dictionaries(
 def test_all_that_is_found_lies_in_the_picture(
     given_items: list[dict[str, Any]], end: int, extent: tuple[float, float]
 ) -> None:
-    found = located_things(json.dumps(given_items)[:end], extent)
-    for thing in found.things:
+    result = located_things(json.dumps(given_items)[:end], extent)
+    for thing in result.things:
         assert thing.box is not None or thing.point is not None
         assert all(0 <= edge <= 1 for edge in (*(thing.box or ()), *(thing.point or ())))
         assert thing.box is None or (thing.box[0] < thing.box[2] and thing.box[1] < thing.box[3])
@@ -196,33 +196,33 @@ def test_all_that_is_found_lies_in_the_picture(
 
 sides = st.tuples(st.integers(0, 499), st.integers(500, 999))
 places = st.tuples(sides, sides).map(lambda box: (box[0][0], box[1][0], box[0][1], box[1][1]))
-named = st.lists(
+labelled_places = st.lists(
     st.tuples(places, st.text(st.characters(exclude_categories=("Cs",)), max_size=20)), min_size=1, max_size=6
 )
 
 
-@given(named, st.booleans(), st.text(st.characters(exclude_characters="{"), max_size=20))
+@given(labelled_places, st.booleans(), st.text(st.characters(exclude_characters="{"), max_size=20))
 def test_written_boxes_are_read_back_in_order(
     boxes: list[tuple[tuple[int, ...], str]], fence: bool, before: str
 ) -> None:
     text = json.dumps([{"bbox_2d": box, "label": label} for box, label in boxes], ensure_ascii=False)
-    found = things(f"{before}```json\n{text}\n```" if fence else before + text)
-    assert [(one.label, one.box) for one in found] == [
+    located = things(f"{before}```json\n{text}\n```" if fence else before + text)
+    assert [(thing.label, thing.box) for thing in located] == [
         (label, tuple(edge / 1000 for edge in box)) for box, label in boxes
     ]
 
 
-@given(named, st.data())
+@given(labelled_places, st.data())
 def test_of_an_answer_that_is_cut_short_the_whole_boxes_stay(
     boxes: list[tuple[tuple[int, ...], str]], data: st.DataObject
 ) -> None:
     parts = [json.dumps({"bbox_2d": box, "label": label}) for box, label in boxes]
     text = f"[{', '.join(parts)}]"
     end = data.draw(st.integers(0, len(text)))
-    whole = 0
-    while whole < len(parts) and len(f"[{', '.join(parts[: whole + 1])}") <= end:
-        whole += 1
-    assert len(things(text[:end])) == whole
+    count = 0
+    while count < len(parts) and len(f"[{', '.join(parts[: count + 1])}") <= end:
+        count += 1
+    assert len(things(text[:end])) == count
 
 
 @given(st.text(max_size=300) | st.from_regex(r'([\[\]{}",:0-9 ]|bbox_2d|<\|box_start\|>|\(\d,\d\)){0,80}'))

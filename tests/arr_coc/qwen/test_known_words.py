@@ -16,7 +16,7 @@ BUNDLED = folder_token_ids(bundled_model_path())
 
 
 @pytest.mark.parametrize(
-    ("question", "unseen"),
+    ("question", "words"),
     [
         ("is there a red circle?", ()),
         ("Is there a purple elephant?", ("elephant",)),
@@ -28,8 +28,8 @@ BUNDLED = folder_token_ids(bundled_model_path())
         ("", ()),
     ],
 )
-def test_words_that_take_several_tokens(question: str, unseen: tuple[str, ...]) -> None:
-    assert unseen_words(question, BUNDLED) == unseen
+def test_words_that_take_several_tokens(question: str, words: tuple[str, ...]) -> None:
+    assert unseen_words(question, BUNDLED) == words
 
 
 def test_all_words_of_the_drawn_world_are_known() -> None:
@@ -49,9 +49,9 @@ def test_unseen_words_of_the_suites_are_unseen(split: str) -> None:
 
 def test_questions_of_the_drawn_world_are_not_refused() -> None:
     for scene in presence_scenes(6, "test", 3):
-        for asked in scene.questions:
-            refused = bool(unseen_words(asked.question, BUNDLED))
-            assert refused == (asked.kind in ("colour", "shape", "absurd")), asked
+        for item in scene.questions:
+            refused = bool(unseen_words(item.question, BUNDLED))
+            assert refused == (item.kind in ("colour", "shape", "absurd")), item
 
 
 def test_a_general_model_knows_every_word() -> None:

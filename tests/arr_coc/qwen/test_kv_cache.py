@@ -61,15 +61,15 @@ def rows(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_it_holds_what_the_stock_cache_holds() -> None:
-    own, stock = empty_cache(tiny_qwen()).kv, DynamicCache()
+    growable, stock = empty_cache(tiny_qwen()).kv, DynamicCache()
     for seed, tokens in enumerate((3, 1, ROOM_TOKENS, 1)):
-        for kv in (own, stock):
+        for kv in (growable, stock):
             kv.update(*rows(tokens, seed), 0)
             kv.update(*rows(tokens, seed + 9), 1)
-    assert own.get_seq_length() == stock.get_seq_length() == ROOM_TOKENS + 5
-    for mine, theirs in zip(own.layers, stock.layers, strict=False):
-        assert torch.equal(mine.keys, theirs.keys)
-        assert torch.equal(mine.values, theirs.values)
+    assert growable.get_seq_length() == stock.get_seq_length() == ROOM_TOKENS + 5
+    for layer, stock_layer in zip(growable.layers, stock.layers, strict=False):
+        assert torch.equal(layer.keys, stock_layer.keys)
+        assert torch.equal(layer.values, stock_layer.values)
 
 
 def test_appended_keys_move_nothing() -> None:

@@ -69,22 +69,22 @@ def test_a_product_is_the_references(library: Path, bits: int, shape: tuple[int,
             expected = in_8_bits(rows, shape[1] // 64 if bits == 4 else 1).double() @ expanded.t()
             if bias is not None:
                 expected += bias
-            found = packed.product(rows)
+            product = packed.product(rows)
             # A value halfway between two may be rounded to either.
-            assert float((found - expected).norm() / expected.norm()) < 1e-4
-            assert float((found - expected).abs().median() / expected.abs().median()) < 1e-6
+            assert float((product - expected).norm() / expected.norm()) < 1e-4
+            assert float((product - expected).abs().median() / expected.abs().median()) < 1e-6
 
 
 def test_rows_of_any_size_and_without_a_number(library: Path) -> None:
     packed, expanded = weights_of(library, 4, (64, 64), None)
     rows = torch.randn(6, 64) * torch.tensor([[1e-38], [1e-20], [1.0], [1e20], [1.0], [1.0]])
     rows[4, 3], rows[5, 60] = float("nan"), float("inf")
-    found = packed.product(rows)
-    assert found[0].abs().max() < 1e-30
+    product = packed.product(rows)
+    assert product[0].abs().max() < 1e-30
     for row in (1, 2, 3):
         expected = in_8_bits(rows[row : row + 1], 1).double() @ expanded.t()
-        assert float((found[row] - expected).norm() / expected.norm()) < 1e-5
-    assert not found[4:].isfinite().any()
+        assert float((product[row] - expected).norm() / expected.norm()) < 1e-5
+    assert not product[4:].isfinite().any()
 
 
 def test_threads_share_the_outputs() -> None:
@@ -94,8 +94,8 @@ def test_threads_share_the_outputs() -> None:
     packed, _ = weights_of(kernel_path(), 4, (512, 4 * ALIGNED_INPUTS), None)
     rows, threads = torch.randn(9, 4 * ALIGNED_INPUTS), torch.get_num_threads()
     torch.set_num_threads(1)
-    alone = packed.product(rows)
+    by_one = packed.product(rows)
     torch.set_num_threads(2)
-    together = packed.product(rows)
+    by_two = packed.product(rows)
     torch.set_num_threads(threads)
-    assert torch.equal(alone, together)
+    assert torch.equal(by_one, by_two)

@@ -52,9 +52,9 @@ def test_a_folder_of_each_family(tmp_path: Path, family: str) -> None:
 def test_shards(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", shard_size="100KB")
     assert len(list(folder.glob("*.safetensors"))) > 5
-    one = load_qwen(tiny_folder(tmp_path / "one"))
+    qwen = load_qwen(tiny_folder(tmp_path / "one"))
     for name, weight in load_qwen(folder).model.state_dict().items():
-        torch.testing.assert_close(weight, one.model.state_dict()[name], atol=0, rtol=0)
+        torch.testing.assert_close(weight, qwen.model.state_dict()[name], atol=0, rtol=0)
 
 
 def test_arr_coc_keys_of_the_config(tmp_path: Path) -> None:
@@ -90,7 +90,10 @@ def test_two_dtypes_that_differ_are_refused(folder: Path) -> None:
 def test_the_options_of_from_pretrained_are_named() -> None:
     parameters = inspect.signature(ARRCOCQwen.from_pretrained).parameters
     assert {"dtype", "torch_dtype", "device_map", "device", "token", "allocator"} < parameters.keys()
-    assert all(one.kind != one.VAR_KEYWORD and one.annotation is not one.empty for one in parameters.values())
+    assert all(
+        parameter.kind != parameter.VAR_KEYWORD and parameter.annotation is not parameter.empty
+        for parameter in parameters.values()
+    )
 
 
 @pytest.mark.parametrize("device_map", ["cpu", torch.device("cpu"), {"": "cpu"}, {"": torch.device("cpu")}])
@@ -119,8 +122,8 @@ def test_a_bfloat16_checkpoint_runs_in_float32_on_the_cpu(folder: Path) -> None:
 def test_a_device_map_changes_no_answer(folder: Path, device_map: Any) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
     plain, mapped = (
-        ARRCOCQwen(load_qwen(folder, device_map=chosen)).generate(picture, "Say what happens.", max_tokens=8)
-        for chosen in (None, device_map)
+        ARRCOCQwen(load_qwen(folder, device_map=placement)).generate(picture, "Say what happens.", max_tokens=8)
+        for placement in (None, device_map)
     )
     assert mapped.text == plain.text
 
@@ -219,9 +222,9 @@ def test_a_folder_without_weights(folder: Path) -> None:
 
 def test_a_missing_shard(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", shard_size="100KB")
-    lost = sorted(folder.glob("*.safetensors"))[3]
-    lost.unlink()
-    with pytest.raises(ModelNotFound, match=rf"lacks 1 of \d+ weight files \({lost.name}\)"):
+    shard = sorted(folder.glob("*.safetensors"))[3]
+    shard.unlink()
+    with pytest.raises(ModelNotFound, match=rf"lacks 1 of \d+ weight files \({shard.name}\)"):
         load_qwen(folder)
 
 
@@ -261,8 +264,8 @@ def test_another_models_tokenizer(folder: Path) -> None:
 def test_a_tokenizer_with_more_ids_than_the_weights_know(folder: Path) -> None:
     tokens = json.loads((folder / "tokenizer.json").read_text())
     last = tokens["added_tokens"][-1]
-    known = len(tokens["model"]["vocab"])
-    tokens["added_tokens"] += [{**last, "id": known + more, "content": f"<|more {more}|>"} for more in range(300)]
+    size = len(tokens["model"]["vocab"])
+    tokens["added_tokens"] += [{**last, "id": size + number, "content": f"<|more {number}|>"} for number in range(300)]
     (folder / "tokenizer.json").write_text(json.dumps(tokens))
     with pytest.raises(ModelError, match=r"its ids go up to 6.., and the weights know 512 tokens; take the tokenizer"):
         load_qwen(folder)

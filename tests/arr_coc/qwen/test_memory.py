@@ -32,8 +32,10 @@ def frame(
     pixels = np.random.default_rng(index).integers(0, 256, (len(tiles), 3, 32, 32), dtype=np.uint8)
     stamp = FrameStamp(index, index * 10**9, 0, epoch=group)
     place = GroupPlace(group, index if at is None else at)
-    gone = np.array(superseded or [], np.int32)
-    return TokenPacket(stamp, GRID, regions, np.ones(len(tiles), np.float32), pixels, place=place, superseded=gone)
+    superseded_numbers = np.array(superseded or [], np.int32)
+    return TokenPacket(
+        stamp, GRID, regions, np.ones(len(tiles), np.float32), pixels, place=place, superseded=superseded_numbers
+    )
 
 
 GROUP = [frame(0, [0, 1, 2, 3]), frame(1, [1, 5], [1]), frame(2, [2, 6, 7], [2])]
@@ -102,7 +104,7 @@ def test_in_bfloat16_a_memory_is_as_near_to_float32_as_one_prefill() -> None:
         for count in (1, 2, 3):
             logits = next_logits(half, GROUP[:count], query)
         one_prefill = reference_logits(half, GROUP, query)
-        errors.append([(one.float() - exact).norm().item() for one in (logits, one_prefill)])
+        errors.append([(half_logits.float() - exact).norm().item() for half_logits in (logits, one_prefill)])
     of_memory, of_one_prefill = (sum(column) for column in zip(*errors, strict=True))
     assert 0 < of_memory < 1.5 * of_one_prefill
 
@@ -144,16 +146,16 @@ def test_the_work_of_a_memory_is_what_is_appended() -> None:
 @given(data=st.data())
 def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.DataObject) -> None:
     """Groups grow, are asked about twice, cancelled, replaced, and interrupted by other pictures."""
-    speaking, group, number, shown, count = session(family), [], 0, {}, 0
+    speaking, group, number, numbers, count = session(family), [], 0, {}, 0
     for step in range(data.draw(st.integers(2, 6))):
         if not group or data.draw(st.booleans(), label="new group"):
-            group, number, shown, count = [], number + 1, {}, 0
+            group, number, numbers, count = [], number + 1, {}, 0
         tiles = data.draw(st.lists(st.integers(0, 11), unique=True, min_size=0 if group else 1, max_size=6))
-        vanished = data.draw(st.lists(st.sampled_from(sorted({*shown} - {*tiles}) or [-1]), unique=True, max_size=2))
-        gone = [tile for tile in (*tiles, *vanished) if tile in shown]
-        if not tiles and len(gone) == len(shown):
-            gone = []
-        packet = frame(step, tiles, [shown[tile] for tile in gone], group=number, at=len(group))
+        vanished = data.draw(st.lists(st.sampled_from(sorted({*numbers} - {*tiles}) or [-1]), unique=True, max_size=2))
+        superseded_tiles = [tile for tile in (*tiles, *vanished) if tile in numbers]
+        if not tiles and len(superseded_tiles) == len(numbers):
+            superseded_tiles = []
+        packet = frame(step, tiles, [numbers[tile] for tile in superseded_tiles], group=number, at=len(group))
         packets, query = [*group, packet], data.draw(st.sampled_from([QUERY, OTHER_QUERY]))
         if data.draw(st.booleans(), label="cancelled before"):
             next(pieces := speaking.answer(packets, OTHER_QUERY), None)
@@ -162,15 +164,17 @@ def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.Data
             answer_text(speaking, [replace(frame(90, [0, 4]), place=None)])
         assert answer_text(speaking, packets, query) == answer_text(session(family), packets, query)
         memory = speaking.slots[0].prompts.cache.marks[1].key
-        for tile in gone:
-            del shown[tile]
-        shown |= {tile: count + index for index, tile in enumerate(tiles)}
+        for tile in superseded_tiles:
+            del numbers[tile]
+        numbers |= {tile: count + index for index, tile in enumerate(tiles)}
         count += len(tiles)
-        assert sorted(memory.numbers[~memory.stale]) == sorted(shown.values())
+        assert sorted(memory.numbers[~memory.stale]) == sorted(numbers.values())
         assert (
-            len({tuple(region) for region in memory.shown.regions.tolist()}) == len(shown) == speaking.last.tokens_used
+            len({tuple(region) for region in memory.shown.regions.tolist()})
+            == len(numbers)
+            == speaking.last.tokens_used
         )
-        if tiles or gone:
+        if tiles or superseded_tiles:
             group = packets
 
 
@@ -184,33 +188,33 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
         answers = several.ask(questions)
         while not all(answer.ended for answer in answers):
             several.step()
-        alone = session()
+        reference = session()
         assert answers[0].result is not None
-        assert answers[0].result.text == answer_text(alone, GROUP[:count])
-        assert answers[0].result.memory_tokens == alone.last.memory_tokens
+        assert answers[0].result.text == answer_text(reference, GROUP[:count])
+        assert answers[0].result.memory_tokens == reference.last.memory_tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_new_regions_attend_to_cached_regions(family: str) -> None:
-    qwen, shown = tiny_qwen(family), frame(0, list(range(12)))
-    first, second = (replace(shown, place=None)._part(rows, 0) for rows in (slice(0, 8), slice(8, 12)))
+    qwen, packet = tiny_qwen(family), frame(0, list(range(12)))
+    first, second = (replace(packet, place=None)._part(rows, 0) for rows in (slice(0, 8), slice(8, 12)))
     memory = IncrementalEncoder()
     encode_packet(qwen, replace(first, place=GroupPlace(1, 0)), "incremental", memory)
-    appended = encode_packet(qwen, replace(second, place=GroupPlace(1, 1)), "incremental", memory)
-    together = encode_packet(qwen, replace(shown, place=None), "sparse").tokens.embeds[:, 8:]
-    alone = encode_packet(qwen, second, "sparse").tokens.embeds
-    assert appended.regions.tolist() == [second.regions.tolist()]
-    error = (appended.tokens.embeds - together).norm()
-    assert error < 0.5 * (alone - together).norm()
+    addition = encode_packet(qwen, replace(second, place=GroupPlace(1, 1)), "incremental", memory)
+    exact = encode_packet(qwen, replace(packet, place=None), "sparse").tokens.embeds[:, 8:]
+    separate = encode_packet(qwen, second, "sparse").tokens.embeds
+    assert addition.regions.tolist() == [second.regions.tolist()]
+    error = (addition.tokens.embeds - exact).norm()
+    assert error < 0.5 * (separate - exact).norm()
     assert memory.report.held_regions == 12
 
 
 @pytest.mark.parametrize("slots", [12, 6, 4])
 def test_a_full_encoder_evicts_regions_shown_longest_ago(slots: int) -> None:
     qwen = tiny_qwen()
-    one = IncrementalEncoder()
-    encode_packet(qwen, GROUP[0], "incremental", one)
-    region_mb = one.report.held_bytes / 8 / 1e6
+    encoder = IncrementalEncoder()
+    encode_packet(qwen, GROUP[0], "incremental", encoder)
+    region_mb = encoder.report.held_bytes / 8 / 1e6
     limited = IncrementalEncoder(IncrementalOptions(memory_mb=slots * region_mb + 1e-4))
     for packet in GROUP:
         encoded = encode_packet(qwen, packet, "incremental", limited)
@@ -234,10 +238,10 @@ def test_feedback_covers_all_that_the_memory_shows() -> None:
 def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
     speaking = session()
     answer_text(speaking, GROUP[:2])
-    looked = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY)
+    result = speaking.glance([*GROUP[:2], frame(2, [])], OTHER_QUERY)
     question = len(speaking.prompts.question(OTHER_QUERY)) + len(speaking.prompts.ids.frame_close)
-    assert (looked.tokens_used, looked.prefilled_tokens) == (0, question)
-    assert len(looked.feedback.regions) == 5
+    assert (result.tokens_used, result.prefilled_tokens) == (0, question)
+    assert len(result.feedback.regions) == 5
     answer_text(speaking, GROUP)
     assert speaking.last.appended_tokens == 3
 
@@ -245,14 +249,14 @@ def test_a_glance_at_a_memory_needs_no_overview_and_keeps_it() -> None:
 def video(count: int, frames: int = 2, *, first: int = 0) -> list[TokenPacket]:
     """Return whole frames of a group that shows its newest `frames` frames."""
     tiles = [[index % 12, (index + 5) % 12, *([11] if index % 3 == 0 else [])] for index in range(first, first + count)]
-    made = [frame(index, sorted({*shown}), at=index) for index, shown in enumerate(tiles, first)]
-    return [replace(one, place=replace(one.place, frames=frames)) for one in made]  # type: ignore[type-var]
+    packets = [frame(index, sorted({*tiles_of_frame}), at=index) for index, tiles_of_frame in enumerate(tiles, first)]
+    return [replace(packet, place=replace(packet.place, frames=frames)) for packet in packets]  # type: ignore[type-var]
 
 
 def stock_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
     """Return the logits of several frames in one prompt, without a cache."""
     return next_logits(
-        AnswerSession(speaking.qwen, speaking.options), [replace(one, place=None) for one in packets], query
+        AnswerSession(speaking.qwen, speaking.options), [replace(packet, place=None) for packet in packets], query
     )
 
 
@@ -260,13 +264,13 @@ def stock_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str
 @torch.inference_mode()
 def test_the_newest_frames_are_read_as_a_video(family: str) -> None:
     """Until the first frame leaves, and each time that all frames are read afresh."""
-    speaking, shown = session(family), video(18)
+    speaking, frames = session(family), video(18)
     for count in range(1, 18):
-        logits = next_logits(speaking, shown[:count], QUERY)
+        logits = next_logits(speaking, frames[:count], QUERY)
         if count in (2, 9, 17) or (speaking.qwen.family.recurrent and count > 1):
-            assert torch.allclose(logits, stock_logits(speaking, shown[max(count - 2, 0) : count], QUERY), atol=1e-5)
+            assert torch.allclose(logits, stock_logits(speaking, frames[max(count - 2, 0) : count], QUERY), atol=1e-5)
         assert speaking.slots[0].prompts.cache.marks[1].key.visual_tokens == sum(
-            len(one.regions) for one in shown[max(count - 2, 0) : count]
+            len(packet.regions) for packet in frames[max(count - 2, 0) : count]
         )
 
 
@@ -274,13 +278,13 @@ def test_the_newest_frames_are_read_as_a_video(family: str) -> None:
 @torch.inference_mode()
 def test_later_frames_do_not_attend_to_a_removed_frame(family: str) -> None:
     """Logits equal those of one prefill in which tokens after the third frame do not attend to the first."""
-    speaking, shown, parts = session(family), video(4, 3), []
+    speaking, frames, parts = session(family), video(4, 3), []
     for count in range(1, 5):
-        logits = next_logits(speaking, shown[:count], QUERY)
+        logits = next_logits(speaking, frames[:count], QUERY)
     qwen, prompts = speaking.qwen, speaking.prompts
     part = PromptPart(qwen, 0, 0)
     part.text(prompts.ids.head)
-    for packet in shown:
+    for packet in frames:
         begin = part.tokens
         part.text(prompts.opening(packet, timed=True))
         part.frame(encode_packet(qwen, packet, "sparse"))
@@ -296,18 +300,18 @@ def test_later_frames_do_not_attend_to_a_removed_frame(family: str) -> None:
 
 
 def test_only_the_newest_frame_is_prefilled() -> None:
-    speaking, shown = session(), video(8, 3)
+    speaking, frames = session(), video(8, 3)
     question = len(speaking.prompts.question(QUERY))
-    around = len(speaking.prompts.opening(shown[0], timed=True)) + len(speaking.prompts.ids.frame_close)
+    around = len(speaking.prompts.opening(frames[0], timed=True)) + len(speaking.prompts.ids.frame_close)
     for count in range(1, 7):
-        answer_text(speaking, shown[:count])
-        last, tokens = speaking.last, len(shown[count - 1].regions)
+        answer_text(speaking, frames[:count])
+        last, tokens = speaking.last, len(frames[count - 1].regions)
         head = len(speaking.prompts.ids.head) if count == 1 else 0
         assert (last.prefilled_tokens, last.appended_tokens) == (head + around + tokens + question, tokens)
         assert [stamp.frame_index for stamp in last.stamps] == list(range(max(count - 3, 0), count))
         assert last.feedback is not None
-        assert last.feedback.regions.tolist() == shown[count - 1].regions.tolist()
-    answer_text(speaking, [*shown[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
+        assert last.feedback.regions.tolist() == frames[count - 1].regions.tolist()
+    answer_text(speaking, [*frames[:6], video(1, 3, first=6)[0]._part(slice(0), 0)], OTHER_QUERY)
     assert speaking.last.appended_tokens == 0
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(OTHER_QUERY))
     assert [stamp.frame_index for stamp in speaking.last.stamps] == [3, 4, 6]
@@ -318,16 +322,16 @@ def test_only_the_newest_frame_is_prefilled() -> None:
 def test_frames_of_a_video_do_not_depend_on_earlier_questions(data: st.DataObject) -> None:
     """A new session with all packets of the group gives the same answer."""
     frames = data.draw(st.integers(2, 4))
-    speaking, shown = session(), video(24, frames)
+    speaking, packets = session(), video(24, frames)
     for count in data.draw(st.lists(st.integers(1, 24), unique=True, min_size=1, max_size=6).map(sorted)):
         if data.draw(st.booleans(), label="cancelled before"):
-            next(pieces := speaking.answer(shown[:count], OTHER_QUERY), None)
+            next(pieces := speaking.answer(packets[:count], OTHER_QUERY), None)
             pieces.close()
         if data.draw(st.booleans(), label="another picture before"):
             answer_text(speaking, [replace(frame(90, [0, 4]), place=None)])
-        place = shown[count - 1].place
+        place = packets[count - 1].place
         assert place is not None
-        assert answer_text(speaking, shown[:count]) == answer_text(session(), shown[place.first : count])
+        assert answer_text(speaking, packets[:count]) == answer_text(session(), packets[place.first : count])
 
 
 def test_a_group_without_a_token_is_refused() -> None:
@@ -349,17 +353,19 @@ def test_the_work_does_not_count_tokens_read_again_after_a_loss(group: list[Toke
     speaking = session()
     for count in range(1, len(group) + 1):
         for query in (QUERY, OTHER_QUERY):
-            lost = session()
-            assert answer_text(speaking, group[:count], query) == answer_text(lost, group[:count], query)
-            assert speaking.last.work == lost.last.work
-            assert speaking.last.kept_bytes == lost.last.kept_bytes
-            assert speaking.last.prefilled_tokens <= lost.last.prefilled_tokens
+            fresh = session()
+            assert answer_text(speaking, group[:count], query) == answer_text(fresh, group[:count], query)
+            assert speaking.last.work == fresh.last.work
+            assert speaking.last.kept_bytes == fresh.last.kept_bytes
+            assert speaking.last.prefilled_tokens <= fresh.last.prefilled_tokens
 
 
 def test_frames_of_another_time_are_read_again() -> None:
-    speaking, shown = session(), video(2)
-    answer_text(speaking, shown)
-    later = [replace(one, stamp=replace(one.stamp, media_ns=one.stamp.media_ns + 10**12)) for one in shown]
-    assert answer_text(speaking, later) == answer_text(session(), later)
+    speaking, frames = session(), video(2)
+    answer_text(speaking, frames)
+    later_frames = [
+        replace(packet, stamp=replace(packet.stamp, media_ns=packet.stamp.media_ns + 10**12)) for packet in frames
+    ]
+    assert answer_text(speaking, later_frames) == answer_text(session(), later_frames)
     assert speaking.last.appended_tokens > 0
-    assert speaking.last.stamps == tuple(one.stamp for one in later)
+    assert speaking.last.stamps == tuple(packet.stamp for packet in later_frames)

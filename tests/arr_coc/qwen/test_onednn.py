@@ -67,9 +67,9 @@ def test_products_are_those_of_torch_and_only_those_that_gain_are_onednns(
     use_onednn(nn.ModuleList([layer, plain]))
     many, few = torch.randn(1, ROWS, 48), torch.randn(ROWS - 1, 48)
     with torch.inference_mode():
-        for made in (layer, plain):
+        for module in (layer, plain):
             for rows in (many, few, many[:, ::2]):
-                torch.testing.assert_close(made(rows), F.linear(rows, made.weight, made.bias), atol=1e-5, rtol=0)
+                torch.testing.assert_close(module(rows), F.linear(rows, module.weight, module.bias), atol=1e-5, rtol=0)
         linear(many.bfloat16(), layer.weight.bfloat16(), None)
     assert shapes == [many.shape] * 2
     layer(many).sum().backward()
@@ -94,11 +94,11 @@ def test_attention(dtype: torch.dtype, most: float, queries: int, gains: bool, m
     for name in ("gains_by_onednn", "multiplies_bfloat16"):
         monkeypatch.setattr(onednn, name, lambda: gains)
     monkeypatch.setattr(onednn, "QUERIES", 100)
-    taken: list[int] = []
+    calls: list[int] = []
     by_onednn = onednn._by_onednn
 
     def noted(query: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        taken.append(query.shape[1])
+        calls.append(query.shape[1])
         return by_onednn(query, *others)
 
     monkeypatch.setattr(onednn, "_by_onednn", noted)
@@ -108,11 +108,11 @@ def test_attention(dtype: torch.dtype, most: float, queries: int, gains: bool, m
         rows_of(ATTENTION_ROWS + 70, dtype),
     )
     with torch.inference_mode():
-        found = attend_all(query, key, value)
-    assert taken == ([queries] if gains and queries >= ATTENTION_ROWS else [])
+        mixed = attend_all(query, key, value)
+    assert calls == ([queries] if gains and queries >= ATTENTION_ROWS else [])
     expected = exact(query, key, value)
-    assert (found.shape, found.dtype) == (query.shape, dtype)
-    assert float((found.double() - expected).norm() / expected.norm()) < most
+    assert (mixed.shape, mixed.dtype) == (query.shape, dtype)
+    assert float((mixed.double() - expected).norm() / expected.norm()) < most
 
 
 def test_gradients_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

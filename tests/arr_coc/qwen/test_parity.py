@@ -58,12 +58,12 @@ class Stock:
         features.pooler_output = (features.pooler_output[0][tiles],)
         if getattr(features, "deepstack_features", None):
             features.deepstack_features = [(rows[0][tiles],) for rows in features.deepstack_features]
-        kept = torch.ones(self.ids.shape[1], dtype=torch.bool)
+        mask = torch.ones(self.ids.shape[1], dtype=torch.bool)
         first = int(self.visual[0].nonzero()[0])
-        kept[first : first + GRID.tiles] = False
-        kept[first + tiles] = True
+        mask[first : first + GRID.tiles] = False
+        mask[first + tiles] = True
         output = self.model(
-            input_ids=self.ids[:, kept], position_ids=positions[..., kept], mm_encoder_outputs={"image": features}
+            input_ids=self.ids[:, mask], position_ids=positions[..., mask], mm_encoder_outputs={"image": features}
         )
         return output.logits[0, -1]
 

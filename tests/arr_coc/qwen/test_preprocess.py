@@ -79,11 +79,11 @@ def test_all_tiles_have_the_stock_positions(family: str) -> None:
         mm_token_type_ids=(ids == image_token).int(),
         image_grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]),
     )
-    got = mrope_positions(4, grid_regions(grid), grid, 6)
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, expected[:, 0].float(), atol=0, rtol=0)
+    positions = mrope_positions(4, grid_regions(grid), grid, 6)
+    assert positions.dtype == torch.float32
+    torch.testing.assert_close(positions, expected[:, 0].float(), atol=0, rtol=0)
     few = mrope_positions(4, grid_regions(grid)[::3], grid, 6)
-    torch.testing.assert_close(few[..., -6:], got[..., -6:], atol=0, rtol=0)
+    torch.testing.assert_close(few[..., -6:], positions[..., -6:], atol=0, rtol=0)
 
 
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -102,9 +102,9 @@ def test_equals_the_stock_processor(tmp_path: Path, patch_px: int, statistics: d
     preprocessing = Preprocessing.read(tmp_path, family_of("qwen3_vl", "tiny"), patch_px)
     fitted = smart_resize(*size, preprocessing.tile_px, preprocessing.min_px, preprocessing.max_px)
     tiles = to_tiles(torch.from_numpy(resize_image(image, *fitted).copy()), preprocessing.tile_px)
-    still = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    patches = to_patches(preprocessing.scale(tiles)).unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
     assert expected["image_grid_thw"].tolist() == [[1, fitted[0] // patch_px, fitted[1] // patch_px]]
-    torch.testing.assert_close(still, expected["pixel_values"], atol=0, rtol=0)
+    torch.testing.assert_close(patches, expected["pixel_values"], atol=0, rtol=0)
 
 
 @settings(max_examples=200)
@@ -131,11 +131,11 @@ def test_processors_as_transformers_5_saves_them(tmp_path: Path, family: str) ->
     before = load_qwen(folder).preprocessing
     save_processor(folder, family)
     assert not (folder / "preprocessor_config.json").exists()
-    found = load_qwen(folder).preprocessing
+    preprocessing = load_qwen(folder).preprocessing
     stock = Qwen2VLImageProcessorPil.from_pretrained(folder)
-    assert found == before
-    assert (found.scale.mean, found.scale.std) == (tuple(stock.image_mean), tuple(stock.image_std))
-    assert (found.min_px, found.max_px) == (stock.size["shortest_edge"], stock.size["longest_edge"])
+    assert preprocessing == before
+    assert (preprocessing.scale.mean, preprocessing.scale.std) == (tuple(stock.image_mean), tuple(stock.image_std))
+    assert (preprocessing.min_px, preprocessing.max_px) == (stock.size["shortest_edge"], stock.size["longest_edge"])
 
 
 def test_the_newer_file_goes_before_the_older_one(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_a_folder_without_both_files_gets_what_its_family_publishes(
 ) -> None:
     folder = tiny_folder(tmp_path, family)
     (folder / "preprocessor_config.json").unlink()
-    found = ARRCOCQwen.from_pretrained(folder).qwen.preprocessing
+    preprocessing = ARRCOCQwen.from_pretrained(folder).qwen.preprocessing
     old = family.startswith("qwen2")
-    assert list(found.scale.mean) == (CLIP if old else HALF)["image_mean"]
-    assert list(found.scale.std) == (CLIP if old else HALF)["image_std"]
-    assert (found.min_px, found.max_px) == ((3136, 12845056) if old else (65536, 16777216))
+    assert list(preprocessing.scale.mean) == (CLIP if old else HALF)["image_mean"]
+    assert list(preprocessing.scale.std) == (CLIP if old else HALF)["image_std"]
+    assert (preprocessing.min_px, preprocessing.max_px) == ((3136, 12845056) if old else (65536, 16777216))
     (record,) = caplog.records
     assert ": no processor_config.json or preprocessor_config.json, so the published" in record.message
 

@@ -35,10 +35,10 @@ def chance_by_steps(speaking: AnswerSession, text: str, *, ends: bool = True) ->
     ids, likely = qwen.plain_token_ids(text), []
     for count in range(len(ids) + ends):
         speaking.forget()
-        made = slot.prepare(packet(), QUERY)
-        made.prompt.part.text(ids[:count])
+        preparation = slot.prepare(packet(), QUERY)
+        preparation.prompt.part.text(ids[:count])
         with torch.inference_mode():
-            hidden = qwen.language_model(**made.prompt.part.inputs(), past_key_values=slot.prompts.cache.kv)
+            hidden = qwen.language_model(**preparation.prompt.part.inputs(), past_key_values=slot.prompts.cache.kv)
             chances = torch.softmax(qwen.model.lm_head(hidden.last_hidden_state[0, -1]).double(), dim=-1)
         expected = [ids[count]] if count < len(ids) else list(qwen.eos_ids)
         likely.append(float(chances[expected].sum()))
@@ -72,13 +72,13 @@ def test_a_likely_previous_answer_is_returned_without_decoding() -> None:
     qwen = tiny_qwen()
     plain = session(qwen)
     (first,) = ended(plain, SlotQuestion(0, packet(), QUERY))
-    (again,) = plain.ask([SlotQuestion(0, packet(), QUERY, previous=PREVIOUS, same_above=0.0)])
-    assert again.ended
-    assert again.result is not None
+    (repetition,) = plain.ask([SlotQuestion(0, packet(), QUERY, previous=PREVIOUS, same_above=0.0)])
+    assert repetition.ended
+    assert repetition.result is not None
     assert first.result is not None
-    assert (again.piece, again.result.text, again.result.text_tokens) == (PREVIOUS, PREVIOUS, 0)
-    assert again.result.feedback is not None
-    assert again.result.work.flops > first.result.work.flops // 4
+    assert (repetition.piece, repetition.result.text, repetition.result.text_tokens) == (PREVIOUS, PREVIOUS, 0)
+    assert repetition.result.feedback is not None
+    assert repetition.result.work.flops > first.result.work.flops // 4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,14 +92,14 @@ def test_an_answer_after_the_score_is_that_without_it(family: str, slots: int) -
         session(qwen, slots=slots),
         *(SlotQuestion(slot, packet(slot), queries[slot], previous=PREVIOUS, same_above=1.0) for slot in range(slots)),
     )
-    for one, other in zip(plain, scored, strict=True):
-        assert one.result is not None
-        assert other.result is not None
-        assert other.result.token_ids == one.result.token_ids
-        assert one.result.feedback is not None
-        assert other.result.feedback is not None
-        assert (other.result.feedback.attention == one.result.feedback.attention).all()
-        assert other.result.prefilled_tokens == one.result.prefilled_tokens
+    for answer, scored_answer in zip(plain, scored, strict=True):
+        assert answer.result is not None
+        assert scored_answer.result is not None
+        assert scored_answer.result.token_ids == answer.result.token_ids
+        assert answer.result.feedback is not None
+        assert scored_answer.result.feedback is not None
+        assert (scored_answer.result.feedback.attention == answer.result.feedback.attention).all()
+        assert scored_answer.result.prefilled_tokens == answer.result.prefilled_tokens
 
 
 def test_history_stands_before_the_question_and_changes_no_embedding() -> None:
@@ -107,12 +107,12 @@ def test_history_stands_before_the_question_and_changes_no_embedding() -> None:
     speaking = session(qwen)
     (plain,) = ended(speaking, SlotQuestion(0, packet(), QUERY))
     (answered,) = ended(speaking, SlotQuestion(0, packet(), QUERY, history=HISTORY))
-    (written,) = ended(speaking, SlotQuestion(0, packet(), HISTORY + QUERY))
+    (joined_answer,) = ended(speaking, SlotQuestion(0, packet(), HISTORY + QUERY))
     assert plain.result is not None
     assert answered.result is not None
-    assert written.result is not None
-    assert answered.result.token_ids == written.result.token_ids
-    assert answered.result.prefilled_tokens == written.result.prefilled_tokens
+    assert joined_answer.result is not None
+    assert answered.result.token_ids == joined_answer.result.token_ids
+    assert answered.result.prefilled_tokens == joined_answer.result.prefilled_tokens
     assert answered.result.feedback is not None
     assert plain.result.feedback is not None
     assert (answered.result.feedback.similarity == plain.result.feedback.similarity).all()

@@ -16,12 +16,12 @@ def test_the_pieces_make_the_whole_template(system: str | None) -> None:
     messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Say what happens."}]}]
     if system:
         messages.insert(0, {"role": "system", "content": system})  # type: ignore[dict-item]
-    whole = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = qwen.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids = prompt_ids(qwen, system)
     query = qwen.plain_token_ids("Say what happens.")
     image = qwen.token_ids("<|image_pad|>")
-    got = [*ids.head, *ids.frame_open, *image, *ids.frame_close, *ids.before_query, *query, *ids.after_query]
-    assert got == qwen.token_ids(whole)
+    joined_ids = [*ids.head, *ids.frame_open, *image, *ids.frame_close, *ids.before_query, *query, *ids.after_query]
+    assert joined_ids == qwen.token_ids(text)
 
 
 def test_times_are_written_as_qwen3_does() -> None:

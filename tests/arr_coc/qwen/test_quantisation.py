@@ -49,19 +49,19 @@ def configure(folder: Path, **values: Any) -> Path:
 
 def doctor(folder: Path) -> tuple[str, str]:
     config = Config.model_validate({"source": "x.mp4", "answer": {"model": str(folder), "device": "cpu"}})
-    found = model_fit.model(config)
-    return found.state, found.found
+    check = model_fit.model(config)
+    return check.state, check.found
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method in METHODS_OF_TRANSFORMERS])
 def test_the_modules_are_those_that_transformers_asks_for(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = AUTO_QUANTIZER_MAPPING.get(method) or AUTO_QUANTIZER_MAPPING[f"{method}_4bit"]
     module = importlib.import_module(kind.__module__)
-    asked = set()
+    modules = set()
 
     def question(name: str) -> Any:
         def available(*_: Any, **__: Any) -> bool:
-            asked.add(MODULES.get(name, name))
+            modules.add(MODULES.get(name, name))
             return True
 
         return available
@@ -79,9 +79,9 @@ def test_the_modules_are_those_that_transformers_asks_for(method: str, monkeypat
         ImportError, AttributeError, NameError, TypeError
     ):  # versions of packages that are not here
         quantizer.validate_environment(device_map=None)
-    assert asked <= set(METHODS[method].modules)
+    assert modules <= set(METHODS[method].modules)
     if method not in ("gptq", "torchao", "hqq"):  # which give up before the last question, or ask nothing
-        assert asked == set(METHODS[method].modules)
+        assert modules == set(METHODS[method].modules)
 
 
 @pytest.mark.parametrize("packages", ["absent", "present"])
@@ -112,9 +112,9 @@ def test_methods_of_a_cpu_are_loaded_if_their_packages_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantisation, "find_spec", lambda name: object())
-    for method, known in METHODS.items():
+    for method, requirements in METHODS.items():
         folder = configure(tiny_folder(tmp_path / method), quantization_config={"quant_method": method})
-        assert doctor(folder)[0] == ("broken" if known.cuda_only else "works")
+        assert doctor(folder)[0] == ("broken" if requirements.cuda_only else "works")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_submodule_of_an_absent_package() -> None:
 @accelerate
 def test_fp8_answers_on_a_cpu_in_one_dtype(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    whole = load_qwen(folder)
+    plain = load_qwen(folder)
     quantise(folder, **FP8_SETTINGS)
     qwen = load_qwen(folder, device="cpu")
     assert {parameter.dtype for parameter in qwen.model.parameters()} == {torch.float32}
     for name, weight in qwen.model.state_dict().items():
-        torch.testing.assert_close(weight, whole.model.state_dict()[name], atol=0.02, rtol=0.05)
+        torch.testing.assert_close(weight, plain.model.state_dict()[name], atol=0.02, rtol=0.05)
     picture = np.zeros((96, 96, 3), np.uint8)
     assert ARRCOCQwen(qwen).generate(picture, "what?", max_tokens=3).text is not None
 
@@ -184,10 +184,10 @@ with deferred_imports(None, sys.argv[1]):
     from arr_coc.qwen.loading import load_qwen
     load_qwen(sys.argv[1], device="cpu")
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, folder], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 def test_expanded_weights_are_estimated_as_such(tmp_path: Path) -> None:

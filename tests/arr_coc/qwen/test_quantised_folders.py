@@ -52,18 +52,18 @@ def packed_int4(name: str, rows: int, cols: int) -> Tensors:
 
 def nvfp4(name: str, rows: int, cols: int) -> Tensors:
     scale = zeros(rows, cols // 16, dtype=torch.float8_e4m3fn)
-    packed, whole = zeros(rows, cols // 2, dtype=torch.uint8), torch.ones(1)
-    return {f"{name}.weight_packed": packed, f"{name}.weight_scale": scale, f"{name}.weight_global_scale": whole}
+    packed, global_scale = zeros(rows, cols // 2, dtype=torch.uint8), torch.ones(1)
+    return {f"{name}.weight_packed": packed, f"{name}.weight_scale": scale, f"{name}.weight_global_scale": global_scale}
 
 
 def nvfp4_of_modelopt(name: str, rows: int, cols: int) -> Tensors:
-    scale, whole = zeros(rows, cols // 16, dtype=torch.float8_e4m3fn), torch.tensor(1.0)
+    scale, global_scale = zeros(rows, cols // 16, dtype=torch.float8_e4m3fn), torch.tensor(1.0)
     weight = zeros(rows, cols // 2, dtype=torch.uint8)
     return {
         f"{name}.weight": weight,
         f"{name}.weight_scale": scale,
-        f"{name}.weight_scale_2": whole,
-        f"{name}.input_scale": whole.clone(),
+        f"{name}.weight_scale_2": global_scale,
+        f"{name}.input_scale": global_scale.clone(),
     }
 
 
@@ -98,16 +98,16 @@ def llm_int8(name: str, rows: int, cols: int) -> Tensors:
 
 
 def mlx(bits: int) -> Callable[[str, int, int], Tensors]:
-    def made(name: str, rows: int, cols: int) -> Tensors:
+    def pack(name: str, rows: int, cols: int) -> Tensors:
         scales = zeros(rows, cols // 32, dtype=torch.bfloat16)
         weight = zeros(rows, cols * bits // 32, dtype=torch.uint32)
         return {f"{name}.weight": weight, f"{name}.scales": scales, f"{name}.biases": scales.clone()}
 
-    return made
+    return pack
 
 
-def settings(method: str, **more: Any) -> dict[str, Any]:
-    return {"quantization_config": {"quant_method": method, **more}}
+def settings(method: str, **options: Any) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": method, **options}}
 
 
 def groups(kind: str, layout: str, size: int = 32, strategy: str = "group") -> dict[str, Any]:
@@ -139,12 +139,12 @@ METHODS: dict[str, tuple[Callable[[str, int, int], Tensors], dict[str, Any], str
 
 def quantised_folder(folder: Path, method: str) -> tuple[Path, ModelSpec]:
     """A tiny model whose decoder's projections have the shapes of a method, and the specification of the plain one."""
-    made, changes, _ = METHODS[method]
+    pack, changes, _ = METHODS[method]
     plain = ModelSpec.read(tiny_folder(folder), "plain")
     weights: Tensors = {}
     for name, weight in load_file(folder / "model.safetensors").items():
         is_projection = "language_model.layers" in name and name.endswith("proj.weight")
-        weights |= made(name.removesuffix(".weight"), *weight.shape) if is_projection else {name: weight.bfloat16()}
+        weights |= pack(name.removesuffix(".weight"), *weight.shape) if is_projection else {name: weight.bfloat16()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "mlx" if "MLX" in method else "pt"})
     config = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"} | changes))
@@ -165,12 +165,12 @@ def test_a_method_is_named_and_its_size_is_known(tmp_path: Path, method: str, mo
     spec, _ = model_fit.facts_of(config_of(folder))
     assert spec is not None
     assert spec.parameters == plain.parameters
-    stored = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
-    assert spec.checkpoint_bytes == stored
-    found = model_fit.model(config_of(folder))
-    size = f"{plain.parameters / 1e6:,.1f} M parameters, {model_fit.size_text(stored)}"
-    assert (found.state, found.found) == ("broken", f"{refused.value.problem} ({size})")
-    assert found.remedy == refused.value.remedy
+    size_bytes = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
+    assert spec.checkpoint_bytes == size_bytes
+    check = model_fit.model(config_of(folder))
+    size = f"{plain.parameters / 1e6:,.1f} M parameters, {model_fit.size_text(size_bytes)}"
+    assert (check.state, check.found) == ("broken", f"{refused.value.problem} ({size})")
+    assert check.remedy == refused.value.remedy
     assert "weights" in model_fit.memory(config_of(folder)).found
 
 
@@ -200,8 +200,8 @@ def test_a_gguf_file_is_named_with_its_size(tmp_path: Path) -> None:
     (tmp_path / "mmproj-F16.gguf").touch()
     with (tmp_path / "mmproj-F16.gguf").open("wb") as file:
         file.truncate(1_200_000_000)
-    found = model_fit.model(config_of(tmp_path))
-    assert found.state == "broken"
-    assert found.found.endswith("holds a GGUF file, which is not read (1.2 GB)")
-    assert found.remedy is not None
-    assert "have llama.cpp serve it" in found.remedy
+    check = model_fit.model(config_of(tmp_path))
+    assert check.state == "broken"
+    assert check.found.endswith("holds a GGUF file, which is not read (1.2 GB)")
+    assert check.remedy is not None
+    assert "have llama.cpp serve it" in check.remedy

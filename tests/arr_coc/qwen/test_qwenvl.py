@@ -56,11 +56,11 @@ def test_bfloat16_is_rotated_in_float32(family: str) -> None:
     rotated = cos.shape[-1]
     caught[0] = caught[0][..., :rotated]
     exact = rotate(caught[0].double().float(), cos, sin)
-    own = rotate(caught[0], cos, sin)
-    assert own.dtype == torch.bfloat16
-    assert torch.equal(own, exact.bfloat16())
+    keys = rotate(caught[0], cos, sin)
+    assert keys.dtype == torch.bfloat16
+    assert torch.equal(keys, exact.bfloat16())
     stock_error = (cache.attending[0].keys[..., :rotated].float() - exact).abs().mean()
-    assert (own.float() - exact).abs().mean() < stock_error
+    assert (keys.float() - exact).abs().mean() < stock_error
 
 
 def test_older_transformers_leave_the_axes_apart() -> None:
@@ -79,15 +79,15 @@ def test_older_transformers_leave_the_axes_apart() -> None:
     older: Any = SimpleNamespace(
         language_model=SimpleNamespace(rotary_emb=apart, config=config), device=torch.device("cpu")
     )
-    for got, want in zip(rotation(older, positions), expected, strict=True):
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=0)
+    for table, expected_table in zip(rotation(older, positions), expected, strict=True):
+        torch.testing.assert_close(table, expected_table, atol=1e-6, rtol=0)
 
 
 def test_a_text_that_was_asked_before_is_not_read_again() -> None:
-    qwen, read = tiny_qwen(), []
+    qwen, texts = tiny_qwen(), []
 
     def tokenizer(text: str, **options: bool) -> dict[str, list[int]]:
-        read.append(text)
+        texts.append(text)
         return {"input_ids": [len(text)]}
 
     counted = replace(qwen, tokenizer=tokenizer)
@@ -95,8 +95,8 @@ def test_a_text_that_was_asked_before_is_not_read_again() -> None:
         ids = counted.plain_token_ids("red?")
         assert ids == [4]
         ids.append(0)
-    assert read == ["red?"]
+    assert texts == ["red?"]
     for number in range(TEXTS_KEPT):
         counted.plain_token_ids(str(number))
     assert counted.plain_token_ids("red?") == [4]
-    assert len(read) == TEXTS_KEPT + 2
+    assert len(texts) == TEXTS_KEPT + 2

@@ -84,8 +84,8 @@ def two_frames_text(speaking: AnswerSession) -> int:
 def test_kept_keys_change_nothing(family: str) -> None:
     """Frames come, go and return, and questions change: every answer equals that of a fresh session."""
     speaking = session(family)
-    asked = [(0, QUERY), (0, OTHER_QUERY), (1, QUERY), (0, QUERY), (0, QUERY)]
-    for seed, query in asked:
+    questions = [(0, QUERY), (0, OTHER_QUERY), (1, QUERY), (0, QUERY), (0, QUERY)]
+    for seed, query in questions:
         fresh = session(family)
         fresh.qwen = speaking.qwen
         assert answer_text(speaking, packet(seed), query) == answer_text(fresh, packet(seed), query)
@@ -111,18 +111,18 @@ def test_frames_before_the_first_change_are_kept() -> None:
     whole_prompt = speaking.last.prefilled_tokens
     assert speaking.last.tokens_used == 12
     answer_text(speaking, [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY)
-    kept = speaking.last
-    assert kept.prefilled_tokens < whole_prompt - 6
-    assert kept.feedback.stamp.frame_index == 2
-    assert answer_text(session(), [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY) == kept.text
+    result = speaking.last
+    assert result.prefilled_tokens < whole_prompt - 6
+    assert result.feedback.stamp.frame_index == 2
+    assert answer_text(session(), [packet(0, media_s=0.0), packet(2, media_s=1.0)], QUERY) == result.text
 
 
 def test_an_overwritten_frame_is_not_reused() -> None:
     speaking = session(encode="full")
-    shown = whole(0)
-    answer_text(speaking, shown, QUERY)
-    shown.image[...] = whole(1).image
-    text = answer_text(speaking, shown, QUERY)
+    frame = whole(0)
+    answer_text(speaking, frame, QUERY)
+    frame.image[...] = whole(1).image
+    text = answer_text(speaking, frame, QUERY)
     assert text == answer_text(session(encode="full"), whole(1), QUERY)
 
 
@@ -184,19 +184,19 @@ def test_feedback_names_the_frame_that_was_asked_about() -> None:
     """The same pixels in a later frame: cached keys, but the later frame's stamp."""
     speaking = session()
     answer_text(speaking, packet(), QUERY)
-    later = FrameStamp(9, 9, 9, epoch=2)
-    answer_text(speaking, replace(packet(), stamp=later), QUERY)
-    assert speaking.last.feedback.stamp == later
+    stamp = FrameStamp(9, 9, 9, epoch=2)
+    answer_text(speaking, replace(packet(), stamp=stamp), QUERY)
+    assert speaking.last.feedback.stamp == stamp
 
 
 def test_stopping_ends_the_answer_and_keeps_its_text() -> None:
     speaking = session(max_tokens=50)
-    asked = 0
+    calls = 0
 
     def should_stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 3
+        nonlocal calls
+        calls += 1
+        return calls == 3
 
     text = answer_text(speaking, packet(), QUERY, should_stop)
     assert speaking.last.text_tokens == 3
@@ -338,8 +338,8 @@ def packet_of_no(seed: int = 0) -> TokenPacket:
 
 def test_tokens_that_spell_yes_or_no_count() -> None:
     qwen = knowing("yes", "Yes", "No")
-    found = yes_no_tokens(qwen.tokenizer, qwen.model_id)
-    assert [qwen.tokenizer.decode([token]) for token in (*found.yes, *found.no)] == ["yes", "Yes", "No"]
+    tokens = yes_no_tokens(qwen.tokenizer, qwen.model_id)
+    assert [qwen.tokenizer.decode([token]) for token in (*tokens.yes, *tokens.no)] == ["yes", "Yes", "No"]
 
 
 @pytest.mark.parametrize(("words", "missing"), [((), "yes"), (("No",), "yes"), (("yes",), "no")])
@@ -361,14 +361,14 @@ def test_an_unknown_word_token_is_neither_yes_nor_no() -> None:
 
 
 def test_spellings_add_up() -> None:
-    found = score_logits(torch.tensor([0.3, 0.1, 0.2, 0.3, 0.1]).log(), TOKENS)
-    assert found.yes == pytest.approx(0.5)
-    assert found.mass == pytest.approx(0.6)
+    score = score_logits(torch.tensor([0.3, 0.1, 0.2, 0.3, 0.1]).log(), TOKENS)
+    assert score.yes == pytest.approx(0.5)
+    assert score.mass == pytest.approx(0.6)
 
 
 def test_logits_far_apart_are_still_probabilities() -> None:
-    found = score_logits(torch.tensor([0.0, 900.0, -900.0, -900.0]), TOKENS)
-    assert (found.yes, found.mass) == (1.0, 1.0)
+    score = score_logits(torch.tensor([0.0, 900.0, -900.0, -900.0]), TOKENS)
+    assert (score.yes, score.mass) == (1.0, 1.0)
     assert score_logits(torch.tensor([900.0, -900.0, -900.0, -900.0]), TOKENS).mass == 0.0
 
 
@@ -385,10 +385,10 @@ def test_a_yes_no_score_is_that_of_an_answers_first_token() -> None:
         head = looking.qwen.model.lm_head.weight
         head[looking.yes_no.no[0]] = 50 * head.abs().max()  # one of the two wins for any picture
         head[looking.yes_no.yes[0]] = -head[looking.yes_no.no[0]]
-    found = looking.score_yes_no(packet_of_no(), QUESTION)
+    score = looking.score_yes_no(packet_of_no(), QUESTION)
     text = "".join(speaking.answer(packet_of_no(), QUESTION))
-    assert found.mass > 0.99
-    assert text == ("yes" if found.yes > 0.5 else "No")
+    assert score.mass > 0.99
+    assert text == ("yes" if score.yes > 0.5 else "No")
     assert (looking.last.text, looking.last.text_tokens) == ("", 0)
     assert looking.last.prefill_ms > 0
     assert looking.last.feedback.attention.max() == 1
@@ -396,30 +396,30 @@ def test_a_yes_no_score_is_that_of_an_answers_first_token() -> None:
 
 def test_a_yes_no_score_costs_its_own_tokens_after_an_answer() -> None:
     speaking = session_of_no()
-    alone = "".join(session_of_no().answer(packet_of_no(), CAPTION))
+    caption = "".join(session_of_no().answer(packet_of_no(), CAPTION))
     speaking.score_yes_no(packet_of_no(), QUESTION)
     whole_prompt = speaking.last.prefilled_tokens
-    assert "".join(speaking.answer(packet_of_no(), CAPTION)) == alone
+    assert "".join(speaking.answer(packet_of_no(), CAPTION)) == caption
     speaking.score_yes_no(packet_of_no(), QUESTION)
     assert speaking.last.prefilled_tokens == len(speaking.prompts.question(QUESTION))
     assert speaking.last.prefilled_tokens < whole_prompt
 
 
 def test_a_yes_no_score_is_the_same_after_other_questions() -> None:
-    fresh, used = session_of_no(), session_of_no()
-    "".join(used.answer(packet_of_no(1), CAPTION))
-    assert used.score_yes_no(packet_of_no(), QUESTION).yes == pytest.approx(
+    fresh, busy = session_of_no(), session_of_no()
+    "".join(busy.answer(packet_of_no(1), CAPTION))
+    assert busy.score_yes_no(packet_of_no(), QUESTION).yes == pytest.approx(
         fresh.score_yes_no(packet_of_no(), QUESTION).yes, abs=1e-6
     )
 
 
 def test_the_cache_of_yes_no_scores_does_not_grow() -> None:
     looking = session_of_no()
-    kept = []
+    sizes = []
     for seed in range(6):
         looking.score_yes_no(packet_of_no(seed), QUESTION)
-        kept.append(looking.last.kept_bytes)
-    assert len(set(kept)) == 1
+        sizes.append(looking.last.kept_bytes)
+    assert len(set(sizes)) == 1
 
 
 def test_a_question_that_does_not_fit_is_refused() -> None:

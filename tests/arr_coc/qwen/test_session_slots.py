@@ -37,9 +37,9 @@ def asked(count: int) -> list[tuple[TokenPacket, str]]:
     return [(packet(seed, 3 + 2 * seed), QUERIES[seed % 3]) for seed in range(count)]
 
 
-def alone(qwen: QwenVL, given: AnswerOptions, shown: Any, query: str, **more: Any) -> AnswerResult:
-    session = AnswerSession(qwen, given)
-    for _ in session.answer(shown, query, **more):
+def alone(qwen: QwenVL, answer_options: AnswerOptions, frames: Any, query: str, **arguments: Any) -> AnswerResult:
+    session = AnswerSession(qwen, answer_options)
+    for _ in session.answer(frames, query, **arguments):
         pass
     return session.last
 
@@ -59,35 +59,35 @@ def spoken(batch: AnswerSession, answers: Sequence[SlotAnswer]) -> list[AnswerRe
     return results
 
 
-def check_equal(found: AnswerResult, expected: AnswerResult) -> None:
-    assert found.text == expected.text
-    assert (found.text_tokens, found.tokens_used, found.work) == (
+def check_equal(result: AnswerResult, expected: AnswerResult) -> None:
+    assert result.text == expected.text
+    assert (result.text_tokens, result.tokens_used, result.work) == (
         expected.text_tokens,
         expected.tokens_used,
         expected.work,
     )
-    assert (found.feedback is None) == (expected.feedback is None)
-    if found.feedback is not None and expected.feedback is not None:
-        assert found.feedback.stamp == expected.feedback.stamp
-        np.testing.assert_allclose(found.feedback.attention, expected.feedback.attention, atol=1e-4)
-        np.testing.assert_allclose(found.feedback.similarity, expected.feedback.similarity, atol=1e-4)
+    assert (result.feedback is None) == (expected.feedback is None)
+    if result.feedback is not None and expected.feedback is not None:
+        assert result.feedback.stamp == expected.feedback.stamp
+        np.testing.assert_allclose(result.feedback.attention, expected.feedback.attention, atol=1e-4)
+        np.testing.assert_allclose(result.feedback.similarity, expected.feedback.similarity, atol=1e-4)
 
 
 @pytest.mark.parametrize("padded_max", [0.0, 100.0], ids=["slot-by-slot", "padded"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers_together_are_those_alone(family: str, padded_max: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_module, "PADDED_MAX", padded_max)
-    qwen, given = tiny_qwen(family), options()
-    batch = AnswerSession(qwen, given, slots=5)
-    questions = [SlotQuestion(slot, *one) for slot, one in zip((4, 0, 2), asked(3), strict=True)]
-    for found, one in zip(spoken(batch, batch.ask(questions)), asked(3), strict=True):
-        check_equal(found, alone(qwen, given, *one))
+    qwen, answer_options = tiny_qwen(family), options()
+    batch = AnswerSession(qwen, answer_options, slots=5)
+    questions = [SlotQuestion(slot, *question) for slot, question in zip((4, 0, 2), asked(3), strict=True)]
+    for result, question in zip(spoken(batch, batch.ask(questions)), asked(3), strict=True):
+        check_equal(result, alone(qwen, answer_options, *question))
 
 
 def test_answers_join_and_leave_the_batch() -> None:
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(12), slots=3)
-    expected = [alone(qwen, options(12), *one) for one in asked(4)]
+    expected = [alone(qwen, options(12), *question) for question in asked(4)]
     first = batch.ask([SlotQuestion(1, *asked(4)[0])])
     for _ in range(4):
         batch.step()
@@ -98,52 +98,54 @@ def test_answers_join_and_leave_the_batch() -> None:
     last = batch.ask([SlotQuestion(1, *asked(4)[3])])
     while batch.open_answers:
         batch.step()
-    for answer, one in zip([*first, *others, *last], expected, strict=True):
+    for answer, result in zip([*first, *others, *last], expected, strict=True):
         assert answer.result is not None
-        check_equal(answer.result, one)
+        check_equal(answer.result, result)
 
 
 def test_an_answer_that_is_alone_equals_that_of_one_slot_exactly() -> None:
-    qwen, given = tiny_qwen(), options()
-    batch = AnswerSession(qwen, given, slots=4)
-    (found,) = spoken(batch, batch.ask([SlotQuestion(3, *asked(2)[1])]))
-    expected = alone(qwen, given, *asked(2)[1])
-    assert found.text == expected.text
-    assert found.feedback is not None
+    qwen, answer_options = tiny_qwen(), options()
+    batch = AnswerSession(qwen, answer_options, slots=4)
+    (result,) = spoken(batch, batch.ask([SlotQuestion(3, *asked(2)[1])]))
+    expected = alone(qwen, answer_options, *asked(2)[1])
+    assert result.text == expected.text
+    assert result.feedback is not None
     assert expected.feedback is not None
-    np.testing.assert_array_equal(found.feedback.attention, expected.feedback.attention)
+    np.testing.assert_array_equal(result.feedback.attention, expected.feedback.attention)
 
 
 def test_each_draws_by_its_own_seed() -> None:
-    qwen, given = tiny_qwen(), AnswerOptions(decoding=Decoding(8, temperature=1.2, seed=3))
-    batch = AnswerSession(qwen, given, slots=3)
-    found = spoken(batch, batch.ask([SlotQuestion(slot, *one) for slot, one in enumerate(asked(3))]))
-    assert [one.text for one in found] == [alone(qwen, given, *one).text for one in asked(3)]
+    qwen, answer_options = tiny_qwen(), AnswerOptions(decoding=Decoding(8, temperature=1.2, seed=3))
+    batch = AnswerSession(qwen, answer_options, slots=3)
+    results = spoken(batch, batch.ask([SlotQuestion(slot, *question) for slot, question in enumerate(asked(3))]))
+    expected = [alone(qwen, answer_options, *question) for question in asked(3)]
+    assert [result.text for result in results] == [result.text for result in expected]
 
 
 def test_rooms_that_grow_lose_nothing() -> None:
     """One answer outgrows the room of all slots while others are open."""
-    qwen, given = tiny_qwen(), options(300)
+    qwen, answer_options = tiny_qwen(), options(300)
     vars(qwen)["eos_ids"] = frozenset()
-    batch = AnswerSession(qwen, given, slots=2)
-    answers = batch.ask([SlotQuestion(slot, *one) for slot, one in enumerate(asked(2))])
+    batch = AnswerSession(qwen, answer_options, slots=2)
+    answers = batch.ask([SlotQuestion(slot, *question) for slot, question in enumerate(asked(2))])
     assert batch.block.room == 256
-    found = spoken(batch, answers)
+    results = spoken(batch, answers)
     assert batch.block.room > 256
-    assert [one.text for one in found] == [alone(qwen, given, *one).text for one in asked(2)]
+    expected = [alone(qwen, answer_options, *question) for question in asked(2)]
+    assert [result.text for result in results] == [result.text for result in expected]
 
 
 def test_the_same_frame_costs_another_question_its_own_tokens_only() -> None:
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(), slots=2)
     spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)]))
-    again = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), OTHER_QUERY) for slot in range(2)]))
-    for slot, found in enumerate(again):
-        assert found.prefilled_tokens < 6 + len(batch.slots[slot].prompts.question(OTHER_QUERY))
-        check_equal(found, alone(qwen, options(), packet(slot), OTHER_QUERY))
+    results = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), OTHER_QUERY) for slot in range(2)]))
+    for slot, result in enumerate(results):
+        assert result.prefilled_tokens < 6 + len(batch.slots[slot].prompts.question(OTHER_QUERY))
+        check_equal(result, alone(qwen, options(), packet(slot), OTHER_QUERY))
     batch.forget(0)
     fresh = spoken(batch, batch.ask([SlotQuestion(0, packet(0), OTHER_QUERY)]))
-    assert fresh[0].prefilled_tokens > again[0].prefilled_tokens
+    assert fresh[0].prefilled_tokens > results[0].prefilled_tokens
 
 
 def test_cached_frames_are_not_encoded_and_others_are_encoded_together(
@@ -153,54 +155,54 @@ def test_cached_frames_are_not_encoded_and_others_are_encoded_together(
     stock = session_module.encode_packed
 
     def counted(qwen: QwenVL, packets: Sequence[TokenPacket]) -> Any:
-        passes.append([one.stamp.frame_index for one in packets])
+        passes.append([token_packet.stamp.frame_index for token_packet in packets])
         return stock(qwen, packets)
 
     monkeypatch.setattr(session_module, "encode_packed", counted)
     qwen = tiny_qwen()
     batch = AnswerSession(qwen, options(), slots=4)
     for seeds in ((0, 1, 2, 3), (0, 5, 2, 7), (0, 5, 2, 8)):
-        found = spoken(batch, batch.ask([SlotQuestion(slot, packet(seed), QUERY) for slot, seed in enumerate(seeds)]))
-        for seed, one in zip(seeds, found, strict=True):
-            check_equal(one, alone(qwen, options(), packet(seed), QUERY))
-            assert one.encode_ms >= 0
+        results = spoken(batch, batch.ask([SlotQuestion(slot, packet(seed), QUERY) for slot, seed in enumerate(seeds)]))
+        for seed, result in zip(seeds, results, strict=True):
+            check_equal(result, alone(qwen, options(), packet(seed), QUERY))
+            assert result.encode_ms >= 0
     assert passes == [[0, 1, 2, 3], [5, 7]]
 
 
 def test_incremental_vision_is_each_clients_own() -> None:
-    qwen, given = tiny_qwen(), options(encode="incremental")
-    batch = AnswerSession(qwen, given, slots=2)
-    visions = [IncrementalEncoder(given.incremental) for _ in range(2)]
-    lone = [AnswerSession(qwen, given) for _ in range(2)]
+    qwen, answer_options = tiny_qwen(), options(encode="incremental")
+    batch = AnswerSession(qwen, answer_options, slots=2)
+    visions = [IncrementalEncoder(answer_options.incremental) for _ in range(2)]
+    lone = [AnswerSession(qwen, answer_options) for _ in range(2)]
     for second in range(3):
-        shown = [packet(10 * second + client, 4 + client, second) for client in range(2)]
+        packets = [packet(10 * second + client, 4 + client, second) for client in range(2)]
         # Clients change slots; each client's cache moves with it.
         slots = [(client + second) % 2 for client in range(2)]
-        questions = [SlotQuestion(slots[client], shown[client], QUERY, visions[client]) for client in range(2)]
-        found = spoken(batch, batch.ask(questions))
+        questions = [SlotQuestion(slots[client], packets[client], QUERY, visions[client]) for client in range(2)]
+        results = spoken(batch, batch.ask(questions))
         for client, session in enumerate(lone):
-            for _ in session.answer(shown[client], QUERY):
+            for _ in session.answer(packets[client], QUERY):
                 pass
-            check_equal(found[client], session.last)
-            assert found[client].stamps == session.last.stamps
+            check_equal(results[client], session.last)
+            assert results[client].stamps == session.last.stamps
 
 
 def test_yes_and_no_are_scored_together_beside_answers() -> None:
-    qwen, given = tiny_qwen(), options()
-    batch = AnswerSession(qwen, given, slots=3)
+    qwen, answer_options = tiny_qwen(), options()
+    batch = AnswerSession(qwen, answer_options, slots=3)
     vars(batch)["yes_no"] = tokens_of_two(qwen)
-    lone = AnswerSession(qwen, given)
+    lone = AnswerSession(qwen, answer_options)
     vars(lone)["yes_no"] = tokens_of_two(qwen)
-    expected = [lone.score_yes_no(*one) for one in asked(2)]
-    checks = [SlotQuestion(slot, *one, checks=[one[1]]) for slot, one in enumerate(asked(2))]
+    expected = [lone.score_yes_no(*question) for question in asked(2)]
+    checks = [SlotQuestion(slot, *question, checks=[question[1]]) for slot, question in enumerate(asked(2))]
     scored = batch.ask([*checks, SlotQuestion(2, *asked(3)[2])])
     assert [answer.ended for answer in scored] == [True, True, False]
-    for answer, one in zip(scored[:2], expected, strict=True):
+    for answer, expected_score in zip(scored[:2], expected, strict=True):
         (score,) = answer.scores
-        assert score.yes == pytest.approx(one.yes, abs=1e-5)
+        assert score.yes == pytest.approx(expected_score.yes, abs=1e-5)
         assert answer.result is not None
         assert answer.result.text_tokens == 0
-    check_equal(spoken(batch, scored[2:])[0], alone(qwen, given, *asked(3)[2]))
+    check_equal(spoken(batch, scored[2:])[0], alone(qwen, answer_options, *asked(3)[2]))
 
 
 def tokens_of_two(qwen: QwenVL) -> Any:
@@ -235,8 +237,8 @@ def test_non_finite_logits_end_their_own_answer_and_empty_its_slot() -> None:
     assert answers[0].result is not None
     check_equal(answers[0].result, alone(qwen, options(), packet(0), QUERY))
     assert all(layer.values.isfinite().all() for layer in batch.block.layers.values())
-    again = spoken(batch, batch.ask([SlotQuestion(1, packet(1), QUERY)]))
-    check_equal(again[0], alone(qwen, options(), packet(1), QUERY))
+    results = spoken(batch, batch.ask([SlotQuestion(1, packet(1), QUERY)]))
+    check_equal(results[0], alone(qwen, options(), packet(1), QUERY))
 
 
 @pytest.mark.parametrize("where", ["prefill_packed", "__call__"])
@@ -255,8 +257,8 @@ def test_a_pass_that_fails_fails_its_answers_and_the_next_one_works(
         answers = batch.ask(questions)
         batch.step()
         assert [str(answer.error) for answer in answers] == ["out of memory"] * 2
-    for found, question in zip(spoken(batch, batch.ask(questions)), questions, strict=True):
-        check_equal(found, alone(qwen, options(), question.packets, QUERY))
+    for result, question in zip(spoken(batch, batch.ask(questions)), questions, strict=True):
+        check_equal(result, alone(qwen, options(), question.packets, QUERY))
 
 
 def test_a_stopped_answer_leaves_the_others() -> None:
@@ -271,11 +273,11 @@ def test_a_stopped_answer_leaves_the_others() -> None:
 
 
 def test_whole_frames_share_a_batch() -> None:
-    qwen, given = tiny_qwen(), options(encode="prune")
-    batch = AnswerSession(qwen, given, slots=2)
-    found = spoken(batch, batch.ask([SlotQuestion(slot, whole(slot), QUERY) for slot in range(2)]))
-    for seed, one in enumerate(found):
-        check_equal(one, alone(qwen, given, whole(seed), QUERY))
+    qwen, answer_options = tiny_qwen(), options(encode="prune")
+    batch = AnswerSession(qwen, answer_options, slots=2)
+    results = spoken(batch, batch.ask([SlotQuestion(slot, whole(slot), QUERY) for slot in range(2)]))
+    for seed, result in enumerate(results):
+        check_equal(result, alone(qwen, answer_options, whole(seed), QUERY))
 
 
 def test_a_model_spread_over_devices_has_one_slot() -> None:
@@ -309,13 +311,13 @@ def secret_packets(qwen: QwenVL) -> list[TokenPacket]:
 
 def test_the_bundled_model_answers_each_client_about_its_own_picture() -> None:
     """Every text equals that of a separate run, and all differ."""
-    qwen, given = load_qwen(None, device="cpu", dtype="float32"), options(24)
+    qwen, answer_options = load_qwen(None, device="cpu", dtype="float32"), options(24)
     packets = secret_packets(qwen)
-    batch = AnswerSession(qwen, given, slots=8)
-    expected = [alone(qwen, given, shown, SECRET_QUERY) for shown in packets]
+    batch = AnswerSession(qwen, answer_options, slots=8)
+    expected = [alone(qwen, answer_options, packet, SECRET_QUERY) for packet in packets]
     for turn in range(2):
         # In the second turn every client is in another client's former slot.
         slots = [(number + turn) % len(packets) for number in range(len(packets))]
-        questions = [SlotQuestion(slot, shown, SECRET_QUERY) for slot, shown in zip(slots, packets, strict=True)]
-        assert [one.text for one in spoken(batch, batch.ask(questions))] == [one.text for one in expected]
-    assert len({one.text for one in expected}) == len(packets)
+        questions = [SlotQuestion(slot, packet, SECRET_QUERY) for slot, packet in zip(slots, packets, strict=True)]
+        assert [result.text for result in spoken(batch, batch.ask(questions))] == [result.text for result in expected]
+    assert len({result.text for result in expected}) == len(packets)

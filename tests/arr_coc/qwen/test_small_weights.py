@@ -52,8 +52,8 @@ def expanded(small: SmallLinear) -> torch.Tensor:
     return (products if small.bias is None else products - small.bias).t()
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
+def error(output: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((output - expected).norm() / expected.norm())
 
 
 KINDS = [(Int8Linear, 96), (partial(Int8Linear, many_rows=True), 96), (Int4Linear, 192)]
@@ -69,9 +69,9 @@ def test_a_product_is_that_of_the_expanded_weights(
     linear = linear_of(3 * GROUP, outputs, bias=bias)
     before = linear.weight.clone()
     small, values = kind(linear), torch.randn(1, rows, 3 * GROUP)
-    found = small(values)
-    assert (found.shape, found.dtype) == ((1, rows, outputs), torch.float32)
-    assert error(found, nn.functional.linear(values, expanded(small), linear.bias)) < 0.03
+    output = small(values)
+    assert (output.shape, output.dtype) == ((1, rows, outputs), torch.float32)
+    assert error(output, nn.functional.linear(values, expanded(small), linear.bias)) < 0.03
     assert torch.equal(linear.weight, before)
 
 
@@ -90,9 +90,9 @@ def test_outputs_are_quantised_in_parts(
     kind: Callable[[nn.Linear], SmallLinear], outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linear, values = linear_of(GROUP, outputs), torch.randn(64, GROUP)
-    whole = kind(linear)
+    reference = kind(linear)
     monkeypatch.setattr(small_weights, "PART_OUTPUTS", 64)
-    torch.testing.assert_close(kind(linear)(values), whole(values), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kind(linear)(values), reference(values), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("many_rows", [False, True])
@@ -100,9 +100,9 @@ def test_outputs_are_quantised_in_parts(
 def test_every_row_has_its_own_scale(many_rows: bool) -> None:
     small = Int8Linear(linear_of(64, 32, bias=False), many_rows=many_rows)
     faint = torch.randn(1, 64)
-    together = small(torch.cat([faint, 1e4 * torch.randn(1, 64), torch.zeros(1, 64)]))
-    assert error(together[:1], small(faint)) < 0.03
-    assert together[2].abs().max() < 1e-30
+    output = small(torch.cat([faint, 1e4 * torch.randn(1, 64), torch.zeros(1, 64)]))
+    assert error(output[:1], small(faint)) < 0.03
+    assert output[2].abs().max() < 1e-30
 
 
 @pytest.mark.usefixtures("multiplier")
@@ -166,20 +166,20 @@ def test_a_model_of_every_family(
     assert small.embed([5]).dtype == torch.float32
     assert small.decodes_plainly
     assert vars(Costs(small)) == vars(Costs(plain))
-    found = logits(small)
+    small_logits = logits(small)
     expand(small.model)
-    assert error(found, logits(small)) < 0.1
-    assert error(found, logits(plain)) < (0.1 if dtype == "int8" else 0.4)
+    assert error(small_logits, logits(small)) < 0.1
+    assert error(small_logits, logits(plain)) < (0.1 if dtype == "int8" else 0.4)
 
 
 def test_one_layer_at_a_time_is_there_in_both_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_folder(tmp_path / "tiny", tie_word_embeddings=False)
-    made, alive = Int8Linear.__init__, list[int]()
+    stock_init, alive = Int8Linear.__init__, list[int]()
     originals: list[weakref.ref[Any]] = []
     shrink = small_weights.shrink_weights
 
     def noted(self: Int8Linear, *arguments: Any, **options: Any) -> None:
-        made(self, *arguments, **options)
+        stock_init(self, *arguments, **options)
         alive.append(sum(original() is not None for original in originals))
 
     def counted(model: nn.Module, *arguments: Any) -> None:
@@ -215,8 +215,8 @@ def test_layers_that_cannot_be_made_smaller(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="moe is a mixture of experts, whose weights dtype int4 does not quantise"):
         load_qwen(mixture, dtype="int4")
     answer = {"model": str(mixture), "device": "cpu", "dtype": "int4"}
-    found = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
-    assert (found.state, found.found.partition(",")[0]) == ("broken", "moe is a mixture of experts")
+    check = model_fit.model(Config.model_validate({"source": "x.mp4", "answer": answer}))
+    assert (check.state, check.found.partition(",")[0]) == ("broken", "moe is a mixture of experts")
     with pytest.raises(ModelError, match="dtype int8 is for a CPU; add --device cpu, or take a model"):
         check_small_dtype("int8", None, "m", experts=0, cuda=True)
     with pytest.raises(ModelError, match="are quantised already, by fp8; leave dtype at auto"):

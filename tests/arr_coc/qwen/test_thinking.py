@@ -58,9 +58,9 @@ def session(thinking: Thinking, template: str = SWITCHED) -> AnswerSession:
 @pytest.mark.parametrize("template", [SWITCHED, ALWAYS])
 def test_a_prompt_begins_thoughts_or_has_ended_them(template: str) -> None:
     qwen = thinking_qwen(template)
-    whole = {name: qwen.tokenizer.decode(prompt_ids(qwen, None, thinking=name).after_query) for name in (True, False)}
-    assert whole[True].endswith("assistant\n<think>\n")
-    assert whole[False].endswith("assistant\n<think>\n\n</think>\n\n")
+    endings = {name: qwen.tokenizer.decode(prompt_ids(qwen, None, thinking=name).after_query) for name in (True, False)}
+    assert endings[True].endswith("assistant\n<think>\n")
+    assert endings[False].endswith("assistant\n<think>\n\n</think>\n\n")
     assert qwen.opens_thoughts(prompt_ids(qwen, None, thinking=True).after_query)
     assert not qwen.opens_thoughts(prompt_ids(qwen, None).after_query)
 
@@ -107,48 +107,50 @@ def test_a_template_without_thoughts_is_the_same() -> None:
 
 
 def test_thoughts_are_shown_or_left_out_and_counted() -> None:
-    spoken = {}
+    texts = {}
     for thinking in ("hide", "show"):
         speaking = session(thinking)
         text = "".join(speaking.answer(packet(), QUERY))
-        spoken[thinking] = text
+        texts[thinking] = text
         last = speaking.last
         assert (last.text, last.text_tokens, last.thought_tokens) == (text, 6, 6)  # it never ends its thoughts
         decoded = speaking.qwen.tokenizer.decode(last.token_ids, skip_special_tokens=True)
-    assert spoken == {"hide": "", "show": decoded}
+    assert texts == {"hide": "", "show": decoded}
     speaking = session("off")
     assert "".join(speaking.answer(packet(), QUERY)) != ""
     assert speaking.last.thought_tokens == 0
 
 
 @pytest.mark.parametrize(
-    ("begun", "ids"),
+    ("has_begun", "ids"),
     [
         (True, "red </think>\n\n square"),
         (False, "<think>red</think> square"),
         (False, "\n \n<think>red</think> square"),
     ],
 )
-@pytest.mark.parametrize("shown", [True, False])
-def test_the_answer_follows_the_thoughts(begun: bool, ids: str, shown: bool) -> None:
+@pytest.mark.parametrize("is_visible", [True, False])
+def test_the_answer_follows_the_thoughts(has_begun: bool, ids: str, is_visible: bool) -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
-    thoughts = Thoughts(*qwen.thought_ids, is_visible=shown, has_begun=begun)
+    thoughts = Thoughts(*qwen.thought_ids, is_visible=is_visible, has_begun=has_begun)
     stream = TextStream(qwen.tokenizer, ("square",), thoughts)
     tokens = qwen.token_ids(ids)
     text = "".join(stream.push(token) for token in tokens) + stream.finish()
-    assert text == (ids if shown else "square")
+    assert text == (ids if is_visible else "square")
     assert stream.stopped
     assert stream.thought_tokens == tokens.index(qwen.thought_ids[1]) + 1
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_a_stop_string_in_thoughts_ends_nothing(shown: bool) -> None:
+@pytest.mark.parametrize("is_visible", [True, False])
+def test_a_stop_string_in_thoughts_ends_nothing(is_visible: bool) -> None:
     qwen = thinking_qwen()
     assert qwen.thought_ids is not None
-    stream = TextStream(qwen.tokenizer, ("red", "k>"), Thoughts(*qwen.thought_ids, is_visible=shown, has_begun=True))
+    stream = TextStream(
+        qwen.tokenizer, ("red", "k>"), Thoughts(*qwen.thought_ids, is_visible=is_visible, has_begun=True)
+    )
     text = "".join(map(stream.push, qwen.token_ids("red circle</think> a red square")))
-    assert text == ("red circle</think> a red" if shown else "a red")
+    assert text == ("red circle</think> a red" if is_visible else "a red")
     assert stream.stopped
 
 
@@ -198,8 +200,8 @@ def test_a_yes_or_no_comes_at_once() -> None:
 
 
 def test_an_earlier_answer_is_not_compared_with_thoughts() -> None:
-    asked = SlotQuestion(0, packet(), QUERY, previous="red", same_above=0.0)
-    (compared,), (thought,) = session("off").ask([asked]), session("hide").ask([asked])
+    question = SlotQuestion(0, packet(), QUERY, previous="red", same_above=0.0)
+    (compared,), (thought,) = session("off").ask([question]), session("hide").ask([question])
     assert compared.same is not None
     assert thought.same is None
 
@@ -225,9 +227,9 @@ def test_inputs_that_end_in_thoughts(caplog: pytest.LogCaptureFixture) -> None:
     model = ARRCOCQwen(qwen)
     text = f"<|im_start|>user\n{QUERY}<|im_end|>\n<|im_start|>assistant\n<think>\n"
     inputs = {"input_ids": torch.tensor([qwen.token_ids(text)])}
-    (hidden,), (shown,) = (model.generate(**inputs, max_tokens=5, thinking=name) for name in ("off", "show"))
-    assert hidden.token_ids == shown.token_ids
-    assert hidden.text == "" != shown.text
+    (hidden,), (visible,) = (model.generate(**inputs, max_tokens=5, thinking=name) for name in ("off", "show"))
+    assert hidden.token_ids == visible.token_ids
+    assert hidden.text == "" != visible.text
     (warned,) = [record.getMessage() for record in caplog.records if record.name == "arr_coc.model"]
     assert warned == "hidden thoughts took max_new_tokens = 5, and no answer is left; raise it"
 
@@ -253,13 +255,13 @@ def test_earlier_answers_are_given_without_their_thoughts() -> None:
     assert history_text(history) == "Earlier answers:\n<0.0 seconds> a circle\n<0.0 seconds> a square\n"
 
 
-@pytest.mark.parametrize(("template", "noted"), [(ALWAYS, True), (SWITCHED, False)])
-def test_a_thinking_model_is_noted(tmp_path: Path, template: str, noted: bool) -> None:
+@pytest.mark.parametrize(("template", "has_notice"), [(ALWAYS, True), (SWITCHED, False)])
+def test_a_thinking_model_is_noted(tmp_path: Path, template: str, has_notice: bool) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
     (folder / "chat_template.jinja").write_text(template)
     notices = check_folder(folder, "tiny").notices
     assert [notice for notice in notices if "thinks before" in notice] == list(notices)
-    assert bool(notices) == noted
+    assert bool(notices) == has_notice
 
 
 QWEN2_5 = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 1e-06, "top_p": 0.001}

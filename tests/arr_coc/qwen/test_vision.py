@@ -32,8 +32,8 @@ def noise_tiles(model: Any, grid: TileGrid, seed: int = 0) -> torch.Tensor:
 
 def stock(model: Any, tiles: torch.Tensor, grid: TileGrid) -> Any:
     rows = to_patches(PixelNormalisation()(tiles))
-    still = rows.unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
-    return model.model.visual(still, grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]))
+    patches = rows.unflatten(-1, (3, 1, -1)).expand(-1, 3, 2, -1).flatten(1)
+    return model.model.visual(patches, grid_thw=torch.tensor([[1, 2 * grid.rows, 2 * grid.cols]]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -42,12 +42,12 @@ def test_all_tiles_equal_the_stock_tower(family: str) -> None:
     model = tiny_model(family)
     tiles = noise_tiles(model, GRID)
     expected = stock(model, tiles, GRID)
-    got = encode_regions(model.model.visual, tiles[None], grid_regions(GRID)[None], GRID)
-    torch.testing.assert_close(got.embeds[0], expected.pooler_output, atol=1e-5, rtol=0)
+    tokens = encode_regions(model.model.visual, tiles[None], grid_regions(GRID)[None], GRID)
+    torch.testing.assert_close(tokens.embeds[0], expected.pooler_output, atol=1e-5, rtol=0)
     deepstack = getattr(expected, "deepstack_features", None) or []
-    assert len(got.deepstack) == len(deepstack)
-    for rows, wanted in zip(got.deepstack, deepstack, strict=True):
-        torch.testing.assert_close(rows[0], wanted, atol=1e-5, rtol=0)
+    assert len(tokens.deepstack) == len(deepstack)
+    for rows, expected_rows in zip(tokens.deepstack, deepstack, strict=True):
+        torch.testing.assert_close(rows[0], expected_rows, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -58,10 +58,10 @@ def test_a_batch_equals_its_images(family: str) -> None:
     regions = torch.stack(
         [grid_regions(GRID)[:10], torch.tensor([[1, 0, 0], [2, 1, 1], *[[0, 5, c] for c in range(8)]])]
     )
-    together = encode_regions(model.model.visual, pixels, regions, GRID)
+    batch = encode_regions(model.model.visual, pixels, regions, GRID)
     for image in range(2):
-        alone = encode_regions(model.model.visual, pixels[image : image + 1], regions[image : image + 1], GRID)
-        torch.testing.assert_close(together.embeds[image], alone.embeds[0], atol=1e-5, rtol=0)
+        single = encode_regions(model.model.visual, pixels[image : image + 1], regions[image : image + 1], GRID)
+        torch.testing.assert_close(batch.embeds[image], single.embeds[0], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -97,8 +97,8 @@ def test_larger_regions_stand_between_the_stock_positions(shape: int, down: int,
         interp_indices=torch.tensor(indices),
         interp_weights=torch.tensor(weights),
     )
-    got = encode_regions(model.model.visual, tiles[None], regions, grid)
-    torch.testing.assert_close(got.embeds[0], expected.pooler_output, atol=1e-5, rtol=0)
+    tokens = encode_regions(model.model.visual, tiles[None], regions, grid)
+    torch.testing.assert_close(tokens.embeds[0], expected.pooler_output, atol=1e-5, rtol=0)
 
 
 def bilinear(row: float, col: float, side: int) -> tuple[list[int], list[float]]:
@@ -158,14 +158,14 @@ def test_some_asking_get_what_they_got_among_all() -> None:
     expected = AttentionWindows.over(REGIONS[None], 4).attend(query, key, value)[0].unflatten(0, (-1, 4))
     slots = torch.randperm(len(REGIONS), generator=torch.Generator().manual_seed(3))
     kept_key, kept_value = torch.empty_like(key[0]), torch.empty_like(value[0])
-    for kept, given in ((kept_key, key), (kept_value, value)):
-        kept.unflatten(0, (-1, 4))[slots] = given[0].unflatten(0, (-1, 4))
+    for slot_rows, tensor in ((kept_key, key), (kept_value, value)):
+        slot_rows.unflatten(0, (-1, 4))[slots] = tensor[0].unflatten(0, (-1, 4))
     asking = torch.tensor([1, 8, 9, 30, 40, 41])
     windows = CachedAttentionWindows.over(REGIONS, 4, asking, slots)
     assert windows.count < 6
-    asked = query[0].unflatten(0, (-1, 4))[asking].flatten(0, 1)[None]
-    got = windows.to(torch.device("cpu")).attend(asked, kept_key, kept_value)
-    torch.testing.assert_close(got[0].unflatten(0, (-1, 4)), expected[asking], atol=1e-6, rtol=0)
+    queries = query[0].unflatten(0, (-1, 4))[asking].flatten(0, 1)[None]
+    mixed = windows.to(torch.device("cpu")).attend(queries, kept_key, kept_value)
+    torch.testing.assert_close(mixed[0].unflatten(0, (-1, 4)), expected[asking], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

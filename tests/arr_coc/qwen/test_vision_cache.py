@@ -43,8 +43,10 @@ def test_all_are_due_if_most_are_stale() -> None:
 def test_change_falls_with_the_distance_between_centres() -> None:
     regions = np.array([[0, 0, 0], [0, 0, 1], [0, 3, 0], [1, 0, 1]], np.int32)
     felt = neighbour_change(regions, np.array([[0, 0, 0], [0, 0, 2]], np.int32))
-    near = 1 / (1 + 0.5**2 + 0.5**2)
-    assert felt.tolist() == pytest.approx([1 + 1 / 5, 1 / 2 + 1 / 2, 1 / 10 + 1 / 14, near + 1 / (1 + 2.5**2 + 0.5**2)])
+    nearest = 1 / (1 + 0.5**2 + 0.5**2)
+    assert felt.tolist() == pytest.approx(
+        [1 + 1 / 5, 1 / 2 + 1 / 2, 1 / 10 + 1 / 14, nearest + 1 / (1 + 2.5**2 + 0.5**2)]
+    )
     assert neighbour_change(regions, regions[:0]).tolist() == [0] * 4
 
 
@@ -54,10 +56,10 @@ def chosen(unsettled: list[float], encoded: list[int], stale: list[bool], share:
 
 
 def test_the_most_unsettled_come_first_then_those_encoded_longest_ago() -> None:
-    still = [False] * 5
-    assert chosen([0.1, 3, 0.2, 2, 0], [0] * 5, still, 0.4) == [1, 3]
-    assert chosen([0, 0, 0, 0, 0], [4, 2, 3, 1, 5], still, 0.4) == [1, 3]
-    assert chosen([0, 0, 0, 0, 0], [1] * 5, still, 0.4) == [0, 1]
+    none_stale = [False] * 5
+    assert chosen([0.1, 3, 0.2, 2, 0], [0] * 5, none_stale, 0.4) == [1, 3]
+    assert chosen([0, 0, 0, 0, 0], [4, 2, 3, 1, 5], none_stale, 0.4) == [1, 3]
+    assert chosen([0, 0, 0, 0, 0], [1] * 5, none_stale, 0.4) == [0, 1]
 
 
 def test_stale_regions_are_not_counted_as_refreshed() -> None:
@@ -115,12 +117,12 @@ def test_the_first_frame_fills_the_first_slots_in_order() -> None:
 
 def test_only_other_pixels_are_stale() -> None:
     table = RegionSlotTable(4, SHAPE)
-    shown = regions_of((0, 0, 0), (0, 0, 1))
-    table.place(shown, tiles(1, 2), 0)
+    regions = regions_of((0, 0, 0), (0, 0, 1))
+    table.place(regions, tiles(1, 2), 0)
     changed = tiles(1, 2)
     changed[1, 2, 1, 1] += 1
-    assert table.place(shown, changed, 1).stale.tolist() == [False, True]
-    assert not table.place(shown, changed, 2).stale.any()
+    assert table.place(regions, changed, 1).stale.tolist() == [False, True]
+    assert not table.place(regions, changed, 2).stale.any()
 
 
 def test_pixels_on_a_device_are_compared_there() -> None:
@@ -129,11 +131,11 @@ def test_pixels_on_a_device_are_compared_there() -> None:
         generator = np.random.default_rng(0)
         for frame in range(6):
             columns = generator.permutation(6)[:3]
-            shown = regions_of(*((0, 0, int(column)) for column in columns))
+            regions = regions_of(*((0, 0, int(column)) for column in columns))
             pixels = np.stack([tile(int(column) + (frame > 3)) for column in columns])
             with tensors.counted() as copies:
-                placed = table.place(shown, torch.from_numpy(pixels).to(tensors.place), frame)
-            expected = other.place(shown, pixels, frame)
+                placed = table.place(regions, torch.from_numpy(pixels).to(tensors.place), frame)
+            expected = other.place(regions, pixels, frame)
             assert placed.stale.tolist() == expected.stale.tolist()
             assert placed.slots.tolist() == expected.slots.tolist()
             assert copies == ["to"], "whether each differs"
@@ -147,21 +149,21 @@ def test_a_region_of_another_level_is_another_region() -> None:
 
 def test_a_region_that_returns_has_its_cached_keys() -> None:
     table = RegionSlotTable(3, SHAPE)
-    one, other = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
-    table.place(one, tiles(1, 2), 0)
-    table.place(other, tiles(2, 3), 1)
+    first, second = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
+    table.place(first, tiles(1, 2), 0)
+    table.place(second, tiles(2, 3), 1)
     assert table.held == 3
-    back = table.place(one, tiles(1, 2), 2)
+    back = table.place(first, tiles(1, 2), 2)
     assert not back.stale.any()
-    assert table.place(one, tiles(9, 2), 3).stale.tolist() == [True, False]
+    assert table.place(first, tiles(9, 2), 3).stale.tolist() == [True, False]
 
 
 def test_of_the_regions_that_left_the_last_shown_stay() -> None:
     table = RegionSlotTable(3, SHAPE)
     for number in range(4):
         table.place(regions_of((0, 0, number)), tiles(number), number)
-    again = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 2)), tiles(0, 1, 2), 4)
-    assert again.stale.tolist() == [True, False, False]
+    assignment = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 2)), tiles(0, 1, 2), 4)
+    assert assignment.stale.tolist() == [True, False, False]
 
 
 def test_a_full_table_drops_regions_that_left() -> None:
@@ -191,7 +193,7 @@ def test_a_thousand_frames_agree_with_a_dictionary() -> None:
     table = RegionSlotTable(capacity, SHAPE)
     contents = np.full(capacity, -1)
     world = {(level, row, col): 0 for level in range(2) for row in range(3) for col in range(4)}
-    written: dict[tuple[int, int, int], int] = {}
+    reference: dict[tuple[int, int, int], int] = {}
     reused = 0
     for frame in range(1000):
         for name in world:
@@ -202,16 +204,16 @@ def test_a_thousand_frames_agree_with_a_dictionary() -> None:
         contents[placed.target] = contents[placed.source]
         for name, slot, stale in zip(names, placed.slots, placed.stale, strict=True):
             if stale:
-                written[name] = contents[slot] = frame * 1000 + int(slot)
+                reference[name] = contents[slot] = frame * 1000 + int(slot)
             else:
                 reused += 1
-                assert contents[slot] == written[name]
+                assert contents[slot] == reference[name]
         assert len(names) <= table.held <= capacity
     assert reused > 2000
 
 
-def check(placed: SlotAssignment, shown: int, capacity: int) -> None:
-    assert sorted(placed.slots) == list(range(shown))
+def check(placed: SlotAssignment, count: int, capacity: int) -> None:
+    assert sorted(placed.slots) == list(range(count))
     assert len(set(placed.target)) == len(placed.target)
     assert len(set(placed.source)) == len(placed.source)
     assert all(0 <= slot < capacity for slot in [*placed.source, *placed.target])

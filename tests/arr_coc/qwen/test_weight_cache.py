@@ -46,18 +46,22 @@ def test_cached_weights_are_those_that_were_made(
 ) -> None:
     folder = family_folder(tmp_path, family, large, monkeypatch)
     monkeypatch.setattr(weight_cache, "SHARD_BYTES", 20_000)
-    made = cached(folder, dtype)
+    original = cached(folder, dtype)
     monkeypatch.setattr(loading, "shrink_weights", refuse)
     loaded = cached(folder, dtype)
-    assert (made.notices, loaded.notices) == ((), ())
+    assert (original.notices, loaded.notices) == ((), ())
     assert len(list((folder / FOLDER / dtype).glob("*.safetensors"))) > 3
     assert not list((folder / FOLDER).glob("*.*"))
-    assert torch.equal(logits(loaded), logits(made))
-    assert (loaded.weights_dtype, loaded.dtype, loaded.eos_ids) == (made.weights_dtype, made.dtype, made.eos_ids)
-    kinds = [list(map(type, qwen.model.modules())) for qwen in (made, loaded)]
+    assert torch.equal(logits(loaded), logits(original))
+    assert (loaded.weights_dtype, loaded.dtype, loaded.eos_ids) == (
+        original.weights_dtype,
+        original.dtype,
+        original.eos_ids,
+    )
+    kinds = [list(map(type, qwen.model.modules())) for qwen in (original, loaded)]
     assert kinds[0] == kinds[1]
     parameters = [
-        {name: (p.dtype, p.requires_grad) for name, p in qwen.model.named_parameters()} for qwen in (made, loaded)
+        {name: (p.dtype, p.requires_grad) for name, p in qwen.model.named_parameters()} for qwen in (original, loaded)
     ]
     assert parameters[0] == parameters[1]
 
@@ -123,9 +127,9 @@ def test_a_cache_that_does_not_fit_is_made_again(tmp_path: Path, change: Callabl
     folder = tiny_folder(tmp_path / "tiny")
     expected = logits(cached(folder))
     change(folder)
-    again = cached(folder)
-    assert again.notices == (f"the int8 weights in {folder / FOLDER / 'int8'} {reason}, and are made again",)
-    assert torch.equal(logits(again), expected)
+    rebuilt = cached(folder)
+    assert rebuilt.notices == (f"the int8 weights in {folder / FOLDER / 'int8'} {reason}, and are made again",)
+    assert torch.equal(logits(rebuilt), expected)
     assert cached(folder).notices == ()
 
 

@@ -46,10 +46,10 @@ class DeviceOnly(TorchDispatchMode):
     """Mode that fails if an operation reads or makes a tensor on another device than the model's."""
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = operation(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, made)) if isinstance(leaf, torch.Tensor)]
+        output = operation(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, output)) if isinstance(leaf, torch.Tensor)]
         assert {tensor.device.type for tensor in tensors} == {"meta"}, operation
-        return made
+        return output
 
 
 class WatchedCaptures:
@@ -101,10 +101,10 @@ def answer(qwen: QwenVL, capture: Capture | None, decoding: Decoding, query: str
 
 def ask(batch: AnswerSession, *slots: int) -> None:
     """Check that answers in these slots equal those of sessions with one slot."""
-    given = [(slot, *asked(len(slots))[number]) for number, slot in enumerate(slots)]
-    found = spoken(batch, batch.ask([SlotQuestion(*one) for one in given]))
-    for (_, shown, query), one in zip(given, found, strict=True):
-        check_equal(one, alone(batch.qwen, batch.options, shown, query))
+    questions = [(slot, *asked(len(slots))[number]) for number, slot in enumerate(slots)]
+    results = spoken(batch, batch.ask([SlotQuestion(*question) for question in questions]))
+    for (_, frames, query), result in zip(questions, results, strict=True):
+        check_equal(result, alone(batch.qwen, batch.options, frames, query))
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
@@ -123,20 +123,20 @@ def test_answers_by_graphs_equal_single_ones(family: str, capture: Capture, devi
 )
 def test_the_same_answers(capture: Capture, device: str, decoding: Decoding) -> None:
     qwen = model(device)
-    found, expected = answer(qwen, capture, decoding), answer(qwen, None, decoding)
-    assert found.token_ids == expected.token_ids
-    assert found.feedback is not None
+    result, expected = answer(qwen, capture, decoding), answer(qwen, None, decoding)
+    assert result.token_ids == expected.token_ids
+    assert result.feedback is not None
     assert expected.feedback is not None
     torch.testing.assert_close(
-        torch.from_numpy(found.feedback.attention), torch.from_numpy(expected.feedback.attention), atol=1e-5, rtol=0
+        torch.from_numpy(result.feedback.attention), torch.from_numpy(expected.feedback.attention), atol=1e-5, rtol=0
     )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
 def test_discarded_steps_of_an_ended_answer_change_no_other(temperature: float) -> None:
     """One answer is stopped, and one begins, while others are open."""
-    qwen, given = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
-    batch = AnswerSession(qwen, given, slots=3, capture=run_first)
+    qwen, answer_options = model(), AnswerOptions(decoding=Decoding(14, temperature=temperature, seed=3))
+    batch = AnswerSession(qwen, answer_options, slots=3, capture=run_first)
     answers = batch.ask([SlotQuestion(slot, *asked(3)[slot]) for slot in range(2)])
     for _ in range(4):
         batch.step()
@@ -146,9 +146,9 @@ def test_discarded_steps_of_an_ended_answer_change_no_other(temperature: float) 
     while batch.open_answers:
         batch.step()
     for slot in (0, 2):
-        found = answers[slot].result
-        assert found is not None
-        check_equal(found, alone(qwen, given, *asked(3)[slot]))
+        result = answers[slot].result
+        assert result is not None
+        check_equal(result, alone(qwen, answer_options, *asked(3)[slot]))
 
 
 def test_a_graph_is_reused_and_captured_again_once_the_room_has_grown() -> None:
@@ -160,10 +160,10 @@ def test_a_graph_is_reused_and_captured_again_once_the_room_has_grown() -> None:
     ask(batch, 0, 1)
     assert (counted.rows, batch.block.room) == ([2], 256)
     long = "a" * 300
-    found = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), long) for slot in range(2)]))
+    results = spoken(batch, batch.ask([SlotQuestion(slot, packet(slot), long) for slot in range(2)]))
     assert (counted.rows, batch.block.room) == ([2, 2], 512)
-    for slot, one in enumerate(found):
-        check_equal(one, alone(qwen, options(), packet(slot), long))
+    for slot, result in enumerate(results):
+        check_equal(result, alone(qwen, options(), packet(slot), long))
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
@@ -171,9 +171,9 @@ def test_held_keys_stay_if_the_room_is_full(capture: Capture, device: str) -> No
     qwen = model(device)
     other = answer(qwen, None, Decoding(1), "").prefilled_tokens
     full = "a" * (ROOM_TOKENS - 1 - other)
-    found, expected = (answer(qwen, one, Decoding(2), full) for one in (capture, None))
-    assert found.prefilled_tokens == ROOM_TOKENS - 1
-    assert found.token_ids == expected.token_ids
+    result, expected = (answer(qwen, method, Decoding(2), full) for method in (capture, None))
+    assert result.prefilled_tokens == ROOM_TOKENS - 1
+    assert result.token_ids == expected.token_ids
 
 
 def test_an_idle_slot_keeps_its_prompt_while_others_decode() -> None:
@@ -182,9 +182,9 @@ def test_an_idle_slot_keeps_its_prompt_while_others_decode() -> None:
     batch = AnswerSession(qwen, options(), slots=3, capture=run_first)
     ask(batch, 0, 1, 2)
     ask(batch, 0, 2)
-    again = spoken(batch, batch.ask([SlotQuestion(1, *asked(3)[1])]))
-    assert again[0].prefilled_tokens < len(batch.slots[1].prompts.question(asked(3)[1][1])) + 3
-    check_equal(again[0], alone(qwen, options(), *asked(3)[1]))
+    results = spoken(batch, batch.ask([SlotQuestion(1, *asked(3)[1])]))
+    assert results[0].prefilled_tokens < len(batch.slots[1].prompts.question(asked(3)[1][1])) + 3
+    check_equal(results[0], alone(qwen, options(), *asked(3)[1]))
 
 
 @pytest.mark.parametrize("message", ["operation not permitted when stream is capturing\nmore", ""])
@@ -222,8 +222,8 @@ def test_a_step_can_be_captured(family: str) -> None:
     watched = WatchedCaptures()
     vars(qwen)["device"] = torch.device("meta")
     for rows in (1, 2, 4):
-        made: Any = CapturedRows(qwen, batch.block, rows, watched)
-        assert made.logits.shape == (rows, qwen.model.lm_head.weight.shape[0])
+        step: Any = CapturedRows(qwen, batch.block, rows, watched)
+        assert step.logits.shape == (rows, qwen.model.lm_head.weight.shape[0])
     assert watched.steps == 3
 
 
@@ -238,18 +238,18 @@ def test_ahead_tokens_steps_run_ahead_of_the_host() -> None:
     assert steps == [AHEAD_TOKENS + 1, AHEAD_TOKENS + 2, 5, 5, 5]
 
 
-@pytest.mark.parametrize(("tokens", "read"), [(5, 9), (PROBED_TOKENS + 9, 99), (12, 3)])
-def test_the_attention_of_the_first_tokens_is_the_same(tokens: int, read: int) -> None:
+@pytest.mark.parametrize(("tokens", "decoded_tokens"), [(5, 9), (PROBED_TOKENS + 9, 99), (12, 3)])
+def test_the_attention_of_the_first_tokens_is_the_same(tokens: int, decoded_tokens: int) -> None:
     """Tokens that ran ahead of an answer's end do not count; the same with the stock model's forward."""
     looks = []
     for capture, plainly in ((run_first, True), (None, True), (None, False)):
         qwen = model()
         vars(qwen)["decodes_plainly"] = plainly
         session = AnswerSession(qwen, options(tokens), capture=capture)
-        (one,) = session.ask([SlotQuestion(0, packet(), QUERY)])
-        for _ in range(read - 1):
+        (slot_answer,) = session.ask([SlotQuestion(0, packet(), QUERY)])
+        for _ in range(decoded_tokens - 1):
             session.step()
-        result = one.result or session.finish(0).result
+        result = slot_answer.result or session.finish(0).result
         assert result is not None
         assert result.feedback is not None
         looks.append(torch.from_numpy(result.feedback.attention))
@@ -262,17 +262,20 @@ def test_a_hooked_decoder_uses_the_stock_forward() -> None:
     sliding, hooked = tiny_qwen("qwen2_vl"), tiny_qwen()
     sliding.language_model.layers[1].self_attn.sliding_window = 4
     hooked.language_model.layers[1]._hf_hook = object()  # as accelerate adds if a model is spread over devices
-    assert [one.decodes_plainly for one in (tiny_qwen("qwen2_vl"), sliding, hooked)] == [True, False, False]
+    assert [qwen.decodes_plainly for qwen in (tiny_qwen("qwen2_vl"), sliding, hooked)] == [True, False, False]
     assert answer(hooked, None, Decoding(max_tokens=5)).token_ids == usual
 
 
 @pytest.mark.parametrize(("capture", "device"), CAPTURES)
 def test_a_session_has_the_same_texts_and_feedback(capture: Capture, device: str) -> None:
     """Over frames and questions, one of which makes the cache's room grow."""
-    given = AnswerOptions(decoding=Decoding(max_tokens=12))
+    answer_options = AnswerOptions(decoding=Decoding(max_tokens=12))
     stock = model(device)
     vars(stock)["decodes_plainly"] = False  # the stock forward, on a GPU too
-    captured, plain = AnswerSession(model(device), given, capture=capture), AnswerSession(stock, given)
+    captured, plain = (
+        AnswerSession(model(device), answer_options, capture=capture),
+        AnswerSession(stock, answer_options),
+    )
     long = "Is the cat sleeping? " * 60
     for seed, query in ((0, "What is it?"), (1, "What is it?"), (1, "And now?"), (2, long), (3, "What is it?")):
         texts = ["".join(session.answer(packet(seed, media_s=seed), query)) for session in (captured, plain)]
@@ -286,11 +289,11 @@ def test_a_session_has_the_same_texts_and_feedback(capture: Capture, device: str
 def test_logits_that_are_not_finite_end_it(capture: Capture | None, monkeypatch: pytest.MonkeyPatch) -> None:
     qwen = tiny_qwen()
     session = AnswerSession(qwen, options(), capture=capture)
-    (one,) = session.ask([SlotQuestion(0, packet(), QUERY)])
+    (slot_answer,) = session.ask([SlotQuestion(0, packet(), QUERY)])
     with torch.inference_mode():
         for layer in session.block.layers.values():
             layer.values[:] = torch.nan
     session.step()
-    assert isinstance(one.error, NonFiniteError)
-    assert "token 1" in str(one.error)
+    assert isinstance(slot_answer.error, NonFiniteError)
+    assert "token 1" in str(slot_answer.error)
     assert len(session.prompts.cache) == 0

@@ -31,32 +31,32 @@ def large(seed: int, tokens: int) -> TokenPacket:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_frame_equals_that_of_a_separate_pass(family: str) -> None:
     qwen = tiny_qwen(family)
-    given = [packet(0, 4), large(1, 40), packet(2, 9), large(3, 25)]
-    given[0].pixels.flags.writeable = given[1].pixels.flags.writeable = False  # as those of a message are
-    given[3] = replace(given[3], pixels=torch.from_numpy(given[3].pixels))
-    for found, one in zip(encode_packed(qwen, given), given, strict=True):
-        assert found is not None
-        expected = encode_packet(qwen, one, "sparse")
-        assert torch.equal(found.regions, expected.regions)
-        assert found.grid == one.grid
-        torch.testing.assert_close(found.tokens.embeds, expected.tokens.embeds, atol=1e-5, rtol=0)
-        assert len(found.tokens.deepstack) == len(expected.tokens.deepstack)
-        for level, wanted in zip(found.tokens.deepstack, expected.tokens.deepstack, strict=True):
-            torch.testing.assert_close(level, wanted, atol=1e-5, rtol=0)
+    packets = [packet(0, 4), large(1, 40), packet(2, 9), large(3, 25)]
+    packets[0].pixels.flags.writeable = packets[1].pixels.flags.writeable = False  # as those of a message are
+    packets[3] = replace(packets[3], pixels=torch.from_numpy(packets[3].pixels))
+    for frame, source in zip(encode_packed(qwen, packets), packets, strict=True):
+        assert frame is not None
+        expected = encode_packet(qwen, source, "sparse")
+        assert torch.equal(frame.regions, expected.regions)
+        assert frame.grid == source.grid
+        torch.testing.assert_close(frame.tokens.embeds, expected.tokens.embeds, atol=1e-5, rtol=0)
+        assert len(frame.tokens.deepstack) == len(expected.tokens.deepstack)
+        for level, expected_level in zip(frame.tokens.deepstack, expected.tokens.deepstack, strict=True):
+            torch.testing.assert_close(level, expected_level, atol=1e-5, rtol=0)
 
 
 def test_passes_stay_within_the_limit_and_a_single_packet_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding_module, "CPU_REGIONS", 10)
     qwen = tiny_qwen()
-    found = encode_packed(qwen, [packet(0, 5), packet(1, 5), packet(2, 12), packet(3, 3), large(4, 4)])
-    assert [frame is not None for frame in found] == [True, True, False, False, False]
+    frames = encode_packed(qwen, [packet(0, 5), packet(1, 5), packet(2, 12), packet(3, 3), large(4, 4)])
+    assert [frame is not None for frame in frames] == [True, True, False, False, False]
     assert encode_packed(qwen, [packet(0)]) == [None]
     assert encode_packed(qwen, []) == []
 
 
 def test_a_pass_with_non_finite_tokens_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:
     qwen = tiny_qwen()
-    given = [packet(0), packet(1), large(2, 9), large(3, 9)]
+    packets = [packet(0), packet(1), large(2, 9), large(3, 9)]
     stock = encoding_module.embed_rows
 
     def spoiled(tower: object, pixels: torch.Tensor, regions: torch.Tensor, grid: TileGrid, scale: object) -> object:
@@ -66,4 +66,4 @@ def test_a_pass_with_non_finite_tokens_returns_none(monkeypatch: pytest.MonkeyPa
         return rows
 
     monkeypatch.setattr(encoding_module, "embed_rows", spoiled)
-    assert [frame is not None for frame in encode_packed(qwen, given)] == [True, True, False, False]
+    assert [frame is not None for frame in encode_packed(qwen, packets)] == [True, True, False, False]

@@ -17,19 +17,19 @@ from tests.support.models import FAMILIES, tiny_qwen
 
 def prompts(qwen: QwenVL) -> list[tuple[PromptPart, PrefixCache]]:  # type: ignore[type-arg]
     """Frames of several sizes, text only, and text after cached tokens: two equal sets."""
-    made = []
+    parts = []
     for tokens in (4, 9):
         session = AnswerSession(qwen)
-        made.append((session.slots[0].prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
+        parts.append((session.slots[0].prepare(packet(tokens, tokens), QUERY).prompt.part, session.prompts.cache))
     text = PromptPart(qwen, 0, 0)
     text.text(qwen.token_ids("Say what happens."))
-    made.append((text, empty_cache(qwen)))
-    begun, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)  # type: ignore[var-annotated]
-    begun.text(qwen.token_ids("You are a helpful assistant."))
-    prefill(qwen, begun, cache)
-    after = PromptPart(qwen, begun.tokens, begun.position)
+    parts.append((text, empty_cache(qwen)))
+    beginning, cache = PromptPart(qwen, 0, 0), empty_cache(qwen)  # type: ignore[var-annotated]
+    beginning.text(qwen.token_ids("You are a helpful assistant."))
+    prefill(qwen, beginning, cache)
+    after = PromptPart(qwen, beginning.tokens, beginning.position)
     after.text(qwen.token_ids("two green squares"))
-    return [*made, (after, cache)]
+    return [*parts, (after, cache)]
 
 
 @pytest.mark.parametrize("tokens_at_once", [10_000, 20, 1])
@@ -39,35 +39,35 @@ def test_each_prompt_gets_the_stock_models_logits_and_keys(
 ) -> None:
     monkeypatch.setattr(packed_module, "CPU_TOKENS", tokens_at_once)
     qwen = tiny_qwen(family)
-    alone, together = prompts(qwen), prompts(qwen)
-    expected = torch.stack([prefill(qwen, part, cache) for part, cache in alone])
-    found = prefill_packed(qwen, [PromptToPrefill(part, cache) for part, cache in together])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    for (_, one), (_, other) in zip(alone, together, strict=True):
-        assert len(one) == len(other)
-        for layer, stock in zip(other.attending, one.attending, strict=True):
+    references, batch = prompts(qwen), prompts(qwen)
+    expected = torch.stack([prefill(qwen, part, cache) for part, cache in references])
+    logits = prefill_packed(qwen, [PromptToPrefill(part, cache) for part, cache in batch])
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    for (_, reference), (_, cache_in_batch) in zip(references, batch, strict=True):
+        assert len(reference) == len(cache_in_batch)
+        for layer, stock in zip(cache_in_batch.attending, reference.attending, strict=True):
             torch.testing.assert_close(layer.keys, stock.keys, atol=1e-5, rtol=0)
             torch.testing.assert_close(layer.values, stock.values, atol=1e-5, rtol=0)
-        torch.testing.assert_close(other.states(), one.states(), atol=1e-5, rtol=0)
-        assert [mark.key for mark in other.marks] == [mark.key for mark in one.marks]
-        for mark, same in zip(other.marks, one.marks, strict=True):
+        torch.testing.assert_close(cache_in_batch.states(), reference.states(), atol=1e-5, rtol=0)
+        assert [mark.key for mark in cache_in_batch.marks] == [mark.key for mark in reference.marks]
+        for mark, same in zip(cache_in_batch.marks, reference.marks, strict=True):
             torch.testing.assert_close(mark.states, same.states, atol=1e-5, rtol=0)
 
 
 class RecordingProbe(AttentionProbe):
     """Probe that records the sizes of its inputs."""
 
-    def __init__(self, seen: list[tuple[int, int, int]]) -> None:
-        self._seen = seen
+    def __init__(self, records: list[tuple[int, int, int]]) -> None:
+        self._records = records
 
     def see(self, layer: int, query: torch.Tensor, keys: torch.Tensor) -> None:
-        self._seen.append((layer, len(query), keys.shape[1]))
+        self._records.append((layer, len(query), keys.shape[1]))
 
 
 def test_a_probe_records_the_last_tokens_queries_of_its_prompt() -> None:
     qwen = tiny_qwen()
-    seen: list[tuple[int, int, int]] = []
-    given = [PromptToPrefill(part, cache, RecordingProbe(seen)) for part, cache in prompts(qwen)]
-    prefill_packed(qwen, given)
+    records: list[tuple[int, int, int]] = []
+    batch = [PromptToPrefill(part, cache, RecordingProbe(records)) for part, cache in prompts(qwen)]
+    prefill_packed(qwen, batch)
     layers = range(len(qwen.language_model.layers))
-    assert seen == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in given]
+    assert records == [(layer, 2, prompt.part.tokens) for layer in layers for prompt in batch]

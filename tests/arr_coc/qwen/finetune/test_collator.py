@@ -28,19 +28,19 @@ def test_pixel_values_are_the_processor_s(family: str) -> None:
     expected = processed(qwen, pictures())
     torch.testing.assert_close(packed, expected["pixel_values"], atol=1e-5, rtol=0)
     assert torch.equal(sizes, expected["image_grid_thw"])
-    again = unpack(packed, sizes, qwen.preprocessing)
-    for picture, own in zip(pictures_of(pictures(), qwen.preprocessing), again, strict=True):
-        assert picture.grid == own.grid
-        torch.testing.assert_close(own.tiles, picture.tiles.float(), atol=1e-3, rtol=0)
-        assert np.array_equal(picture.view.read(0), own.view.read(0))
+    unpacked_pictures = unpack(packed, sizes, qwen.preprocessing)
+    for picture, unpacked_picture in zip(pictures_of(pictures(), qwen.preprocessing), unpacked_pictures, strict=True):
+        assert picture.grid == unpacked_picture.grid
+        torch.testing.assert_close(unpacked_picture.tiles, picture.tiles.float(), atol=1e-3, rtol=0)
+        assert np.array_equal(picture.view.read(0), unpacked_picture.view.read(0))
 
 
 def test_a_batch_is_as_transformers_makes_it(qwen: QwenVL) -> None:
     batch, stock = AnswerCollator(qwen)(examples()), stock_batch(qwen)
     for name in ("input_ids", "attention_mask", "labels", "image_grid_thw"):
         assert torch.equal(batch[name], stock[name]), name
-    asked = [batch["input_ids"][row, batch["question_mask"][row] == 1] for row in range(2)]
-    assert [qwen.tokenizer.decode(ids) for ids in asked] == list(QUESTIONS)
+    question_ids = [batch["input_ids"][row, batch["question_mask"][row] == 1] for row in range(2)]
+    assert [qwen.tokenizer.decode(ids) for ids in question_ids] == list(QUESTIONS)
 
 
 def test_special_tokens_in_text_are_not_parsed(qwen: QwenVL) -> None:

@@ -49,10 +49,10 @@ def stock_batch(qwen: QwenVL, side: str = "right") -> dict[str, torch.Tensor]:
     for question, answer, count in zip(QUESTIONS, ANSWERS, tokens, strict=True):
         message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
         text = qwen.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
-        asked = qwen.token_ids(text.replace("<|image_pad|>", "<|image_pad|>" * count))
+        prompt = qwen.token_ids(text.replace("<|image_pad|>", "<|image_pad|>" * count))
         reply = qwen.token_ids(answer + "<|im_end|>")
-        rows.append(torch.tensor(asked + reply))
-        labels.append(torch.tensor([-100] * len(asked) + reply))
+        rows.append(torch.tensor(prompt + reply))
+        labels.append(torch.tensor([-100] * len(prompt) + reply))
 
     def padded(parts: list[torch.Tensor], value: int) -> torch.Tensor:
         return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value, padding_side=side)
@@ -81,11 +81,11 @@ def test_with_all_tokens_it_is_the_stock_model(family: str, encode: Any, side: s
     model = ARRCOCQwen(qwen, encode)
     model.allocator.configure(budget="100%")
     for train in (False, True):
-        ours = model.train(train)(**batch)
-        assert ours.logits.shape == stock.logits.shape
+        output = model.train(train)(**batch)
+        assert output.logits.shape == stock.logits.shape
         mask = batch["attention_mask"].bool()
-        torch.testing.assert_close(ours.logits[mask], stock.logits[mask], atol=1e-4, rtol=0)
-        torch.testing.assert_close(ours.loss, stock.loss, atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.logits[mask], stock.logits[mask], atol=1e-4, rtol=0)
+        torch.testing.assert_close(output.loss, stock.loss, atol=1e-5, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +132,14 @@ def test_one_placeholder_stands_for_a_picture_too(model: ARRCOCQwen) -> None:
 def test_a_sequence_is_the_same_alone_and_in_a_batch(encode: Any) -> None:
     model = fresh(budget=9, encode=encode)
     collate = AnswerCollator(model.qwen)
-    together = model(**collate(examples()))
+    batch_output = model(**collate(examples()))
     for index, example in enumerate(examples()):
-        alone = model(**collate([example]))
-        length = alone.logits.shape[1]
-        torch.testing.assert_close(together.logits[index, :length], alone.logits[0], atol=1e-5, rtol=0)
-        info, own = together.arr_coc_info, alone.arr_coc_info
-        assert torch.equal(info.regions[index, info.mask[index]], own.regions[0])
-        assert torch.equal(info.columns[index, :length], own.columns[0])
+        output = model(**collate([example]))
+        length = output.logits.shape[1]
+        torch.testing.assert_close(batch_output.logits[index, :length], output.logits[0], atol=1e-5, rtol=0)
+        info, expected = batch_output.arr_coc_info, output.arr_coc_info
+        assert torch.equal(info.regions[index, info.mask[index]], expected.regions[0])
+        assert torch.equal(info.columns[index, :length], expected.columns[0])
         assert (info.columns[index, length:] == -1).all()
 
 
@@ -233,8 +233,8 @@ def test_a_sequence_may_show_several_pictures_or_none(model: ARRCOCQwen) -> None
 
 def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> None:
     qwen, picture = model.qwen, "<|vision_start|><|image_pad|><|vision_end|>"
-    asked, other = "Is the cat sleeping?", "You are a helpful assistant."
-    for turn in (f"{picture}{asked}", f"{asked}{picture}", f"<3.2 seconds>{picture}<3.2 seconds>{picture}{asked}"):
+    query, other = "Is the cat sleeping?", "You are a helpful assistant."
+    for turn in (f"{picture}{query}", f"{query}{picture}", f"<3.2 seconds>{picture}<3.2 seconds>{picture}{query}"):
         text = (
             f"<|im_start|>system\n{other}<|im_end|>\n<|im_start|>user\n{turn}<|im_end|>\n"
             f"<|im_start|>assistant\n a red circle<|im_end|>\n<|im_start|>user\n{other}<|im_end|>\n"
@@ -243,7 +243,7 @@ def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> No
         attended = torch.ones_like(ids, dtype=torch.bool)
         places = picture_places(ids, attended, qwen.model.config)
         for question in question_ids(qwen, ids, attended, places):
-            assert question.tolist() == qwen.plain_token_ids(asked)
+            assert question.tolist() == qwen.plain_token_ids(query)
 
 
 def test_labelled_tokens_are_not_part_of_the_question() -> None:
@@ -254,8 +254,8 @@ def test_labelled_tokens_are_not_part_of_the_question() -> None:
     other = batch["labels"].clone()
     expected = model(**batch, question_mask=mask).arr_coc_info.relevance
     masked = model(**batch).arr_coc_info.relevance
-    for one, two in zip(expected, masked, strict=True):
-        torch.testing.assert_close(one, two)
+    for expected_map, masked_map in zip(expected, masked, strict=True):
+        torch.testing.assert_close(expected_map, masked_map)
     mask[0, (batch["attention_mask"][0] == 1) & (other[0] != -100)] = 1
     assert not torch.equal(model(**batch, question_mask=mask).arr_coc_info.relevance[0], expected[0])
 
@@ -397,7 +397,7 @@ def test_bad_input_gets_one_line(
 ) -> None:
     batch = batch_of(model)
     ids, config = batch["input_ids"], model.config
-    named = {
+    tensors = {
         "none": torch.full_like(ids, -100),
         "large": torch.full_like(ids, 9999),
         "empty": torch.zeros_like(ids),
@@ -405,9 +405,9 @@ def test_bad_input_gets_one_line(
         "text": torch.ones_like(ids),
     }
     if "ids" in changes:
-        given = changes["ids"]
-        changes = {"input_ids": named[given] if isinstance(given, str) else torch.full_like(ids, given)}
-    batch |= {name: named.get(given, given) if isinstance(given, str) else given for name, given in changes.items()}
+        value = changes["ids"]
+        changes = {"input_ids": tensors[value] if isinstance(value, str) else torch.full_like(ids, value)}
+    batch |= {name: tensors.get(value, value) if isinstance(value, str) else value for name, value in changes.items()}
     with pytest.raises(error, match=match.replace("|", r"\|")) as caught:
         model(**batch)
     assert "\n" not in str(caught.value)

@@ -63,18 +63,18 @@ def test_the_trainer_lowers_the_loss(model: ARRCOCQwen, tmp_path: Path, options:
     trainer.train()
     assert losses(trainer)[-1] < losses(trainer)[0] / 3
     assert trainer.evaluate()["eval_loss"] < losses(trainer)[0] / 3
-    moved = [name for name, rows in model.allocator.named_parameters() if not torch.equal(rows, before[name])]
-    assert len(moved) > len(before) / 2
+    changed_names = [name for name, rows in model.allocator.named_parameters() if not torch.equal(rows, before[name])]
+    assert len(changed_names) > len(before) / 2
 
 
 def test_a_run_goes_on_from_its_checkpoint(model: ARRCOCQwen, tmp_path: Path) -> None:
-    whole = trainer_of(model, model, tmp_path / "run", 4, save_steps=2)
-    whole.train()
+    full_run = trainer_of(model, model, tmp_path / "run", 4, save_steps=2)
+    full_run.train()
     other = ARRCOCQwen.from_pretrained(tmp_path / "tiny")
     other.new_allocator(seed=7, budget=8)
     resumed = trainer_of(other, other, tmp_path / "run", 4, save_strategy="no")
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    assert losses(resumed)[-1] == pytest.approx(losses(whole)[-1], abs=1e-3)
+    assert losses(resumed)[-1] == pytest.approx(losses(full_run)[-1], abs=1e-3)
     torch.testing.assert_close(other.state_dict(), model.state_dict(), atol=1e-4, rtol=1e-3)
 
 
@@ -107,8 +107,8 @@ def test_lora_and_the_allocator_learn_together_and_come_back(model: ARRCOCQwen, 
 
     merged = adapted.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
-    again = ARRCOCQwen.from_pretrained(tmp_path / "merged")
-    torch.testing.assert_close(loss_of(again, again), expected, atol=1e-4, rtol=1e-4)
+    reloaded_model = ARRCOCQwen.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(loss_of(reloaded_model, reloaded_model), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_adapters_may_lie_in_the_stock_model_alone(model: ARRCOCQwen, tmp_path: Path) -> None:
