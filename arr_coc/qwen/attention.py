@@ -53,7 +53,7 @@ def unreadable_layer(qwen: QwenVL) -> int | None:
 
 
 def check_readable(qwen: QwenVL) -> None:
-    """Raises ModelError where the decoder's attention cannot be read."""
+    """Raise ModelError if the decoder's attention cannot be read."""
     number = unreadable_layer(qwen)
     if number is not None:
         raise ModelError(
@@ -63,17 +63,17 @@ def check_readable(qwen: QwenVL) -> None:
 
 
 class AttentionProbe:
-    """Notes what an answer's first tokens ask for in a few layers, and what they looked at: of the stock model while it
-    is entered, and whatever it is made to `see`.
+    """Probe of the decoder's attention for the first tokens of an answer in a few layers: those of the stock model
+    while it is entered, and those passed to `see`.
 
-    A note is one token's query in one layer. What it looked at is worked out in one go when the answer has ended: its
-    product with all cached keys, since attention is a share. So a token costs next to nothing, nothing waits for the
-    device, and the model's own attention stays the fused one, which gives no weights. A layer that has been looked at
-    often enough is let go of.
+    It records each token's query in each layer. The attention is computed at once when the answer has ended, as the
+    product of the queries with all cached keys, since attention is a share. So a token costs next to nothing, nothing
+    waits for the device, and the model's own attention stays the fused one, which gives no weights. A layer with enough
+    queries is not watched any more.
     """
 
     def __init__(self, qwen: QwenVL, kv: Any, visual: slice | torch.Tensor, *, glance: bool = False) -> None:
-        """`visual`: where the visual tokens stand in the cache, as a slice or int64 [K]."""
+        """`visual`: rows of the cache with visual tokens, as a slice or int64 [K]."""
         attending = qwen.layers.attending
         numbers = glanced_layers(attending) if glance else probed_layers(attending)
         self._family = qwen.family

@@ -81,7 +81,7 @@ class ModelSpec:
 
     @classmethod
     def read(cls, folder: Path, name: str, *, quantised: bool = False) -> ModelSpec:
-        """Reads configuration and headers. Raises ModelNotFound or ModelError as loading would, but with `quantised`
+        """Read configuration and headers. Raises ModelNotFound or ModelError as loading would, but with `quantised`
         not because of a method of quantisation."""
         return cls.of(check_folder(folder, name, quantised=quantised), name)
 
@@ -98,7 +98,7 @@ class ModelSpec:
         """Return the most host memory while loading to so many bytes of weights.
 
         Weights of one dtype are converted one by one, and the stored ones leave (`convert_dtype.py`). Otherwise, and
-        where transformers joins weights of experts, both forms are there at the end.
+        if transformers joins weights of experts, both forms are in memory at the end.
         """
         one_by_one = self.stored_dtype is not None and not self.experts_per_token
         return max(weights, self.checkpoint_bytes) if one_by_one else weights + self.checkpoint_bytes
@@ -112,7 +112,7 @@ class ModelSpec:
 
     @classmethod
     def of_index(cls, folder: Path, name: str) -> ModelSpec:
-        """Reads `config.json` and the size in `model.safetensors.index.json` of a folder that has no weights yet.
+        """Read `config.json` and the size in `model.safetensors.index.json` of a folder that has no weights yet.
 
         Raises ModelNotFound if one is missing, ModelError if it cannot be used.
         """

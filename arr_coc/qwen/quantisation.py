@@ -90,7 +90,7 @@ def quantisation_of(config: Mapping[str, Any], folder: Path | None = None) -> st
 
 
 def check_quantisation(method: str | None, name: str, *, cuda: bool | None = None) -> None:
-    """Raises ModelError if the model `name` cannot be loaded because of its quantisation: an unsupported method, a
+    """Raise ModelError if the model `name` cannot be loaded because of its quantisation: an unsupported method, a
     package that is not installed, or a CPU (`cuda` False; None if the device is not known yet)."""
     if method is None:
         return

@@ -259,7 +259,7 @@ def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
 
 
 def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
-    """Raises NonFiniteError, naming the tensor, where tokens hold NaN or Inf.
+    """Raise NonFiniteError, naming the tensor, if tokens hold NaN or Inf.
 
     Waits for the device once, and reads the scalars `beside` in the same transfer.
     """

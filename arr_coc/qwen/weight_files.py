@@ -38,7 +38,7 @@ class TensorInfo:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raises ModelError where the file is a Git LFS pointer, which stands for the real file."""
+    """Raise ModelError if the file is a Git LFS pointer, which stands for the real file."""
     with path.open("rb") as file:
         begins = file.read(len(LFS_POINTER))
     if begins == LFS_POINTER:
@@ -151,9 +151,9 @@ def _header(path: Path, name: str, *, takes_mlx: bool) -> dict[str, TensorInfo]:
 
 
 def check_sizes(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], name: str) -> None:
-    """Raises ModelError where the weights have other sizes than `config.json` says: layers, width, vocabulary, patches.
+    """Raise ModelError if the weights have other sizes than `config.json` says: layers, width, vocabulary, patches.
 
-    These show before gigabytes are read; what else does not fit shows when the weights are loaded.
+    These are checked before gigabytes are read; other differences are reported when the weights are loaded.
     """
     differences = [
         label.format(actual) + f", not {configured}"
