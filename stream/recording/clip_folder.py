@@ -67,9 +67,9 @@ class ClipFolder:
         self._entries: dict[str, _Entry] = {}
         self._open: set[ClipFile] = set()
         check_clip_folder(path)
-        self._made = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
+        self._new_folders = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
         try:
-            for folder in self._made:
+            for folder in self._new_folders:
                 folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._fd: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -130,10 +130,10 @@ class ClipFolder:
             file.discard()
         if self._deleted:
             self._rewrite()
-        if not self._entries and self._made:
+        if not self._entries and self._new_folders:
             with suppress(OSError):
                 os.unlink(MANIFEST, dir_fd=self._fd)
-            for folder in reversed(self._made):
+            for folder in reversed(self._new_folders):
                 with suppress(OSError):
                     folder.rmdir()
         os.close(self._fd)
@@ -159,8 +159,8 @@ class ClipFolder:
 
     def _finish_parts(self) -> None:
         """Complete the videos that a killed run was writing, and remove its pictures."""
-        listed = set(read_manifest(self.path))
-        for name in listed & {whole_name(part) for part in os.listdir(self.folder_fd)}:
+        names = set(read_manifest(self.path))
+        for name in names & {whole_name(part) for part in os.listdir(self.folder_fd)}:
             with suppress(OSError):
                 self._finish_part(name)
         with suppress(OSError):
@@ -179,14 +179,14 @@ class ClipFolder:
 
     def _read(self) -> None:
         """Read the manifest; forget the names of files that are gone."""
-        listed, found = read_manifest(self.path), {}
-        for name in listed:
+        names, entries = read_manifest(self.path), {}
+        for name in names:
             with suppress(OSError):
                 status = os.stat(name, dir_fd=self.folder_fd, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    found[name] = _Entry(status.st_size, status.st_mtime)
-        self._entries = dict(sorted(found.items(), key=lambda item: item[1].unix_s))
-        if len(found) < len(listed):
+                    entries[name] = _Entry(status.st_size, status.st_mtime)
+        self._entries = dict(sorted(entries.items(), key=lambda item: item[1].unix_s))
+        if len(entries) < len(names):
             self._rewrite()
 
     def _list(self, name: str) -> None:

@@ -225,7 +225,7 @@ def claimed_folder(folder: str) -> Iterator[None]:
     Raises OutputError if the folder cannot be made or written, or is not empty.
     """
     path = Path(folder)
-    made = not os.path.lexists(path)
+    is_new = not os.path.lexists(path)
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -243,7 +243,7 @@ def claimed_folder(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if made:
+        if is_new:
             with suppress(OSError):
                 path.rmdir()
 
@@ -262,16 +262,18 @@ def _foreign(path: Path, start: bytes) -> RecordingError:
     """Return the error for a file with this beginning: a part of another format, or no part."""
     if not start.startswith(FORMAT):
         return RecordingError(f"{str(path)!r} is not a part of a recording; remove it from the folder")
-    theirs, ours = (magic.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace") for magic in (start, MAGIC))
+    part_format, reader_format = (
+        magic.removeprefix(FORMAT).split(b"\n")[0].decode("ascii", "replace") for magic in (start, MAGIC)
+    )
     return RecordingError(
-        f"{str(path)!r} is of format {theirs}, and this program reads format {ours}; replay it with the version that "
-        "recorded it"
+        f"{str(path)!r} is of format {part_format}, and this program reads format {reader_format}; replay it with the "
+        "version that recorded it"
     )
 
 
-def _check_protocol(path: Path, began: SessionStarted) -> None:
-    if began.protocol != PROTOCOL:
+def _check_protocol(path: Path, session: SessionStarted) -> None:
+    if session.protocol != PROTOCOL:
         raise RecordingError(
-            f"{str(path)!r} holds messages of version {began.protocol}, and this program reads version {PROTOCOL}; "
-            f"replay it with version {began.program}, which recorded it"
+            f"{str(path)!r} holds messages of version {session.protocol}, and this program reads version {PROTOCOL}; "
+            f"replay it with version {session.program}, which recorded it"
         )

@@ -105,8 +105,8 @@ def fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         last = max(0, size - SAMPLE_BYTES)
-        whole = size <= SAMPLES * SAMPLE_BYTES
-        starts = range(0, size, SAMPLE_BYTES) if whole else (last * n // (SAMPLES - 1) for n in range(SAMPLES))
+        is_small = size <= SAMPLES * SAMPLE_BYTES
+        starts = range(0, size, SAMPLE_BYTES) if is_small else (last * n // (SAMPLES - 1) for n in range(SAMPLES))
         for start in starts:
             file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))
@@ -171,8 +171,8 @@ def _model(config: Config) -> str:
     folder = bundled_model_path() if name is None else local_folder(name)
     if folder is None:
         return str(name)
-    own = folder / ALLOCATOR_FOLDER
-    return f"{folder.name} ({_folder(folder)}" + (f", allocator {_folder(own)})" if own.is_dir() else ")")
+    allocator = folder / ALLOCATOR_FOLDER
+    return f"{folder.name} ({_folder(folder)}" + (f", allocator {_folder(allocator)})" if allocator.is_dir() else ")")
 
 
 def _allocator(name: str) -> str:

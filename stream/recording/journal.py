@@ -88,8 +88,9 @@ class _FeedbackRecord(msgspec.Struct, frozen=True):
         regions = np.frombuffer(self.regions, np.int32).reshape(-1, 3)
         attention, similarity = (np.frombuffer(part, np.float32) for part in (self.attention, self.similarity))
         embedding = np.frombuffer(self.embedding, np.float32).reshape(-1, EMBEDDING_COMPONENTS)
-        known = embedding if self.embedding else None
-        return checked_feedback(Feedback(self.stamp, regions, attention, similarity, known))
+        return checked_feedback(
+            Feedback(self.stamp, regions, attention, similarity, embedding if self.embedding else None)
+        )
 
 
 class _AnswerRecord(msgspec.Struct, frozen=True):
@@ -229,27 +230,27 @@ class Journal:
 
 def _entry(record: bytes) -> JournalEntry:
     """Decode an answer. Raises ValueError or msgspec.DecodeError for invalid bytes."""
-    kept = msgspec.msgpack.decode(record, type=_AnswerRecord)
-    if len(kept.answer.text) > ANSWER_CHARS_MAX:
+    entry = msgspec.msgpack.decode(record, type=_AnswerRecord)
+    if len(entry.answer.text) > ANSWER_CHARS_MAX:
         raise ValueError
-    feedback = None if kept.feedback is None else kept.feedback.feedback()
-    if kept.glance is None:
-        return JournalEntry(kept.answer, feedback, None, kept.detections, kept.check)
-    glance_feedback = None if kept.glance_feedback is None else kept.glance_feedback.feedback()
-    glance = JournalGlance(kept.glance, glance_feedback)
-    return JournalEntry(kept.answer, feedback, glance, kept.detections, kept.check)
+    feedback = None if entry.feedback is None else entry.feedback.feedback()
+    if entry.glance is None:
+        return JournalEntry(entry.answer, feedback, None, entry.detections, entry.check)
+    glance_feedback = None if entry.glance_feedback is None else entry.glance_feedback.feedback()
+    glance = JournalGlance(entry.glance, glance_feedback)
+    return JournalEntry(entry.answer, feedback, glance, entry.detections, entry.check)
 
 
-def _compare(path: Path, written: Mapping[str, str], now: Mapping[str, str]) -> None:
+def _compare(path: Path, previous: Mapping[str, str], current: Mapping[str, str]) -> None:
     """Compare two runs. Raises ResumeError, which names the first difference."""
-    differing = [name for name in {**now, **written} if written.get(name) != now.get(name)]
-    if not differing:
+    differences = [name for name in {**current, **previous} if previous.get(name) != current.get(name)]
+    if not differences:
         return
-    name, more = differing[0], len(differing) - 1
-    also = f" (and {more} more differ)" if more else ""
+    name, others = differences[0], len(differences) - 1
+    also = f" (and {others} more differ)" if others else ""
     raise ResumeError(
-        f"{str(path)!r} is of a run with {name} {written.get(name, 'unset')}, and this one has {now.get(name, 'unset')}"
-        f"{also}; give the same, or {AFRESH}"
+        f"{str(path)!r} is of a run with {name} {previous.get(name, 'unset')}, and this one has "
+        f"{current.get(name, 'unset')}{also}; give the same, or {AFRESH}"
     )
 
 

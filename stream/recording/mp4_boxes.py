@@ -58,10 +58,10 @@ def begin_ticks(data: bytes) -> int:
 
 def earlier(data: bytes, ticks: int) -> bytes:
     """Return fragments whose packets are decoded so many ticks earlier."""
-    moved = bytearray(data)
+    buffer = bytearray(data)
     for at, form in _decode_times(data):
-        form.pack_into(moved, at, form.unpack_from(data, at)[0] - ticks)
-    return bytes(moved)
+        form.pack_into(buffer, at, form.unpack_from(data, at)[0] - ticks)
+    return bytes(buffer)
 
 
 def _decode_times(data: bytes) -> Iterator[tuple[int, struct.Struct]]:

@@ -81,7 +81,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[MakeRecord, int]] = deque()
         self._waiting_bytes = 0
-        self._met = self._over = self._closed = False
+        self._has_server = self._over = self._closed = False
         self._notice: Notice | None = None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         started = SessionStarted(version("arr-coc-stream"), source, now, live=live)
@@ -105,7 +105,7 @@ class Recorder:
 
     def received(self, message: Message, arrays: Arrays) -> None:
         """Record a message from the answer stage."""
-        self._met = self._met or isinstance(message, ServerHello)
+        self._has_server = self._has_server or isinstance(message, ServerHello)
         size = sum(array.nbytes for array in arrays)
         self._put(lambda: ReceivedMessage(cast(AnyMessage, message), compress_arrays(arrays)), size)
 
@@ -167,7 +167,7 @@ class Recorder:
     def _next(self) -> MakeRecord | None:
         """Wait for the next record; return None at the end."""
         with self._changed:
-            while not self._waiting or not self._met:
+            while not self._waiting or not self._has_server:
                 if self._over:
                     return None
                 self._changed.wait()

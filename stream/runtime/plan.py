@@ -103,7 +103,7 @@ class RunPlan:
             restart=restart,
             texture=_texture_options(config),
             allocator=_allocator_options(config, paced=paced),
-            allocate=_allocate_policy(config, live=info.live, even=paced and pipeline.steady),
+            allocate=_allocate_policy(config, live=info.live, even_intervals=paced and pipeline.steady),
             tap=_tap_policy(config),
             schedule=_schedule_policy(config, info, watches or WatchStates(), wall_s, lockstep=lockstep),
             client=ClientOptions(
@@ -284,11 +284,11 @@ def _glance_options(config: Config) -> GlanceOptions | None:
     return GlanceOptions(glance.tokens, glance.every_s, keep)
 
 
-def _allocate_policy(config: Config, *, live: bool, even: bool) -> AllocatePolicy:
+def _allocate_policy(config: Config, *, live: bool, even_intervals: bool) -> AllocatePolicy:
     return AllocatePolicy(
         live=live,
         whole_frames=config.answer.encode not in NEEDS_TOKENS_ONLY,
-        even=even,
+        even_intervals=even_intervals,
         with_reasons=config.output.why is not None,
         learns=config.answer.feedback,
     )
@@ -297,8 +297,8 @@ def _allocate_policy(config: Config, *, live: bool, even: bool) -> AllocatePolic
 def _tap_policy(config: Config) -> TapPolicy:
     return TapPolicy(
         maps=config.output.publish is not None,
-        asked=takes_pictures(config.output),
-        every=config.output.pictures_every if takes_pictures(config.output, every=True) else None,
+        answer_pictures=takes_pictures(config.output),
+        interval_frames=config.output.pictures_every if takes_pictures(config.output, all_frames=True) else None,
         layers=config.output.heatmap_layers,
         all_tiles=config.answer.encode in SHOWS_ALL_TILES,
     )

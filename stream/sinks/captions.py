@@ -56,9 +56,9 @@ class CueTrack:
         text = text.strip()
         if self._open is not None and self._open.text == text:
             return None
-        done = self._complete(at_ms)
+        cue = self._complete(at_ms)
         self._open = Cue(at_ms, at_ms + OPEN_CUE_MS, text) if text else None
-        return done
+        return cue
 
     def finish(self, end_s: float | None) -> None:
         """End the open cue at the picture's end; if that is None, the cue lasts `OPEN_CUE_MS`."""
@@ -111,9 +111,9 @@ class CaptionSink(Sink):
             self._end_s = _end_of(event, self._last)
             self._last = event
         elif isinstance(event, Answer):
-            done = self._track.answer(event.pts_s, caption_text(event.text))
-            if done is not None:
-                self._complete(done)
+            cue = self._track.answer(event.pts_s, caption_text(event.text))
+            if cue is not None:
+                self._complete(cue)
             self._show_open()
         elif isinstance(event, Summary):
             self._end()
@@ -159,7 +159,7 @@ class OverlaySink(Sink):
 
     def __init__(self, path: str) -> None:
         self._path = os.path.realpath(path)
-        self._shown: str | None = None
+        self._text: str | None = None
         if os.path.lexists(self._path) and not os.path.isfile(self._path):
             raise OutputError(f"cannot keep the overlay in {path!r}: it is not a regular file")
         if not os.access(os.path.dirname(self._path), os.W_OK):
@@ -168,15 +168,15 @@ class OverlaySink(Sink):
     def write(self, event: Event) -> None:
         if isinstance(event, Answer):
             self._show(printable_lines(words_for(event.text).strip()))
-        elif self._shown is None:
+        elif self._text is None:
             self._show("")
 
     def close(self) -> None:
-        if self._shown is not None:
+        if self._text is not None:
             self._show("")
 
     def _show(self, text: str) -> None:
-        if text == self._shown:
+        if text == self._text:
             return
         new = f"{self._path}.{os.getpid()}.new"
         try:
@@ -187,7 +187,7 @@ class OverlaySink(Sink):
             with suppress(OSError):
                 os.unlink(new)
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
-        self._shown = text
+        self._text = text
 
 
 def _end_of(frame: FrameReady, before: FrameReady | None) -> float | None:

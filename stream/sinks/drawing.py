@@ -130,8 +130,8 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     picture = _tinted(picture, overlay.relevance)
     lined = np.arange(len(overlay.regions)) >= overlay.overview
     for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
-        if (mine := lined & (states == state)).any():
-            _outline(picture, overlay.regions[mine], scale, colour)
+        if (mask := lined & (states == state)).any():
+            _outline(picture, overlay.regions[mask], scale, colour)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
     return cv2.copyMakeBorder(
         picture, 0, size[1] - picture.shape[0], 0, size[0] - picture.shape[1], cv2.BORDER_REPLICATE
@@ -211,8 +211,8 @@ def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[in
     heat = (np.clip(values / peak, 0, 1) * 255).astype(np.uint8)
     height, width = ground.shape[:2]
     reach = width * heat.shape[1] * TILE_PX / shape[1], height * heat.shape[0] * TILE_PX / shape[0]
-    whole = cv2.resize(heat, (round(reach[0]), round(reach[1])), interpolation=cv2.INTER_NEAREST)[:height, :width]
-    colours = cv2.cvtColor(cv2.applyColorMap(whole, cv2.COLORMAP_INFERNO), cv2.COLOR_BGR2RGB)
+    heat = cv2.resize(heat, (round(reach[0]), round(reach[1])), interpolation=cv2.INTER_NEAREST)[:height, :width]
+    colours = cv2.cvtColor(cv2.applyColorMap(heat, cv2.COLORMAP_INFERNO), cv2.COLOR_BGR2RGB)
     return np.asarray(cv2.addWeighted(ground, GROUND, colours, 1 - GROUND, 0), np.uint8)
 
 

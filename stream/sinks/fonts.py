@@ -94,17 +94,17 @@ class TextRenderer:
         """Yield the text in runs of one font each; combining marks stay with their letter."""
         run_font, run = self._fonts[0], ""
         for character in text:
-            font, drawn = run_font, character
+            font, symbol = run_font, character
             if not run or unicodedata.category(character) not in ("Mn", "Me", "Cf"):
                 # the font of a character, and what is drawn for it
                 if character not in self._glyphs:
                     self._glyphs[character] = self._look_for(character)
                 glyph = self._glyphs[character]
-                font, drawn = (self._fonts[0], character) if glyph is None else glyph
+                font, symbol = (self._fonts[0], character) if glyph is None else glyph
             if run and font is not run_font:
                 yield run_font, run
                 run = ""
-            run_font, run = font, run + drawn
+            run_font, run = font, run + symbol
         if run:
             yield run_font, run
 
@@ -135,8 +135,8 @@ def has(font: Font, character: str) -> bool:
     if character.isspace():
         return True
     # no font has U+FFFF, so it is drawn as the box for missing characters
-    drawn, lacking = font.getmask(character), font.getmask("\uffff")
-    return (drawn.size, bytes(drawn)) != (lacking.size, bytes(lacking))
+    mask, missing_mask = font.getmask(character), font.getmask("\uffff")
+    return (mask.size, bytes(mask)) != (missing_mask.size, bytes(missing_mask))
 
 
 @cache

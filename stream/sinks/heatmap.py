@@ -85,8 +85,8 @@ class HeatmapSink(Sink):
         if isinstance(event, Answer):
             self._film.caption, self._film.detections = printable(words_for(event.text)), ()
         elif isinstance(event, Detections):
-            shown = placed(event, 1.0, 1.0)[:DETECTIONS_DRAWN]
-            self._film.detections = tuple(LabelledBox(one.caption, *one[1:5]) for one in shown)
+            detections = placed(event, 1.0, 1.0)[:DETECTIONS_DRAWN]
+            self._film.detections = tuple(LabelledBox(detection.caption, *detection[1:5]) for detection in detections)
         elif isinstance(event, (Cut, PictureChanged)):
             self._film.shot_ends = True
         elif isinstance(event, FrameReady) and event.slot is not None:
@@ -103,8 +103,8 @@ class HeatmapSink(Sink):
                 live.close()
         finally:
             self._film.close()
-        if live is not None and self._film.drawn < live.frames:
-            share = of_counted(self._film.drawn, live.frames, "frame")
+        if live is not None and self._film.frames < live.frames:
+            share = of_counted(self._film.frames, live.frames, "frame")
             log.warning("heat map: %s drawn; the others came while one was being drawn", share)
 
     def _follow(self, event: FrameReady) -> None:
@@ -124,42 +124,42 @@ class _Film:
     def __init__(self, path: str, scene: str) -> None:
         self._claim = OutputFile(path)
         self._scene = _scene_of(scene)
-        self._held: tuple[FrameReady, AllocationOverlay] | None = None
+        self._frame: tuple[FrameReady, AllocationOverlay] | None = None
         self._video: PictureFile | None = None
         self._last_pts = -1
         self.caption = ""
         self.detections: tuple[LabelledBox, ...] = ()
         self.shot_ends = False
-        self.drawn = 0
+        self.frames = 0
 
     def add(self, event: FrameReady, overlay: AllocationOverlay) -> None:
         """Add the next frame and draw the one before; the same frame again replaces itself."""
-        if self._held is not None and self._held[0].frame_index != event.frame_index:
-            self._draw_held()
+        if self._frame is not None and self._frame[0].frame_index != event.frame_index:
+            self._draw_frame()
         if self.shot_ends:
             self.detections, self.shot_ends = (), False
-        self._held = event, overlay
+        self._frame = event, overlay
 
     def replace(self, overlay: AllocationOverlay) -> None:
         """Replace the overlay of the newest frame after a new allocation."""
-        if self._held is not None:
-            self._held = self._held[0], overlay
+        if self._frame is not None:
+            self._frame = self._frame[0], overlay
 
     def close(self) -> None:
-        """Draw the held frame and complete the file."""
+        """Draw the last frame and complete the file."""
         try:
-            self._draw_held()
+            self._draw_frame()
         finally:
             if self._video is not None:
                 self._video.close()
                 self._video = None
             self._claim.close()
 
-    def _draw_held(self) -> None:
-        if self._held is None:
+    def _draw_frame(self) -> None:
+        if self._frame is None:
             return
-        event, overlay = self._held
-        self._held = None
+        event, overlay = self._frame
+        self._frame = None
         share = of_counted(event.tokens, event.tiles, "token")
         overlay = replace(overlay, boxes=_boxes(self._scene, event.pts_s), detections=self.detections)
         picture = draw(overlay, self.caption, f"{share} · {clock_text(event.pts_s)}")
@@ -168,7 +168,7 @@ class _Film:
             self._video = picture_file(self._claim.path, picture.shape[1], picture.shape[0])
         self._last_pts = max(self._last_pts + 1, round(event.pts_s * CLOCK_HZ))
         self._video.add(picture, self._last_pts)
-        self.drawn += 1
+        self.frames += 1
 
 
 class _LiveFrames:
@@ -177,7 +177,7 @@ class _LiveFrames:
     def __init__(self, endpoint: str, film: _Film, layers: tuple[str, ...]) -> None:
         self._endpoint, self._film, self._layers = endpoint, film, layers
         self._events: OrderedDict[int, FrameReady] = OrderedDict()
-        self._noted = threading.Condition()
+        self._condition = threading.Condition()
         self.frames = 0
         self._stop = threading.Event()
         self._error: OutputError | None = None
@@ -188,12 +188,12 @@ class _LiveFrames:
         """Add a frame's event. Raises OutputError if drawing has failed."""
         if self._error is not None:
             raise self._error
-        with self._noted:
+        with self._condition:
             self._events[event.frame_index] = event
             self.frames += 1
             while len(self._events) > 256:  # newest events, kept for pictures that arrive after them
                 self._events.popitem(last=False)
-            self._noted.notify()
+            self._condition.notify()
 
     def close(self) -> None:
         """End the thread. Raises OutputError if drawing has failed."""
@@ -222,9 +222,9 @@ class _LiveFrames:
 
     def _draw(self, inspection: ReadInspection) -> None:
         index = inspection.head["frame_index"]
-        with self._noted:
+        with self._condition:
             # longest wait for the event of a frame whose picture has arrived
-            self._noted.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
+            self._condition.wait_for(lambda: index in self._events or self._stop.is_set(), 2.0)
             event = self._events.get(index)
         if event is not None:
             self._film.add(event, _overlay_of(inspection, self._layers))

@@ -131,7 +131,9 @@ class RunMetrics(MetricsServer):
         self.monitors = monitors
         self.histograms = _histograms(RUN_HISTOGRAMS, () if UNNAMED in monitors else (CAMERA,))
         self.sinks = {name: MetricsSink(self, name) for name in monitors}
-        self._refused = {name: HealthReport("ended", why, False, None, 0, 0) for name, why in (refused or {}).items()}
+        self._refused = {
+            name: HealthReport("ended", reason, False, None, 0, 0) for name, reason in (refused or {}).items()
+        }
         self._processes = processes
         super().__init__(host, port, self.histograms)
 
@@ -273,8 +275,8 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
         yield GAUGE, "jitter_interarrival_seconds", f"RFC 3550's smoothed estimate, {over}.", smoothed_s
         yield GAUGE, "jitter_interval_std_seconds", f"Standard deviation of output gaps minus PTS gaps, {over}.", std_s
     if sink.holds:
-        known = {name: int(holds == "yes") for name, holds in list(sink.holds.items()) if holds is not None}
-        yield GAUGE, "watched_for", "1 while the answer to a watch is yes.", {"watch": known}
+        states = {name: int(holds == "yes") for name, holds in list(sink.holds.items()) if holds is not None}
+        yield GAUGE, "watched_for", "1 while the answer to a watch is yes.", {"watch": states}
         yield COUNTER, "matches", "Matches of watches.", {"watch": dict(sink.matches)}
     yield GAUGE, "outage_active", "1 while a live source is lost.", float(health.status == "outage")
     yield _healthy(health.healthy)

@@ -90,7 +90,7 @@ class HttpServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection; close the oldest if too many are open."""
-        self._open = [*(one for one in self._open if one.fileno() >= 0), request]
+        self._open = [*(connection for connection in self._open if connection.fileno() >= 0), request]
         if len(self._open) > CONNECTIONS_MAX:
             _hang_up(self._open.pop(0))
         super().process_request(request, client_address)

@@ -51,8 +51,8 @@ def page_address(output: OutputConfig) -> str | None:
     if output.web is None:
         return None
     host, port = parse_address(output.web)
-    shown = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"{'http' if output.web_cert is None else 'https'}://{shown}:{port}"
+    hostname = os.uname().nodename if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"{'http' if output.web_cert is None else 'https'}://{hostname}:{port}"
 
 
 class MqttSink(Sink):
@@ -65,7 +65,7 @@ class MqttSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
         output = config.output
         self._monitor = monitor
-        self._asked = config.asked
+        self._question = config.asked
         self.topics = RunTopics(
             device_name(config),
             watches=tuple((watch.name, watch.question) for watch in config.watch if watch.mqtt),
@@ -95,7 +95,7 @@ class MqttSink(Sink):
         self.link.put(self.topics.set_availability(True))
         for watch in self._holds:
             self.link.put(self.topics.set_verdict(watch, None))
-        self.link.put(self.topics.set_question(self._asked))
+        self.link.put(self.topics.set_question(self._question))
         self._send_state()
         try:
             # longest wait for the first attempt; a wrong password is reported before the model is loaded

@@ -66,7 +66,7 @@ class MatchCommand:
 
     def filled(self, fields: Mapping[str, str]) -> list[str]:
         """Return the words with the fields of a match in their places."""
-        return [_FIELD.sub(lambda found: fields[found[1]], word) for word in self.words]
+        return [_FIELD.sub(lambda match: fields[match[1]], word) for word in self.words]
 
 
 def commands_of(config: Config) -> dict[str, MatchCommand]:
@@ -178,12 +178,12 @@ class MatchCommandSink(Sink):
 
 def _start(words: Sequence[str], fields: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    nothing = subprocess.DEVNULL
+    null = subprocess.DEVNULL
     return subprocess.Popen(
         list(words),
-        stdin=nothing,
-        stdout=nothing,
-        stderr=nothing,
+        stdin=null,
+        stdout=null,
+        stderr=null,
         env={**environment, **fields},
         start_new_session=True,  # Ctrl-C is for the run, and a kill for all processes of the command
     )

@@ -56,15 +56,15 @@ class OutputFile:
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
         self.path = path
-        self._begun = False
+        self._has_written = False
         self._fd: int | None = None
         try:
-            self._fd, self._made = _opened(path)
+            self._fd, self._is_new = _opened(path)
         except OSError as error:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
         self.regular = stat.S_ISREG(about.st_mode)
-        self._named = self.regular and about.st_nlink > 0  # /dev/fd/3 may never have had a name
+        self._has_name = self.regular and about.st_nlink > 0  # /dev/fd/3 may never have had a name
         if self.regular:
             claim(self._fd, path)
         self._old_bytes = about.st_size
@@ -75,7 +75,7 @@ class OutputFile:
 
     def keep(self) -> None:
         """Keep the file although nothing was written here, because another writer has taken it over."""
-        self._begun = True
+        self._has_written = True
 
     def append(self, text: str) -> None:
         """Append text."""
@@ -100,15 +100,15 @@ class OutputFile:
 
     def catch_up(self) -> None:
         """Replace the file by what a continued run has written."""
-        again, self._rewritten = self._rewritten, None
-        if again is None:
+        content, self._rewritten = self._rewritten, None
+        if content is None:
             return
-        self._begun = True
+        self._has_written = True
         with self._writing() as fd:
             before = os.pread(fd, self._old_bytes, 0)
-            pairs = enumerate(zip(before, again, strict=False))
-            same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(again)))
-            _replace_from(fd, same, bytes(again[same:]))
+            pairs = enumerate(zip(before, content, strict=False))
+            same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(content)))
+            _replace_from(fd, same, bytes(content[same:]))
 
     def close(self) -> None:
         """Close the file. Idempotent. Raises OutputFailed if it was removed during the run."""
@@ -116,18 +116,18 @@ class OutputFile:
             return
         fd, self._fd = self._fd, None
         try:
-            if self._made and not self._begun:
+            if self._is_new and not self._has_written:
                 # remove the created file, unless another program has written or replaced it
                 with suppress(OSError):
                     if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
                         os.unlink(self.path)
-            elif self._begun:
+            elif self._has_written:
                 self._check_named(fd)
         finally:
             os.close(fd)
 
     def _check_named(self, fd: int) -> None:
-        if self._named and os.fstat(fd).st_nlink == 0:
+        if self._has_name and os.fstat(fd).st_nlink == 0:
             raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
 
     def _rewrite(self, offset: int, data: bytes) -> None:
@@ -142,9 +142,9 @@ class OutputFile:
             raise OutputError(f"{self.path!r} is closed already")
         self._check_named(self._fd)
         try:
-            if not self._begun and self.regular:
+            if not self._has_written and self.regular:
                 os.ftruncate(self._fd, 0)
-            self._begun = True
+            self._has_written = True
             yield self._fd
         except OSError as error:
             raise OutputFailed(f"cannot write {self.path!r}: {error.strerror}") from error
@@ -236,9 +236,9 @@ def _check_stream_folder(path: str) -> None:
         names = sorted(os.listdir(os.path.dirname(path) or "."))
     except OSError:  # the folder does not exist yet
         return
-    taken = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
-    if taken and HLS_MARK not in names:
-        raise OutputError(f"the folder of {path!r} holds {taken[0]!r}, which no run has written; name a new folder")
+    conflicts = [name for name in names if name in (VIDEO_PLAYLIST, CAPTIONS_PLAYLIST) or LISTED.fullmatch(name)]
+    if conflicts and HLS_MARK not in names:
+        raise OutputError(f"the folder of {path!r} holds {conflicts[0]!r}, which no run has written; name a new folder")
 
 
 def _refusal(path: str, error: OSError) -> str:
@@ -256,15 +256,15 @@ def check_distinct(paths: Sequence[str], source: str, *others: str | None) -> No
     Hard and symbolic links are followed; the source may be standard input redirected from a file.
     """
     inputs = {_file_of(STDIN_FD if source == STDIN else source), *(_file_of(path) for path in others if path)}
-    seen: dict[object, str] = {}
+    paths_by_file: dict[object, str] = {}
     for path in paths:
         file = _file_of(path)
         if file in inputs:
             raise OutputError(f"output {path!r} is the input; it would be overwritten: name another file")
-        if file in seen:
-            also = "" if path == seen[file] else f", as {seen[file]!r} and {path!r}"
+        if file in paths_by_file:
+            also = "" if path == paths_by_file[file] else f", as {paths_by_file[file]!r} and {path!r}"
             raise OutputError(f"output {path!r} is given twice{also}; give each its own file")
-        seen[file] = path
+        paths_by_file[file] = path
     _check_folders([path for path in paths if is_hls(path)])
 
 
@@ -291,12 +291,12 @@ def _file_of(path: str | int) -> object:
     return (about.st_dev, about.st_ino) if stat.S_ISREG(about.st_mode) else object()
 
 
-def check_suffix(path: str, known: Sequence[str], what: str, hint: str) -> None:
-    """Raise OutputError if the path has none of the `known` suffixes; `hint` names the options for other outputs."""
+def check_suffix(path: str, suffixes: Sequence[str], subject: str, hint: str) -> None:
+    """Raise OutputError if the path has none of the `suffixes`; `hint` names the options for other outputs."""
     suffix = Path(path).suffix
-    if suffix.lower() not in known:
-        got = f"suffix {suffix!r}" if suffix else "no suffix"
-        raise OutputError(f"output {path!r} has {got}; {what} can be {', '.join(known)} ({hint})")
+    if suffix.lower() not in suffixes:
+        actual = f"suffix {suffix!r}" if suffix else "no suffix"
+        raise OutputError(f"output {path!r} has {actual}; {subject} can be {', '.join(suffixes)} ({hint})")
 
 
 class LineFile(Protocol):

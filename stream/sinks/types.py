@@ -97,10 +97,10 @@ def output_files(output: OutputConfig) -> list[str]:
     return [*output.paths, *(getattr(output, file.key) for file in FILE_SINKS if file.applies(output))]
 
 
-def takes_pictures(output: OutputConfig, *, every: bool = False) -> bool:
-    """Return True if an output takes the pictures of frames with an answer; `every`: of other frames, too."""
+def takes_pictures(output: OutputConfig, *, all_frames: bool = False) -> bool:
+    """Return True if an output takes the pictures of frames with an answer; `all_frames`: of other frames, too."""
     wishes = {sink.pictures for sink in sinks_of(output) if not sink.pictures_key or getattr(output, sink.pictures_key)}
-    return "every" in wishes or (not every and "asked" in wishes)
+    return "every" in wishes or (not all_frames and "asked" in wishes)
 
 
 def _captions(at: FileOpening) -> Sink:

@@ -104,8 +104,8 @@ class WebSink(Sink):
         self._monitor = monitor
         self._status: StatusMessage | None = None
         self._relays: list[PictureRelay] = []
-        self._own = WebPage(config.output) if camera is None else None
-        self._camera: PageCamera = camera or self._own.camera  # type: ignore[union-attr]
+        self._page = WebPage(config.output) if camera is None else None
+        self._camera: PageCamera = camera or self._page.camera  # type: ignore[union-attr]
         self._hub = self._camera.hub
         browser_camera = config.output.web_camera is not None
         self._hub.begin(
@@ -137,13 +137,13 @@ class WebSink(Sink):
 
     def _print_address(self) -> None:
         """Print the page's address, and again after a live view has replaced stderr."""
-        if self._own is not None and self._address_printed_on is not sys.stderr:
+        if self._page is not None and self._address_printed_on is not sys.stderr:
             self._address_printed_on = sys.stderr
-            self._own.print_address()
+            self._page.print_address()
 
     def close(self) -> None:
-        if self._own is not None:
-            self._own.close()
+        if self._page is not None:
+            self._page.close()
         self._camera.microscope.attach(None)
         while self._relays:
             self._relays.pop().close()

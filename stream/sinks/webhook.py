@@ -173,13 +173,13 @@ class WebhookSink(Sink):
         """Send an event, with up to ATTEMPTS attempts unless a newer one of its kind arrives; report the outcome."""
         body, number = encode_event(event, self._camera).encode(), f"msg_{uuid.uuid4().hex}"
         for attempt in range(ATTEMPTS):
-            problem, again = self._post(body, number)
+            problem, can_retry = self._post(body, number)
             if problem is None:
                 if self._failing:
                     self._failing = False
                     logs.say(f"the webhook at {self._webhook.address} takes events again", event="webhook")
                 return
-            if not again or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
+            if not can_retry or attempt == ATTEMPTS - 1 or self._superseded(event, self._retry_s * 2**attempt):
                 break
         self._note_failure(problem)
 

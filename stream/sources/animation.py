@@ -39,11 +39,11 @@ def frame_durations_ms(path: Path) -> list[int]:
                 return []
             while len(head := file.read(8)) == 8 and len(durations) < 1_000_000:  # more frames than that are damage
                 kind, size = struct.unpack("<4sI", head)
-                read = file.read(16) if kind == b"ANMF" else b""
-                if len(read) == 16:
-                    shown_ms = int.from_bytes(read[12:15], "little")
+                header = file.read(16) if kind == b"ANMF" else b""
+                if len(header) == 16:
+                    shown_ms = int.from_bytes(header[12:15], "little")
                     durations.append(shown_ms if shown_ms > SHORT_MS else INSTEAD_MS)
-                file.seek(size + size % 2 - len(read), 1)
+                file.seek(size + size % 2 - len(header), 1)
     except (OSError, struct.error):
         return []
     return durations
@@ -104,14 +104,14 @@ class AnimationSource(Source):
             media_ns = self._bounds_ns[place]
             try:
                 self._image.seek(place)
-                drawn = FramePlanes("rgb", (np.asarray(over_white(self._image), np.uint8),), reach_px=CHROMA_PX)
+                native_planes = FramePlanes("rgb", (np.asarray(over_white(self._image), np.uint8),), reach_px=CHROMA_PX)
             except DAMAGED as error:
                 rest = self._places[number:]
-                what = f"frames {place + 1}-{rest[-1] + 1}"
-                self._trailing = (SkippedItem(what, reason_of_damage(error), media_ns, len(rest)),)
+                label = f"frames {place + 1}-{rest[-1] + 1}"
+                self._trailing = (SkippedItem(label, reason_of_damage(error), media_ns, len(rest)),)
                 return
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
+            planes = self._fit.apply(native_planes, partial(native_planes.planes.__getitem__, 0))
             duration_ns = self._bounds_ns[place + 1] - media_ns
             discontinuity = None if number else "start"
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)

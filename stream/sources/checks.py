@@ -77,8 +77,8 @@ def check_address(address: str) -> None:
 def _check_network(scheme: str, address: str) -> None:
     name = redacted(address)
     if scheme not in NETWORK_SCHEMES:
-        known = ", ".join(f"{known}://" for known in sorted(NETWORK_SCHEMES))
-        raise SourceError(f"{name} begins with no scheme that can be read; there are {known}")
+        schemes = ", ".join(f"{entry}://" for entry in sorted(NETWORK_SCHEMES))
+        raise SourceError(f"{name} begins with no scheme that can be read; there are {schemes}")
     if has_slashed_credentials(address):
         raise SourceError(f"the password in {name} has a / in it; write %2F in its place")
     authority, form = _Authority.of(address), _FORMS[scheme]

@@ -113,9 +113,9 @@ def open_container(path: Path, config: CaptureConfig, hardware: HardwareDecoding
 
 
 def video_stream(
-    container: av.container.InputContainer, name: str, wanted: int | None = None
+    container: av.container.InputContainer, name: str, index: int | None = None
 ) -> av.video.stream.VideoStream:
-    """Return video stream `wanted`, counted from 0; by default the first one marked as default, else the first one.
+    """Return video stream `index`, counted from 0; by default the first one marked as default, else the first one.
 
     Cover art is no video stream. Raises SourceError if there is no video stream, or none of that number.
     """
@@ -124,13 +124,13 @@ def video_stream(
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
         content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
         raise SourceError(f"{name} has no video stream ({content} in it); give a file with pictures")
-    if wanted is None:
+    if index is None:
         stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
-    elif wanted < len(streams):
-        stream = streams[wanted]
+    elif index < len(streams):
+        stream = streams[index]
     else:
-        listed = "; ".join(f"{number}: {_described(stream)}" for number, stream in enumerate(streams))
-        raise SourceError(f"{name} has no video stream {wanted}; there is {listed}")
+        choices = "; ".join(f"{number}: {_described(stream)}" for number, stream in enumerate(streams))
+        raise SourceError(f"{name} has no video stream {index}; there is {choices}")
     if stream.codec_context is None:
         raise SourceError(
             f"{name} holds pictures that this FFmpeg has no decoder for; convert it, to H.264 for example"

@@ -104,18 +104,18 @@ def _screen_too_slow(limit_s: float) -> FailureAdvice:
 
 def camera_target(device: str, config: CaptureConfig, system: CaptureSystem | None = None) -> LiveTarget:
     """Return the target for a camera of this machine: `device` is a path on Linux, a number on other systems."""
-    used = system or capture_system()
+    backend = system or capture_system()
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         try:
-            named = _camera_name(device, used)
+            name = _camera_name(device, backend)
             timeout = (limit_s, config.stall_s)
-            return av.open(named, format=used.camera, options=camera_options(config, used), timeout=timeout)
+            return av.open(name, format=backend.camera, options=camera_options(config, backend), timeout=timeout)
         except av.FFmpegError as error:
             failure = camera_failure(error, limit_s)
         except ValueError:
             failure = FailureAdvice(
-                f"cannot be opened: FFmpeg was built without {used.title}", "use Linux, or a network camera"
+                f"cannot be opened: FFmpeg was built without {backend.title}", "use Linux, or a network camera"
             )
         raise cannot(device, failure)
 
@@ -143,7 +143,7 @@ def _camera_name(device: str, system: CaptureSystem) -> str:
     if system.camera == "avfoundation":
         return f"{device}:none"
     if system.camera == "dshow":
-        cameras = [one for one in av.enumerate_input_devices("dshow") if "video" in one.media_types]
+        cameras = [camera for camera in av.enumerate_input_devices("dshow") if "video" in camera.media_types]
         if int(device) >= len(cameras):
             raise cannot(
                 f"camera {device}", FailureAdvice("is not there", "plug the camera in, or give a lower number")
@@ -154,19 +154,19 @@ def _camera_name(device: str, system: CaptureSystem) -> str:
 
 def screen_target(address: str, config: CaptureConfig, system: CaptureSystem | None = None) -> LiveTarget:
     """Return the target for a screen, or for an area of it. Raises SourceError as `Screen.of`."""
-    used, screen = system or capture_system(), Screen.of(address)
-    if used.screen == "x11grab" and os.environ.get("XDG_SESSION_TYPE") == "wayland":
+    backend, screen = system or capture_system(), Screen.of(address)
+    if backend.screen == "x11grab" and os.environ.get("XDG_SESSION_TYPE") == "wayland":
         log.warning("on Wayland only the windows of X11 programs are captured; log in with an X11 session for all")
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         try:
-            name, options = _grabbed(screen, config, used)
-            return av.open(name, format=used.screen, options=options, timeout=(limit_s, config.stall_s))
+            name, options = _grabbed(screen, config, backend)
+            return av.open(name, format=backend.screen, options=options, timeout=(limit_s, config.stall_s))
         except av.FFmpegError as error:
             failure = screen_failure(error)
         except ValueError:
             failure = FailureAdvice(
-                f"cannot be opened: FFmpeg was built without {used.screen_title}",
+                f"cannot be opened: FFmpeg was built without {backend.screen_title}",
                 "install PyAV from PyPI: pip install --force-reinstall --only-binary av av",
             )
         raise cannot(address, failure)

@@ -117,7 +117,7 @@ class ContainerSource(Source):
         index, previous = 0, None
         while frame is not None:
             capture_ns = self._clock.now_ns()
-            skipped = self._in_part(self._decoder.lost_before(frame.pts))
+            losses = self._in_part(self._decoder.lost_before(frame.pts))
             media_ns = self._timeline.next_ns(frame.pts)
             if self._segments is not None:
                 self._segments.shown(frame, media_ns)
@@ -127,7 +127,7 @@ class ContainerSource(Source):
             form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
             change, shown_ns = form.change_since(previous), self._shifted_ns(media_ns)
-            yield SourceFrame(index, shown_ns, capture_ns, planes, change, skipped, duration_ns)
+            yield SourceFrame(index, shown_ns, capture_ns, planes, change, losses, duration_ns)
             previous = form
             index += 1
             if index == self._max_frames:
@@ -153,11 +153,11 @@ class ContainerSource(Source):
     def _decode_first(self) -> av.VideoFrame:
         first = self._first_after_start() if self._part.start_ns else next(self._decoded, None)
         if first is None:
-            lost = self._decoder.lost_after_last()
-            reason = f"{lost[0].what}: {lost[0].reason}" if lost else "it holds none"
+            losses = self._decoder.lost_after_last()
+            reason = f"{losses[0].what}: {losses[0].reason}" if losses else "it holds none"
             if self._part.start_ns:
-                instead = f", or cannot be decoded from there on ({reason})" if lost else ""
-                raise self._part.empty(self._name, None if lost else self._declared_ns, instead)
+                instead = f", or cannot be decoded from there on ({reason})" if losses else ""
+                raise self._part.empty(self._name, None if losses else self._declared_ns, instead)
             raise SourceError(self._nothing_decoded(reason))
         if self._part.ended_by(self._media_ns(first, missing_ns=self._part.start_ns)):
             raise self._part.empty(self._name, self._declared_ns)
@@ -203,12 +203,13 @@ class ContainerSource(Source):
         """Convert a media time of the container to media time of the source."""
         return max(0, media_ns - self._part.origin_ns)
 
-    def _in_part(self, lost: tuple[SkippedItem, ...]) -> tuple[SkippedItem, ...]:
+    def _in_part(self, losses: tuple[SkippedItem, ...]) -> tuple[SkippedItem, ...]:
         """Return losses with media times of the source."""
         if not self._part.origin_ns:
-            return lost
+            return losses
         return tuple(
-            item if item.media_ns is None else replace(item, media_ns=self._shifted_ns(item.media_ns)) for item in lost
+            item if item.media_ns is None else replace(item, media_ns=self._shifted_ns(item.media_ns))
+            for item in losses
         )
 
     def _media_ns(self, frame: av.VideoFrame, *, missing_ns: int) -> int:

@@ -115,12 +115,12 @@ def resize_planes(planes: FramePlanes, size: tuple[int, int]) -> FramePlanes:
     scaled = []
     for plane in planes.planes:
         height, width = (
-            math.ceil(target / round(whole / own))
-            for target, whole, own in zip(size, planes.planes[0].shape, plane.shape, strict=False)
+            math.ceil(target / round(luma_px / plane_px))
+            for target, luma_px, plane_px in zip(size, planes.planes[0].shape, plane.shape, strict=False)
         )
         shrinks = height <= plane.shape[0] and width <= plane.shape[1]
-        how = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
-        scaled.append(np.asarray(cv2.resize(plane, (width, height), interpolation=how), np.uint8))
+        interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+        scaled.append(np.asarray(cv2.resize(plane, (width, height), interpolation=interpolation), np.uint8))
     reach_px = planes.reach_px + (CHROMA_PX if planes.layout == "yuv" else KERNEL_PX)
     native = planes.height_px, planes.width_px
     return FramePlanes(planes.layout, tuple(scaled), planes.colour, reach_px=_scaled_reach(reach_px, native, size))

@@ -133,13 +133,13 @@ class FolderSource(Source):
         rest = self._read(self._first.place + 1, should_stop)
         previous: FrameFormat | None = None
         for index, picture in enumerate(chain([self._first], rest)):
-            drawn = FramePlanes("rgb", (picture.rgb,), reach_px=picture.reach_px)
+            native_planes = FramePlanes("rgb", (picture.rgb,), reach_px=picture.reach_px)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(drawn.planes.__getitem__, 0))
-            frame_format = FrameFormat.of((drawn.height_px, drawn.width_px), planes)
+            planes = self._fit.apply(native_planes, partial(native_planes.planes.__getitem__, 0))
+            frame_format = FrameFormat.of((native_planes.height_px, native_planes.width_px), planes)
             discontinuity = frame_format.change_since(previous)
             duration_ns = self._media_ns(picture.place + 1) - picture.media_ns
-            yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.skipped, duration_ns)
+            yield SourceFrame(index, picture.media_ns, capture_ns, planes, discontinuity, picture.losses, duration_ns)
             previous = frame_format
             if index + 1 == self._max_frames:
                 return
@@ -151,7 +151,7 @@ class FolderSource(Source):
     def _read(self, begin: int, should_stop: Callable[[], bool]) -> Iterator[_FolderPicture]:
         """Yield each readable picture from place `begin` on, with the unreadable ones before it; record the unreadable
         ones at the end as `_trailing`."""
-        skipped: list[SkippedItem] = []
+        losses: list[SkippedItem] = []
         for place, path in enumerate(self._paths[begin:], begin):
             if should_stop():
                 return
@@ -161,15 +161,15 @@ class FolderSource(Source):
                     raise PictureError(f"it is a link that leads out of {self._root}; copy its target there")
                 rgb, reach_px = read_picture(path, self._max_pixels)
             except PictureError as error:
-                skipped.append(SkippedItem(str(path), str(error), self._media_ns(place)))
+                losses.append(SkippedItem(str(path), str(error), self._media_ns(place)))
                 continue
-            yield _FolderPicture(place, path, rgb, reach_px, self._media_ns(place), _in_few_words(skipped))
-            skipped = []
-        self._trailing = _in_few_words(skipped)
+            yield _FolderPicture(place, path, rgb, reach_px, self._media_ns(place), _summary(losses))
+            losses = []
+        self._trailing = _summary(losses)
 
     def _first_loss(self) -> str:
-        lost = self._trailing[0]
-        return f"{lost.what}: {lost.reason}"
+        loss = self._trailing[0]
+        return f"{loss.what}: {loss.reason}"
 
     def _media_ns(self, place: int) -> int:
         return int(place * NS_PER_S / self._fps)
@@ -182,12 +182,12 @@ class _FolderPicture:
     rgb: npt.NDArray[np.uint8]
     reach_px: int
     media_ns: int
-    skipped: tuple[SkippedItem, ...]
+    losses: tuple[SkippedItem, ...]
 
 
-def _in_few_words(skipped: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
+def _summary(losses: Sequence[SkippedItem]) -> tuple[SkippedItem, ...]:
     """Return up to three items unchanged, more as one item."""
-    if len(skipped) <= 3:
-        return tuple(skipped)
-    first, last = skipped[0], skipped[-1]
-    return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(skipped)),)
+    if len(losses) <= 3:
+        return tuple(losses)
+    first, last = losses[0], losses[-1]
+    return (SkippedItem(f"{first.what} to {last.what}", first.reason, first.media_ns, len(losses)),)

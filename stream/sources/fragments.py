@@ -33,7 +33,7 @@ class Fragment:
 
     `pts_ns` is the presentation time of its first frame by the packets' clock, `track_ns` by the track's clock, on
     which the first packet is decoded at 0. `header` is the initialization section of the track. `key`: it begins with
-    a key frame; `whole`: a key frame or the end of the track follows it.
+    a key frame; `ends_gop`: a key frame or the end of the track follows it.
     """
 
     header: bytes
@@ -42,7 +42,7 @@ class Fragment:
     track_ns: int
     duration_ns: int
     key: bool
-    whole: bool
+    ends_gop: bool
 
     def follows(self, before: Fragment) -> bool:
         """Return True if it continues the track of another fragment."""
@@ -107,20 +107,20 @@ class Fragmenter:
         self._container.mux_one(packet)
         if self._first_dts_ns is None:
             self._first_dts_ns, self._start_ns, self._reorder_ns = dts_ns, pts_ns, pts_ns - dts_ns
-        done = None
+        fragment = None
         if len(self._data) > size_before:
-            done = self._cut(pts_ns if key else dts_ns + self._reorder_ns, whole=key)
+            fragment = self._cut(pts_ns if key else dts_ns + self._reorder_ns, ends_gop=key)
             self._key = key
         self._last_dts_ns = dts_ns
         self._end_ns = max(self._end_ns, pts_ns + shown_ns)
-        return done
+        return fragment
 
     def close(self) -> Fragment | None:
         """Return the last fragment unless it is empty. Raises av.FFmpegError."""
         self._container.close()
-        return self._cut(self._end_ns, whole=True) if self.started else None
+        return self._cut(self._end_ns, ends_gop=True) if self.started else None
 
-    def _cut(self, end_ns: int, *, whole: bool) -> Fragment | None:
+    def _cut(self, end_ns: int, *, ends_gop: bool) -> Fragment | None:
         """Remove and return the data written so far, as the fragment that ends at `end_ns`."""
         assert self._first_dts_ns is not None
         data = bytes(self._data)
@@ -132,7 +132,7 @@ class Fragmenter:
         if not data or end_ns <= start_ns:
             return None
         track_ns = start_ns - self._first_dts_ns
-        return Fragment(self._header, data, start_ns, track_ns, end_ns - start_ns, self._key, whole)
+        return Fragment(self._header, data, start_ns, track_ns, end_ns - start_ns, self._key, ends_gop)
 
 
 class _Collector:

@@ -46,7 +46,7 @@ class HardwareDecoding:
     def __init__(self, config: CaptureConfig, name: str) -> None:
         self._name = name
         self._reported = False
-        self._device = self._chosen(config.decoder)
+        self._device = self._select(config.decoder)
         self.accelerator = None if self._device is None else HWAccel(self._device)
 
     def device_of(self, stream: av.video.stream.VideoStream) -> str | None:
@@ -57,7 +57,7 @@ class HardwareDecoding:
         self._report(f"{self._device} does not decode {context.name}")
         return None
 
-    def _chosen(self, setting: str) -> str | None:
+    def _select(self, setting: str) -> str | None:
         if setting == "software":
             return None
         if setting != "auto":

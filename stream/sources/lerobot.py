@@ -61,8 +61,8 @@ class EpisodeAddress:
         Raises SourceNotFound if there is no such dataset, episode or camera, and SourceError for an unusable address
         or dataset, or a missing library.
         """
-        given = address.removeprefix(LEROBOT_PREFIX)
-        place, _, choice = given.rpartition("#") if "#" in given else (given, "", "")
+        text = address.removeprefix(LEROBOT_PREFIX)
+        place, _, choice = text.rpartition("#") if "#" in text else (text, "", "")
         if not place:
             raise SourceNotFound(f"{address} names no folder; write {EXAMPLE}")
         fields = _choice(address, choice)
@@ -107,10 +107,10 @@ def _choice(address: str, text: str) -> dict[str, str]:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
     except ValueError:
         pairs = [("", text)]
-    chosen = dict(pairs)
-    if len(chosen) < len(pairs) or not set(chosen) <= {"episode", "camera"}:
+    fields = dict(pairs)
+    if len(fields) < len(pairs) or not set(fields) <= {"episode", "camera"}:
         raise SourceError(f"{address} has {text!r} behind the #; write {EXAMPLE}")
-    return chosen
+    return fields
 
 
 def _info(folder: Path) -> dict[str, Any]:
@@ -149,17 +149,17 @@ def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
         if isinstance(feature, dict)
     }
     keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
-    named = _listed([_short(key) for key in keys])
+    names = _listed([_short(key) for key in keys])
     if name is None:
         if len(keys) == 1:
             return keys[0]
         if keys:
-            raise SourceError(f"{folder} has several cameras; add &camera=NAME, one of {named}")
+            raise SourceError(f"{folder} has several cameras; add &camera=NAME, one of {names}")
     elif keys:
         matches = [key for key in keys if name in (key, _short(key))]
         if len(matches) == 1:
             return matches[0]
-        raise SourceNotFound(f"{folder} has no camera {name!r}; there is {named}")
+        raise SourceNotFound(f"{folder} has no camera {name!r}; there is {names}")
     pictures = "its pictures lie in tables, which are not read" if "image" in kinds.values() else "it has no cameras"
     raise SourceError(f"{folder} has no videos: {pictures}; give a dataset with videos")
 

@@ -206,30 +206,30 @@ class ReconnectingReader(ReaderThread):
                 self._hand_over(frame, decoder)
                 if self._stopping.is_set() or self._index + 1 == self._config.max_frames:
                     return None
-        except ConnectionLost as lost:
+        except ConnectionLost as error:
             # a connection of this length resets the waits
             if self._clock.now_ns() - begin_ns >= 5 * NS_PER_S:
                 self._backoff.reset()
-            return str(lost)
+            return str(error)
         return None
 
     def _record(self, packet: av.Packet) -> None:
         """Pass a packet to the recorded video; before `begin`, discard all packets before the newest key frame."""
         assert self._segments is not None
-        if not self._begun.is_set() and packet.is_keyframe:
+        if not self._begin_event.is_set() and packet.is_keyframe:
             self._segments.restart()
         self._segments.packet(packet)
 
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
         """Timestamp a frame and put it into the queue; the first frame after an outage ends the outage."""
         now_ns = self._clock.now_ns()
-        skipped = decoder.skipped()
-        if not self._begun.is_set():
+        losses = decoder.skipped()
+        if not self._begin_event.is_set():
             if self._outage is None:
                 self._seen_ns = now_ns
             return
         if self._index < 0 or self._outage is not None:
-            skipped = ()
+            losses = ()
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
         if self._segments is not None:
             self._segments.shown(frame, media_ns)
@@ -239,7 +239,7 @@ class ReconnectingReader(ReaderThread):
         discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
         self._format, self._seen_ns, self._media_ns = frame_format, now_ns, media_ns
         self._index += 1
-        self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, skipped))
+        self.queue.put(SourceFrame(self._index, media_ns, now_ns, planes, discontinuity, losses))
 
     def _wait_until_due(self, media_ns: int, now_ns: int) -> int:
         """Wait until a frame of a bursty source is due; return the current time."""

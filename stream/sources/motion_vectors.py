@@ -61,10 +61,10 @@ class DecodedVectors:
             return None
         if (vectors["motion_scale"] == 0).any():
             return None
-        motion = self._on_tiles(_chosen(vectors, vectors["source"] < 0), grid)
-        later = vectors["source"] > 0
-        if later.any() and np.isnan(motion).any():
-            motion = np.where(np.isnan(motion), -self._on_tiles(_chosen(vectors, later), grid), motion)
+        motion = self._on_tiles(_select(vectors, vectors["source"] < 0), grid)
+        future = vectors["source"] > 0
+        if future.any() and np.isnan(motion).any():
+            motion = np.where(np.isnan(motion), -self._on_tiles(_select(vectors, future), grid), motion)
         return None if np.isnan(motion).all() else (motion[0], motion[1])
 
     def _on_tiles(self, vectors: npt.NDArray[np.void], grid: TileGrid) -> Floats:
@@ -73,14 +73,14 @@ class DecodedVectors:
         x, y, dx, dy = self._upright(vectors)
         scale = np.float32(self.height_px * self.width_px / (self.coded_px[0] * self.coded_px[1]))
         area = np.asarray(vectors["w"] * (vectors["h"] * scale), np.float32)
-        inside = (y >= 0) & (y < grid.rows * TILE_PX) & (x >= 0) & (x < grid.cols * TILE_PX)
-        area[~inside | (np.abs(dy) >= self.height_px) | (np.abs(dx) >= self.width_px)] = 0
-        row, col = (np.where(inside, [y, x], 0) * (1 / TILE_PX)).astype(np.intp)
+        in_grid = (y >= 0) & (y < grid.rows * TILE_PX) & (x >= 0) & (x < grid.cols * TILE_PX)
+        area[~in_grid | (np.abs(dy) >= self.height_px) | (np.abs(dx) >= self.width_px)] = 0
+        row, col = (np.where(in_grid, [y, x], 0) * (1 / TILE_PX)).astype(np.intp)
         tile = row * grid.cols + col
-        covered = np.bincount(tile, area, grid.tiles)
+        coverage = np.bincount(tile, area, grid.tiles)
         sums = np.stack([np.bincount(tile, area * dy, grid.tiles), np.bincount(tile, area * dx, grid.tiles)])
         # least share of a tile that vectors must cover
-        means = np.where(covered >= 0.5 * TILE_PX**2, sums / np.maximum(covered, 1), np.nan)
+        means = np.where(coverage >= 0.5 * TILE_PX**2, sums / np.maximum(coverage, 1), np.nan)
         motion: Floats = means.astype(np.float32)
         return motion.reshape(2, *grid.shape)
 
@@ -98,6 +98,6 @@ class DecodedVectors:
         return (x, y, dx, dy) if across == down == 1 else (x * across, y * down, dx * across, dy * down)
 
 
-def _chosen(vectors: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
+def _select(vectors: npt.NDArray[np.void], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
     """Select from an array of structures; each structure is copied as a whole."""
-    return vectors.view(np.dtype((np.void, vectors.itemsize)))[chosen].view(vectors.dtype)
+    return vectors.view(np.dtype((np.void, vectors.itemsize)))[mask].view(vectors.dtype)

@@ -96,12 +96,12 @@ def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
     Host and credentials are taken from `address`, never from a reply, so that no other host receives the credentials.
     Raises SourceError, without secrets in its message, and ConfigError for an invalid `capture.ca_file`.
     """
-    given, name = OnvifAddress.of(address), redacted(address)
-    client = SoapClient(given.host, given.port, time.monotonic() + limit_s, given.user, given.password)
-    if HTTP[given.scheme] == "https":
-        client.tls = context_of(given.scheme, config)
+    target, name = OnvifAddress.of(address), redacted(address)
+    client = SoapClient(target.host, target.port, time.monotonic() + limit_s, target.user, target.password)
+    if HTTP[target.scheme] == "https":
+        client.tls = context_of(target.scheme, config)
     try:
-        return _asked(client, given, config.rtsp_transport, name)
+        return _request_uri(client, target, config.rtsp_transport, name)
     except SourceError:
         raise
     except SoapRefusal as refusal:
@@ -119,19 +119,19 @@ def find_stream(address: str, config: CaptureConfig, limit_s: float) -> str:
     raise cannot(name, failure)
 
 
-def _asked(client: SoapClient, given: OnvifAddress, transport: str, name: str) -> str:
+def _request_uri(client: SoapClient, target: OnvifAddress, transport: str, name: str) -> str:
     with contextlib.suppress(SoapRefusal):  # some cameras require credentials even for this; then the clocks must agree
-        asked = client.call(given.path, f'<GetSystemDateAndTime xmlns="{DEVICE}"/>', anonymous=True)
-        _follow_clock(client, asked)
-    port, path = _media_service(client, given)
+        clock = client.call(target.path, f'<GetSystemDateAndTime xmlns="{DEVICE}"/>', anonymous=True)
+        _follow_clock(client, clock)
+    port, path = _media_service(client, target)
 
     def media(request: str) -> ElementTree.Element:
         return client.call(path, request, port=port)
 
-    profile = _chosen(_profiles(media(f'<GetProfiles xmlns="{MEDIA}"/>')), given.profile, name)
+    profile = _select_profile(_profiles(media(f'<GetProfiles xmlns="{MEDIA}"/>')), target.profile, name)
     reply = media(_stream_request(profile.token, transport))
     uri = next((text.text.strip() for text in reply.iter(f"{{{SCHEMA}}}Uri") if text.text), "")
-    return _with_credentials(uri, given, name)
+    return _with_credentials(uri, target, name)
 
 
 def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
@@ -150,7 +150,7 @@ def _follow_clock(client: SoapClient, reply: ElementTree.Element) -> None:
         return
 
 
-def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
+def _media_service(client: SoapClient, target: OnvifAddress) -> tuple[int, str]:
     """Return port and path of the media service, which default to those of the device service.
 
     The camera's port is used only if it names the user's host and scheme: a camera that names another host is behind a
@@ -158,20 +158,20 @@ def _media_service(client: SoapClient, given: OnvifAddress) -> tuple[int, str]:
     """
     request = f'<GetCapabilities xmlns="{DEVICE}"><Category>Media</Category></GetCapabilities>'
     try:
-        reply = client.call(given.path, request)
+        reply = client.call(target.path, request)
         address = reply.findtext(f".//{{{SCHEMA}}}Media/{{{SCHEMA}}}XAddr") or ""
         parts = urlsplit(address.strip())
-        port = parts.port or PORTS[HTTP[given.scheme]]
+        port = parts.port or PORTS[HTTP[target.scheme]]
     except SoapRefusal as refusal:
         if refusal.credentials:
             raise
-        return given.port, given.path
+        return target.port, target.path
     except ValueError:
-        return given.port, given.path
+        return target.port, target.path
     if not parts.hostname:
-        return given.port, given.path
-    same = parts.hostname == given.host.lower() and parts.scheme == HTTP[given.scheme]
-    return (port if same else given.port), parts.path or given.path
+        return target.port, target.path
+    same = parts.hostname == target.host.lower() and parts.scheme == HTTP[target.scheme]
+    return (port if same else target.port), parts.path or target.path
 
 
 def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
@@ -188,7 +188,7 @@ def _profiles(reply: ElementTree.Element) -> list[MediaProfile]:
     return profiles
 
 
-def _chosen(profiles: list[MediaProfile], choice: str | None, name: str) -> MediaProfile:
+def _select_profile(profiles: list[MediaProfile], choice: str | None, name: str) -> MediaProfile:
     """Return the chosen profile, by default the first. Raises SourceError."""
     if not profiles:
         raise SourceError(f"{name} has no profile with video; add one in the camera's settings")
@@ -199,8 +199,8 @@ def _chosen(profiles: list[MediaProfile], choice: str | None, name: str) -> Medi
     for profile in profiles:
         if choice in (profile.token, profile.name):
             return profile
-    listed = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
-    raise SourceError(f"{name} has no profile {choice!r}; there is {listed}")
+    choices = "; ".join(f"{number}: {profile.name} ({profile.picture})" for number, profile in enumerate(profiles))
+    raise SourceError(f"{name} has no profile {choice!r}; there is {choices}")
 
 
 def _stream_request(token: str, transport: str) -> str:
@@ -212,7 +212,7 @@ def _stream_request(token: str, transport: str) -> str:
     )
 
 
-def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
+def _with_credentials(uri: str, target: OnvifAddress, name: str) -> str:
     """Return the address of a stream with the user's host and credentials."""
     try:
         parts = urlsplit(uri)
@@ -221,8 +221,8 @@ def _with_credentials(uri: str, given: OnvifAddress, name: str) -> str:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("rtsp", "rtsps"):
         raise SourceError(f"{name} names no RTSP stream; give the camera's RTSP address, as its manual says")
-    host = f"[{given.host}]" if ":" in given.host else given.host
-    credentials = f"{quote(given.user, safe='')}:{quote(given.password, safe='')}@" if given.user else ""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    credentials = f"{quote(target.user, safe='')}:{quote(target.password, safe='')}@" if target.user else ""
     place = f"{credentials}{host}" + (f":{port}" if port else "")
     address = parts._replace(netloc=place, fragment="").geturl()
     check_address(address)

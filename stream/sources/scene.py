@@ -54,9 +54,9 @@ class SceneSource(Source):
         """Yield the frames, frame n at n / fps seconds."""
         for number, index in enumerate(self._indices):
             scene_index = index % self._scene.frames
-            drawn = self._scene.planes(scene_index)
+            native_planes = self._scene.planes(scene_index)
             capture_ns = self._clock.now_ns()
-            planes = self._fit.apply(drawn, partial(self._scene.render, scene_index))
+            planes = self._fit.apply(native_planes, partial(self._scene.render, scene_index))
             media_ns, discontinuity = self._media_ns(index), None if number else "start"
             duration_ns = self._media_ns(index + 1) - media_ns
             yield SourceFrame(number, media_ns, capture_ns, planes, discontinuity, duration_ns=duration_ns)

@@ -43,11 +43,11 @@ class SegmentFolder:
 
     def add(self, fragment: Fragment) -> list[Fragment]:
         """Add a fragment; return the segments that are complete, each as one fragment."""
-        done = self.end() if self._parts and not fragment.follows(self._parts[-1]) else []
+        segments = self.end() if self._parts and not fragment.follows(self._parts[-1]) else []
         self._parts.append(fragment)
         length_ns = fragment.pts_ns + fragment.duration_ns - self._parts[0].pts_ns
         longest = length_ns > LONGEST_FRAGMENT_NS - NS_PER_MS
-        return done + (self.end() if length_ns >= self._segment_ns and (fragment.whole or longest) else [])
+        return segments + (self.end() if length_ns >= self._segment_ns and (fragment.ends_gop or longest) else [])
 
     def end(self) -> list[Fragment]:
         """Return the segment that has begun, if any; another one begins with the next fragment."""
@@ -113,7 +113,7 @@ class SegmentRecorder:
         self._undated: list[av.Packet] = []
         self._ended = False
         self._waiting: list[Fragment] = []
-        self._done: list[MediaSegment] = []
+        self._segments: list[MediaSegment] = []
 
     @property
     def dropped(self) -> int:
@@ -171,8 +171,8 @@ class SegmentRecorder:
                 self._encoder = FrameEncoder(self._take_encoded, self._segment_ns)
             self._encoder.put(frame, wait=wait)
         with self._lock:
-            done, self._done = tuple(self._done), []
-        return dataclasses.replace(frame, segments=done) if done else frame
+            segments, self._segments = tuple(self._segments), []
+        return dataclasses.replace(frame, segments=segments) if segments else frame
 
     def finish(self) -> tuple[MediaSegment, ...]:
         """End the video; return the remaining segments."""
@@ -181,8 +181,8 @@ class SegmentRecorder:
         with self._lock:
             self._close_track()
             self._ended = True
-            done, self._done = tuple(self._done), []
-        return done
+            segments, self._segments = tuple(self._segments), []
+        return segments
 
     def _copy(self, packet: av.Packet) -> None:
         """Add a packet; the first packets of a stream may lack DTS, which are computed from the next packet's."""
@@ -280,11 +280,11 @@ class SegmentRecorder:
         if self._offset_ns is None:
             return
         waiting, self._waiting = self._waiting, []
-        for done in waiting:
+        for part in waiting:
             if self._in_memory and not self._ended:
-                self._done.append(self._described(done, data=done.data, init=done.header, key=done.key))
+                self._segments.append(self._described(part, data=part.data, init=part.header, key=part.key))
             if self._files is not None:
-                self._write(self._files.add(done))
+                self._write(self._files.add(part))
 
     def _write(self, segments: Sequence[Fragment]) -> None:
         """Write segments, without those that precede the source's range."""
@@ -298,9 +298,9 @@ class SegmentRecorder:
             except OSError as error:
                 self._files = None
                 self._ended = not self._in_memory
-                self._done.append(MediaSegment(error=error.strerror or str(error)))
+                self._segments.append(MediaSegment(error=error.strerror or str(error)))
                 return
-            self._done.append(self._described(segment, file=file, header=header))
+            self._segments.append(self._described(segment, file=file, header=header))
 
     def _described(self, fragment: Fragment, **place: Any) -> MediaSegment:
         """Return a segment with the times of a fragment; `place`: its files, or its bytes."""

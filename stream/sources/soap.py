@@ -135,14 +135,14 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
             continue
         hashed = partial(_hashed, algorithm)
         realm, nonce = values.get("realm", ""), values["nonce"]
-        ours, asked = hashed(f"{user}:{realm}:{password}"), hashed(f"{method}:{path}")
+        ha1, ha2 = hashed(f"{user}:{realm}:{password}"), hashed(f"{method}:{path}")
         fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
         if qualities:
-            count, own = "00000001", os.urandom(8).hex()
-            fields |= {"cnonce": own, "response": hashed(f"{ours}:{nonce}:{count}:{own}:auth:{asked}")}
+            count, cnonce = "00000001", os.urandom(8).hex()
+            fields |= {"cnonce": cnonce, "response": hashed(f"{ha1}:{nonce}:{count}:{cnonce}:auth:{ha2}")}
             unquoted = f", nc={count}, qop=auth"
         else:
-            fields |= {"response": hashed(f"{ours}:{nonce}:{asked}")}
+            fields |= {"response": hashed(f"{ha1}:{nonce}:{ha2}")}
             unquoted = ""
         if "opaque" in values:
             fields["opaque"] = values["opaque"]

@@ -160,7 +160,7 @@ class ReaderThread(threading.Thread, ABC):
         self._config = config
         self._clock = clock
         self._fitter = FrameFitter.of(config)
-        self._begun = threading.Event()
+        self._begin_event = threading.Event()
         self._stopping = threading.Event()
         self._format: FrameFormat | None = None
         self._index = -1
@@ -170,12 +170,12 @@ class ReaderThread(threading.Thread, ABC):
 
     def begin(self) -> None:
         """Start putting frames into the queue."""
-        self._begun.set()
+        self._begin_event.set()
 
     def stop(self) -> None:
         """End the thread as soon as its current wait returns."""
         self._stopping.set()
-        self._begun.set()
+        self._begin_event.set()
 
     def run(self) -> None:
         try:

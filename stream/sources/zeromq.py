@@ -186,7 +186,7 @@ class _Receiver(ReaderThread):
         self._address = address
         self._same_clock = is_local(address.endpoint)
         self._frames = FrameDecoder(config.max_pixels)
-        self._met = self._refused = False
+        self._has_peer = self._refused = False
         self._problem: str | None = None
         self._unreadable: list[SkippedItem] = []
         self._messages = 0
@@ -195,14 +195,14 @@ class _Receiver(ReaderThread):
     def no_frame_error(self) -> SourceError:
         limit_s = self._config.open_timeout_s
         if self._problem is not None:
-            why = f"sends only invalid messages: {self._problem}; docs/sources.md has the format"
-        elif self._met:
+            reason = f"sends only invalid messages: {self._problem}; docs/sources.md has the format"
+        elif self._has_peer:
             kind = "PUSH" if self._address.pull else "PUB"
-            why = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
+            reason = f"is there, but sent no frame within {limit_s:g} s; does it send on a {kind} socket?"
         else:
             keys = ", or has other keys" if self._curve is not None else ""
-            why = f"sent nothing within {limit_s:g} s; start the sender, check the address{keys}"
-        return SourceError(f"{self._address.name} {why}")
+            reason = f"sent nothing within {limit_s:g} s; start the sender, check the address{keys}"
+        return SourceError(f"{self._address.name} {reason}")
 
     def read(self) -> None:
         try:
@@ -215,28 +215,28 @@ class _Receiver(ReaderThread):
         with closing(FrameSubscriber(address.endpoint, pull=address.pull, curve=self._curve)) as socket:
             self.timeline.connected(Fraction(1, NS_PER_S), None)
             while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
-                parts, passed = socket.receive(WAIT_MS)
-                self._met, self._refused = socket.met, socket.refused
+                parts, skip_count = socket.receive(WAIT_MS)
+                self._has_peer, self._refused = socket.met, socket.refused
                 if parts is None:
                     self._look_for_loss()
                 else:
-                    self._messages += 1 + passed
-                    self._take(parts, passed)
+                    self._messages += 1 + skip_count
+                    self._take(parts, skip_count)
 
-    def _take(self, parts: Sequence[memoryview], passed: int) -> None:
-        """Read one message; `passed` is the number of messages skipped before it."""
+    def _take(self, parts: Sequence[memoryview], skip_count: int) -> None:
+        """Read one message; `skip_count` is the number of messages skipped before it."""
         try:
             header, planes, rgb = self._frames.read(parts)
         except InvalidFrameMessage as error:
             # consecutive unreadable messages are reported as one, with the reason of the first
             problem = str(error)
             self._problem = problem
-            what, count = f"message {self._messages}", 1
+            label, count = f"message {self._messages}", 1
             if self._unreadable:
                 first = self._unreadable[0]
-                what, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
+                label, count = f"{first.what.partition(' to ')[0]} to {self._messages}", first.count + 1
                 problem = first.reason
-            self._unreadable = [SkippedItem(what, problem, None, count)]
+            self._unreadable = [SkippedItem(label, problem, None, count)]
             self._look_for_loss()
             return
         if self.info is None:
@@ -252,13 +252,13 @@ class _Receiver(ReaderThread):
                 pixel_format=header.format,
             )
             self.ready.set()
-            while self._address.pull and not self._begun.wait(WAIT_MS / 1000):
+            while self._address.pull and not self._begin_event.wait(WAIT_MS / 1000):
                 pass
         now_ns = self._clock.now_ns()
-        if not self._begun.is_set() or self._stopping.is_set():
+        if not self._begin_event.is_set() or self._stopping.is_set():
             self._seen_ns, self._unreadable = now_ns, []
             return
-        self.queue.dropped += self._passed_over(header, passed)
+        self.queue.dropped += self._missing_frames(header, skip_count)
         native, planes = (planes.height_px, planes.width_px), self._fitter.apply(planes, rgb)
         before, self._format = self._format, FrameFormat.of(native, planes)
         self._hand_over(header, planes, self._format.change_since(before), now_ns)
@@ -267,12 +267,12 @@ class _Receiver(ReaderThread):
         discontinuity = self._end_outage(discontinuity, now_ns)
         media_ns = self.timeline.media_ns(now_ns if header.t_ns is None else header.t_ns, now_ns)
         self._index += 1
-        skipped, self._unreadable = tuple(self._unreadable), []
+        losses, self._unreadable = tuple(self._unreadable), []
         # The sender's time if it has the same clock, else the time of arrival. A sender on this machine has the same
         # monotonic clock; a time older than the limit is from another clock.
         sent_ns = header.t_ns if self._same_clock else None
         captured_ns = sent_ns if sent_ns is not None and 0 <= now_ns - sent_ns <= 5 * NS_PER_S else now_ns
-        frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, skipped)
+        frame = SourceFrame(self._index, media_ns, captured_ns, planes, discontinuity, losses)
         self._problem, self._seen_ns, self._media_ns = None, now_ns, media_ns
         if not self._address.pull:
             self.queue.put(frame)
@@ -280,16 +280,16 @@ class _Receiver(ReaderThread):
         while not self.queue.put_wait(frame, WAIT_MS / 1000) and not self._stopping.is_set():
             pass
 
-    def _passed_over(self, header: FrameHeader, passed: int) -> int:
+    def _missing_frames(self, header: FrameHeader, skip_count: int) -> int:
         """Return the number of frames lost since the last one, by the sender's numbers, at least the skipped messages.
 
         Frames lost in an outage do not count: they are reported as an outage.
         """
         before, self._sequence = self._sequence, header.seq
         if before is None or header.seq is None or header.seq <= before:
-            return passed
+            return skip_count
         gap = header.seq - before - 1
-        return max(passed, gap) if gap <= SEQUENCE_GAP_MAX else passed
+        return max(skip_count, gap) if gap <= SEQUENCE_GAP_MAX else skip_count
 
     def _look_for_loss(self) -> None:
         """Begin an outage if no readable message has come for `capture.stall_s`. Raises SourceError for wrong keys."""
@@ -300,8 +300,9 @@ class _Receiver(ReaderThread):
                 )
             return
         now_ns = self._clock.now_ns()
-        known = self._outage is not None or not self._begun.is_set()
-        if known or now_ns - self._seen_ns < self._config.stall_s * NS_PER_S:
+        if self._outage is not None or not self._begin_event.is_set():
+            return
+        if now_ns - self._seen_ns < self._config.stall_s * NS_PER_S:
             return
         silent = f"no frame for {self._config.stall_s:g} s"
         reason = silent if self._problem is None else f"{silent}, only invalid messages: {self._problem}"

@@ -68,7 +68,7 @@ class AllocatePolicy:
 
     live: bool
     whole_frames: bool
-    even: bool = False
+    even_intervals: bool = False
     with_reasons: bool = False
     learns: bool = True
 
@@ -117,7 +117,7 @@ class AllocateStage:
         self._motion: TileMotion | None = None
         self._tap = context.tap
         self._detections = context.detections
-        self._playout = PlayoutDelay() if policy.even else None
+        self._playout = PlayoutDelay() if policy.even_intervals else None
         self._scheduler = context.make_scheduler(self)
 
     @property
@@ -159,15 +159,15 @@ class AllocateStage:
         """Return whether the model is to look at an overview of the newest frame before it is asked about it."""
         return self._last is not None and self._allocator.glance_due(self._last.stamp.media_ns)
 
-    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+    def make_glance_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
         """Return the newest frame's overview, if the texture still holds that frame; the model looks at it.
 
-        If the group of pictures that the model has `kept` goes on, the model glances at that, and no regions are sent.
+        If the group of pictures at `next_place` goes on, the model glances at that, and no regions are sent.
         """
         frame = self._last
         if frame is None:
             return None
-        packet = self._read(lambda view: self._glance_packet(view, frame, kept))
+        packet = self._read(lambda view: self._glance_packet(view, frame, next_place))
         if packet is not None:
             self._allocator.on_glance()
         return packet
@@ -195,15 +195,15 @@ class AllocateStage:
     def on_asked(self) -> None:
         """The newest frame is being answered about."""
         if self._last is not None:
-            self._last = self._read(self._chosen)
+            self._last = self._read(self._with_regions)
         self._allocator.mark_answered()
         if self._detections is not None:
             self._detections.mark_answered()
-        shown = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
+        group_frame = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
         if (budget := self._context.budget) is not None and self._last is not None:
-            budget.on_request(self._last, None if shown is None else shown.appended)
+            budget.on_request(self._last, None if group_frame is None else group_frame.appended)
         if self._policy.with_reasons and self._last is not None:
-            self._emit(frame_events.explanation_of(self._last, shown))
+            self._emit(frame_events.explanation_of(self._last, group_frame))
         self._send_picture()
 
     def on_yes_no(self) -> None:
@@ -213,21 +213,21 @@ class AllocateStage:
             self._detections.mark_looked()
         self._send_picture()
 
-    def _send_picture(self, *, asked: bool = True) -> None:
+    def _send_picture(self, *, has_question: bool = True) -> None:
         """Send the picture of the newest frame, if an output shows it and the texture still holds the frame."""
-        if (frame := self._last) is None or not self._tap.policy.asked:
+        if (frame := self._last) is None or not self._tap.policy.answer_pictures:
             return
         if not self._tap.has_picture(frame):
             self._read(lambda view: self._tap.keep_picture(view, frame))
         if self._tap.has_picture(frame):
-            self._emit(self._tap.picture_event(frame, asked=asked))
+            self._emit(self._tap.picture_event(frame, has_question=has_question))
 
-    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
+    def make_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | FramePacket | None:
         """Return the newest frame's packet, if the texture still holds that frame.
 
-        With a visual memory, it holds the regions that are new to the group of pictures that the model has `kept`.
+        With a visual memory, it holds the regions that are new to the group of pictures at `next_place`.
         """
-        return self._read(lambda view: self._packet(view, kept))
+        return self._read(lambda view: self._packet(view, next_place))
 
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
@@ -237,13 +237,13 @@ class AllocateStage:
         """Process frames and replies until the last frame; returns what came after it."""
         scheduler = self._scheduler
         self._texture.offer(Credit())
-        link, either, replies_due_ns = scheduler.link, LinkPoller(self._texture, scheduler.link), 0
+        link, poller, replies_due_ns = scheduler.link, LinkPoller(self._texture, scheduler.link), 0
         while True:
             if link is not scheduler.link:
-                link, either = scheduler.link, LinkPoller(self._texture, scheduler.link)
-            either.wait(WAIT_MS)
-            is_frame, now_ns = either.has_message(self._texture), self._clock.now_ns()
-            if not is_frame or either.has_message(link) or now_ns >= replies_due_ns:
+                link, poller = scheduler.link, LinkPoller(self._texture, scheduler.link)
+            poller.wait(WAIT_MS)
+            is_frame, now_ns = poller.has_message(self._texture), self._clock.now_ns()
+            if not is_frame or poller.has_message(link) or now_ns >= replies_due_ns:
                 scheduler.process_replies(0)
                 scheduler.check_timeout()
                 scheduler.ask_if_due()
@@ -274,12 +274,14 @@ class AllocateStage:
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
         first, self._last, stamp = self._last is None, frame, update.stamp
         self._emit(*events)
-        slot, tokens, shown = self._tap.put_overlay(), self._tap.tokens_of(frame), self._tap.map_of(frame)
+        slot, tokens, frame_map = self._tap.put_overlay(), self._tap.tokens_of(frame), self._tap.map_of(frame)
         span_ns = start_ns, done_ns, ready_ns
-        self._emit(frame_events.frame_ready(frame, update, motion, span_ns, tokens=tokens, slot=slot, shown=shown))
+        self._emit(
+            frame_events.frame_ready(frame, update, motion, span_ns, tokens=tokens, slot=slot, frame_map=frame_map)
+        )
         if self._tap.is_picture_due():
-            self._last = self._read(self._chosen)
-            self._send_picture(asked=False)
+            self._last = self._read(self._with_regions)
+            self._send_picture(has_question=False)
         self._emit(*map(frame_events.segment_event, update.segments))
         changes = frame.change_since, frame.change_since_look
         if self._detections is not None:
@@ -333,7 +335,7 @@ class AllocateStage:
 
         return self._or_all_tokens(view, allocated)
 
-    def _chosen(self, view: TextureView) -> FrameAllocation:
+    def _with_regions(self, view: TextureView) -> FrameAllocation:
         """Return the newest frame with its regions; all of its tiles if choosing them fails."""
         frame = self._last
         assert frame is not None
@@ -377,27 +379,29 @@ class AllocateStage:
             self._emit(notice)
         self._failures += 1
 
-    def _glance_packet(self, view: TextureView, frame: FrameAllocation, kept: GroupPlace | None) -> TokenPacket | None:
+    def _glance_packet(
+        self, view: TextureView, frame: FrameAllocation, next_place: GroupPlace | None
+    ) -> TokenPacket | None:
         if view.stamp != frame.stamp:
             return None
-        packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, kept)
+        packet = None if self._allocator.group is None else self._allocator.group.glance_packet(view, frame, next_place)
         if packet is None:
             return packets.overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
         return packet
 
-    def _packet(self, view: TextureView, kept: GroupPlace | None) -> TokenPacket | FramePacket | None:
+    def _packet(self, view: TextureView, next_place: GroupPlace | None) -> TokenPacket | FramePacket | None:
         frame = self._last
         assert frame is not None
         if replace(view.stamp, epoch=frame.stamp.epoch) != frame.stamp:
             return None
         if not frame.relevance.is_cpu and not isinstance(view, packets.DevicePatches):
             frame = self._last = self._allocate(view, None)  # what was chosen went with the device
-        frame = self._last = self._chosen(view)
+        frame = self._last = self._with_regions(view)
         self._tap.keep_picture(view, frame)
         if self._policy.whole_frames:
             return packets.frame_packet_from(view, frame)
         group = self._allocator.group
-        return packets.packet_from(view, frame) if group is None else group.packet(view, frame, kept)
+        return packets.packet_from(view, frame) if group is None else group.packet(view, frame, next_place)
 
     def _finish(self, end: End) -> None:
         """Give the last answer, and wait until the answer server has done all that it was sent.

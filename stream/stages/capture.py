@@ -78,12 +78,12 @@ class CaptureStage:
             texture.send(self._end_message())
 
     def _end_message(self) -> End:
-        made, clamped = self._source.repaired_pts()
+        missing, clamped = self._source.repaired_pts()
         return End(
             reason="interrupted" if self._control.ending else "finished",
             skipped=self._source.trailing_skipped(),
             segments=() if self._segments is None else self._segments.finish(),
-            made_pts=made,
+            made_pts=missing,
             clamped_pts=clamped,
         )
 

@@ -72,7 +72,7 @@ class DetectionReceiver(Protocol):
 
 class ThingTracker:
     """Tracker of things in view, by label and place: at most TRACKS_MAX, those that were seen last. `answered` and
-    `looked`, bool [N]: an answer, and a check, was about a frame since the thing came."""
+    `checked`, bool [N]: an answer, and a check, was about a frame since the thing came."""
 
     def __init__(self) -> None:
         self._boxes = np.zeros((0, 4))
@@ -80,18 +80,18 @@ class ThingTracker:
         self._seen_ns = np.zeros(0, np.int64)
         self._numbers: dict[str, int] = {}
         self.answered = np.zeros(0, bool)
-        self.looked = np.zeros(0, bool)
+        self.checked = np.zeros(0, bool)
 
     def keep_since(self, first_ns: int) -> None:
         """Forget things that were last seen before this time."""
-        kept = (self._seen_ns >= first_ns).nonzero()[0]
-        if len(kept) < len(self._seen_ns):
-            self._choose(kept)
+        survivors = (self._seen_ns >= first_ns).nonzero()[0]
+        if len(survivors) < len(self._seen_ns):
+            self._choose(survivors)
 
-    def update(self, found: DetectedBoxes, captured_ns: int) -> None:
+    def update(self, detections: DetectedBoxes, captured_ns: int) -> None:
         """Move each known thing to its newest box, the one that overlaps most, and add the others as new."""
-        labels = self._numbered(found.labels)
-        overlaps = _overlaps(found.boxes, self._boxes) * (labels[:, None] == self._labels)
+        labels = self._numbered(detections.labels)
+        overlaps = _overlaps(detections.boxes, self._boxes) * (labels[:, None] == self._labels)
         new = []
         for at, row in enumerate(overlaps):
             track = int(row.argmax()) if len(row) else 0
@@ -99,28 +99,28 @@ class ThingTracker:
                 new.append(at)
                 continue
             overlaps[:, track] = 0.0
-            self._boxes[track], self._seen_ns[track] = found.boxes[at], captured_ns
-        self._boxes = np.concatenate([self._boxes, found.boxes[new]])
+            self._boxes[track], self._seen_ns[track] = detections.boxes[at], captured_ns
+        self._boxes = np.concatenate([self._boxes, detections.boxes[new]])
         self._labels = np.concatenate([self._labels, labels[new]])
         self._seen_ns = np.concatenate([self._seen_ns, np.full(len(new), captured_ns)])
         self.answered = np.concatenate([self.answered, np.zeros(len(new), bool)])
-        self.looked = np.concatenate([self.looked, np.zeros(len(new), bool)])
+        self.checked = np.concatenate([self.checked, np.zeros(len(new), bool)])
         if len(self._seen_ns) > TRACKS_MAX:
             self._choose(np.sort(np.argsort(self._seen_ns, kind="stable")[-TRACKS_MAX:]))
 
     def _numbered(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """Return a number for each label; labels that are gone lose theirs once there are many."""
         if len(self._numbers) > 2 * TRACKS_MAX:
-            used = set(self._labels.tolist())
-            self._numbers = {label: number for label, number in self._numbers.items() if number in used}
+            live_numbers = set(self._labels.tolist())
+            self._numbers = {label: number for label, number in self._numbers.items() if number in live_numbers}
         first = max(self._numbers.values(), default=-1) + 1
         for label in labels:
             first += self._numbers.setdefault(label, first) == first
         return np.array([self._numbers[label] for label in labels], np.int64)
 
-    def _choose(self, kept: npt.NDArray[np.intp]) -> None:
-        self._boxes, self._labels, self._seen_ns = self._boxes[kept], self._labels[kept], self._seen_ns[kept]
-        self.answered, self.looked = self.answered[kept], self.looked[kept]
+    def _choose(self, indices: npt.NDArray[np.intp]) -> None:
+        self._boxes, self._labels, self._seen_ns = self._boxes[indices], self._labels[indices], self._seen_ns[indices]
+        self.answered, self.checked = self.answered[indices], self.checked[indices]
 
 
 class DetectionFeed:
@@ -171,16 +171,15 @@ class DetectionFeed:
         self._tracker.keep_since(now_ns - self._hold_ns)
         if parts is not None:
             try:
-                found = read_detections(parts[-1])  # a topic may stand before it
+                detections = read_detections(parts[-1])  # a topic may stand before it
             except TransportError as error:
                 text = f"{name}: {error}; docs/boxes.md has the format; such messages are left out"
                 notices += self._notice(DETECTIONS_UNREADABLE, text)
             else:
-                self._take(found, now_ns)
-                text = (
-                    f"{name}: a message has {len(found.labels)} boxes and more; those of the lowest scores are left out"
-                )
-                notices += self._notice(DETECTIONS_CUT, text) if found.cut else []
+                self._take(detections, now_ns)
+                count = len(detections.labels)
+                text = f"{name}: a message has {count} boxes and more; those of the lowest scores are left out"
+                notices += self._notice(DETECTIONS_CUT, text) if detections.cut else []
         elif self._receiver.refused:
             text = f"no detections: {name} rejects the connection; its keys and those of --keys do not match"
             notices += self._notice(DETECTIONS_REFUSED, text)
@@ -203,7 +202,7 @@ class DetectionFeed:
     def changes(self, since_answer: float, since_look: float) -> tuple[float, float]:
         """Return shares of change since the last answer and the last check; 1 if a new thing has come since."""
         tracker = self._tracker
-        return (since_answer if tracker.answered.all() else 1.0), (since_look if tracker.looked.all() else 1.0)
+        return (since_answer if tracker.answered.all() else 1.0), (since_look if tracker.checked.all() else 1.0)
 
     def mark_answered(self) -> None:
         """The newest frame is being answered about: the things in it are no longer new to answers."""
@@ -211,16 +210,16 @@ class DetectionFeed:
 
     def mark_looked(self) -> None:
         """The newest frame is being checked: the things in it are no longer new to checks."""
-        self._tracker.looked[:] = True
+        self._tracker.checked[:] = True
 
-    def _take(self, found: DetectedBoxes, now_ns: int) -> None:
+    def _take(self, detections: DetectedBoxes, now_ns: int) -> None:
         """Take a message, unless it is stale, or older than the newest."""
-        age_ns = 0 if found.unix_ns is None else max(0, self._unix_ns() - found.unix_ns)
+        age_ns = 0 if detections.unix_ns is None else max(0, self._unix_ns() - detections.unix_ns)
         captured_ns = now_ns - age_ns
         if age_ns > self._hold_ns or captured_ns < self._newest_ns:
             return
-        self._newest, self._newest_ns = found, captured_ns
-        self._tracker.update(found.those(self._in_zones(found.boxes)), captured_ns)
+        self._newest, self._newest_ns = detections, captured_ns
+        self._tracker.update(detections.those(self._in_zones(detections.boxes)), captured_ns)
 
     def _in_zones(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return which boxes [N, 4] are of things that may be new: bool [N]."""
@@ -228,8 +227,8 @@ class DetectionFeed:
         for polygon, weight in self._zones.weights:
             if weight == 0:
                 counts &= ~points_inside(polygon, middles)
-        inside = [points_inside(polygon, middles) for polygon in self._zones.focus]
-        return counts & np.any(inside, axis=0) if inside else counts
+        masks = [points_inside(polygon, middles) for polygon in self._zones.focus]
+        return counts & np.any(masks, axis=0) if masks else counts
 
     def _subscriber(self) -> FrameSubscriber:
         return FrameSubscriber(self._address.endpoint, curve=self._address.curve, part_bytes_max=PART_BYTES_MAX)
@@ -241,9 +240,9 @@ class DetectionFeed:
         return [Notice(code=code, message=message)]
 
 
-def _overlaps(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _overlaps(boxes: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return intersection over union of boxes [N, 4] with others [M, 4], each with an area: [N, M]."""
-    ends = np.minimum(one[:, None, 2:], other[None, :, 2:])
-    shared = np.maximum(ends - np.maximum(one[:, None, :2], other[None, :, :2]), 0).prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (one, other)]
+    ends = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = np.maximum(ends - np.maximum(boxes[:, None, :2], others[None, :, :2]), 0).prod(axis=2)
+    areas = [(corners[:, 2:] - corners[:, :2]).prod(axis=1) for corners in (boxes, others)]
     return np.asarray(shared / (areas[0][:, None] + areas[1] - shared), np.float64)

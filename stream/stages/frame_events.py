@@ -52,7 +52,7 @@ def frame_ready(
     *,
     tokens: int,
     slot: int | None,
-    shown: FrameMap | None,
+    frame_map: FrameMap | None,
 ) -> FrameReady:
     """Return the event of a frame that was allocated in `span_ns` (start, end), and then released (the third).
 
@@ -63,7 +63,7 @@ def frame_ready(
         span_ns: Start and end of its allocation, and its release.
         tokens: Visual tokens that the model reads of it.
         slot: Slot of its overlay for the sinks.
-        shown: Its map, if events hold maps.
+        frame_map: Its map, if events hold maps.
     """
     start_ns, done_ns, ready_ns = span_ns
     moving, motion_px = 0, 0.0
@@ -82,7 +82,7 @@ def frame_ready(
         tiles=frame.tiles,
         jitter_share=frame.jitter_share,
         slot=slot,
-        map=shown,
+        map=frame_map,
         duration_s=None if update.duration_ns is None else update.duration_ns / NS_PER_S,
         held_ms=(ready_ns - done_ns) / NS_PER_MS,
         motion_px=motion_px,
@@ -104,7 +104,7 @@ def skipped_events(items: tuple[SkippedItem, ...], frame_index: int, at_s: float
     ]
 
 
-def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> Explanation:
+def explanation_of(frame: FrameAllocation, group: GroupFrame | None = None) -> Explanation:
     """Return the event with the reasons for each region of a frame, or of the group of pictures that the model was
     shown with it."""
     return Explanation(
@@ -112,36 +112,36 @@ def explanation_of(frame: FrameAllocation, shown: GroupFrame | None = None) -> E
         pts_s=frame.stamp.media_ns / NS_PER_S,
         strategy=frame.strategy,
         weights=weights_of(frame),
-        tokens=explain(frame, None if shown is None else shown.regions),
+        tokens=explain(frame, None if group is None else group.regions),
         memory=None
-        if shown is None
+        if group is None
         else [
             TokenMemory(state=state, since_s=since_ns / NS_PER_S)
-            for state, since_ns in zip(shown.states, shown.shown_ns.tolist(), strict=True)
+            for state, since_ns in zip(group.states, group.shown_ns.tolist(), strict=True)
         ],
     )
 
 
-def with_group(answer: AnswerPoint, shown: GroupFrame | None) -> AnswerPoint:
+def with_group(answer: AnswerPoint, group: GroupFrame | None) -> AnswerPoint:
     """Return an answer with the figures of its group of pictures; unchanged without a group."""
-    if shown is None or shown.place is None or shown.stamp.frame_index != answer.frame_index:
+    if group is None or group.place is None or group.stamp.frame_index != answer.frame_index:
         return answer
     return structs.replace(
         answer,
-        superseded_tokens=shown.superseded_tokens,
-        group=shown.place.group,
-        began=shown.reason,
+        superseded_tokens=group.superseded_tokens,
+        group=group.place.group,
+        began=group.reason,
     )
 
 
-def outage_of(lost: SourceLost) -> Outage:
+def outage_of(loss: SourceLost) -> Outage:
     """Return the event of a source that was lost for a time."""
     return Outage(
-        frame_index=lost.frame_index,
-        pts_s=lost.media_ns / NS_PER_S,
-        reason=lost.reason,
-        lasted_s=lost.lasted_s,
-        attempts=lost.attempts,
+        frame_index=loss.frame_index,
+        pts_s=loss.media_ns / NS_PER_S,
+        reason=loss.reason,
+        lasted_s=loss.lasted_s,
+        attempts=loss.attempts,
     )
 
 
@@ -184,12 +184,11 @@ def segment_event(segment: MediaSegment) -> SegmentWritten | VideoFragment:
 
 def repaired_times(end: End) -> Notice | None:
     """Return the notice that frame times were made or corrected, if any were."""
-    made, clamped = end.made_pts, end.clamped_pts
-    if not made and not clamped:
+    missing, clamped = end.made_pts, end.clamped_pts
+    if not missing and not clamped:
         return None
-    message = (
-        f"repaired {counted(made + clamped, 'frame time')} from the frame rate ({made} missing, {clamped} going back)"
-    )
+    times = counted(missing + clamped, "frame time")
+    message = f"repaired {times} from the frame rate ({missing} missing, {clamped} going back)"
     return Notice(code="pts-repaired", message=message)
 
 

@@ -31,15 +31,15 @@ class TapPolicy:
 
     Args:
         maps: Frame events hold their relevance and regions.
-        asked: A picture is sent of each frame that is answered about or checked.
-        every: A picture is also sent of every N-th frame.
+        answer_pictures: A picture is sent of each frame that is answered about or checked.
+        interval_frames: A picture is also sent of every N-th frame.
         layers: Maps that a heat map draws, by their names in `LAYER_MAPS`.
         all_tiles: The model reads a token for every tile, chosen or not.
     """
 
     maps: bool = False
-    asked: bool = False
-    every: int | None = None
+    answer_pictures: bool = False
+    interval_frames: int | None = None
     layers: tuple[str, ...] = ()
     all_tiles: bool = False
 
@@ -59,7 +59,7 @@ class FrameTap:
 
     - `overlays`: every frame. The table waits for room, so the run is as slow as its heat map.
     - `exchanges`: the newest frame, if a viewer has requested one. Never waits.
-    - `policy.asked`: the frames that are answered about, as events.
+    - `policy.answer_pictures`: the frames that are answered about, as events.
     """
 
     def __init__(
@@ -94,24 +94,24 @@ class FrameTap:
         requests = [(exchange, request) for exchange in self._exchanges if (request := exchange.request) is not None]
         group = self._allocator.group
         if group is None or (self._overlays is None and all(request.inspect is None for _, request in requests)):
-            shown = None
+            group_frame = None
         else:
-            shown = group.preview(view, frame)
+            group_frame = group.preview(view, frame)
         for exchange, request in requests:
-            exchange.put(self._viewed(view, frame, motion, request, exchange.buffers, shown))
+            exchange.put(self._viewed(view, frame, motion, request, exchange.buffers, group_frame))
         if self._overlays is not None:
             layers: tuple[MapLayer, ...] = ()
             if self.policy.layers:
-                inspected = self._inspected(view, frame, motion, {}, shown)
+                inspected = self._inspected(view, frame, motion, {}, group_frame)
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
             relevance = frame.relevance.cpu().numpy()
             self._overlay = AllocationOverlay(
                 cropped(view, 0).copy(),
-                frame.allocation.regions.numpy() if shown is None else shown.regions,
+                frame.allocation.regions.numpy() if group_frame is None else group_frame.regions,
                 relevance,
-                frame.overview if shown is None else shown.overview,
+                frame.overview if group_frame is None else group_frame.overview,
                 layers,
-                states=None if shown is None else tuple(shown.states),
+                states=None if group_frame is None else tuple(group_frame.states),
             )
 
     def put_overlay(self) -> int | None:
@@ -130,11 +130,11 @@ class FrameTap:
     def is_picture_due(self) -> bool:
         """Count a frame; return whether its picture is sent though it is not answered about."""
         self._frames += 1
-        return self.policy.every is not None and (self._frames - 1) % self.policy.every == 0
+        return self.policy.interval_frames is not None and (self._frames - 1) % self.policy.interval_frames == 0
 
     def keep_picture(self, view: TextureView, frame: FrameAllocation) -> None:
         """Copy the picture of a frame that is about to be answered about, if the texture still holds that frame."""
-        if not self.policy.asked or self.has_picture(frame):
+        if not self.policy.answer_pictures or self.has_picture(frame):
             return
         self._image = None
         if view.stamp.frame_index == frame.stamp.frame_index:
@@ -145,7 +145,7 @@ class FrameTap:
         """Return whether the picture of a frame was kept."""
         return self._image is not None and self._image.stamp == frame.stamp
 
-    def picture_event(self, frame: FrameAllocation, *, asked: bool) -> AskedPicture:
+    def picture_event(self, frame: FrameAllocation, *, has_question: bool) -> AskedPicture:
         """Return the event with the picture that was kept of a frame."""
         assert self._image is not None
         return AskedPicture(
@@ -154,7 +154,7 @@ class FrameTap:
             jpeg=encode_jpeg(self._image.pixels),
             level=self._image.level,
             map=packed_map(frame),
-            asked=asked,
+            asked=has_question,
         )
 
     def tokens_of(self, frame: FrameAllocation) -> int:
@@ -168,7 +168,7 @@ class FrameTap:
         motion: TileMotion | None,
         request: PictureRequest,
         buffers: PictureBuffers,
-        shown: GroupFrame | None,
+        group_frame: GroupFrame | None,
     ) -> ViewedFrame:
         def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
             return {level: buffers.copy(cropped(view, level)) for level in levels}
@@ -177,7 +177,7 @@ class FrameTap:
         inspected = None
         if (inspection := request.inspect) is not None:
             images = copied(known_levels(inspection.levels))
-            inspected = self._inspected(view, frame, motion, images, shown, with_maps=inspection.maps)
+            inspected = self._inspected(view, frame, motion, images, group_frame, with_maps=inspection.maps)
         return ViewedFrame(
             frame_index=view.stamp.frame_index,
             capture_ns=view.stamp.capture_ns,
@@ -195,13 +195,13 @@ class FrameTap:
         frame: FrameAllocation,
         motion: TileMotion | None,
         images: dict[int, npt.NDArray[np.uint8]],
-        shown: GroupFrame | None,
+        group_frame: GroupFrame | None,
         *,
         with_maps: bool = True,
     ) -> InspectedFrame:
         maps, query = self._allocator.inspect(view.stamp) if with_maps else None, self._allocator.question
-        made = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
-        return made if shown is None else replace(made, group=shown)
+        inspection = inspected_frame(view, frame, images, maps, motion, tokens=self.tokens_of(frame), query=query)
+        return inspection if group_frame is None else replace(inspection, group=group_frame)
 
 
 def packed_map(frame: FrameAllocation) -> FrameMap:

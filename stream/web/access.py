@@ -108,11 +108,11 @@ class WebAccess:
             return False
         return parts.scheme == self.scheme and host is not None and parts.netloc.lower() == host.lower()
 
-    def allows_token(self, given: str | None) -> bool:
+    def allows_token(self, token: str | None) -> bool:
         """Return whether this is the token, or none is demanded; takes as long for a wrong one."""
         if self.token is None:
             return True
-        return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
+        return token is not None and hmac.compare_digest(token.encode(), self.token.encode())
 
 
 def parse_address(text: str, option: str = "--web", example: str = "8090 or 0.0.0.0:8090") -> tuple[str, int]:

@@ -139,14 +139,14 @@ class Gate:
         return None if self._access.allows_token(self._token_of(headers)) else "token"
 
     async def _refusal(self, scope: Scope, problem: str | None) -> Response | None:
-        given = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
+        token = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
         if problem == "host":
             return PlainTextResponse("This page is not served under that name.\n", 421)
         if problem == "origin":
             return PlainTextResponse("Only the page itself may do that.\n", 403)
-        if given is not None and self._access.token is not None:
-            if self._access.allows_token(given):
-                return self._admission(given)
+        if token is not None and self._access.token is not None:
+            if self._access.allows_token(token):
+                return self._admission(token)
             await asyncio.sleep(WRONG_TOKEN_S)
             return _token_page("That is not the token. The program printed the right one when it began.")
         if problem == "token":
@@ -171,8 +171,8 @@ class Gate:
         cookies: SimpleCookie = SimpleCookie()
         with suppress(Exception):  # whatever a client may send as a cookie
             cookies.load(headers.get("cookie", ""))
-        held = cookies.get(self._cookie)
-        return None if held is None else held.value
+        cookie = cookies.get(self._cookie)
+        return None if cookie is None else cookie.value
 
 
 def _token_page(message: str) -> Response:
@@ -196,20 +196,20 @@ def make_application(
     sockets: set[WebSocket] = set()
     hubs = {name: camera.hub for name, camera in cameras.items()}
 
-    def asked_for(connection: HTTPConnection) -> Mapping[str, PageCamera]:
+    def selection_of(connection: HTTPConnection) -> Mapping[str, PageCamera]:
         """Return the camera that a request names with `?camera=NAME`, all cameras if it names none."""
         name = connection.query_params.get("camera")
         return cameras if name is None else {name: cameras[name]} if name in cameras else {}
 
     def microscope_of(connection: HTTPConnection) -> Microscope | None:
-        asked = asked_for(connection)
-        return next(iter(asked.values())).microscope if len(asked) == 1 else None
+        selection = selection_of(connection)
+        return next(iter(selection.values())).microscope if len(selection) == 1 else None
 
     async def page(request: Request) -> Response:
-        asked = asked_for(request)
-        if not asked:
+        selection = selection_of(request)
+        if not selection:
             return PlainTextResponse(f"No camera has that name; there are {', '.join(cameras)}.\n", 404)
-        return await files.get_response("live.html" if len(asked) == 1 else "grid.html", request.scope)
+        return await files.get_response("live.html" if len(selection) == 1 else "grid.html", request.scope)
 
     async def microscope_page(request: Request) -> Response:
         if microscope_of(request) is None:
@@ -229,7 +229,7 @@ def make_application(
         return Response(thumbnail, media_type="image/jpeg")
 
     async def clip(request: Request) -> Response:
-        for camera in asked_for(request).values():
+        for camera in selection_of(request).values():
             if (folder := camera.hub.clips) is not None:
                 from stream.recording.clip_folder import find_clip
 
@@ -243,8 +243,8 @@ def make_application(
 
     async def live(socket: WebSocket) -> None:
         await socket.accept()
-        asked = asked_for(socket)
-        if not asked:
+        selection = selection_of(socket)
+        if not selection:
             await socket.close(REFUSED, "no camera has that name")
             return
         if len(sockets) >= VIEWERS_MAX:
@@ -252,14 +252,14 @@ def make_application(
             return
         sockets.add(socket)
         wake = asyncio.Event()
-        viewers = {name: camera.hub.add(wake) for name, camera in asked.items()}
+        viewers = {name: camera.hub.add(wake) for name, camera in selection.items()}
 
         def leave() -> None:
             sockets.discard(socket)
             for name, viewer in viewers.items():
-                asked[name].hub.remove(viewer)
+                selection[name].hub.remove(viewer)
 
-        await converse(socket, _send(socket, list(viewers.values()), wake), _receive(socket, viewers, asked), leave)
+        await converse(socket, _send(socket, list(viewers.values()), wake), _receive(socket, viewers, selection), leave)
 
     async def camera_frames(socket: WebSocket) -> None:
         await socket.accept()

@@ -85,13 +85,13 @@ def _check(request: ComparisonRequest, models: Sequence[str]) -> None:
     if not 0 <= request.seed <= SEED_MAX:
         raise MessageRefused(f"the seed is from 0 to {SEED_MAX}")
     for column in request.columns:
-        for name, value, known in (
+        for name, value, choices in (
             ("model", column.model, models),
             ("encode", column.encode, ENCODES),
             ("strategy", column.strategy, STRATEGIES),
         ):
-            if value not in known:
-                raise MessageRefused(f"{name} is one of {', '.join(known)}")
+            if value not in choices:
+                raise MessageRefused(f"{name} is one of {', '.join(choices)}")
         try:
             check_budget(column.budget)
         except BudgetError as error:
@@ -122,14 +122,14 @@ class CompareClient:
 
     outgoing: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(MESSAGES_WAITING))
     job: CompareJob | None = None
-    gone: bool = False
+    is_closed: bool = False
 
     def enqueue(self, topic: str, **fields: Any) -> None:
         """Queue a message for the viewer; disconnect the viewer beyond the limit."""
         try:
             self.outgoing.put_nowait(msgspec.json.encode({"topic": topic, **fields}))
         except asyncio.QueueFull:
-            self.gone = True
+            self.is_closed = True
 
 
 class CompareDesk:
@@ -153,7 +153,7 @@ class CompareDesk:
         self._facts = facts
         self._control = control
         self._pictures = PictureStore()
-        self._drawn: dict[str, Callable[[], Rgb]] = {}
+        self._draw_functions: dict[str, Callable[[], Rgb]] = {}
         self._numbers = count(1)
         self._clients: set[CompareClient] = set()
         self._waiting: deque[CompareClient] = deque()
@@ -195,7 +195,7 @@ class CompareDesk:
         picture = await asyncio.to_thread(keyed, rgb)
         self._pictures.keep(picture)
         if drawn_by is not None:
-            self._drawn[picture.key] = drawn_by
+            self._draw_functions[picture.key] = drawn_by
         height, width = rgb.shape[:2]
         return JSONResponse({"picture": picture.key, "width": width, "height": height})
 
@@ -219,7 +219,7 @@ class CompareDesk:
 
         def leave() -> None:
             self._clients.discard(client)
-            client.gone = True
+            client.is_closed = True
             self._cancel(client)
 
         await converse(socket, _send(socket, client), self._receive(socket, client), leave)
@@ -262,7 +262,7 @@ class CompareDesk:
                     self._take(client, message.run)
             except MessageRefused as error:
                 client.enqueue("refused", error=str(error))
-            if client.gone:
+            if client.is_closed:
                 return
 
     def _take(self, client: CompareClient, request: ComparisonRequest) -> None:
@@ -272,8 +272,8 @@ class CompareDesk:
             raise MessageRefused("that picture has expired; send it again")
         self._check_room(client)
         height, width = picture.rgb.shape[:2]
-        known = self._known_answer(request)
-        client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, known)
+        answer = self._known_answer(request)
+        client.job = CompareJob(next(self._numbers), picture.rgb.tobytes(), height, width, request, answer)
         self._waiting.append(client)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._answer_all())
@@ -282,8 +282,10 @@ class CompareDesk:
 
     def _known_answer(self, request: ComparisonRequest) -> KnownAnswer | None:
         """Return the answer to an example's own question about its picture; None for all others."""
-        draw, question = self._drawn.get(request.picture), words_of(request.question)
-        return next((one.answer for one in STILLS if one.draw is draw and words_of(one.question) == question), None)
+        draw, question = self._draw_functions.get(request.picture), words_of(request.question)
+        return next(
+            (still.answer for still in STILLS if still.draw is draw and words_of(still.question) == question), None
+        )
 
     def _check_room(self, client: CompareClient) -> None:
         if self._closed:
@@ -319,7 +321,7 @@ class CompareDesk:
         assert job is not None, "a client that waits has a job"
 
         def pass_on(message: dict[str, Any]) -> None:
-            if not client.gone:
+            if not client.is_closed:
                 client.enqueue(**message)
 
         client.enqueue("begun")
@@ -333,5 +335,5 @@ class CompareDesk:
 
 async def _send(socket: WebSocket, client: CompareClient) -> None:
     """Send a viewer's waiting messages until the viewer has left, or accepts no more."""
-    while not client.gone and await send(socket, (await client.outgoing.get()).decode()):
+    while not client.is_closed and await send(socket, (await client.outgoing.get()).decode()):
         pass

@@ -27,7 +27,7 @@ async def converse(
     leave: Callable[[], None],
 ) -> None:
     """Send to and receive from a viewer until either ends; then call `leave`, and close the connection."""
-    tasks = [asyncio.create_task(one) for one in (sending, receiving)]
+    tasks = [asyncio.create_task(coroutine) for coroutine in (sending, receiving)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -42,8 +42,8 @@ async def converse(
 async def send(socket: WebSocket, message: bytes | str) -> bool:
     """Send a message; return False if the viewer has left, or accepts no more."""
     try:
-        sent = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
-        await asyncio.wait_for(sent, SEND_LIMIT_S)
+        coroutine = socket.send_bytes(message) if isinstance(message, bytes) else socket.send_text(message)
+        await asyncio.wait_for(coroutine, SEND_LIMIT_S)
     except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
         return False
     return True

@@ -109,7 +109,7 @@ class Hub:
         self._choices = RateLimit(CHOICES_A_SECOND, CHOICES_AT_ONCE)
         self._viewers: set[Viewer] = set()
         self.pictures = LivePictures(self._viewers, options.rate, options.number)
-        self._kept: dict[str, dict[str, bytes]] = {}
+        self._state_messages: dict[str, dict[str, bytes]] = {}
         self._history: deque[bytes] = deque(maxlen=HISTORY)
         self._matches: deque[bytes] = deque(maxlen=MATCHES)
         self._speaking: tuple[int, str, float | None] | None = None
@@ -225,10 +225,10 @@ class Hub:
         if self._chooser is not None:
             viewer.send(self._encoded("sources", self._chooser.described))
         for topic in KEPT:
-            for body in self._kept.get(topic, {}).values():
+            for body in self._state_messages.get(topic, {}).values():
                 viewer.send(body)
-        none = self._encoded("history", {"events": []})
-        viewer.send(none.removesuffix(b"]}") + b",".join(self._history) + b"]}")
+        empty = self._encoded("history", {"events": []})
+        viewer.send(empty.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._matches:
             matches = self._encoded("matches", {"events": []})
             viewer.send(matches.removesuffix(b"]}") + b",".join(self._matches) + b"]}")
@@ -287,7 +287,7 @@ class Hub:
 
     def _begin(self) -> None:
         self._runs += 1
-        self._kept.clear()
+        self._state_messages.clear()
         self._history.clear()
         self._matches.clear()
         self._speaking = None
@@ -297,7 +297,7 @@ class Hub:
 
     def _finish(self) -> None:
         for topic in (STATUS, "health", STATS):
-            self._kept.pop(topic, None)
+            self._state_messages.pop(topic, None)
         self._speaking = None
         self.pictures.clear()
         self._broadcast(self._hello())
@@ -308,7 +308,7 @@ class Hub:
         self.changes.take(event)
         self._note_speech(event, topic)
         if topic in ENDS_DETECTIONS:
-            self._kept.pop("detections", None)
+            self._state_messages.pop("detections", None)
         body = self._encoded(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
@@ -316,15 +316,15 @@ class Hub:
             self._matches.append(body)
         if isinstance(event, WatchesChanged):
             self._options = replace(self._options, watches=tuple(event.watches))
-            looks, names = self._kept.get("look", {}), {watch.name for watch in event.watches}
-            self._kept["look"] = {name: look for name, look in looks.items() if name in names}
+            looks, names = self._state_messages.get("look", {}), {watch.name for watch in event.watches}
+            self._state_messages["look"] = {name: look for name, look in looks.items() if name in names}
         if isinstance(event, Summary) and self._monitor is not None:
             self._keep("health", self._encoded("health", asdict(self._monitor.health())))
         self._keep(topic, body, event.watch if isinstance(event, YesNoResult) else "")
 
     def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
         if topic in KEPT:
-            self._kept.setdefault(topic, {})[watch] = body
+            self._state_messages.setdefault(topic, {})[watch] = body
         self._broadcast(body)
 
     def _broadcast(self, body: bytes) -> None:
@@ -380,8 +380,8 @@ class Hub:
 
     def _encoded(self, topic: str, fields: dict[str, Any]) -> bytes:
         """Return a message, with the camera's name if it has one."""
-        named = {"camera": self._options.name} if self._options.name else {}
-        return encoded(topic, {**named, **fields})
+        labels = {"camera": self._options.name} if self._options.name else {}
+        return encoded(topic, {**labels, **fields})
 
 
 def _message_of(event: Event) -> tuple[str, dict[str, Any]] | None:

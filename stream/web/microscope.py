@@ -103,7 +103,7 @@ class Microscope(PictureRequests):
         return 0.0 if self._waiting and self._of_picture is None else None
 
     def _request(self, now_s: float) -> PictureRequest:
-        levels = known_levels(level for one in self._waiting.values() for level in one)
+        levels = known_levels(level for levels in self._waiting.values() for level in levels)
         return PictureRequest(inspect=InspectionRequest(levels))
 
     def _give(self, pictures: dict[int, bytes]) -> None:
@@ -141,8 +141,8 @@ def microscope_routes(
         microscope = microscope_of(request)
         if microscope is None:
             raise PictureRefused(NO_CAMERA, 404)
-        async with uploads.picture(request, LONGEST_PX) as sent:
-            message = await microscope.picture(sent, _levels(request))
+        async with uploads.picture(request, LONGEST_PX) as rgb:
+            message = await microscope.picture(rgb, _levels(request))
         if message is None:
             raise PictureRefused("the run does not answer; the model may still be loading", 503)
         return Response(message, media_type=MEDIA_TYPE)
@@ -152,5 +152,5 @@ def microscope_routes(
 
 def _levels(request: Request) -> tuple[int, ...]:
     """Return the levels that a request names as digits."""
-    named = request.query_params.get("levels", "0")[:LEVELS]
-    return known_levels(int(digit) for digit in named if digit in "0123456789") or (0,)
+    digits = request.query_params.get("levels", "0")[:LEVELS]
+    return known_levels(int(digit) for digit in digits if digit in "0123456789") or (0,)

@@ -61,11 +61,11 @@ class PastFiles:
         self._waiting += 1
         try:
             async with self._turns:
-                return await asyncio.to_thread(self._asked, ask, file)
+                return await asyncio.to_thread(self._run_query, ask, file)
         finally:
             self._waiting -= 1
 
-    def _asked(self, ask: Callable[[Sequence[PastReader]], Result], file: int | None) -> Result:
+    def _run_query(self, ask: Callable[[Sequence[PastReader]], Result], file: int | None) -> Result:
         readers: list[PastReader] = []
         problem: PastError | None = None
         try:
@@ -87,8 +87,8 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
 
     async def moments(request: Request) -> Response:
         try:
-            asked, spans = _search(request)
-            reply = await files.query(partial(_found, asked, spans))
+            search, spans = _search(request)
+            reply = await files.query(partial(_reply, search, spans))
         except PastError as error:
             return JSONResponse({"error": str(error)}, 400)
         return JSONResponse(reply)
@@ -110,14 +110,14 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
 
 def _search(request: Request) -> tuple[Search, int]:
     """Return the search that a request asks for, and the number of spans to count, 0 for none. Raises PastError."""
-    given = request.query_params
-    since_ms, until, before = _number(given.get("since"), 0), given.get("until"), given.get("before")
-    kinds = tuple(kind for kind in given.getlist("kind") if kind in KINDS)
+    params = request.query_params
+    since_ms, until, before = _number(params.get("since"), 0), params.get("until"), params.get("before")
+    kinds = tuple(kind for kind in params.getlist("kind") if kind in KINDS)
     search = Search(
-        query=Query.of(given.get("words", "")),
+        query=Query.of(params.get("words", "")),
         since_ms=since_ms,
         until_ms=None if until is None else max(_number(until, 0), since_ms + 1),
-        cameras=tuple(given.getlist("camera")[:64]),
+        cameras=tuple(params.getlist("camera")[:64]),
         kinds=kinds,
         before=None if before is None else (_number(before, 0), UNIX_MS_MAX),
         limit=PAGE_MOMENTS + 1,
@@ -134,19 +134,19 @@ def _number(text: str | None, default: int) -> int:
         raise PastError(f"{text[:40]!r} is no time in milliseconds") from None
 
 
-def _found(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[str, Any]:
+def _reply(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[str, Any]:
     """Return the reply to a search: moments, the newest first, whether there are `more`, and, for its first page, the
     numbers of moments in equal spans of the time and the names of all cameras.
 
     Without a beginning, the time begins with the first moment that is found; without an end, it ends now.
     """
-    found = sorted(
+    matches = sorted(
         ((file, moment) for file, reader in enumerate(readers) for moment in reader.find(search)),
-        key=lambda one: (one[1].unix_ms, one[1].id),
+        key=lambda match: (match[1].unix_ms, match[1].id),
         reverse=True,
     )
-    shown = [_shown(file, moment) for file, moment in found[:PAGE_MOMENTS]]
-    reply: dict[str, Any] = {"moments": shown, "more": len(found) > PAGE_MOMENTS}
+    moments = [_moment_fields(file, moment) for file, moment in matches[:PAGE_MOMENTS]]
+    reply: dict[str, Any] = {"moments": moments, "more": len(matches) > PAGE_MOMENTS}
     if not spans:
         return reply
     times = [span for reader in readers if (span := reader.span(search)) is not None]
@@ -166,7 +166,7 @@ def _found(search: Search, spans: int, readers: Sequence[PastReader]) -> dict[st
     }
 
 
-def _shown(file: int, moment: FoundMoment) -> dict[str, Any]:
+def _moment_fields(file: int, moment: FoundMoment) -> dict[str, Any]:
     """Return a moment for viewers: with the address of its picture, and without what only files need."""
     values = asdict(moment)
     picture = f"/past/{file}/{moment.id}.jpg" if moment.picture else None

@@ -25,7 +25,7 @@ class PictureRelay:
         self._show = show
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._wanted: PictureRequest | None = None
+        self._request: PictureRequest | None = None
         self._receiver: PictureReceiver | None = None
         self._thread = threading.Thread(target=self._run, name="picture relay", daemon=True)
         self._thread.start()
@@ -36,7 +36,7 @@ class PictureRelay:
 
     def _wake(self, request: PictureRequest | None) -> None:
         with self._lock:
-            self._wanted = request
+            self._request = request
             if self._receiver is not None:
                 self._receiver.wake()
 
@@ -65,9 +65,9 @@ class PictureRelay:
     def _pass_on(self, receiver: PictureReceiver) -> None:
         while not self._stop.is_set():
             with self._lock:
-                wanted, self._wanted = self._wanted, None
-            if wanted is not None:
-                receiver.request(wanted)
+                request, self._request = self._request, None
+            if request is not None:
+                receiver.request(request)
             pictures = receiver.receive(WAIT_MS)
             if pictures is not None:
                 self._show(pictures)

@@ -101,10 +101,10 @@ class WebServer:
             raise OutputError(f"the certificate {access.certificate!r} cannot be used: {error}") from error
         self._server = uvicorn.Server(config)
         self.port: int = self._listener.getsockname()[1]
-        self._begun: Future[None] = Future()
+        self._startup: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._thread.start()
-        self._begun.result(START_LIMIT_S)
+        self._startup.result(START_LIMIT_S)
 
     def close(self) -> None:
         """Disconnect the viewers and end the thread; may be called twice."""
@@ -119,8 +119,8 @@ class WebServer:
             asyncio.run(self._serve())
         except Exception as error:
             log.warning("the web page has failed, the run goes on: %s", error, exc_info=True)
-            if not self._begun.done():
-                self._begun.set_exception(OutputError(f"cannot serve the web page: {error}"))
+            if not self._startup.done():
+                self._startup.set_exception(OutputError(f"cannot serve the web page: {error}"))
 
     async def _serve(self) -> None:
         ending = asyncio.Event()
@@ -128,7 +128,7 @@ class WebServer:
         closing = asyncio.create_task(self._close_silent(ending))
         accepting = asyncio.create_task(self._accept())
         await asyncio.sleep(0)  # the hubs know their loop from here on
-        self._begun.set_result(None)
+        self._startup.set_result(None)
         try:
             await self._server.serve(sockets=[])
         finally:
@@ -149,8 +149,8 @@ class WebServer:
         while True:
             while len(opening) + len(self._server.server_state.connections) >= connections_max:
                 silent = _silent(self._server.server_state.connections)
-                for one in silent[:1]:
-                    one.transport.abort()
+                for connection in silent[:1]:
+                    connection.transport.abort()
                 await asyncio.sleep(0 if silent else ROOM_CHECK_S)
             try:
                 accepted, _ = await loop.sock_accept(self._listener)
@@ -179,10 +179,10 @@ class WebServer:
         while not ending.is_set():
             now_s = asyncio.get_running_loop().time()
             silent = [
-                (one.transport, getattr(one, "cycle", None), one.transport.get_write_buffer_size())
-                for one in _silent(self._server.server_state.connections)
+                (connection.transport, getattr(connection, "cycle", None), connection.transport.get_write_buffer_size())
+                for connection in _silent(self._server.server_state.connections)
             ]
-            since_s = {one: since_s.get(one, now_s) for one in silent}
+            since_s = {key: since_s.get(key, now_s) for key in silent}
             for (transport, *_), at_s in since_s.items():
                 if now_s - at_s >= SILENT_LIMIT_S:
                     transport.abort()
@@ -194,10 +194,10 @@ def _silent(connections: Iterable[Protocols]) -> list[Protocols]:
     """Return the connections that await a request, send the rest of one that was refused, or do not close because their
     peer reads nothing."""
     return [
-        one
-        for one in connections
-        if one.transport.is_closing()
-        or (isinstance(one, H11Protocol) and (one.cycle is None or one.cycle.response_complete))
+        connection
+        for connection in connections
+        if connection.transport.is_closing()
+        or (isinstance(connection, H11Protocol) and (connection.cycle is None or connection.cycle.response_complete))
     ]
 
 

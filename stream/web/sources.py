@@ -70,18 +70,18 @@ class ChosenSource:
 
 def read_named(texts: Iterable[str]) -> list[OfferedSource]:
     """Return the sources of `NAME=SOURCE`. Raises ConfigError for anything else, and for a name that comes twice."""
-    found: dict[str, OfferedSource] = {}
+    sources: dict[str, OfferedSource] = {}
     for text in texts:
         name, equals, address = text.partition("=")
         name, address = name.strip(), address.strip()
         if not equals or not NAME.fullmatch(name) or not address:
             raise ConfigError(f"a source for the page is NAME=SOURCE, such as door=rtsp://camera/1; got {text!r}")
-        if name in found:
+        if name in sources:
             raise ConfigError(f"two sources are called {name!r}; give each a different name")
         if address == STDIN:
             raise ConfigError(f"{text!r}: standard input can be read only once; name a file or a camera")
-        found[name] = OfferedSource("named", name, address, printable_span(name_of(address)))
-    return list(found.values())
+        sources[name] = OfferedSource("named", name, address, printable_span(name_of(address)))
+    return list(sources.values())
 
 
 def scene_sources() -> list[OfferedSource]:
@@ -116,7 +116,7 @@ class SourceChooser:
 
     def __init__(
         self,
-        named: Sequence[OfferedSource],
+        sources: Sequence[OfferedSource],
         *,
         free: bool = False,
         browser: bool = False,
@@ -125,13 +125,13 @@ class SourceChooser:
         self.on_change: Callable[[], None] = lambda: None
         self._free = free
         self._find_cameras = find_cameras
-        own = [OfferedSource("browser", "this browser’s camera", BROWSER)] if browser else []
-        self._fixed = [*named, *own, *scene_sources()]
+        devices = [OfferedSource("browser", "this browser’s camera", BROWSER)] if browser else []
+        self._fixed = [*sources, *devices, *scene_sources()]
         self._cameras: list[OfferedSource] = []
         self._lock = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._wanted: OfferedSource | None = None
-        self._chosen: ChosenSource | None = None
+        self._next_source: OfferedSource | None = None
+        self._current: ChosenSource | None = None
         self._state: State = "idle"
         self._error: str | None = None
         self._remark: str | None = None
@@ -147,7 +147,7 @@ class SourceChooser:
     def described(self) -> dict[str, Any]:
         """Contents of the page: the offered sources, the state, the chosen one, and how the last one ended."""
         with self._lock:
-            now = self._wanted or (self._chosen.source if self._chosen is not None else None)
+            now = self._next_source or (self._current.source if self._current is not None else None)
             return {
                 "offered": [source.described for source in [*self._fixed, *self._cameras]],
                 "free": self._free,
@@ -159,7 +159,7 @@ class SourceChooser:
 
     def choose(self, key: str) -> str | None:
         """Run the source of this key, in place of the present one; return why it cannot be."""
-        source = next((one for one in [*self._fixed, *self._cameras] if one.key == key), None)
+        source = next((source for source in [*self._fixed, *self._cameras] if source.key == key), None)
         if source is None:
             return "there is no such source; choose one that the page offers"
         if source.problem is None:
@@ -181,33 +181,33 @@ class SourceChooser:
     def stop(self) -> str | None:
         """End the present run; return why it cannot be."""
         with self._lock:
-            self._wanted = None
-            chosen = self._chosen
-            if chosen is None:
+            self._next_source = None
+            current = self._current
+            if current is None:
                 return "nothing runs"
             self._state, self._left = "ending", True
-        chosen.control.cancel()
+        current.control.cancel()
         self.on_change()
         return None
 
     def quit(self) -> None:
         """End the present run and `take` no more; safe in a signal handler."""
         self._quitting = self._left = True
-        if self._chosen is not None:
-            self._chosen.control.cancel()
+        if self._current is not None:
+            self._current.control.cancel()
         self._wake.put(None)
 
     def take(self) -> ChosenSource | None:
         """Wait for a choice and return it, once the run before it has `ended`; None after `quit`."""
         while not self._quitting:
             with self._lock:
-                wanted, self._wanted = self._wanted, None
-                if wanted is not None:
-                    self._chosen, self._state = ChosenSource(wanted, RunControl()), "opening"
+                source, self._next_source = self._next_source, None
+                if source is not None:
+                    self._current, self._state = ChosenSource(source, RunControl()), "opening"
                     self._error, self._remark, self._left = None, None, False
-            if wanted is not None:
+            if source is not None:
                 self.on_change()
-                return None if self._quitting else self._chosen
+                return None if self._quitting else self._current
             with suppress(queue.Empty):
                 self._wake.get(timeout=CAMERAS_EVERY_S)
                 continue
@@ -216,9 +216,9 @@ class SourceChooser:
 
     def find_cameras(self) -> None:
         """Look for cameras, and offer those that are there."""
-        found = camera_sources(self._find_cameras())
-        if found != self._cameras:
-            self._cameras = found
+        cameras = camera_sources(self._find_cameras())
+        if cameras != self._cameras:
+            self._cameras = cameras
             self.on_change()
 
     def running(self) -> None:
@@ -234,20 +234,20 @@ class SourceChooser:
         A password in either is left out.
         """
         with self._lock:
-            chosen, self._chosen, self._state = self._chosen, None, "idle"
-            if chosen is not None and not self._left:
-                address = chosen.source.address
+            current, self._current, self._state = self._current, None, "idle"
+            if current is not None and not self._left:
+                address = current.source.address
                 self._error = None if error is None else printable_span(scrubbed(error, address))
-                self._remark = None if remark is None else f"{chosen.source.name}: {remark}"
+                self._remark = None if remark is None else f"{current.source.name}: {remark}"
         self.on_change()
 
     def _want(self, source: OfferedSource) -> None:
         with self._lock:
-            self._wanted, chosen = source, self._chosen
+            self._next_source, current = source, self._current
             self._error = self._remark = None
-            if chosen is not None:
+            if current is not None:
                 self._state, self._left = "ending", True
-        if chosen is not None:
-            chosen.control.cancel()
+        if current is not None:
+            current.control.cancel()
         self._wake.put(None)
         self.on_change()

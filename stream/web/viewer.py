@@ -128,7 +128,7 @@ class Viewer:
         self.wake = wake or asyncio.Event()
         self.pictures_sent = 0
         self._texts: deque[bytes] = deque()
-        self._missed = 0
+        self._lost_texts = 0
         self._picture: bytes | None = None
         self._next_s = 0.0
 
@@ -145,7 +145,7 @@ class Viewer:
         """Queue a message for the viewer; drop the oldest beyond the limit."""
         if len(self._texts) >= TEXTS_WAITING:
             self._texts.popleft()
-            self._missed += 1
+            self._lost_texts += 1
         self._texts.append(text)
         self.wake.set()
 
@@ -167,9 +167,9 @@ class Viewer:
 
     def next(self) -> bytes | str | None:
         """Return the next message, a text as str and a picture as bytes; None if none waits."""
-        if self._missed:
-            missed, self._missed = self._missed, 0
-            return msgspec.json.encode({"topic": "missed", "count": missed}).decode()
+        if self._lost_texts:
+            count, self._lost_texts = self._lost_texts, 0
+            return msgspec.json.encode({"topic": "missed", "count": count}).decode()
         if self._texts:
             return self._texts.popleft().decode()
         picture, self._picture = self._picture, None

@@ -489,7 +489,7 @@ class CameraStage:
             for pool in self._endpoint.pools:
                 pool.probe()
 
-    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket:
+    def make_packet(self, next_place: GroupPlace | None = None) -> TokenPacket:
         assert self._stamp is not None
         pixels = np.full((1, 3, 32, 32), self._camera.number, np.uint8)
         return TokenPacket(self._stamp, GRID, np.zeros((1, 3), np.int32), np.ones(1, np.float32), pixels)
@@ -500,7 +500,7 @@ class CameraStage:
     def is_glance_due(self) -> bool:
         return False
 
-    def make_glance_packet(self, kept: GroupPlace | None = None) -> None:
+    def make_glance_packet(self, next_place: GroupPlace | None = None) -> None:
         """It does not glance."""
 
     def make_full_packet(self) -> FramePacket | None:

@@ -28,11 +28,11 @@ def _overlay(picture: AskedPicture) -> AllocationOverlay:
     image = np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8)
     if picture.level:  # regions are drawn at level 0
         image = np.asarray(cv2.resize(image, None, fx=1 << picture.level, fy=1 << picture.level), np.uint8)
-    shown = picture.map
-    relevance = np.frombuffer(shown.relevance, np.uint8).reshape(shown.rows, shown.cols)
+    frame_map = picture.map
+    relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(frame_map.rows, frame_map.cols)
     return AllocationOverlay(
         image=image,
-        regions=np.frombuffer(shown.regions, "<i2").reshape(-1, 3).astype(np.int64),
+        regions=np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3).astype(np.int64),
         relevance=relevance.astype(np.float32) / 255,
-        overview=shown.overview,
+        overview=frame_map.overview,
     )

@@ -44,7 +44,7 @@ class FragmentRing:
         while self.size_bytes > self._max_bytes or (
             len(self._groups) > 1 and fragment.end_s - self._groups[1][0].start_s >= self._keep_s
         ):
-            self.size_bytes -= sum(len(gone.data) for gone in self._groups.popleft())
+            self.size_bytes -= sum(len(member.data) for member in self._groups.popleft())
 
     def around(self, at_s: float, before_s: float, after_s: float) -> list[VideoFragment]:
         """Return the fragments around a media time, of the one track that shows it.
@@ -60,7 +60,7 @@ class FragmentRing:
                 track = []
             track.append(group)
         begin = max((at for at, group in enumerate(track) if group[0].start_s <= at_s - before_s), default=0)
-        return [one for one in _joined(track[begin:]) if one.start_s < at_s + after_s]
+        return [fragment for fragment in _joined(track[begin:]) if fragment.start_s < at_s + after_s]
 
 
 def _joined(groups: Iterable[list[VideoFragment]]) -> list[VideoFragment]:

@@ -108,26 +108,26 @@ class ClipSink(ReportingSink):
 
     def _begin(self, match: Match) -> None:
         """Write the picture of a match, and begin or extend its video."""
-        written = ClipWritten(
+        clip = ClipWritten(
             match=match.match, watch=match.watch, picture=None, video=None, start_s=match.pts_s, end_s=match.pts_s
         )
         try:
             stem = self._folder.free_stem(self._stem(match))
-            written = replace(written, picture=self._write_picture(match, stem))
+            clip = replace(clip, picture=self._write_picture(match, stem))
         except OSError as error:
-            self._events.append(replace(written, error=self._failed(error)))
+            self._events.append(replace(clip, error=self._failed(error)))
             return
         except ValueError as error:
-            written = replace(written, error=str(error))
-        self._events.append(written)
-        if any(video.extend(match, written.picture, self._after_s) for video in self._videos):
+            clip = replace(clip, error=str(error))
+        self._events.append(clip)
+        if any(video.extend(match, clip.picture, self._after_s) for video in self._videos):
             return
         try:
             video = ClipVideo(self._folder.create(f"{stem}{VIDEO}"), match.pts_s + self._after_s)
         except OSError as error:
-            self._events.append(replace(written, error=self._failed(error)))
+            self._events.append(replace(clip, error=self._failed(error)))
             return
-        video.matches.append((match, written.picture))
+        video.matches.append((match, clip.picture))
         self._videos.append(video)
         self._advance(video, self._ring.around(match.pts_s, self._before_s, self._after_s))
 

@@ -30,9 +30,9 @@ class SegmentedCaptions:
     def answer(self, at_s: float, text: str, now_s: float) -> None:
         """Show an answer about the frame at `at_s` from that time on; `now_s` is the time of the newest frame."""
         before = self._track.open
-        done = self._track.answer(at_s, caption_text(text))
-        if done is not None:
-            self._cues.append(done)
+        cue = self._track.answer(at_s, caption_text(text))
+        if cue is not None:
+            self._cues.append(cue)
         newest = self._track.open
         if newest is None or newest is before:
             return

@@ -58,7 +58,7 @@ class HlsSink(Sink):
         keep_s = keep_s if config.keep_s == "auto" else config.keep_s
         self._keep_s = math.inf if isinstance(keep_s, str) else keep_s
         check_writable(path)
-        self._made = not self._folder.is_dir()
+        self._is_new_folder = not self._folder.is_dir()
         try:
             self._folder.mkdir(exist_ok=True)
             folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -70,7 +70,7 @@ class HlsSink(Sink):
         self._remove_all(UNLISTED)
         self._captions = SegmentedCaptions()
         self._waiting: deque[SegmentWritten] = deque()
-        self._listed: deque[PlaylistSegment] = deque()
+        self._segments: deque[PlaylistSegment] = deque()
         self._unlisted: deque[PlaylistSegment] = deque()
         self._header = "", ""
         self._number = self._discontinuities = 0
@@ -82,7 +82,7 @@ class HlsSink(Sink):
     def write(self, event: Event) -> None:
         if isinstance(event, FrameReady):
             self._now_s = event.pts_s
-            self._give_out(self._now_s - self._hold_s)
+            self._release(self._now_s - self._hold_s)
         elif isinstance(event, Answer):
             self._captions.answer(event.pts_s, event.text, self._now_s)
         elif isinstance(event, SegmentWritten):
@@ -90,7 +90,7 @@ class HlsSink(Sink):
                 raise self._failed(event.error)
             self._waiting.append(event)
         elif isinstance(event, (Outage, Restarted)):
-            self._give_out(math.inf)
+            self._release(math.inf)
         elif isinstance(event, Summary):
             self._end()
 
@@ -109,7 +109,7 @@ class HlsSink(Sink):
             self._remove_all(UNLISTED)
             if self._marked and not self._number:
                 self._remove(HLS_MARK)
-            if self._made:
+            if self._is_new_folder:
                 with suppress(OSError):
                     self._folder.rmdir()  # succeeds if it is empty
             os.close(self._claim)
@@ -128,12 +128,12 @@ class HlsSink(Sink):
         if self._ended:
             return
         self._ended = True
-        self._give_out(math.inf)
-        if self._listed:
+        self._release(math.inf)
+        if self._segments:
             self._write_playlists()
             self._write_master()
 
-    def _give_out(self, until_s: float) -> None:
+    def _release(self, until_s: float) -> None:
         """Release the segments that end by `until_s`."""
         due = 0
         while self._waiting and self._waiting[0].start_s + self._waiting[0].duration_s <= until_s:
@@ -142,40 +142,40 @@ class HlsSink(Sink):
         if not due:
             return
         # segments beyond `keep_s` leave the playlists, and later the folder
-        while len(self._listed) > 1 and _length_s(self._listed) - self._listed[0].duration_s >= self._keep_s:
-            old = self._listed.popleft()
-            self._discontinuities += old.header != self._listed[0].header
+        while len(self._segments) > 1 and _length_s(self._segments) - self._segments[0].duration_s >= self._keep_s:
+            old = self._segments.popleft()
+            self._discontinuities += old.header != self._segments[0].header
             self._unlisted.append(old)
         while self._unlisted and _length_s(self._unlisted) - self._unlisted[0].duration_s >= self._keep_s:
-            gone = self._unlisted.popleft()
-            still = {segment.header for segment in (*self._unlisted, *self._listed)}
-            for name in (gone.name + VIDEO_SUFFIX, gone.name + CAPTIONS_SUFFIX):
+            segment = self._unlisted.popleft()
+            headers = {segment.header for segment in (*self._unlisted, *self._segments)}
+            for name in (segment.name + VIDEO_SUFFIX, segment.name + CAPTIONS_SUFFIX):
                 self._remove(name)
-            if gone.header not in still:
-                self._remove(gone.header)
+            if segment.header not in headers:
+                self._remove(segment.header)
         self._write_playlists()
         if self._number == due:
             self._write_master()
 
-    def _add(self, written: SegmentWritten) -> None:
+    def _add(self, event: SegmentWritten) -> None:
         self._begin()
-        if written.header != self._header[0]:
+        if event.header != self._header[0]:
             name = f"header-{self._number:05}.mp4"
-            self._rename(written.header, name)
-            self._header = written.header, name
+            self._rename(event.header, name)
+            self._header = event.header, name
         if not self._codec:
-            self._codec, self._size = written.codec, (written.width_px, written.height_px)
+            self._codec, self._size = event.codec, (event.width_px, event.height_px)
         segment = PlaylistSegment(
             number=self._number,
             header=self._header[1],
-            start_s=written.start_s,
-            duration_s=written.duration_s,
-            track_s=written.track_s,
-            size_bytes=written.size_bytes,
+            start_s=event.start_s,
+            duration_s=event.duration_s,
+            track_s=event.track_s,
+            size_bytes=event.size_bytes,
         )
         self._put(segment.name + CAPTIONS_SUFFIX, self._captions.cut(segment))
-        self._rename(written.file, segment.name + VIDEO_SUFFIX)
-        self._listed.append(segment)
+        self._rename(event.file, segment.name + VIDEO_SUFFIX)
+        self._segments.append(segment)
         self._longest_s = max(self._longest_s, segment.duration_s)
         self._number += 1
 
@@ -190,7 +190,7 @@ class HlsSink(Sink):
 
     def _write_playlists(self) -> None:
         state = PlaylistState(
-            segments=tuple(self._listed),
+            segments=tuple(self._segments),
             discontinuities=self._discontinuities,
             longest_s=self._longest_s,
             growing=math.isinf(self._keep_s),
@@ -200,7 +200,7 @@ class HlsSink(Sink):
         self._put(VIDEO, media_playlist(state, VIDEO_SUFFIX))
 
     def _write_master(self) -> None:
-        self._put(self._master.name, master_playlist(VIDEO, CAPTIONS, self._codec, self._size, self._listed))
+        self._put(self._master.name, master_playlist(VIDEO, CAPTIONS, self._codec, self._size, self._segments))
 
     def _put(self, name: str, text: str) -> None:
         """Replace a file atomically."""
@@ -221,8 +221,8 @@ class HlsSink(Sink):
 
     def _failed(self, reason: str) -> OutputFailed:
         self._broken = True
-        listed = "; what it lists can be played" if self._number else ""
-        return OutputFailed(f"cannot write {str(self._master)!r}: {reason}{listed}")
+        hint = "; what it lists can be played" if self._number else ""
+        return OutputFailed(f"cannot write {str(self._master)!r}: {reason}{hint}")
 
     def _remove(self, name: str) -> None:
         with suppress(OSError):

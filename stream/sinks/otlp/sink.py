@@ -87,8 +87,8 @@ class OtlpSink(Sink):
         # time limit of the last traces
         thread.join(2.0)  # a thread that still waits for the collector ends with the program
         if self._exporter.answers < self._answers:
-            sent = of_counted(self._exporter.answers, self._answers, "trace")
-            logs.say(f"note: {sent} reached the collector at {self._exporter.url}", "warning", event="otlp")
+            share = of_counted(self._exporter.answers, self._answers, "trace")
+            logs.say(f"note: {share} reached the collector at {self._exporter.url}", "warning", event="otlp")
 
     def _send(self, trace: AnswerTrace, answer: AnswerPoint) -> None:
         """Send the spans of an answer, with their original times."""
@@ -97,14 +97,14 @@ class OtlpSink(Sink):
             f"chat {self._model}",
             kind=SpanKind.CLIENT,
             attributes=self._attributes(answer),
-            start_time=trace.whole.start_ns + unix_ns,
+            start_time=trace.total.start_ns + unix_ns,
         )
-        inside = set_span_in_context(root)
+        context = set_span_in_context(root)
         for part in trace.parts:
-            span = self._tracer.start_span(part.name, inside, start_time=part.start_ns + unix_ns)
+            span = self._tracer.start_span(part.name, context, start_time=part.start_ns + unix_ns)
             span.end(part.end_ns + unix_ns)
         root.add_event("first text", timestamp=trace.first_text_ns + unix_ns)
-        root.end(trace.whole.end_ns + unix_ns)
+        root.end(trace.total.end_ns + unix_ns)
 
     def _attributes(self, answer: AnswerPoint) -> dict[str, str | int | float | bool]:
         """Return the attributes of an answer: the semantic conventions for generative AI, and this program's own."""

@@ -23,9 +23,9 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTrace:
-    """Time of an answer from its frame's capture to its last token: the whole, its parts, and the first token."""
+    """Time of an answer from its frame's capture to its last token: the total, its parts, and the first token."""
 
-    whole: TimeSpan
+    total: TimeSpan
     parts: tuple[TimeSpan, ...]
     first_text_ns: int
 

@@ -66,12 +66,12 @@ class RerunFileSink(Sink):
 
     def _flush(self, stream: rr.RecordingStream) -> None:
         """Wait until everything is in the file."""
-        for again in reversed(range(DISK_WAITS)):
+        for retries_left in reversed(range(DISK_WAITS)):
             try:
                 stream.flush(timeout_sec=DISK_WAIT_S)
                 break
             except RuntimeError as error:  # a slow disk, or a writer that has ended: the library waits in both cases
-                if not again or "timed out" not in str(error) or _is_full(self._claim.path):
+                if not retries_left or "timed out" not in str(error) or _is_full(self._claim.path):
                     raise
         self._whole_bytes = os.stat(self._claim.path).st_size
 

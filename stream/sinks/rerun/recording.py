@@ -87,7 +87,7 @@ class RunRecording:
         self._waiting: list[FrameReady] = []
         self._ready_ns: deque[int] = deque()
         self._query = ""
-        self._asked: tuple[int, bytes] | None = None
+        self._picture_key: tuple[int, bytes] | None = None
         self._size: tuple[int, int] | None = None
         self._boxed = False
         stream.set_log_tick_enabled(False)
@@ -132,13 +132,13 @@ class RunRecording:
         if not frames:
             return
         figures = {
-            "figures/latency_ms/frame": [(one.ready_ns - one.capture_ns) / NS_PER_MS for one in frames],
-            "figures/tokens": [one.tokens for one in frames],
-            "figures/fps": [self._rate(one.ready_ns) for one in frames],
+            "figures/latency_ms/frame": [(frame.ready_ns - frame.capture_ns) / NS_PER_MS for frame in frames],
+            "figures/tokens": [frame.tokens for frame in frames],
+            "figures/fps": [self._rate(frame.ready_ns) for frame in frames],
         }
         indexes = [
-            rr.TimeColumn("media", duration=[one.pts_s for one in frames]),
-            rr.TimeColumn("frame", sequence=[one.frame_index for one in frames]),
+            rr.TimeColumn("media", duration=[frame.pts_s for frame in frames]),
+            rr.TimeColumn("frame", sequence=[frame.frame_index for frame in frames]),
         ]
         for entity, values in figures.items():
             self._stream.send_columns(entity, indexes, rr.Scalars.columns(scalars=values))
@@ -153,10 +153,10 @@ class RunRecording:
 
     def _log_picture(self, picture: AskedPicture) -> None:
         """Log a picture with its map, once: the same frame may be used for an answer and a look."""
-        this = picture.frame_index, picture.map.regions if picture.map is not None else b""
-        if this == self._asked:
+        key = picture.frame_index, picture.map.regions if picture.map is not None else b""
+        if key == self._picture_key:
             return
-        self._asked = this
+        self._picture_key = key
         self._stream.log("frame", rr.EncodedImage(contents=picture.jpeg, media_type="image/jpeg"))
         frame_map = picture.map
         if frame_map is None:
@@ -190,18 +190,21 @@ class RunRecording:
         if self._size is None:
             return
         self._clear_detections()
-        things = placed(event, *self._size)
-        boxes, points = [one for one in things if not one.is_point], [one for one in things if one.is_point]
+        detections = placed(event, *self._size)
+        boxes, points = (
+            [detection for detection in detections if not detection.is_point],
+            [detection for detection in detections if detection.is_point],
+        )
         if boxes:
-            edges = [one[1:5] for one in boxes]
-            names = [one.caption for one in boxes]
-            shown = rr.Boxes2D(array=edges, array_format=rr.Box2DFormat.XYXY, labels=names, colors=FOUND.line)
-            self._stream.log("frame/boxes", shown)
+            edges = [detection[1:5] for detection in boxes]
+            names = [detection.caption for detection in boxes]
+            archetype = rr.Boxes2D(array=edges, array_format=rr.Box2DFormat.XYXY, labels=names, colors=FOUND.line)
+            self._stream.log("frame/boxes", archetype)
         if points:
-            places = [one[1:3] for one in points]
-            names = [one.caption for one in points]
+            places = [detection[1:3] for detection in points]
+            names = [detection.caption for detection in points]
             self._stream.log("frame/points", rr.Points2D(places, labels=names, colors=FOUND.line, radii=3.0))
-        self._boxed = bool(things)
+        self._boxed = bool(detections)
 
     def _clear_detections(self) -> None:
         """Clear the places of the answer before."""

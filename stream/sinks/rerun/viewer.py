@@ -117,8 +117,8 @@ class RerunViewerSink(Sink):
         self._ending.set()
         self.mailbox.wake()
         self._thread.join(STOP_LIMIT_S)  # a thread that still waits for a viewer ends with the program
-        if lost := self.mailbox.dropped + len(self.mailbox):
-            log.info("rerun: %d events were not shown", lost)
+        if lost_events := self.mailbox.dropped + len(self.mailbox):
+            log.info("rerun: %d events were not shown", lost_events)
 
     def _run(self) -> None:
         wait_s = self._retry_s[0]

@@ -27,7 +27,7 @@ def schema_of(kind: type[Event]) -> dict[str, Any]:
 
 def _schema(kind: inspect.Type) -> dict[str, Any]:
     if isinstance(kind, inspect.UnionType):
-        (kind,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+        (kind,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
     if isinstance(kind, inspect.Metadata):
         return _schema(kind.type)
     if isinstance(kind, inspect.StructType):

@@ -124,10 +124,10 @@ class FoxgloveTopics:
 
     def _show(self, event: AskedPicture, at_ns: int) -> None:
         """Write a frame's picture and its map, if they are new."""
-        taken = self._pictures.take(event)
-        if taken is None:
+        update = self._pictures.take(event)
+        if update is None:
             return
-        stamp, (picture, new) = _stamp(at_ns), taken
+        stamp, (picture, new) = _stamp(at_ns), update
         self._size = picture.size
         if new:
             image = CompressedImage(timestamp=stamp, frame_id=self._frame_id, data=event.jpeg, format="jpeg")

@@ -36,7 +36,7 @@ class McapSink(Sink):
 
     def __init__(self, path: str, output: OutputConfig, *, resume: bool = False) -> None:
         self._path = path
-        self._written = f"{os.path.realpath(path)}{PART}" if resume else path
+        self._file_path = f"{os.path.realpath(path)}{PART}" if resume else path
         self._output = output
         self._finished = False
         self._claim = OutputFile(path)
@@ -45,7 +45,7 @@ class McapSink(Sink):
 
     def write(self, event: Event) -> None:
         if self._recording is None:
-            self._recording = _Recording(self._path, self._written, self._output)
+            self._recording = _Recording(self._path, self._file_path, self._output)
         self._recording.write(event)
         self._finished = isinstance(event, Summary) and event.ended == "finished"
 
@@ -57,9 +57,9 @@ class McapSink(Sink):
             if self._recording is not None:
                 self._recording.close()
         finally:
-            if self._recording is not None and self._written != self._path:
+            if self._recording is not None and self._file_path != self._path:
                 # the continued run's file replaces the old one, unless it is smaller
-                old, new = os.path.realpath(self._path), self._written
+                old, new = os.path.realpath(self._path), self._file_path
                 with suppress(OSError):
                     if self._finished or os.path.getsize(new) >= os.path.getsize(old):
                         os.replace(new, old)

@@ -30,7 +30,7 @@ class RecordFile:
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = open(path, "w+b", buffering=0)  # noqa: SIM115
-        self._written = 0
+        self._size_bytes = 0
         self.error: OSError | None = None
 
     def write(self, data: bytes | bytearray) -> int:
@@ -42,12 +42,12 @@ class RecordFile:
             except OSError as error:
                 log.debug("an MCAP file can no longer be written", exc_info=True)
                 self.error = error
-        self._written += len(data)
+        self._size_bytes += len(data)
         return len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Return the position; the writer asks for it and never moves it."""
-        return self._written
+        return self._size_bytes
 
     def flush(self) -> None:
         """Do nothing: the file is unbuffered."""

@@ -40,10 +40,10 @@ class RosMessages:
 
     def __init__(self, frame_id: str) -> None:
         self.store = get_typestore(Stores.ROS2_HUMBLE)
-        added: dict[str, Any] = {}
+        types: dict[str, Any] = {}
         for name, fields in VISION_MSGS.items():
-            added.update(get_types_from_msg(fields, f"vision_msgs/msg/{name}"))
-        self.store.register(added)
+            types.update(get_types_from_msg(fields, f"vision_msgs/msg/{name}"))
+        self.store.register(types)
         self._frame_id = frame_id
         point = self._new("geometry_msgs/msg/Point", x=0.0, y=0.0, z=0.0)
         turn = self._new("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=0.0, w=1.0)

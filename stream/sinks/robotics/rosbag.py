@@ -60,8 +60,8 @@ class RosbagSink(Sink):
             self._put("/answer", at_ns, self._messages.text(printable(event.text)))
         elif isinstance(event, Detections) and self._size is not None:
             self._put("/detections", at_ns, self._messages.things(placed(event, *self._size), at_ns))
-        elif isinstance(event, AskedPicture) and (taken := self._pictures.take(event)) is not None:
-            picture, new = taken
+        elif isinstance(event, AskedPicture) and (update := self._pictures.take(event)) is not None:
+            picture, new = update
             self._size = picture.size
             if new:
                 self._put("/picture/compressed", at_ns, self._messages.picture(event.jpeg, at_ns))

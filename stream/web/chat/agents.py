@@ -119,8 +119,8 @@ def _name_of(new: NewWatch, hub: Hub) -> str:
 def _watches_reply(hub: Hub, change: WatchChange | None = None) -> Response:
     """Return the watches of a run, and the name of the one that was changed."""
     changed = {} if change is None else {"watch": change.name}
-    listed = [{"name": watch.name, "question": watch.question} for watch in hub.watches]
-    return JSONResponse({**changed, "watches": listed})
+    watches = [{"name": watch.name, "question": watch.question} for watch in hub.watches]
+    return JSONResponse({**changed, "watches": watches})
 
 
 def _described(name: str, hub: Hub) -> dict[str, object]:

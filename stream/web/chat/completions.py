@@ -83,7 +83,7 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CameraQuestion:
     """Question to a camera. `last_s`: the time to look back, if the client named one."""
 
     camera: str
@@ -91,7 +91,7 @@ class Asked:
     last_s: float | None
 
 
-def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, Asked]:
+def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, CameraQuestion]:
     """Return a request, and its question to one of `cameras`, or to the only one without a name. Raises
     QuestionRefused."""
     try:
@@ -106,36 +106,36 @@ def read_request(body: bytes, cameras: Mapping[str, Any]) -> tuple[ChatRequest, 
         raise QuestionRefused("a camera answers in text; leave response_format out", 400)
     if len(request.messages) > TURNS_MAX:
         raise QuestionRefused(f"a conversation has at most {TURNS_MAX} messages; leave the oldest out", 400)
-    named, last_s = _camera_of(request)
-    camera = chosen_camera(cameras, request.model if named is None else named)
-    return request, Asked(camera, question_of(request.messages), last_s)
+    name, last_s = _camera_of(request)
+    camera = chosen_camera(cameras, request.model if name is None else name)
+    return request, CameraQuestion(camera, question_of(request.messages), last_s)
 
 
 def _camera_of(request: ChatRequest) -> tuple[str | None, float | None]:
     """Return the camera that the newest `camera://` address names, and the time to look back; None without one."""
-    found: tuple[str | None, float | None] = None, None
+    choice: tuple[str | None, float | None] = None, None
     for message in request.messages:
         for part in message.content if isinstance(message.content, list) else ():
             if part.type == "text":
                 continue
             if part.type != "video_url" or part.video_url is None:
                 raise QuestionRefused(f"a part of type {part.type!r} is not taken: {ONLY_CAMERAS}", 400)
-            found = _read_address(part.video_url.url)
-    return found
+            choice = _read_address(part.video_url.url)
+    return choice
 
 
 def _read_address(url: str) -> tuple[str, float | None]:
     """Return name and `last` of camera://NAME?last=10s."""
     try:
         address = urlsplit(url)
-        asked = parse_qs(address.query, max_num_fields=4).get("last")
+        values = parse_qs(address.query, max_num_fields=4).get("last")
     except ValueError as error:
         raise QuestionRefused(f"not an address: {error}", 400) from error
     if address.scheme != SCHEME or not address.netloc:
         raise QuestionRefused(f"{url[:80]!r} is not taken: {ONLY_CAMERAS}", 400)
-    last = None if asked is None else _LAST.fullmatch(asked[-1])
-    if asked is not None and last is None:
-        raise QuestionRefused(f"last={asked[-1][:20]} is not a time in seconds, such as last=10s", 400)
+    last = None if values is None else _LAST.fullmatch(values[-1])
+    if values is not None and last is None:
+        raise QuestionRefused(f"last={values[-1][:20]} is not a time in seconds, such as last=10s", 400)
     return unquote(address.netloc), None if last is None else float(last[1])
 
 
@@ -148,13 +148,13 @@ def question_of(messages: list[ChatMessage]) -> str:
     query = turns[-1][1]
     if len(query) > QUERY_LIMIT_CHARS:
         raise QuestionRefused(f"a question has at most {QUERY_LIMIT_CHARS} characters, this one has {len(query)}", 400)
-    earlier = ""
+    history = ""
     for role, text in reversed(turns[:-1]):
-        longer = f"{role}: {text}\n{earlier}"
+        longer = f"{role}: {text}\n{history}"
         if len(longer) + len(query) > QUERY_LIMIT_CHARS:
             break
-        earlier = longer
-    return f"{earlier}user: {query}" if earlier else query
+        history = longer
+    return f"{history}user: {query}" if history else query
 
 
 def _text_of(message: ChatMessage) -> str:
@@ -168,20 +168,20 @@ def chat_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
     cameras = named_cameras(hubs)
 
     async def models(_request: Request) -> Response:
-        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "arr-coc-stream"} for name in cameras]
-        return JSONResponse({"object": "list", "data": listed})
+        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "arr-coc-stream"} for name in cameras]
+        return JSONResponse({"object": "list", "data": entries})
 
     async def complete(request: Request) -> Response:
         if not access.control:
             raise QuestionRefused("this page only shows; it takes no questions. Give --web-control", 403)
-        chat, asked = read_request(await body_of(request, BODY_BYTES_MAX, f"; {ONLY_CAMERAS}"), cameras)
-        hub = cameras[asked.camera]
+        chat, question = read_request(await body_of(request, BODY_BYTES_MAX, f"; {ONLY_CAMERAS}"), cameras)
+        hub = cameras[question.camera]
         if not chat.stream:
-            return JSONResponse(_completion(asked, await hub.sides.answer(hub.monitor, asked.query)))
-        pieces = hub.sides.ask(hub.monitor, asked.query)
+            return JSONResponse(_completion(question, await hub.sides.answer(hub.monitor, question.query)))
+        pieces = hub.sides.ask(hub.monitor, question.query)
         first = await anext(pieces)  # a refusal becomes the status of the reply
         wants_usage = chat.stream_options is not None and chat.stream_options.include_usage
-        return StreamingResponse(_streamed(asked, first, pieces, wants_usage), media_type="text/event-stream")
+        return StreamingResponse(_streamed(question, first, pieces, wants_usage), media_type="text/event-stream")
 
     return [
         Route("/v1/models", models),
@@ -209,30 +209,33 @@ async def body_of(request: Request, limit: int, hint: str = "") -> bytes:
 
 
 async def _streamed(
-    asked: Asked, first: SideText | SideAnswer, pieces: AsyncIterator[SideText | SideAnswer], wants_usage: bool
+    question: CameraQuestion,
+    first: SideText | SideAnswer,
+    pieces: AsyncIterator[SideText | SideAnswer],
+    wants_usage: bool,
 ) -> AsyncIterator[bytes]:
     """Yield the reply as server-sent events. A refusal in the middle is an event with the error, and ends it."""
-    head = _head(asked, "chat.completion.chunk")
+    head = _head(question, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, str], finish: str | None = None, **more: Any) -> bytes:
-        return _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
+    def chunk(delta: dict[str, str], finish: str | None = None, **fields: Any) -> bytes:
+        return _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **fields})
 
     yield chunk({"role": "assistant", "content": ""})
-    sent, piece = "", first
+    text, piece = "", first
     try:
         async with aclosing(pieces):  # type: ignore[type-var]
             while isinstance(piece, SideText):
-                sent += piece.text
+                text += piece.text
                 yield chunk({"content": piece.text})
                 piece = await anext(pieces)
     except QuestionRefused as refusal:
         yield _event(_error(refusal))
         return
-    if piece.text.startswith(sent) and len(piece.text) > len(sent):
-        yield chunk({"content": piece.text[len(sent) :]})
-    elif sent.strip() != piece.text.strip():  # a cut has made the pieces stale
+    if piece.text.startswith(text) and len(piece.text) > len(text):
+        yield chunk({"content": piece.text[len(text) :]})
+    elif text.strip() != piece.text.strip():  # a cut has made the pieces stale
         yield chunk({"content": f"\n\n{piece.text}"})
-    yield chunk({}, "stop", arr_coc=_details(asked, piece))
+    yield chunk({}, "stop", arr_coc=_details(question, piece))
     if wants_usage:
         yield _event({**head, "choices": [], "usage": _usage(piece)})
     yield b"data: [DONE]\n\n"
@@ -242,29 +245,33 @@ def _event(fields: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(fields) + b"\n\n"
 
 
-def _completion(asked: Asked, answer: SideAnswer) -> dict[str, Any]:
+def _completion(question: CameraQuestion, answer: SideAnswer) -> dict[str, Any]:
     message = {"role": "assistant", "content": answer.text}
     return {
-        **_head(asked, "chat.completion"),
+        **_head(question, "chat.completion"),
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
         "usage": _usage(answer),
-        "arr_coc": _details(asked, answer),
+        "arr_coc": _details(question, answer),
     }
 
 
-def _head(asked: Asked, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": asked.camera}
+def _head(question: CameraQuestion, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": question.camera}
 
 
 def _usage(answer: SideAnswer) -> dict[str, int]:
-    read, written = answer.prefilled_tokens, answer.text_tokens
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    prompt_tokens, completion_tokens = answer.prefilled_tokens, answer.text_tokens
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
-def _details(asked: Asked, answer: SideAnswer) -> dict[str, Any]:
+def _details(question: CameraQuestion, answer: SideAnswer) -> dict[str, Any]:
     """Return what was shown: the frames and their media times, whether they reach back as far as was asked for, and
     the visual tokens."""
-    reaches = asked.last_s is None or answer.end_s - answer.start_s >= asked.last_s
+    reaches = question.last_s is None or answer.end_s - answer.start_s >= question.last_s
     return {
         "frame_index": answer.frame_index,
         "frames": answer.frames,

@@ -31,27 +31,27 @@ class PictureStore:
     """The pictures that were used last. Belongs to one thread."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, KeptPicture] = OrderedDict()
+        self._pictures: OrderedDict[str, KeptPicture] = OrderedDict()
 
     def keep(self, picture: KeptPicture) -> None:
         """Keep a picture, in place of the one unused for longest."""
-        self._kept[picture.key] = picture
-        self._kept.move_to_end(picture.key)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        self._pictures[picture.key] = picture
+        self._pictures.move_to_end(picture.key)
+        while len(self._pictures) > KEPT:
+            self._pictures.popitem(last=False)
 
     def get(self, key: str) -> KeptPicture | None:
         """Return the picture of a key; None if it is not kept any more."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        if key in self._pictures:
+            self._pictures.move_to_end(key)
+        return self._pictures.get(key)
 
 
 def keyed(rgb: Rgb) -> KeptPicture:
     """Return a picture uint8 [H, W, 3] with a key that its pixels give."""
     from PIL import Image
 
-    written = io.BytesIO()
-    Image.fromarray(rgb).save(written, "JPEG", quality=QUALITY)
+    buffer = io.BytesIO()
+    Image.fromarray(rgb).save(buffer, "JPEG", quality=QUALITY)
     digest = hashlib.blake2b(rgb.tobytes(), digest_size=12, key=str(rgb.shape).encode())
-    return KeptPicture(digest.hexdigest(), rgb, written.getvalue())
+    return KeptPicture(digest.hexdigest(), rgb, buffer.getvalue())

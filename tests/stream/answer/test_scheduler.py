@@ -251,18 +251,18 @@ class ScheduledRun:
     def is_glance_due(self) -> bool:
         return self.glance_due
 
-    def make_glance_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
+    def make_glance_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
         return make_overview(self.stamp, GRID) if self.there else None
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
 
-    def make_packet(self, kept: GroupPlace | None = None) -> TokenPacket | None:
-        self.kept.append(kept)
+    def make_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
+        self.kept.append(next_place)
         packet = make_token_packet(self.stamp, GRID) if self.there else None
         if packet is None or not self.peer.memory_tokens:
             return packet
-        return dataclasses.replace(packet, place=kept or GroupPlace(1, 0))
+        return dataclasses.replace(packet, place=next_place or GroupPlace(1, 0))
 
     def make_full_packet(self) -> FramePacket | None:
         return None

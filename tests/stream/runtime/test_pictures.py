@@ -223,7 +223,7 @@ def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_proces
     sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, given.source)
 
     def drawn() -> int:
-        return sink._film.drawn
+        return sink._film.frames
 
     def on_event(seen: Seen, event: Event) -> None:
         sink.write(event)

@@ -56,10 +56,10 @@ def test_the_stage_that_waits(
     )
     plan = RunPlan.of(config, info)
     assert (plan.drop_frames, plan.realtime) == (drops, realtime)
-    assert plan.allocate.even == plan.paced
+    assert plan.allocate.even_intervals == plan.paced
     assert not RunPlan.of(
         Config.model_validate({**config.model_dump(), "pipeline": {"steady": False}}), info
-    ).allocate.even
+    ).allocate.even_intervals
     assert plan.schedule.lockstep == plan.client.resend_after_loss == lockstep
 
 

@@ -35,10 +35,10 @@ def test_an_output_without_its_library_is_refused(sink: Any, suffix: str, monkey
 
 def test_only_what_shows_pictures_has_them_sent() -> None:
     assert not takes_pictures(OutputConfig())
-    assert takes_pictures(OutputConfig(rerun="spawn"), every=True)
+    assert takes_pictures(OutputConfig(rerun="spawn"), all_frames=True)
     assert takes_pictures(OutputConfig(paths=("a.vtt", "a.rrd")))
     assert not takes_pictures(OutputConfig(paths=("a.vtt",), mqtt="mqtt://x", mqtt_picture=False))
-    assert not takes_pictures(OutputConfig(mqtt="mqtt://x"), every=True)
+    assert not takes_pictures(OutputConfig(mqtt="mqtt://x"), all_frames=True)
 
 
 def test_every_type_is_whole() -> None:

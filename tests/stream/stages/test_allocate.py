@@ -292,7 +292,7 @@ def seed_of(picture: AskedPicture) -> int:
 def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_newer_one(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True)).begin()
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(answer_pictures=True)).begin()
     client = fixture.stage._scheduler.client
     send = client.send_request
 
@@ -310,7 +310,7 @@ def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_
 
 
 def test_a_picture_of_every_other_frame_is_sent_whether_or_not_it_is_asked_about(runner: StageRunner) -> None:
-    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(asked=True, every=2)).begin()
+    fixture = Fixture(runner, POLICY, NEWEST, tap=TapPolicy(answer_pictures=True, interval_frames=2)).begin()
     for index in (0, 2, 3, 5):
         fixture.show(index)
         fixture.credit()
@@ -553,7 +553,7 @@ def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
 
 
 def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixture = Fixture(runner, replace(POLICY, even=True))
+    fixture = Fixture(runner, replace(POLICY, even_intervals=True))
     fake_time = SimpleNamespace(sleep=lambda wait_s: fixture.clock.advance(round(wait_s * NS_PER_S)))
     monkeypatch.setattr(allocate_module, "time", fake_time)
     fixture.begin()

@@ -145,4 +145,4 @@ def test_viewers_see_the_watches_of_now_and_no_look_of_one_that_is_gone(run: Ser
         assert viewer.next("watches")["watches"] == [{"name": "door", "question": "Is the door open?"}]
     with viewing(run) as later:
         assert [watch["name"] for watch in later.next("hello")["watches"]] == ["door"]
-    assert not run.hub._kept["look"]
+    assert not run.hub._state_messages["look"]

@@ -24,7 +24,7 @@ def test_parts_have_their_measured_times() -> None:
     times.add(FRAME)
     trace = times.trace(answer(0.0, "a cat", frame_index=7, timing=TIMING), LATER)
     assert trace is not None
-    assert (trace.whole.start_ns, trace.whole.end_ns, trace.first_text_ns) == (1000 * MS, 1100 * MS, 1075 * MS)
+    assert (trace.total.start_ns, trace.total.end_ns, trace.first_text_ns) == (1000 * MS, 1100 * MS, 1075 * MS)
     assert [(part.name, part.start_ns // MS - 1000, part.end_ns // MS - 1000) for part in trace.parts] == [
         ("capture", 0, 10),
         ("texture", 10, 14),
@@ -71,7 +71,7 @@ def test_parts_lie_in_the_answer_and_never_end_before_they_begin(
     trace = times.trace(answer(0.0, "a", frame_index=7, timing=timing), LATER)
     assert trace is not None
     for part in trace.parts:
-        assert trace.whole.start_ns <= part.start_ns <= part.end_ns
-        assert part.end_ns <= trace.whole.end_ns + MS
+        assert trace.total.start_ns <= part.start_ns <= part.end_ns
+        assert part.end_ns <= trace.total.end_ns + MS
     ends = [part.end_ns for part in trace.parts[:3]]
     assert [part.start_ns for part in trace.parts[1:4]] == ends
