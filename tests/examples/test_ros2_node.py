@@ -215,7 +215,7 @@ def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, mo
         events.write(frame(2, 0.7))
         until(lambda: node.receive() or list(node.captured) == [2])
         node.handlers["question"](types.SimpleNamespace(data="Where is it?"))
-        assert run.asked == ["Where is it?"]
+        assert run.queries == ["Where is it?"]
         node.handlers["question"](types.SimpleNamespace(data=" "))
         assert len(node.warnings) == 1
         assert node.warnings[0].startswith("the question was not taken: ")

@@ -129,9 +129,9 @@ def test_on_a_terminal_only_the_display_itself_controls_it(screen: Pty, kind: st
         sink.write(summary(error=None))
         sink.close()
         screen.read()
-    assert "plain" in screen.written
-    assert "owned" not in screen.written
-    left = OWN_CONTROLS.sub("", screen.written)
+    assert "plain" in screen.output
+    assert "owned" not in screen.output
+    left = OWN_CONTROLS.sub("", screen.output)
     assert not FORBIDDEN.search(left), ascii(FORBIDDEN.search(left))
 
 

@@ -190,7 +190,7 @@ def test_a_frame_process_masks_as_well(source: str) -> None:
             zones=zones,
             output=OutputConfig(paths=("not-opened.mcap",)),
         )
-        run = watch(open_supervised(given=config))
+        run = watch(open_supervised(settings=config))
         pictures = [image for event in run.of(AskedPicture) for image in masked.pictures_in(event.jpeg)]
         assert pictures
         assert bool(sum(map(secret_pixels, pictures))) == seen

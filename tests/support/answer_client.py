@@ -163,9 +163,9 @@ class ClientFixture:
         """Accepts the questions of its watches."""
         return [event for watch in self.watches for event in self.accept_watch(watch)]
 
-    def accept_watch(self, watch: str, unseen: tuple[str, ...] = ()) -> list[object]:
+    def accept_watch(self, watch: str, unseen_words: tuple[str, ...] = ()) -> list[object]:
         embedding = np.full((1, 8), 0.25, np.float32)
-        message = WatchAccepted(query=watch, model_id="m", unseen_words=unseen, arrays=specs_of(embedding))
+        message = WatchAccepted(query=watch, model_id="m", unseen_words=unseen_words, arrays=specs_of(embedding))
         return self.hear(message, arrays=[embedding])
 
     def request_turn(self) -> None:
@@ -203,9 +203,9 @@ class ClientFixture:
 
     def expect_whole(self, kind: type[M]) -> tuple[M, Envelope]:
         """The client's next message, which must be of this kind, and its parts."""
-        sent = self.take_sent()
-        assert sent is not None, f"no {kind.__name__} was sent"
-        envelope = received(*sent)
+        parts = self.take_sent()
+        assert parts is not None, f"no {kind.__name__} was sent"
+        envelope = received(*parts)
         assert isinstance(envelope.message, kind), f"{envelope.message} was sent"
         return envelope.message, envelope
 
@@ -220,7 +220,7 @@ class FakeJournal:
     """Answers of an earlier run by number, and kept records."""
 
     def __init__(self, *recalled: JournalEntry) -> None:
-        self._recalled = {one.answer.answer: one for one in recalled}
+        self._recalled = {entry.answer.answer: entry for entry in recalled}
         self.appended: list[tuple[Answer, Feedback | None]] = []
         self.glances: list[JournalGlance | None] = []
         self.detections: list[Detections | None] = []

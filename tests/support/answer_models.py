@@ -54,7 +54,7 @@ class FakeAnswerModel:
 
     def __init__(self, config: Config) -> None:
         self.client = b""
-        self._spoken: AnswerStats | None = None
+        self._answer_stats: AnswerStats | None = None
         self._open: dict[ClientQuestion, Iterator[str]] = {}
 
     def drop_client(self, client: bytes) -> None:
@@ -75,7 +75,7 @@ class FakeAnswerModel:
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         on_packet(packet.stamp.frame_index)
-        self._spoken = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
+        self._answer_stats = AnswerStats(len(packet.regions), 0, 1.0, 2.0, 0.0, None)
         return (0.99 if pixels_of(packet).max() > BRIGHT else 0.01), 1.0
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
@@ -83,7 +83,7 @@ class FakeAnswerModel:
         on_packet(packet.stamp.frame_index)
         yield f" sum {pixels_of(packet).sum(dtype=np.int64)}"
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
-        self._spoken = AnswerStats(
+        self._answer_stats = AnswerStats(
             tokens_used=len(packet.regions),
             text_tokens=4,
             encode_ms=1.0,
@@ -103,7 +103,7 @@ class FakeAnswerModel:
             self.client = question.client
             if question.checks:
                 question.scores = tuple(self.score_yes_no(question.packet, check) for check in question.checks)
-                question.stats, question.ended = self._spoken, True
+                question.stats, question.ended = self._answer_stats, True
             else:
                 self._open[question] = self.answer(question.packet, question.query)
                 self._advance(question)
@@ -123,7 +123,7 @@ class FakeAnswerModel:
         try:
             question.piece = next(self._open[question])
         except StopIteration:
-            question.ended, question.stats = True, self._spoken
+            question.ended, question.stats = True, self._answer_stats
         except Exception as error:
             question.ended, question.error = True, error
         if question.ended:
@@ -141,7 +141,7 @@ class LocatingAnswerModel(FakeAnswerModel):
         grid, pixels = packet.grid, FAMILIES[self.family].coordinates == "pixels"
         width, height = (28 * grid.cols, 28 * grid.rows) if pixels else (1000, 1000)
         extent = width * grid.width_px / grid.padded_width_px, height * grid.height_px / grid.padded_height_px
-        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
+        self._answer_stats = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, extent=extent)
 
 
 class PixelAnswerModel(LocatingAnswerModel):
@@ -162,19 +162,19 @@ class MemoryAnswerModel(FakeAnswerModel):
 
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         self.client = client
-        shown = self._shown(packet)
-        return GlanceStats(self._feedback(shown), shown_tokens(shown), 1.0, 2.0)
+        group = self._shown(packet)
+        return GlanceStats(self._feedback(group), shown_tokens(group), 1.0, 2.0)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         assert isinstance(packet, TokenPacket)
-        shown = self._shown(packet)
+        group = self._shown(packet)
         on_packet(packet.stamp.frame_index)
-        frames = " ".join(f"{one.stamp.frame_index}:{pixels_of(one).sum(dtype=np.int64)}" for one in shown)
+        frames = " ".join(f"{member.stamp.frame_index}:{pixels_of(member).sum(dtype=np.int64)}" for member in group)
         yield f"{query} {frames}"
-        tokens = shown_tokens(shown)
+        tokens = shown_tokens(group)
         new = len(packet.regions)
-        self._spoken = AnswerStats(
-            *(tokens, 4, 1.0, 2.0, 3.0, self._feedback(shown)),
+        self._answer_stats = AnswerStats(
+            *(tokens, 4, 1.0, 2.0, 3.0, self._feedback(group)),
             prefilled_tokens=new + 5,
             appended_tokens=new,
             memory_tokens=tokens + 1,
@@ -182,17 +182,17 @@ class MemoryAnswerModel(FakeAnswerModel):
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
         assert isinstance(packet, TokenPacket)
-        shown = self._shown(packet)
-        self._spoken = AnswerStats(sum(len(one.regions) for one in shown), 0, 1.0, 2.0, 0.0, None)
-        return (0.99 if max(pixels_of(one).max(initial=0) for one in shown) > BRIGHT else 0.01), 1.0
+        group = self._shown(packet)
+        self._answer_stats = AnswerStats(sum(len(member.regions) for member in group), 0, 1.0, 2.0, 0.0, None)
+        return (0.99 if max(pixels_of(member).max(initial=0) for member in group) > BRIGHT else 0.01), 1.0
 
     def _shown(self, packet: TokenPacket) -> list[TokenPacket]:
         return [*([] if packet.place is None else self.memory.before(self.client, packet.place)), packet]
 
-    def _feedback(self, shown: list[TokenPacket]) -> Feedback:
-        regions = np.concatenate([one.regions for one in shown])
+    def _feedback(self, group: list[TokenPacket]) -> Feedback:
+        regions = np.concatenate([member.regions for member in group])
         attention = np.linspace(1, 0, len(regions), dtype=np.float32)
-        return Feedback(shown[-1].stamp, regions, attention, -attention)
+        return Feedback(group[-1].stamp, regions, attention, -attention)
 
 
 class GlancingAnswerModel(FakeAnswerModel):
@@ -242,7 +242,7 @@ class PatientAnswerModel(FakeAnswerModel):
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield "first"
-        if self._spoken is None:
+        if self._answer_stats is None:
             yield from super().answer(packet, query)
             return
         while True:
@@ -277,7 +277,7 @@ class KilledAnswerModel(FakeAnswerModel):
     """Its process is killed in the middle of the second answer."""
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        if self._spoken is not None:
+        if self._answer_stats is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         yield from super().answer(packet, query)
 
@@ -286,8 +286,8 @@ class DoubtingAnswerModel(FakeAnswerModel):
     """Is never sure of a yes."""
 
     def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-        yes, certain = super().score_yes_no(packet, query)
-        return min(yes, 0.8), certain
+        yes, certainty = super().score_yes_no(packet, query)
+        return min(yes, 0.8), certainty
 
 
 class TalkativeAnswerModel(FakeAnswerModel):
@@ -317,16 +317,16 @@ class NewsAnswerModel(FakeAnswerModel):
 
     def _pieces(self, question: ClientQuestion) -> Iterator[str]:
         packet, previous = question.packet, question.previous
-        earlier = [f"{one.text.split(',')[0]} at {one.media_ns // 10**6} ms" for one in question.history]
-        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *earlier])
+        history = [f"{answer.text.split(',')[0]} at {answer.media_ns // 10**6} ms" for answer in question.history]
+        text = ", ".join([f"quarter {pixels_of(packet).max() // 64}", *history])
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:9]
         on_packet(packet.stamp.frame_index)
         yield text[9:]
-        held = previous is not None and same is not None and same >= previous.same_above
+        is_repeat = previous is not None and same is not None and same >= previous.same_above
         attention = np.linspace(1, 0, len(packet.regions), dtype=np.float32)
         feedback = Feedback(packet.stamp, packet.regions, attention, -attention)
-        self._spoken = AnswerStats(len(packet.regions), 0 if held else 4, 1.0, 2.0, 3.0, feedback, same=same)
+        self._answer_stats = AnswerStats(len(packet.regions), 0 if is_repeat else 4, 1.0, 2.0, 3.0, feedback, same=same)
 
 
 class CountingAnswerModel(NewsAnswerModel):
@@ -345,7 +345,7 @@ class CountingAnswerModel(NewsAnswerModel):
         same = None if previous is None else 0.875 if previous.text == text else 0.125
         yield text[:5]
         yield text[5:]
-        self._spoken = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, same=same)
+        self._answer_stats = AnswerStats(len(packet.regions), 4, 1.0, 2.0, 3.0, None, same=same)
 
 
 class PickyAnswerModel(FakeAnswerModel):
@@ -359,7 +359,7 @@ class HangingAnswerModel(FakeAnswerModel):
     """Answers its first packet, and hangs in the second answer, deaf to everybody."""
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        if self._spoken is not None:
+        if self._answer_stats is not None:
             threading.Event().wait()
         yield from super().answer(packet, query)
 
@@ -413,7 +413,7 @@ class DeviceAnswerModel(FakeAnswerModel):
     takes_device_pixels = True
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        there = isinstance(packet, TokenPacket) and not isinstance(packet.pixels, np.ndarray)
+        on_device = isinstance(packet, TokenPacket) and not isinstance(packet.pixels, np.ndarray)
         host = replace(packet, pixels=packet.host_pixels) if isinstance(packet, TokenPacket) else packet
         yield from super().answer(host, query)
-        yield " there" if there else " here"
+        yield " there" if on_device else " here"

@@ -36,7 +36,7 @@ class FakeApiServer(LoopbackServer):
 
     `bodies` are the requests so far, `headers` those of the last one; `models` is what it lists, as `owner`, unless
     `listing` replies in its place. As "vllm"
-    it keeps pictures by their `uuid` in `kept`; else it refuses the field. A stalled request waits for `released`.
+    it keeps pictures by their `uuid` in `cache`; else it refuses the field. A stalled request waits for `released`.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -44,11 +44,11 @@ class FakeApiServer(LoopbackServer):
         self.headers: dict[str, str] = {}
         self.models: list[str] = [MODEL]
         self.owner = "tests"
-        self.kept: dict[str, dict[str, str]] = {}
+        self.cache: dict[str, dict[str, str]] = {}
         self.behaviour: Callable[[ApiHandler, dict[str, Any]], None] = speak
         self.listing: Callable[[ApiHandler], None] | None = None
         self.released = threading.Event()
-        self.asked = threading.Semaphore(0)
+        self.arrivals = threading.Semaphore(0)
         super().__init__(ApiHandler, port)
         self._server.fake = self  # type: ignore[attr-defined]
         self.url = f"{self.address}/v1"
@@ -60,8 +60,8 @@ class FakeApiServer(LoopbackServer):
     def pictures(self, request: int = -1) -> list[np.ndarray]:
         """The pictures of a request, uint8 [H, W, 3] BGR."""
         parts = self.bodies[request]["messages"][-1]["content"]
-        shown = [part["image_url"] or self.kept[part["uuid"]] for part in parts if part["type"] == "image_url"]
-        urls = [picture["url"] for picture in shown]
+        images = [part["image_url"] or self.cache[part["uuid"]] for part in parts if part["type"] == "image_url"]
+        urls = [picture["url"] for picture in images]
         jpegs = [base64.b64decode(url.removeprefix("data:image/jpeg;base64,"), validate=True) for url in urls]
         return [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR) for jpeg in jpegs]
 
@@ -98,7 +98,7 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
         body = json.loads(self.content())
         self.fake.headers = dict(self.headers)
         self.fake.bodies.append(body)
-        self.fake.asked.release()
+        self.fake.arrivals.release()
         problem = self._keep_pictures(body)
         try:
             if problem is None:
@@ -117,8 +117,8 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
             return (422, {"detail": "Unexpected keys in the request: {'uuid'}"}) if odd else None
         for at, part in enumerate(parts):
             if part["image_url"] is not None:
-                self.fake.kept[part.get("uuid", "")] = part["image_url"]
-            elif part["uuid"] not in self.fake.kept:
+                self.fake.cache[part.get("uuid", "")] = part["image_url"]
+            elif part["uuid"] not in self.fake.cache:
                 problem = f"Cache miss for image at index {at} but data is not provided."
                 return 400, {"error": {"message": problem, "type": "BadRequestError", "param": None, "code": 400}}
         return None
@@ -237,8 +237,8 @@ def show_page(handler: ApiHandler, body: dict[str, Any]) -> None:
 @contextmanager
 def api_server() -> Iterator[FakeApiServer]:
     """A server that runs inside the block."""
-    made = FakeApiServer()
+    server = FakeApiServer()
     try:
-        yield made
+        yield server
     finally:
-        made.close()
+        server.close()

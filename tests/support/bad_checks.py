@@ -83,9 +83,9 @@ def writes_garbage() -> CheckResult:
 
 
 def eats_memory() -> CheckResult:
-    taken = []
+    blocks = []
     while True:
-        taken.append(bytes(16 << 20).replace(b"\0", b"x"))
+        blocks.append(bytes(16 << 20).replace(b"\0", b"x"))
 
 
 def leaves_a_child() -> CheckResult:

@@ -46,50 +46,54 @@ def write_clip(path: Path) -> Path:
 
 
 def votes(*answers: str) -> list[dict[str, Any]]:
-    return [{"answer": one, "answer_confidence": "yes", "answer_id": number} for number, one in enumerate(answers, 1)]
+    return [
+        {"answer": answer, "answer_confidence": "yes", "answer_id": number} for number, answer in enumerate(answers, 1)
+    ]
 
 
 def vqa_v2(folder: Path) -> Path:
-    asked, known = [], []
+    questions, annotations = [], []
     for number, kind in enumerate(("number", "yes/no", "other"), 1):
         name = 262148000 + number
-        asked.append({"image_id": 262148, "question": f"Question {number}?", "question_id": name})
-        known.append(
+        questions.append({"image_id": 262148, "question": f"Question {number}?", "question_id": name})
+        annotations.append(
             {
                 **{"question_type": "how many", "multiple_choice_answer": "2", "image_id": 262148},
                 **{"answer_type": kind, "question_id": name, "answers": votes(*["2"] * 9, "3")},
             }
         )
-    write_json(folder / "v2_OpenEnded_mscoco_val2014_questions.json", {"info": {}, "questions": asked})
-    write_json(folder / "v2_mscoco_val2014_annotations.json", {"info": {}, "annotations": known})
+    write_json(folder / "v2_OpenEnded_mscoco_val2014_questions.json", {"info": {}, "questions": questions})
+    write_json(folder / "v2_mscoco_val2014_annotations.json", {"info": {}, "annotations": annotations})
     write_picture(folder / "val2014" / "COCO_val2014_000000262148.jpg")
     return folder
 
 
 def text_vqa(folder: Path) -> Path:
-    asked = [
+    questions = [
         {
             **{"question": f"What is written on sign {number}?", "image_id": f"sign{number}", "set_name": "val"},
             **{"question_id": 34602 + number, "answers": ["stop"] * 8 + ["STOP!", "go"], "image_classes": ["Sign"]},
         }
         for number in range(2)
     ]
-    write_json(folder / "TextVQA_0.5.1_val.json", {"dataset_version": "0.5.1", "dataset_type": "val", "data": asked})
-    for one in asked:
-        write_picture(folder / "train_images" / f"{one['image_id']}.jpg", one["question_id"])
+    write_json(
+        folder / "TextVQA_0.5.1_val.json", {"dataset_version": "0.5.1", "dataset_type": "val", "data": questions}
+    )
+    for question in questions:
+        write_picture(folder / "train_images" / f"{question['image_id']}.jpg", question["question_id"])
     return folder
 
 
 def doc_vqa(folder: Path) -> Path:
-    asked = [
+    questions = [
         {
             **{"questionId": 49153 + number, "question": "What is the date?", "docId": 14465, "answers": ["1/8/93"]},
             **{"question_types": ["handwritten", "form"], "image": f"documents/page_{number}.png"},
         }
         for number in range(2)
     ]
-    whole = {"dataset_name": "SP-DocVQA", "dataset_split": "val", "data": asked}
-    write_json(folder / "spdocvqa_qas" / "val_v1.0_withQT.json", whole)
+    content = {"dataset_name": "SP-DocVQA", "dataset_split": "val", "data": questions}
+    write_json(folder / "spdocvqa_qas" / "val_v1.0_withQT.json", content)
     for number in range(2):
         write_picture(folder / "spdocvqa_images" / f"page_{number}.png", number, 200, 160)
     return folder
@@ -102,12 +106,12 @@ def coco(folder: Path) -> Path:
         {"id": 3, "image_id": 9, "category_id": 1, "bbox": [0, 0, 128, 96], "area": 12288, "iscrowd": 0},
         {"id": 4, "image_id": 9, "category_id": 1, "bbox": [0, 0, 10, 10], "area": 100, "iscrowd": 1},
     ]
-    whole = {
+    content = {
         "images": [{"id": 9, "file_name": "000000000009.jpg", "width": 128, "height": 96}],
         "categories": [{"id": 1, "name": "person"}, {"id": 18, "name": "dog", "supercategory": "animal"}],
         "annotations": objects,
     }
-    write_json(folder / "annotations" / "instances_val2017.json", whole)
+    write_json(folder / "annotations" / "instances_val2017.json", content)
     write_picture(folder / "val2017" / "000000000009.jpg")
     return folder
 
@@ -148,11 +152,11 @@ def video_mme(folder: Path) -> Path:
 
 
 def streaming_part(at: str, name: str, **changes: Any) -> dict[str, Any]:
-    asked = {
+    question = {
         **{"task_type": "Object Recognition", "question": f"What is seen at {at}?", "time_stamp": at, "answer": "B"},
         **{"options": ["A. A cat.", "B. A dog.", "C. A cow.", "D. A fox."], "required_ability": "working memory"},
     }
-    return {"time": "[0:00:00 - 0:00:10]", "questions": [asked | changes], "video_path": f"./videos/{name}.mp4"}
+    return {"time": "[0:00:00 - 0:00:10]", "questions": [question | changes], "video_path": f"./videos/{name}.mp4"}
 
 
 def streaming_bench(folder: Path) -> Path:

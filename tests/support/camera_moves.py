@@ -60,10 +60,10 @@ def matrix_of(shape: tuple[int, ...], pose: Pose) -> Places:
 
 def filmed(wide: Picture, pose: Pose) -> Picture:
     """The camera's picture: uint8 [448, 640]."""
-    shown = cv2.warpAffine(
+    picture = cv2.warpAffine(
         wide, matrix_of(wide.shape, pose), (WIDTH, HEIGHT), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT_101
     )
-    return np.asarray(shown, np.uint8)
+    return np.asarray(picture, np.uint8)
 
 
 def planes(picture: Picture) -> FramePlanes:

@@ -12,8 +12,8 @@ from stream.runtime.child import Heartbeat
 def main() -> None:
     order, _, rest = sys.stdin.readline().strip().partition(" ")
     if order == "exit":
-        status, _, printed = rest.partition(" ")
-        print(printed, flush=True)
+        status, _, text = rest.partition(" ")
+        print(text, flush=True)
         os._exit(int(status))
     if order == "beat":
         Heartbeat(int(rest)).ready()

@@ -73,5 +73,5 @@ def forks_shared() -> Iterator[None]:
 def own_children() -> list[psutil.Process]:
     """Every process below this one that is alive, but the shared fork server and multiprocessing's own process."""
     tracker = getattr(resource_tracker, "_resource_tracker")  # noqa: B009
-    kept = {tracker._pid, SHARED.pid}
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in kept]
+    shared_pids = {tracker._pid, SHARED.pid}
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in shared_pids]

@@ -74,12 +74,12 @@ class Collector:
 
     def children(self, root: ReceivedSpan) -> list[ReceivedSpan]:
         """The spans of a root, in the order of their times."""
-        found = [span for span in self.spans if span.parent == root.number and span.trace == root.trace]
-        return sorted(found, key=lambda span: (span.start_ns, span.end_ns))
+        children = [span for span in self.spans if span.parent == root.number and span.trace == root.trace]
+        return sorted(children, key=lambda span: (span.start_ns, span.end_ns))
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+    return {attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in attributes}
 
 
 @contextmanager

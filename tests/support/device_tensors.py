@@ -27,23 +27,23 @@ TAKES_HOST_NUMBERS = ("index", "index_put", "_index_put_impl")
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor whose values are `held` in host memory, which only kernels of the emulated driver read."""
+    """A tensor whose values are `host`, in host memory, which only kernels of the emulated driver read."""
 
-    held: torch.Tensor
+    host: torch.Tensor
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> DeviceTensor:
-        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, held.shape, strides=held.stride(), dtype=held.dtype, device=PLACE
+    def __new__(cls, host: torch.Tensor) -> DeviceTensor:
+        tensor: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, host.shape, strides=host.stride(), dtype=host.dtype, device=PLACE
         )
-        made.held = held
-        return made
+        tensor.host = host
+        return tensor
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"DeviceTensor({self.held})"
+        return f"DeviceTensor({self.host})"
 
     def data_ptr(self) -> int:
-        return self.held.data_ptr()
+        return self.host.data_ptr()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,27 +67,27 @@ class DeviceTensors(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         args, kwargs = _device_by_name(func, args, kwargs)
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-        there = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
-        wanted = kwargs.get("device")
-        self._check_places(name, tensors, there)
-        if "device" in kwargs and wanted is not None and torch.device(wanted) == PLACE:
+        device_tensors = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
+        target = kwargs.get("device")
+        self._check_places(name, tensors, device_tensors)
+        if "device" in kwargs and target is not None and torch.device(target) == PLACE:
             kwargs["device"] = torch.device("cpu")
-        made = func(*tree_map(_held, args), **tree_map(_held, kwargs))
-        if there and wanted is not None and torch.device(wanted).type == "cpu":
-            self._note(name, there[0])
-            return made.clone()
-        if there and (name in READS_BACK or _has_masks(name, tensors)):
-            self._note(name, there[0])
-        if there and name in READS_BACK and not isinstance(made, torch.Tensor):
-            return made
-        if name == "copy_" and there and not isinstance(args[0], DeviceTensor):
-            self._note(name, there[0])
+        result = func(*tree_map(_on_host, args), **tree_map(_on_host, kwargs))
+        if device_tensors and target is not None and torch.device(target).type == "cpu":
+            self._note(name, device_tensors[0])
+            return result.clone()
+        if device_tensors and (name in READS_BACK or _has_masks(name, tensors)):
+            self._note(name, device_tensors[0])
+        if device_tensors and name in READS_BACK and not isinstance(result, torch.Tensor):
+            return result
+        if name == "copy_" and device_tensors and not isinstance(args[0], DeviceTensor):
+            self._note(name, device_tensors[0])
             return args[0]
-        goes_there = bool(there) or (wanted is not None and torch.device(wanted) == PLACE)
-        return tree_map(_wrapped, made) if goes_there else made
+        on_device = bool(device_tensors) or (target is not None and torch.device(target) == PLACE)
+        return tree_map(_wrapped, result) if on_device else result
 
-    def _check_places(self, name: str, tensors: list[torch.Tensor], there: list[Any]) -> None:
-        mixed = there and any(tensor.ndim and not isinstance(tensor, DeviceTensor) for tensor in tensors)
+    def _check_places(self, name: str, tensors: list[torch.Tensor], device_tensors: list[Any]) -> None:
+        mixed = device_tensors and any(tensor.ndim and not isinstance(tensor, DeviceTensor) for tensor in tensors)
         if mixed and name not in (*TAKES_HOST_NUMBERS, "copy_", "_to_copy", "to"):
             raise RuntimeError(f"{name}: tensors of the device and of the host, which must be moved first")
 
@@ -99,9 +99,9 @@ class DeviceTensors(TorchDispatchMode):
     def counted(self) -> Iterator[list[str]]:
         """The copies that are made meanwhile."""
         before = len(self.copies)
-        made: list[str] = []
-        yield made
-        made += self.copies[before:]
+        copies: list[str] = []
+        yield copies
+        copies += self.copies[before:]
 
 
 def _device_by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -119,8 +119,8 @@ def _has_masks(name: str, tensors: list[torch.Tensor]) -> bool:
     return name in TAKES_HOST_NUMBERS and any(tensor.dtype == torch.bool for tensor in tensors[1:])
 
 
-def _held(value: Any) -> Any:
-    return value.held if isinstance(value, DeviceTensor) else value
+def _on_host(value: Any) -> Any:
+    return value.host if isinstance(value, DeviceTensor) else value
 
 
 def _wrapped(value: Any) -> Any:
@@ -129,4 +129,4 @@ def _wrapped(value: Any) -> Any:
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
     """The values that a test looks at, which is not counted."""
-    return _held(tensor)
+    return _on_host(tensor)

@@ -19,10 +19,10 @@ def picture(seed: int = 0, height_px: int = 160, width_px: int = 224) -> Any:
 
 def question(number: int = 0, frames: int = 1, **changes: Any) -> EvalQuestion:
     """One about frames of noise."""
-    shown = tuple(picture(10 * number + index) for index in range(frames))
+    pictures = tuple(picture(10 * number + index) for index in range(frames))
     times_s = tuple(index / 2 for index in range(frames))
     fields = {"id": str(number), "kind": "colour", "text": "What is it?", "answers": ("red",)} | changes
-    return EvalQuestion(frames=shown, times_s=times_s, **fields)
+    return EvalQuestion(frames=pictures, times_s=times_s, **fields)
 
 
 def suite(count: int = 3, name: str = "small", frames: int = 1) -> Suite:

@@ -127,12 +127,12 @@ def shadow(pts_s: float) -> ShadowCheck:
 
 def glance(pts_s: float, **changes: Any) -> Glance:
     timing = GlanceTiming(encode_ms=10.0, prefill_ms=20.0, total_ms=35.0)
-    given: dict[str, Any] = {"frame_index": 0, "query": "What?", "tokens_used": 60, "tokens_total": 240}
-    return Glance(pts_s=pts_s, **{**given, "timing": timing, **changes})
+    fields: dict[str, Any] = {"frame_index": 0, "query": "What?", "tokens_used": 60, "tokens_total": 240}
+    return Glance(pts_s=pts_s, **{**fields, "timing": timing, **changes})
 
 
 def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "frame_index": index,
         "pts_s": pts_s,
         "capture_ns": round(pts_s * 1e9),
@@ -144,11 +144,11 @@ def frame(index: int, pts_s: float, **changes: Any) -> FrameReady:
         "tiles": 240,
         "jitter_share": 0.01,
     }
-    return FrameReady(**{**given, **changes})
+    return FrameReady(**{**fields, **changes})
 
 
 def summary(**changes: Any) -> Summary:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "frames": 3,
         "duration_s": 1.0,
         "answers": 2,
@@ -163,7 +163,7 @@ def summary(**changes: Any) -> Summary:
         "backend": "cpu",
         "timing": {"wall_s": 1.5, "fps": 2.0},
     }
-    return Summary(**{**given, **changes})
+    return Summary(**{**fields, **changes})
 
 
 def make_token_packet(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:
@@ -191,7 +191,7 @@ def make_answer_reply(number: int, query: str, text: str, **fields: Any) -> Answ
 
 def make_yes_no_reply(number: int, *scores: tuple[float, float], **fields: Any) -> YesNoReply:
     figures = {"tokens_used": 2, "encode_ms": 1.0, "prefill_ms": 2.0, **fields}
-    return YesNoReply(answer=number, scores=tuple(CheckScore(*one) for one in scores or ((0.75, 0.5),)), **figures)
+    return YesNoReply(answer=number, scores=tuple(CheckScore(*score) for score in scores or ((0.75, 0.5),)), **figures)
 
 
 def make_overview(stamp: FrameStamp, grid: TileGrid, tokens: int = 1, value: int = 0) -> TokenPacket:

@@ -25,17 +25,17 @@ class FleetRecorder(Display):
         self.notes: list[str] = []
         self.waits: dict[str, str] = {}
         self.messages: list[str] = []
-        self.done: set[str] = set()
+        self.names: set[str] = set()
 
     def of(self, name: str, kind: type[E]) -> list[E]:
         return [event for event in tuple(self.events.get(name, ())) if isinstance(event, kind)]
 
-    def once(self, what: str, when: bool) -> bool:
-        """True for the first time that `when` is."""
+    def once(self, name: str, condition: bool) -> bool:
+        """True for the first time that `condition` is."""
         with self.lock:
-            if not when or what in self.done:
+            if not condition or name in self.names:
                 return False
-            self.done.add(what)
+            self.names.add(name)
             return True
 
     def camera(self, name: str) -> Display:

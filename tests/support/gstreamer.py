@@ -32,10 +32,10 @@ assert all(Gst.ElementFactory.find(name) for name in ("videotestsrc", "x264enc",
 def require_gstreamer() -> None:
     """Skip the test if a part of GStreamer is missing."""
     try:
-        done = subprocess.run([PYTHON, "-c", PROBE], capture_output=True, timeout=LIMIT_S)
+        process = subprocess.run([PYTHON, "-c", PROBE], capture_output=True, timeout=LIMIT_S)
     except OSError:
         pytest.skip(MISSING)
-    if done.returncode:
+    if process.returncode:
         pytest.skip(MISSING)
 
 

@@ -14,12 +14,12 @@ from tests.support.http_server import LoopbackServer, QuietHandler
 class HubServer(LoopbackServer):
     """Serves folders as repositories: `models["owner/name"]` is one; a text in its place is the hub's error code.
 
-    `asked` are the requests, and `sent_bytes` the number of sent bytes of files.
+    `requests` are the requests so far, and `sent_bytes` the number of sent bytes of files.
     """
 
     def __init__(self, models: dict[str, Path | str]) -> None:
         self.models = models
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.sent_bytes = 0
         super().__init__(_handler(self))
         self.url = self.address
@@ -41,7 +41,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.do_GET()
 
         def do_GET(self) -> None:
-            hub.asked.append(f"{self.command} {self.path}")
+            hub.requests.append(f"{self.command} {self.path}")
             owner, name, *rest = self.path.strip("/").split("/")
             model = hub.models.get(f"{owner}/{name}", "RepoNotFound")
             if isinstance(model, str):
@@ -53,8 +53,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 return
             data = path.read_bytes()
             status, part = 200, data
-            if (wanted := self.headers.get("range", "")).startswith("bytes="):
-                first, last = wanted.removeprefix("bytes=").split("-")
+            if (byte_range := self.headers.get("range", "")).startswith("bytes="):
+                first, last = byte_range.removeprefix("bytes=").split("-")
                 status, part = 206, data[int(first) : int(last) + 1]
             etag = f'"{hashlib.sha1(data).hexdigest()}"'
             self.send_whole(status, part, ("X-Repo-Commit", "0" * 40), ("ETag", etag))

@@ -29,7 +29,7 @@ def write_until_killed(folder: Path, fragments: list[VideoFragment], chance: ran
     part = chance.random()
 
     def dying(call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **named: Any) -> Any:
+        def wrapped(*arguments: Any, **keywords: Any) -> Any:
             nonlocal left
             left -= 1
             if left == 0:
@@ -37,9 +37,9 @@ def write_until_killed(folder: Path, fragments: list[VideoFragment], chance: ran
                     descriptor, data = arguments
                     write(descriptor, bytes(data)[: int(len(data) * part)])
                 elif part > 0.5:
-                    call(*arguments, **named)
+                    call(*arguments, **keywords)
                 os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **named)
+            return call(*arguments, **keywords)
 
         return wrapped
 

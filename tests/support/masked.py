@@ -81,13 +81,13 @@ def secret_pixels(picture: Picture) -> int:
 def pictures_in(data: bytes) -> list[Picture]:
     """The JPEG and PNG pictures that lie in bytes, raw or as base64: uint8 RGB [H, W, 3] each."""
     encoded = re.findall(rb"(?:/9j/|iVBORw0KGgo)[A-Za-z0-9+/]{40,}={0,2}", data)
-    found = []
+    pictures = []
     for part in (data, *(base64.b64decode(text[: len(text) & ~3]) for text in encoded)):
         for start in re.finditer(rb"\xff\xd8\xff|\x89PNG\r\n", part):
             image = cv2.imdecode(np.frombuffer(part[start.start() :], np.uint8), cv2.IMREAD_COLOR)
             if image is not None:
-                found.append(np.asarray(image[..., ::-1], np.uint8))
-    return found
+                pictures.append(np.asarray(image[..., ::-1], np.uint8))
+    return pictures
 
 
 def decoded(video: Path | io.BytesIO) -> list[Picture]:
@@ -149,16 +149,16 @@ class ShownRun:
     """What a run has written and sent: files in `folder`, and bytes by the key of their output."""
 
     folder: Path
-    sent: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     model: list[Picture] = field(default_factory=list)
 
 
 class Clients:
     """Readers of the services of a run, each in a thread; `ready` is set once each has what it waits for."""
 
-    def __init__(self, shown: ShownRun, ports: dict[str, int]) -> None:
+    def __init__(self, run: ShownRun, ports: dict[str, int]) -> None:
         self.ready = threading.Event()
-        self._shown, self._ports = shown, ports
+        self._run, self._ports = run, ports
         self._left: set[str] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -169,19 +169,19 @@ class Clients:
             "mqtt": self._mqtt, "control": self._control, "metrics_port": self._metrics,
         }  # fmt: skip
         self._left = set(readers)
-        for name, read in readers.items():
-            self._threads.append(threading.Thread(target=self._read, args=(name, read), daemon=True))
+        for name, reader in readers.items():
+            self._threads.append(threading.Thread(target=self._read, args=(name, reader), daemon=True))
             self._threads[-1].start()
 
     def join(self) -> None:
         for thread in self._threads:
             thread.join(LIMIT_S)
 
-    def _read(self, name: str, read: Callable[[], Iterator[tuple[bytes, bool]]]) -> None:
+    def _read(self, name: str, reader: Callable[[], Iterator[tuple[bytes, bool]]]) -> None:
         with suppress(OSError):
-            for data, enough in read():
-                self._shown.sent[name].append(data)
-                if enough:
+            for data, is_last in reader():
+                self._run.outputs[name].append(data)
+                if is_last:
                     break
         with self._lock:
             self._left.discard(name)
@@ -210,20 +210,20 @@ class Clients:
                 if isinstance(message, bytes):
                     yield message, bool(pictures_in(message))
                 elif channels := msgspec.json.decode(message).get("channels"):
-                    asked = [{"id": channel["id"], "channelId": channel["id"]} for channel in channels]
-                    client.send(msgspec.json.encode({"op": "subscribe", "subscriptions": asked}).decode())
+                    subscriptions = [{"id": channel["id"], "channelId": channel["id"]} for channel in channels]
+                    client.send(msgspec.json.encode({"op": "subscribe", "subscriptions": subscriptions}).decode())
 
     def _publish(self) -> Iterator[tuple[bytes, bool]]:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = context.socket(zmq.SUB)
         socket.setsockopt_string(zmq.SUBSCRIBE, "")
         socket.connect(f"tcp://127.0.0.1:{self._ports['publish']}")
-        seen: set[bytes] = set()
+        topics: set[bytes] = set()
         try:
             while socket.poll(int(LIMIT_S * 1000)):
                 parts = socket.recv_multipart()
-                seen.add(parts[0])
-                yield b"".join(parts), {b"frame", b"answer"} <= seen
+                topics.add(parts[0])
+                yield b"".join(parts), {b"frame", b"answer"} <= topics
         finally:
             socket.close(linger=0)
             context.term()
@@ -269,15 +269,15 @@ def hook(received: list[bytes]) -> Iterator[str]:
 
 def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
     """Run a source with every output at once."""
-    shown = ShownRun(folder)
+    run = ShownRun(folder)
     ports = {name: free_port() for name in ("web", "publish", "control", "foxglove", "metrics_port")}
     (folder / "hls").mkdir(parents=True)
     suffixes = [".vtt", ".srt", ".jsonl", ".mcap", ".rosbag", *([".rrd"] if RERUN else [])]
     with ExitStack() as stack:
         mosquitto = stack.enter_context(broker(folder))
         collector = stack.enter_context(collecting())
-        url = stack.enter_context(hook(shown.sent["webhook"]))
-        clients = Clients(shown, {**ports, "mqtt": mosquitto.port})
+        url = stack.enter_context(hook(run.outputs["webhook"]))
+        clients = Clients(run, {**ports, "mqtt": mosquitto.port})
         keeper = EventKeeper(clients.ready)
         config = Config(
             source=source,
@@ -317,11 +317,11 @@ def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
 
         SEEN.clear()
         run_session(config, NoDisplay(), [keeper], make_run, signals=False)
-        shown.model = list(SEEN)
+        run.model = list(SEEN)
         clients.join()
-        shown.sent["events"] = keeper.events
-        shown.sent["otlp"] = [repr(span).encode() for span in collector.spans]
-    return shown
+        run.outputs["events"] = keeper.events
+        run.outputs["otlp"] = [repr(span).encode() for span in collector.spans]
+    return run
 
 
 def of_hls(run: ShownRun) -> list[Picture]:
@@ -332,7 +332,7 @@ def of_hls(run: ShownRun) -> list[Picture]:
 
 
 def of_mcap(run: ShownRun) -> list[Picture]:
-    return [picture for one in read_mcap(run.folder / "a.mcap") for picture in pictures_in(one.data)]
+    return [picture for message in read_mcap(run.folder / "a.mcap") for picture in pictures_in(message.data)]
 
 
 def of_rosbag(run: ShownRun) -> list[Picture]:
@@ -356,8 +356,8 @@ def of_clips(run: ShownRun) -> list[Picture]:
     pictures, videos = (sorted((run.folder / "clips").glob(f"*{suffix}")) for suffix in (".jpg", ".mp4"))
     assert pictures
     assert videos
-    shown = [picture for path in pictures for picture in pictures_in(path.read_bytes())]
-    return [*shown, *(picture for path in videos for picture in decoded(path))]
+    stills = [picture for path in pictures for picture in pictures_in(path.read_bytes())]
+    return [*stills, *(picture for path in videos for picture in decoded(path))]
 
 
 def of_remembered(run: ShownRun) -> list[Picture]:
@@ -378,8 +378,8 @@ def of_sent(name: str) -> Callable[[ShownRun], list[Picture]]:
 
 
 def _of_sent(name: str, run: ShownRun) -> list[Picture]:
-    assert run.sent[name], f"nothing came from {name}"
-    return [picture for data in run.sent[name] for picture in pictures_in(data)]
+    assert run.outputs[name], f"nothing came from {name}"
+    return [picture for data in run.outputs[name] for picture in pictures_in(data)]
 
 
 def of_file(name: str) -> Callable[[ShownRun], list[Picture]]:

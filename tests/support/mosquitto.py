@@ -70,23 +70,23 @@ class Mosquitto:
 @contextmanager
 def broker(folder: Path, *settings: str, listener: str = "") -> Iterator[Mosquitto]:
     """A broker that runs."""
-    made = Mosquitto(folder, *settings, listener=listener)
+    mosquitto = Mosquitto(folder, *settings, listener=listener)
     try:
-        made.start()
-        yield made
+        mosquitto.start()
+        yield mosquitto
     finally:
-        made.kill()
+        mosquitto.kill()
 
 
 class Subscriber:
     """Client that receives messages at a broker."""
 
     def __init__(self, port: int, *topics: str, user: str | None = None, password: str | None = None) -> None:
-        self._heard: queue.Queue[MQTTMessage] = queue.Queue()
+        self._messages: queue.Queue[MQTTMessage] = queue.Queue()
         self._ready = queue.Queue[bool]()
         self._client = Client(CallbackAPIVersion.VERSION2)
         self._client.username_pw_set(user, password)
-        self._client.on_message = lambda client, data, message: self._heard.put(message)
+        self._client.on_message = lambda client, data, message: self._messages.put(message)
         self._client.on_subscribe = lambda *_: self._ready.put(True)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
@@ -97,7 +97,7 @@ class Subscriber:
     def next(self, topic: str) -> MQTTMessage:
         """The next message of a topic."""
         while True:
-            message = self._heard.get(timeout=LIMIT_S)
+            message = self._messages.get(timeout=LIMIT_S)
             if message.topic == topic:
                 return message
 

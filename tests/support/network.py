@@ -24,10 +24,10 @@ LIMIT_S = 120.0
 LIMIT_MS = int(LIMIT_S * 1000)
 
 
-def until(seen: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Calls `seen` until it returns something true; fails if that takes too long."""
+def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Calls `condition` until it returns something true; fails if that takes too long."""
     deadline_s = time.monotonic() + limit_s
-    while not seen():
+    while not condition():
         assert time.monotonic() < deadline_s, f"nothing came of it within {limit_s:g} s"
         time.sleep(0.01)
 
@@ -96,11 +96,11 @@ class Relay:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                self._open.append(near)
-                far = socket.create_connection(self._to)
-                self._open.append(far)
-                for source, sink in ((near, far), (far, near)):
+                client, _ = self._listener.accept()
+                self._open.append(client)
+                server = socket.create_connection(self._to)
+                self._open.append(server)
+                for source, sink in ((client, server), (server, client)):
                     self._threads.append(threading.Thread(target=self._pump, args=(source, sink)))
                     self._threads[-1].start()
 

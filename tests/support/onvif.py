@@ -26,29 +26,33 @@ class OnvifCamera(LoopbackServer):
     """Serves onvif://127.0.0.1:PORT. Its stream is at `stream_uri`.
 
     `login` is (user, password), `auth` how it is checked: `token` (WS-Security) or `digest` (HTTP, with `algorithm`).
-    `ahead` is how far its clock is ahead. `replies` stand in for the camera's own, by the request's name: (status,
-    content). `asked` are the requests.
+    `clock_offset` is how far its clock is ahead. `replies` stand in for the camera's own, by the request's name:
+    (status, content). `requests` are the requests so far.
     """
 
     def __init__(
-        self, stream_uri: str, login: tuple[str, str] | None = None, auth: str = "token", ahead: timedelta = timedelta()
+        self,
+        stream_uri: str,
+        login: tuple[str, str] | None = None,
+        auth: str = "token",
+        clock_offset: timedelta = timedelta(),
     ) -> None:
         self.stream_uri = stream_uri
         self.login = login
         self.auth = auth
         self.algorithm = "MD5"
-        self.ahead = ahead
+        self.clock_offset = clock_offset
         self.media_address: str | None = None
         self.profiles = PROFILES
         self.replies: dict[str, tuple[int, bytes]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.raw: list[bytes] = []
         self._nonces: set[str] = set()
         super().__init__(_handler(self))
 
     def answer(self, request: str) -> str:
         """The XML inside the body of the reply to a request."""
-        now = datetime.now(timezone.utc) + self.ahead
+        now = datetime.now(timezone.utc) + self.clock_offset
         media = self.media_address or f"http://127.0.0.1:{self.port}/onvif/media"
         if request == "GetSystemDateAndTime":
             clock = f"<t:Time><t:Hour>{now.hour}</t:Hour><t:Minute>{now.minute}</t:Minute>"
@@ -76,7 +80,7 @@ class OnvifCamera(LoopbackServer):
         assert self.login is not None
         self._nonces.add(fields["Nonce"])
         created = datetime.strptime(fields["Created"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-        if abs(created - datetime.now(timezone.utc) - self.ahead) > TOLERANCE:
+        if abs(created - datetime.now(timezone.utc) - self.clock_offset) > TOLERANCE:
             return False
         nonce = base64.b64decode(fields["Nonce"])
         digest = hashlib.sha1(nonce + fields["Created"].encode() + self.login[1].encode()).digest()
@@ -89,11 +93,11 @@ class OnvifCamera(LoopbackServer):
             return False
         assert self.login is not None
         fields = parse_keqv_list(parse_http_list(rest))
-        made = hashlib.md5 if self.algorithm == "MD5" else hashlib.sha256
-        ours = made(f"{self.login[0]}:cam:{self.login[1]}".encode()).hexdigest()
-        asked = made(f"POST:{path}".encode()).hexdigest()
-        right = made(f"{ours}:n0nce:{fields['nc']}:{fields['cnonce']}:auth:{asked}".encode()).hexdigest()
-        return fields["username"] == self.login[0] and fields["uri"] == path and fields["response"] == right
+        digest = hashlib.md5 if self.algorithm == "MD5" else hashlib.sha256
+        ha1 = digest(f"{self.login[0]}:cam:{self.login[1]}".encode()).hexdigest()
+        ha2 = digest(f"POST:{path}".encode()).hexdigest()
+        expected = digest(f"{ha1}:n0nce:{fields['nc']}:{fields['cnonce']}:auth:{ha2}".encode()).hexdigest()
+        return fields["username"] == self.login[0] and fields["uri"] == path and fields["response"] == expected
 
 
 def _profile(profile: tuple[str, str, str, int, int]) -> str:
@@ -129,7 +133,7 @@ def _handler(camera: OnvifCamera) -> type[BaseHTTPRequestHandler]:
             assert body is not None
             request = body[0].tag.rpartition("}")[2]
             token = re.search(rb"<ProfileToken>(.*)</ProfileToken>", content)
-            camera.asked.append(request + (f" {token[1].decode()}" if token else ""))
+            camera.requests.append(request + (f" {token[1].decode()}" if token else ""))
             if request in camera.replies:
                 self.send_whole(*camera.replies[request])
             elif camera.knows(request, envelope, self.headers, self.path):

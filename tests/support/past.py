@@ -20,7 +20,7 @@ DOOR = PastRun("door-run", "door", "rtsp://door.local/stream", BEGIN_MS, "tiny")
 
 def moment(number: int, text: str = "", run: PastRun = YARD, **changes: Any) -> Moment:
     """The `number`-th moment of a run, `number` seconds after BEGIN_MS."""
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": ANSWER,
         "unix_ms": BEGIN_MS + 1000 * number,
         "frame_index": 30 * number,
@@ -29,7 +29,7 @@ def moment(number: int, text: str = "", run: PastRun = YARD, **changes: Any) -> 
         "end_s": float(number),
         "question": "What happens?",
     }
-    return Moment(run=run, number=number, text=text or f"moment {number}", **{**given, **changes})
+    return Moment(run=run, number=number, text=text or f"moment {number}", **{**fields, **changes})
 
 
 def written(path: Path, moments: Iterable[Moment]) -> str:

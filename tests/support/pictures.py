@@ -18,7 +18,7 @@ def picture_fields(message: bytes) -> dict[str, Any]:
     for length in lengths:
         parts.append(message[at : at + length])
         at += length
-    shown = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
+    frame_map = FrameMap(rows=rows, cols=cols, relevance=parts[0], regions=parts[1], overview=overview)
     return {
         "codec": codec,
         "level": level,
@@ -29,6 +29,6 @@ def picture_fields(message: bytes) -> dict[str, Any]:
         "width": width,
         "height": height,
         "tokens": tokens,
-        "map": shown,
+        "map": frame_map,
         "picture": parts[2],
     }

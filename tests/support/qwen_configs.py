@@ -45,8 +45,11 @@ def write_index_folder(folder: Path, size: str) -> Path:
     """A model's folder before its weights are there: configuration and index."""
     folder.mkdir()
     config = qwen3_vl_config(size)
-    stored = 2 * parameters_of(config)
-    index = {"metadata": {"total_size": stored}, "weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+    total_bytes = 2 * parameters_of(config)
+    index = {
+        "metadata": {"total_size": total_bytes},
+        "weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder

@@ -24,9 +24,11 @@ def picture(
     image = np.full((120 >> level, 190 >> level, 3), 128, np.uint8)
     relevance = ((np.arange(ROWS * COLS) * 10 + shift) % 256).astype(np.uint8)
     regions = np.array([[0, 1, 2], [1, 1, 2], [6, 0, 1], [10, 0, 0]], "<i2")
-    shown = FrameMap(rows=ROWS, cols=COLS, relevance=relevance.tobytes(), regions=regions.tobytes(), overview=overview)
+    frame_map = FrameMap(
+        rows=ROWS, cols=COLS, relevance=relevance.tobytes(), regions=regions.tobytes(), overview=overview
+    )
     jpeg = cv2.imencode(".jpg", image)[1].tobytes()
-    return AskedPicture(frame_index=frame_index, pts_s=pts_s, jpeg=jpeg, level=level, map=shown, asked=asked)
+    return AskedPicture(frame_index=frame_index, pts_s=pts_s, jpeg=jpeg, level=level, map=frame_map, asked=asked)
 
 
 class Recorded(NamedTuple):
@@ -43,12 +45,12 @@ def read_mcap(path: str | Path | bytes, topic: str | None = None) -> list[Record
     """The messages of an MCAP file, all or those of one topic, as they were written."""
     file = io.BytesIO(path if isinstance(path, bytes) else Path(path).read_bytes())
     reader = make_reader(file, validate_crcs=True, decoder_factories=[Protobuf(), Ros2()])
-    found = []
+    messages = []
     for schema, channel, message in reader.iter_messages(topic, log_time_order=False):
         assert schema is not None
         assert message.publish_time == message.log_time
         make = Ros2() if schema.encoding == "ros2msg" else Protobuf()
         decode = make.decoder_for(channel.message_encoding, schema)
         value = None if decode is None else decode(message.data)
-        found.append(Recorded(channel.topic, schema.name, message.log_time, message.data, value))
-    return found
+        messages.append(Recorded(channel.topic, schema.name, message.log_time, message.data, value))
+    return messages

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 def rows_of(path: Path) -> dict[str, list[Row]]:
     """The rows of each entity in a recording, in the order of their frames: components by name, `media` in seconds."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    entities: dict[str, list[Row]] = defaultdict(list)
     with warnings.catch_warnings(action="ignore"):  # a file that is not complete has no index
         chunks = list(RrdReader(str(path)).stream())
     for chunk in chunks:
@@ -44,14 +44,14 @@ def rows_of(path: Path) -> dict[str, list[Row]]:
                     row[name] = cell.value / 1e9
                 elif name not in ("log_time", "rerun.controls.RowId"):
                     row[name.partition(":")[2] or name] = cell.as_py()
-            found[chunk.entity_path].append(row)
-    return {entity: sorted(rows, key=lambda row: row.get("frame", -1)) for entity, rows in found.items()}
+            entities[chunk.entity_path].append(row)
+    return {entity: sorted(rows, key=lambda row: row.get("frame", -1)) for entity, rows in entities.items()}
 
 
 def verified(path: Path) -> bool:
     """Whether `rerun rrd verify` finds nothing wrong with a file."""
-    done = subprocess.run([PROGRAM, "rrd", "verify", path], capture_output=True, timeout=LIMIT_S)
-    return done.returncode == 0
+    process = subprocess.run([PROGRAM, "rrd", "verify", path], capture_output=True, timeout=LIMIT_S)
+    return process.returncode == 0
 
 
 class RerunServer:

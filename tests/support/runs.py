@@ -38,7 +38,7 @@ class ScriptedRun:
     def __init__(self, events: list[Event], error: Exception | None = None) -> None:
         self.events, self.error = events, error
         self.calls: list[str] = []
-        self.asked: list[str] = []
+        self.queries: list[str] = []
         self.dropped: dict[str, int] = {}
         self.closed = False
         self.statistics = RunStatistics(MonotonicClock(), INFO.fps)
@@ -57,7 +57,7 @@ class ScriptedRun:
         raise AssertionError("no overlays here")
 
     def ask(self, query: str) -> None:
-        self.asked.append(query)
+        self.queries.append(query)
 
     def processes(self) -> dict[str, int]:
         return {"frames": os.getpid()}
@@ -135,7 +135,7 @@ class Seen:
     run: Run
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
-    done: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -150,11 +150,11 @@ class Seen:
         at = max((index for index, event in enumerate(self.events) if isinstance(event, kind)), default=-1)
         return self.events[at + 1 :]
 
-    def once(self, what: str, when: bool) -> bool:
-        """True for the first time that `when` is."""
-        if not when or what in self.done:
+    def once(self, name: str, condition: bool) -> bool:
+        """True for the first time that `condition` is."""
+        if not condition or name in self.names:
             return False
-        self.done.add(what)
+        self.names.add(name)
         return True
 
     def signal(self, process: str, number: int = signal.SIGKILL) -> int:
@@ -183,24 +183,24 @@ def config(source: str = ENDLESS, *, every_s: float = 0.2, **pipeline: Any) -> C
 
 def watch(run: Run, on_event: Callable[[Seen, Event], None] | None = None, *, fails: bool = False) -> Seen:
     """Reads the run to its end; fails one that goes on for too long, and one that fails unless it has to."""
-    seen = Seen(run)
+    record = Seen(run)
     begin_s = time.monotonic()
     try:
         for event in run.run():
-            seen.events.append(event)
+            record.events.append(event)
             if on_event is not None:
-                on_event(seen, event)
-            if seen.once("limit", time.monotonic() - begin_s > RUN_LIMIT_S):
+                on_event(record, event)
+            if record.once("limit", time.monotonic() - begin_s > RUN_LIMIT_S):
                 run.cancel()
     except Exception as error:
-        seen.error = error
-    assert "limit" not in seen.done, "it went on for too long"
-    assert (seen.error is not None) == fails, seen.error
-    return seen
+        record.error = error
+    assert "limit" not in record.names, "it went on for too long"
+    assert (record.error is not None) == fails, record.error
+    return record
 
 
-def open_supervised(model: str = "FakeAnswerModel", given: Config | None = None) -> Run:
-    return run_in_child(given or config(), model_loader=f"tests.support.answer_models:{model}")
+def open_supervised(model: str = "FakeAnswerModel", settings: Config | None = None) -> Run:
+    return run_in_child(settings or config(), model_loader=f"tests.support.answer_models:{model}")
 
 
 M = TypeVar("M", bound=Message)

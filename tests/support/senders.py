@@ -106,8 +106,8 @@ class FrameSender:
         curve: tuple[bytes, bytes] | None = None,
     ) -> None:
         self.now = now
-        self.sent = 0
-        self._kind, self._asked, self._curve = kind, endpoint, curve
+        self.sent_count = 0
+        self._kind, self._address, self._curve = kind, endpoint, curve
         self._bound = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -130,7 +130,7 @@ class FrameSender:
         socket.setsockopt(zmq.SNDHWM, 2)
         if self._curve is not None:
             socket.curve_secretkey, socket.curve_publickey, socket.curve_server = *self._curve, True
-        socket.bind(self._asked)
+        socket.bind(self._address)
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._bound.set()
         while not self._ending.wait(EVERY_S):
@@ -138,7 +138,7 @@ class FrameSender:
                 # The only receiver of a PUSH socket may disconnect after the poll: a blocking send would never return.
                 with contextlib.suppress(zmq.Again):
                     socket.send_multipart(self.now, zmq.NOBLOCK)
-                    self.sent += 1
+                    self.sent_count += 1
         socket.close(linger=0)
         context.term()
 
@@ -211,8 +211,8 @@ class Handler(BaseHTTPRequestHandler):
         name = self.path.partition("?")[0].lstrip("/")
         path = self.server.folder / name
         if self.server.login is not None:
-            wanted = "Basic " + base64.b64encode(":".join(self.server.login).encode()).decode()
-            if self.headers.get("Authorization") != wanted:
+            credentials = "Basic " + base64.b64encode(":".join(self.server.login).encode()).decode()
+            if self.headers.get("Authorization") != credentials:
                 self.send_response(401)
                 self.send_header("WWW-Authenticate", 'Basic realm="camera"')
                 self.end_headers()
@@ -305,19 +305,19 @@ class Reading:
         assert time.monotonic() < self._limit_s, "nothing came in time"
         return self.stop
 
-    def until(self, enough: Callable[[list[Item]], bool]) -> list[Item]:
-        """Items as they come, until `enough` accepts them."""
+    def until(self, is_complete: Callable[[list[Item]], bool]) -> list[Item]:
+        """Items as they come, until `is_complete` accepts them."""
         items: list[Item] = []
-        while not enough(items):
+        while not is_complete(items):
             items.append(next(self._items))
         return items
 
     def frames(self, count: int) -> list[SourceFrame]:
         return frames_of(self.until(lambda items: len(frames_of(items)) == count))
 
-    def frame(self, wanted: Callable[[SourceFrame], bool]) -> SourceFrame:
+    def frame(self, predicate: Callable[[SourceFrame], bool]) -> SourceFrame:
         """The next frame that is wanted."""
-        return frames_of(self.until(lambda items: any(map(wanted, frames_of(items[-1:])))))[-1]
+        return frames_of(self.until(lambda items: any(map(predicate, frames_of(items[-1:])))))[-1]
 
     def lost(self) -> SourceOutage:
         """The next outage that begins."""
@@ -327,8 +327,8 @@ class Reading:
         """The next outage that ends."""
         return self._outage(lambda outage: outage.lasted_s is not None)
 
-    def _outage(self, wanted: Callable[[SourceOutage], bool]) -> SourceOutage:
-        return outages_of(self.until(lambda items: any(map(wanted, outages_of(items[-1:])))))[-1]
+    def _outage(self, predicate: Callable[[SourceOutage], bool]) -> SourceOutage:
+        return outages_of(self.until(lambda items: any(map(predicate, outages_of(items[-1:])))))[-1]
 
 
 def frames_of(items: list[Item]) -> list[SourceFrame]:

@@ -136,8 +136,8 @@ def use_failing_stores(monkeypatch: pytest.MonkeyPatch, **fails: int) -> list[Te
     opened: list[TextureStore] = []
 
     def open_one(fmt: PlaneFormat, backend: str, **options: Any) -> TextureStore:
-        chosen = "cuda" if backend == "auto" else backend
-        store = open_store(fmt, "cpu", **options) if chosen == "cpu" else FailingStore(fmt, chosen, **fails, **options)
+        name = "cuda" if backend == "auto" else backend
+        store = open_store(fmt, "cpu", **options) if name == "cpu" else FailingStore(fmt, name, **fails, **options)
         opened.append(store)
         return store
 
@@ -153,9 +153,9 @@ def shared_device() -> GlDevice:
 
 def seen_by(device: GlDevice, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
     """A buffer as the device sees it. Its context must be current."""
-    seen = np.empty_like(buffer.memory)
-    device.library.gl.glGetNamedBufferSubData(buffer.name, 0, seen.nbytes, seen)
-    return seen
+    content = np.empty_like(buffer.memory)
+    device.library.gl.glGetNamedBufferSubData(buffer.name, 0, content.nbytes, content)
+    return content
 
 
 def own_device() -> GlDevice:

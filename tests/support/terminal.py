@@ -28,7 +28,7 @@ class Pty:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.resize(columns, rows)
-        self.written = ""
+        self.output = ""
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts Python with the arguments in the checkout; this is its terminal."""
@@ -63,17 +63,17 @@ class Pty:
             except OSError:
                 break
         self._stream.feed(fresh)
-        self.written += fresh.decode()
+        self.output += fresh.decode()
         return fresh.decode()
 
     @property
     def rows(self) -> list[str]:
         return [row.rstrip() for row in self.screen.display]
 
-    def until(self, seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-        """Reads until `seen`; fails if that takes too long."""
+    def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        """Reads until `condition`; fails if that takes too long."""
         deadline_s = time.monotonic() + limit_s
-        while not seen():
+        while not condition():
             assert time.monotonic() < deadline_s, self.rows
             select.select([self.person], [], [], 0.05)
             self.read()

@@ -40,22 +40,22 @@ def behind_tls(port: int, certificate: str, key: str) -> Iterator[int]:
     def accept() -> None:
         with suppress(OSError):
             while True:
-                near, _ = listener.accept()
-                threads.append(threading.Thread(target=pass_on, args=(near,), daemon=True))
+                client, _ = listener.accept()
+                threads.append(threading.Thread(target=pass_on, args=(client,), daemon=True))
                 threads[-1].start()
 
-    def pass_on(near: socket.socket) -> None:
+    def pass_on(client: socket.socket) -> None:
         with (
             suppress(OSError),
-            context.wrap_socket(near, server_side=True) as inner,
-            socket.create_connection(("127.0.0.1", port)) as far,
+            context.wrap_socket(client, server_side=True) as inner,
+            socket.create_connection(("127.0.0.1", port)) as server,
         ):
             while True:
-                for source in [inner] if inner.pending() else select.select([inner, far], [], [], LIMIT_S)[0]:
+                for source in [inner] if inner.pending() else select.select([inner, server], [], [], LIMIT_S)[0]:
                     data = source.recv(1 << 16)
                     if not data:
                         return
-                    (far if source is inner else inner).sendall(data)
+                    (server if source is inner else inner).sendall(data)
 
     accepting = threading.Thread(target=accept, daemon=True)
     accepting.start()

@@ -84,10 +84,10 @@ def make_video(
 
 def make_still_video(path: Path, levels: Sequence[int], frames_each: int, brightest: int = 256) -> Path:
     """A still picture of noise, but for one tile with each level for `frames_each` frames, at 10 frames a second."""
-    still = np.random.default_rng(0).integers(0, brightest, (128, 192, 3), dtype=np.uint8)
+    background = np.random.default_rng(0).integers(0, brightest, (128, 192, 3), dtype=np.uint8)
     frames = []
     for level in levels:
-        frame = still.copy()
+        frame = background.copy()
         frame[32:64, 64:96] = level
         frames += [frame] * frames_each
     return make_video(path, frames, 10)

@@ -70,7 +70,7 @@ class TokenServer:
         self.then(handler, body)
 
     def _packet(self, handler: ApiHandler, part: dict[str, Any]) -> Any:
-        picture = part["image_url"] or handler.fake.kept[part["uuid"]]
+        picture = part["image_url"] or handler.fake.cache[part["uuid"]]
         png = base64.b64decode(picture["url"].removeprefix("data:image/png;base64,"), validate=True)
         places = self._reader.find_places(png)
         assert places is not None

@@ -118,11 +118,12 @@ class DrawnPictures:
         self.requests.append(request.widths)
         if self.silent:
             return
-        made = sampled(len(self.requests), request.widths)
+        pictures = sampled(len(self.requests), request.widths)
         packed = {
-            level: pack_picture(made, level, encode_jpeg(made.images[level]), time.time_ns()) for level in made.images
+            level: pack_picture(pictures, level, encode_jpeg(pictures.images[level]), time.time_ns())
+            for level in pictures.images
         }
-        self._hub.pictures.show({width: packed[level] for width, level in made.levels.items()})
+        self._hub.pictures.show({width: packed[level] for width, level in pictures.levels.items()})
 
     def _inspect(self, request: InspectionRequest) -> None:
         self.inspections.append(request)
@@ -132,10 +133,10 @@ class DrawnPictures:
             message = encode_inspection(inspected(len(self.inspections), request.levels), time.time_ns())
             self._microscope.show({INSPECTION: message})
         else:
-            sent = request.picture
-            words = f"{sent.width}x{sent.height}"
+            picture = request.picture
+            words = f"{picture.width}x{picture.height}"
             message = encode_inspection(inspected(0, request.levels, picture=words))
-            self._microscope.show({-sent.number: message})
+            self._microscope.show({-picture.number: message})
 
 
 class PagedRun(WatchedRun):
@@ -172,7 +173,7 @@ class PagedRun(WatchedRun):
             return
         present = self.page.hub.watches
         if self.refuses is None:
-            present = tuple(one for one in present if one.name != change.name)
+            present = tuple(watch for watch in present if watch.name != change.name)
             present += () if change.question is None else (StandingQuestion(change.name, change.question),)
         self.page.emit(WatchesChanged(watch=change.name, watches=list(present), error=self.refuses))
 
@@ -223,8 +224,8 @@ class ServedPage(ShownRun):
         zones: dict[str, ZoneConfig] | None = None,
         **output: Any,
     ) -> None:
-        named = OutputConfig(**{"web": "127.0.0.1:0", **output})
-        self.config = config = Config(output=named, watch=watches, zones=zones or {})
+        outputs = OutputConfig(**{"web": "127.0.0.1:0", **output})
+        self.config = config = Config(output=outputs, watch=watches, zones=zones or {})
         self.access = WebAccess.of(config.output)
         camera = None if config.output.web_camera is None else BrowserCamera(config.output.web_camera)
         remembered = [path for path in [config.output.remember] if path is not None]
@@ -285,9 +286,9 @@ class Reply(NamedTuple):
 def ask(page: ServedPage | SharedPage, path: str = "/", body: bytes | None = None, **headers: str) -> Reply:
     """Get a path, or post a body to it."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=LIMIT_S)
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
     with closing(connection):
-        connection.request("GET" if body is None else "POST", path, body, named)
+        connection.request("GET" if body is None else "POST", path, body, header_fields)
         reply = connection.getresponse()
         return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 
@@ -366,12 +367,12 @@ FLAGS = [
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """A browser; the test is skipped if there is none, and fails if CI should have installed one."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    browser_path = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser_path is None:
         message = "no Chromium: apt-get install --no-install-recommends chromium-headless-shell"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         yield browser
         browser.close()
 

@@ -106,4 +106,4 @@ def test_in_offline_mode_the_hub_is_not_asked(hub: HubServer, monkeypatch: pytes
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubUnreachable):
         remote_checkpoint("own/scenes")
-    assert hub.asked == []
+    assert hub.requests == []

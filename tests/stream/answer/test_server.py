@@ -414,8 +414,8 @@ class RememberingAnswerModel(FakeAnswerModel):
         client = self.client
         yield from super().answer(packet, query)
         self.seen[client] = self.seen.get(client, 0) + 1
-        assert self._spoken is not None
-        self._spoken = replace(self._spoken, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
+        assert self._answer_stats is not None
+        self._answer_stats = replace(self._answer_stats, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
 
 
 def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: StageRunner) -> None:

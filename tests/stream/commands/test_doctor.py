@@ -192,9 +192,9 @@ def test_a_terminal_shows_what_is_checked_and_what_was_found(monkeypatch: pytest
     def examine(config: Config, streams: int, begin: Callable[[str], None]) -> Iterator[DiagnosticCheck]:
         for check in [*CHECKS, BROKEN]:
             begin(check.part)
-            terminal.until(lambda part=check.part: f"checking {part}" in terminal.written, LIMIT_S)
+            terminal.until(lambda part=check.part: f"checking {part}" in terminal.output, LIMIT_S)
             yield check
-            terminal.until(lambda found=check.found: found in terminal.written, LIMIT_S)
+            terminal.until(lambda found=check.found: found in terminal.output, LIMIT_S)
 
     monkeypatch.setattr(doctor, "examine", examine)
     monkeypatch.setenv("TERM", "xterm")
@@ -202,7 +202,7 @@ def test_a_terminal_shows_what_is_checked_and_what_was_found(monkeypatch: pytest
         monkeypatch.setattr(sys, "stdout", stdout)
         assert main(["doctor"]) == 1
     terminal.read()
-    rows = [row.rstrip() for row in re.split(r"[\r\n]+", CONTROL.sub("", terminal.written))]
+    rows = [row.rstrip() for row in re.split(r"[\r\n]+", CONTROL.sub("", terminal.output))]
     terminal.close()
     assert "works   python        3.11" in rows
     assert "broken  model         is not there" in rows

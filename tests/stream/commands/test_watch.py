@@ -63,7 +63,7 @@ def test_on_a_terminal_a_question_is_typed_and_ctrl_c_ends_it(interrupts: int, t
         pty.until(lambda: child.poll() is not None, limit_s=30)
     assert child.returncode == 130
     assert pty.echoes()
-    assert "interrupted" in pty.written or "cancelled" in pty.written
+    assert "interrupted" in pty.output or "cancelled" in pty.output
     types = [json.loads(line)["type"] for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
     assert "asked" in types
     assert types[-1] == "summary"

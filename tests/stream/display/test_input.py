@@ -186,7 +186,7 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
             display.attach(run, None, name)
             display.write(frame(0, 0.0), name)
         os.write(write, b"\n/help\nwhere is it?\nand now?\n")
-        until(lambda: all(len(run.asked) == 2 for run in runs.values()))
+        until(lambda: all(len(run.queries) == 2 for run in runs.values()))
         for name in names:
             display.write(QueryChanged(query="and now?"), name)
             display.write(summary(), name)
@@ -194,7 +194,7 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
     finally:
         os.close(read)
         os.close(write)
-    assert all(run.asked == ["where is it?", "and now?"] for run in runs.values())
+    assert all(run.queries == ["where is it?", "and now?"] for run in runs.values())
     err = capfd.readouterr().err
     assert err.index("not asked: the question is empty") < err.index(HELP)
     assert err.count("not asked: the question is empty") == 1

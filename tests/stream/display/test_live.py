@@ -72,7 +72,7 @@ def test_a_typed_question_is_asked(terminal: Terminal) -> None:
     terminal.pty.shows("› Who?")
     terminal.pty.type("\n")
     terminal.pty.shows("asking: Who?")
-    assert terminal.run.asked == ["Who?"]
+    assert terminal.run.queries == ["Who?"]
     terminal.display.write(QueryChanged(query="Who?"))
     terminal.pty.shows("tiny  Who?")
 
@@ -100,7 +100,7 @@ def test_invalid_questions_are_refused_in_the_view(terminal: Terminal) -> None:
         terminal.pty.shows("› " + "x" * 70)
     terminal.pty.type("\n")
     terminal.pty.shows("not asked: a question has at most 4000 characters, this one has 5000")
-    assert terminal.run.asked == []
+    assert terminal.run.queries == []
 
 
 def test_the_line_is_edited_and_questions_come_back(terminal: Terminal) -> None:
@@ -130,7 +130,7 @@ def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
     terminal.begin()
     terminal.pty.shows("type a question")
     terminal.pty.type("\x1a")
-    terminal.pty.until(lambda: terminal.pty.written.count(ENTER) == 2)
+    terminal.pty.until(lambda: terminal.pty.output.count(ENTER) == 2)
     assert stopped == [(signal.SIGTSTP, True)] * 2
     assert not terminal.pty.echoes()
 
@@ -142,7 +142,7 @@ def test_a_keyboard_that_has_gone_ends_the_view_and_not_the_run() -> None:
     terminal.begin()
     terminal.pty.shows("type a question")
     os.close(writer)
-    terminal.pty.until(lambda: LEAVE in terminal.pty.written)
+    terminal.pty.until(lambda: LEAVE in terminal.pty.output)
     terminal.display.write(frame(0, 0.0))
     terminal.display.close()
     os.close(reader)
@@ -155,7 +155,7 @@ def test_lines_that_are_piped_in_are_asked_too() -> None:
     terminal.begin()
     os.write(writer, b"\nWho?\n")
     terminal.pty.shows("not asked: the question is empty")
-    terminal.pty.until(lambda: terminal.run.asked == ["Who?"])
+    terminal.pty.until(lambda: terminal.run.queries == ["Who?"])
     terminal.display.close()
     terminal.pty.close()
     os.close(reader)
@@ -194,8 +194,8 @@ def test_at_the_end_the_last_entries_stand_on_the_terminal(
         "3 frames (0:01.0) · 2 answers · 1 cut · 64 of 240 tokens a frame, 3.1× less work",
         "· 2 frames a second · cpu texture",
     ]
-    terminal.pty.until(lambda: LEAVE in terminal.pty.written)
-    assert terminal.pty.written.count(ENTER) == terminal.pty.written.count(LEAVE) == 1
+    terminal.pty.until(lambda: LEAVE in terminal.pty.output)
+    assert terminal.pty.output.count(ENTER) == terminal.pty.output.count(LEAVE) == 1
     assert terminal.pty.echoes()
 
 
@@ -228,9 +228,9 @@ def test_before_the_view_one_word_shows_progress(monkeypatch: pytest.MonkeyPatch
     with os.fdopen(os.dup(pty.program), "w", encoding="utf-8") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         display = LiveDisplay(pty.program, None)
-        pty.until(lambda: pty.written == "starting")
+        pty.until(lambda: pty.output == "starting")
         display.close()
-        pty.until(lambda: pty.written == "starting\r\x1b[K")
+        pty.until(lambda: pty.output == "starting\r\x1b[K")
         display.close()
         assert pty.read() == ""
     pty.close()
@@ -285,9 +285,9 @@ def test_without_colour_or_unicode(no_color: str, encoding: str, monkeypatch: py
     terminal.pty.shows("loading tiny")
     terminal.display.close()
     terminal.pty.close()
-    colours = re.findall(r"\x1b\[[0-9;]*3[0-7]m", terminal.pty.written)
+    colours = re.findall(r"\x1b\[[0-9;]*3[0-7]m", terminal.pty.output)
     assert bool(colours) is not bool(no_color)
-    assert terminal.pty.written.isascii() is (encoding == "ascii")
+    assert terminal.pty.output.isascii() is (encoding == "ascii")
 
 
 def test_a_terminal_that_has_gone_ends_the_drawing_and_not_the_run() -> None:
@@ -337,10 +337,10 @@ def test_each_camera_has_its_pane_and_what_is_typed_goes_to_one_or_to_all(pty: P
         view.show_failure("gone", "it is not there")
         pty.shows("3 cameras, 1 not well")
         pty.type("door: who?\r")
-        until(lambda: shown.runs["door"].asked == ["who?"])
+        until(lambda: shown.runs["door"].queries == ["who?"])
         pty.type("where is it?\r")
-        until(lambda: shown.runs["yard"].asked == ["where is it?"])
-        assert shown.runs["door"].asked == ["who?", "where is it?"]
+        until(lambda: shown.runs["yard"].queries == ["where is it?"])
+        assert shown.runs["door"].queries == ["who?", "where is it?"]
         view.show_message("finishing")
         pty.shows("finishing")
         shown.cameras["door"].write(summary())

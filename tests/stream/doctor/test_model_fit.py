@@ -124,7 +124,7 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
     assert check.remedy == "the first run downloads it"
     assert cards.cards(given) == cards.cards(here)
     assert model_fit.memory(given, lambda: 10**9) == model_fit.memory(here, lambda: 10**9)
-    assert len([line for line in hub.asked if line.endswith("config.json")]) == 1, "the hub is asked once"
+    assert len([line for line in hub.requests if line.endswith("config.json")]) == 1, "the hub is asked once"
     full = model_fit.model(given, lambda: 10**6)
     assert (full.state, full.remedy) == ("broken", "make room, or set HF_HOME to a folder on another disk")
     long = config(answer={"model": "own/scenes"}, allocate={"budget": 9000})

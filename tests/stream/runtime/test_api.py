@@ -108,7 +108,7 @@ def test_frames_never_wait_for_a_server_that_hangs(server: FakeApiServer) -> Non
     for event in run_in_threads(config(server, answers="newest")).run():
         events.append(event)
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
-            assert server.asked.acquire(timeout=LIMIT_S)  # the process that asks may be slower than all frames
+            assert server.arrivals.acquire(timeout=LIMIT_S)  # the process that asks may be slower than all frames
             assert len(server.bodies) == 1
             server.behaviour = fake.speak
             server.released.set()

@@ -62,7 +62,7 @@ class Watcher:
 def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_process() -> None:
     given = with_web(config(restart=True))
     assert is_supervised(given)
-    run = open_supervised(given=given)
+    run = open_supervised(settings=given)
     assert run.picture_endpoints.page is not None
     watcher = Watcher(run.picture_endpoints.page, 1280, 64)
     before: list[int] = []
@@ -184,7 +184,7 @@ def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
 
 
 def test_a_picture_is_inspected_beside_a_run_that_goes_on() -> None:
-    run = open_supervised(given=with_web(config(restart=True)))
+    run = open_supervised(settings=with_web(config(restart=True)))
     assert run.picture_endpoints.microscope is not None
     pixels = np.zeros((64, 96, 3), np.uint8)
     pixels[:32, 32:64] = (250, 0, 0)
@@ -218,7 +218,7 @@ def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_proces
     output = OutputConfig(heatmap=str(path), heatmap_layers=("information", "motion"))
     given = config(restart=True).model_copy(update={"output": output})
     assert is_supervised(given)
-    run = open_supervised(given=given)
+    run = open_supervised(settings=given)
     assert run.picture_endpoints.heatmap is not None
     sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, given.source)
 

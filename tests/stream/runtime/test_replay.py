@@ -208,8 +208,8 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
         def answer(self, packet: Packet, query: str) -> Iterator[str]:
             yield from super().answer(packet, query)
             if packet.stamp.frame_index == 10:  # the same text, in another number of tokens
-                assert self._spoken is not None
-                self._spoken = replace(self._spoken, text_tokens=5)
+                assert self._answer_stats is not None
+                self._answer_stats = replace(self._answer_stats, text_tokens=5)
             if packet.stamp.frame_index >= 20:
                 yield "!"
 
@@ -339,7 +339,7 @@ def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.Mon
 
 def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_path: Path) -> None:
     given = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
-    run = open_supervised(given=given)
+    run = open_supervised(settings=given)
 
     def on_event(seen: Seen, event: Event) -> None:
         if not isinstance(event, Answer):

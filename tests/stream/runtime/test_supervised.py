@@ -134,7 +134,7 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
 def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
     missing = Config(source=str(tmp_path / "missing.mp4"), capture=CaptureConfig(realtime=True))
     with pytest.raises(SourceNotFound, match=r"missing.mp4 does not exist; check the name"):
-        open_supervised(given=missing)
+        open_supervised(settings=missing)
 
 
 def test_a_run_that_is_ended_before_its_source_is_open_waits_no_longer(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("process", ["frames", "answers"])
 def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
-    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
+    run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("stop", len(seen.of(Answer)) == 2):
@@ -257,7 +257,7 @@ def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
 
 @pytest.mark.slow
 def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
-    run = open_supervised(given=config(restart_limit=3))
+    run = open_supervised(settings=config(restart_limit=3))
 
     def on_event(seen: Seen, event: Event) -> None:
         if isinstance(event, FrameReady) and seen.once(str(run.processes()["frames"]), True):
@@ -329,7 +329,7 @@ def test_a_dead_spare_process_is_not_put_to_work() -> None:
 def test_it_ends_when_asked_by_another_thread_with_any_process_dead(how: str, victim: str | None, number: int) -> None:
     if victim is None and number == signal.SIGSTOP:
         pytest.skip("no process to stop")
-    run = open_supervised(given=config(heartbeat_s=HEARTBEAT_S))
+    run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
     def on_event(seen: Seen, event: Event) -> None:
         if seen.once("kill", len(seen.of(Answer)) == 2):
@@ -374,7 +374,7 @@ def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
         if seen.of(Restarted) and isinstance(event, YesNoResult):
             seen.run.end()
 
-    seen = watch(open_supervised(given=watching(go_on=True)), on_event)
+    seen = watch(open_supervised(settings=watching(go_on=True)), on_event)
     assert len(seen.restarts()) == 1
     assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
     assert [event.match for event in seen.of(Match)] == [1]
@@ -383,7 +383,7 @@ def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
 
 
 def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
-    seen = watch(open_supervised(given=watching(go_on=False)))
+    seen = watch(open_supervised(settings=watching(go_on=False)))
     assert (seen.summary.ended, seen.summary.found) == ("found", True)
     assert isinstance(seen.of(YesNoResult)[-1], YesNoResult)
 
@@ -430,7 +430,7 @@ def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> Non
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here, so that its store runs")
     with pytest.raises(BackendMissing, match=r"texture\.backend = cuda needs"):
-        open_supervised(given=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
+        open_supervised(settings=config().model_copy(update={"texture": TextureConfig(backend="cuda")}))
 
 
 def test_the_frame_process_reports_which_store_it_runs() -> None:
@@ -441,6 +441,6 @@ def test_the_frame_process_reports_which_store_it_runs() -> None:
         if seen.once("end", len(seen.of(FrameReady)) > 3):
             seen.run.end()
 
-    seen = watch(open_supervised(given=given), end_soon)
+    seen = watch(open_supervised(settings=given), end_soon)
     assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")
     assert seen.of(Started)[0].kernel == kernel_in_use()

@@ -88,7 +88,7 @@ def test_a_texture_of_another_backend_is_not_drawn_from(video: Path) -> None:
 
 
 def test_a_run_in_processes_has_no_texture_here(video: Path) -> None:
-    run = open_supervised(given=live_config(str(video)))
+    run = open_supervised(settings=live_config(str(video)))
     try:
         with pytest.raises(StoreError, match="in its frame process; open the run with run_in_threads"):
             _ = run.texture

@@ -51,7 +51,7 @@ STREAM = f"rtsp://{WRITTEN}@127.0.0.1:8554/live?channel=1&subtype=0"
 
 def test_the_first_profiles_stream_is_found_with_the_credentials(camera: OnvifCamera) -> None:
     assert address_of(camera) == STREAM
-    assert camera.asked == ["GetSystemDateAndTime", "GetCapabilities", "GetProfiles", "GetStreamUri token_0"]
+    assert camera.requests == ["GetSystemDateAndTime", "GetCapabilities", "GetProfiles", "GetStreamUri token_0"]
 
 
 def test_the_password_is_never_sent(camera: OnvifCamera) -> None:
@@ -62,9 +62,9 @@ def test_the_password_is_never_sent(camera: OnvifCamera) -> None:
     assert b"Basic" not in sent
 
 
-@pytest.mark.parametrize("ahead", [timedelta(), timedelta(days=400), -timedelta(hours=7)])
-def test_tokens_carry_the_cameras_time(camera: OnvifCamera, ahead: timedelta) -> None:
-    camera.ahead = ahead
+@pytest.mark.parametrize("clock_offset", [timedelta(), timedelta(days=400), -timedelta(hours=7)])
+def test_tokens_carry_the_cameras_time(camera: OnvifCamera, clock_offset: timedelta) -> None:
+    camera.clock_offset = clock_offset
     assert address_of(camera) == STREAM
 
 
@@ -85,7 +85,7 @@ def test_an_open_camera_needs_no_credentials(camera: OnvifCamera) -> None:
 @pytest.mark.parametrize("profile", ["1", "Sub", "token_1"])
 def test_a_profile_is_chosen_by_number_name_or_token(camera: OnvifCamera, profile: str) -> None:
     address_of(camera, f"?profile={profile}")
-    assert camera.asked[-1] == "GetStreamUri token_1"
+    assert camera.requests[-1] == "GetStreamUri token_1"
 
 
 def test_a_clock_at_the_end_of_time_is_not_followed(camera: OnvifCamera) -> None:
@@ -114,7 +114,7 @@ def test_services_may_be_behind_another_port_or_unnamed(camera: OnvifCamera) -> 
     with OnvifCamera("rtsp://127.0.0.1/two", LOGIN) as other:
         camera.media_address = f"http://127.0.0.1:{other.port}/media"
         assert address_of(camera).endswith("@127.0.0.1/two")
-        assert other.asked == ["GetProfiles", "GetStreamUri token_0"]
+        assert other.requests == ["GetProfiles", "GetStreamUri token_0"]
     for address in ("", "http://127.0.0.1:nonsense/media"):
         camera.replies["GetCapabilities"] = 200, envelope_of(f"<t:Media><t:XAddr>{address}</t:XAddr></t:Media>")
         assert address_of(camera) == STREAM
@@ -229,5 +229,5 @@ def test_it_is_a_live_source_that_is_found_again(
                 reading.lost()
                 reading.back()
                 reading.frames(2)
-    assert camera.asked.count("GetStreamUri token_0") == 2
+    assert camera.requests.count("GetStreamUri token_0") == 2
     assert "hush" not in caplog.text

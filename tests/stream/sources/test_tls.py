@@ -88,10 +88,10 @@ def test_a_camera_is_asked_over_https_only(pair: tuple[str, str]) -> None:
         for settings in (CaptureConfig(), CaptureConfig(ca_file=pair[0])):
             assert find_stream(address, settings, LIMIT_S) == "rtsp://admin:hush%21@127.0.0.1/live"
         assert not b"".join(camera.raw).count(f"Host: 127.0.0.1:{camera.port}\r".encode())
-        asked = len(camera.asked)
+        asked = len(camera.requests)
         with pytest.raises(SourceError, match=r"^onvifs://\*\*\*@.*cannot be trusted: self-signed certificate"):
             find_stream(address, CaptureConfig(tls_verify=True), LIMIT_S)
-        assert len(camera.asked) == asked
+        assert len(camera.requests) == asked
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
     with FrameSender(large, kind=zmq.PUSH) as sender, opened(sender, end="?pull", max_frames=25) as source:
         assert not source.describe().live
         time.sleep(0.2)
-        assert sender.sent < 20
+        assert sender.sent_count < 20
         assert len(list(source.frames())) == 25
         assert source.dropped == 0  # type: ignore[attr-defined]
 
@@ -241,8 +241,8 @@ def test_messages_that_cannot_be_read_are_skipped_and_reported() -> None:
         reading = Reading(source)
         reading.frames(1)
         sender.now = [b"\xc1", b"nonsense"]
-        begin = sender.sent
-        until(lambda: sender.sent >= begin + 5)
+        begin = sender.sent_count
+        until(lambda: sender.sent_count >= begin + 5)
         sender.now = message(1)
         (item,) = reading.frame(lambda frame: bool(frame.skipped)).skipped
         assert re.fullmatch(r"message \d+ to \d+", item.what)

@@ -234,7 +234,7 @@ def test_a_picture_that_vllm_has_forgotten_is_sent_again(server: FakeApiServer) 
     server.owner = "vllm"
     model = loaded(server, memory=MemoryConfig(frames=2))
     answered(model, 0)
-    server.kept.clear()
+    server.cache.clear()
     assert answered(model, 1) == "a red circle"
     assert [sent(server, request) for request in (1, 2)] == [[False, True], [True, True]]
     server.behaviour = fake.refuse(500)
