@@ -17,9 +17,9 @@ from tests.support.web import sampled
 
 @pytest.fixture
 def picture() -> ReceivedPicture:
-    made = sampled()
-    (level,) = made.images
-    return unpack_picture(pack_picture(made, level, encode_jpeg(made.images[level]), 0))
+    frame = sampled()
+    (level,) = frame.images
+    return unpack_picture(pack_picture(frame, level, encode_jpeg(frame.images[level]), 0))
 
 
 def test_tokens_are_drawn_over_the_whole_frame(picture: ReceivedPicture) -> None:
@@ -46,7 +46,7 @@ def test_invalid_maps_are_refused(picture: ReceivedPicture, changes: dict[str, o
 
 
 def test_bytes_that_are_no_picture_message_are_refused(picture: ReceivedPicture) -> None:
-    message = pack_picture(made := sampled(), 0, encode_jpeg(made.images[0]), 0)
+    message = pack_picture(frame := sampled(), 0, encode_jpeg(frame.images[0]), 0)
     for wrong in (b"", b"P", message[:-1], message + b"x", b"Q" + message[1:]):
         with pytest.raises(TransportError, match="picture message"):
             unpack_picture(wrong)

@@ -80,8 +80,8 @@ def test_the_only_camera_needs_no_name_though_it_has_one() -> None:
 
 
 def test_it_sees_the_newest_picture_with_and_without_tokens(run: ServedPage) -> None:
-    drawn, plain = (call(run, "newest_picture", tokens=tokens, width=640).content[0] for tokens in (True, False))
-    images = [Image.open(io.BytesIO(base64.b64decode(one.data))).convert("RGB") for one in (drawn, plain)]
+    overlay, plain = (call(run, "newest_picture", tokens=tokens, width=640).content[0] for tokens in (True, False))
+    images = [Image.open(io.BytesIO(base64.b64decode(content.data))).convert("RGB") for content in (overlay, plain)]
     assert images[1].size[0] == WIDTH
     assert images[1].getextrema() == ((128, 128),) * 3, "the frame is grey"
     low, high = images[0].convert("L").getextrema()
@@ -96,9 +96,9 @@ def test_it_reads_recent_answers(run: ServedPage) -> None:
 
 
 def test_it_adds_lists_and_removes_watches(run: ServedPage) -> None:
-    added = fields(call(run, "add_watch", question="Is the door open?", name="door", hold_s=2))
-    assert added == {"watch": "door", "watches": [{"name": "door", "question": "Is the door open?"}]}
-    assert fields(call(run, "list_watches")) == added["watches"]
+    reply = fields(call(run, "add_watch", question="Is the door open?", name="door", hold_s=2))
+    assert reply == {"watch": "door", "watches": [{"name": "door", "question": "Is the door open?"}]}
+    assert fields(call(run, "list_watches")) == reply["watches"]
     assert run.run.watch_changes == [WatchChange("door", "Is the door open?", hold_s=2.0)]
     assert fields(call(run, "remove_watch", name="door"))["watches"] == []
     run.run.refuses = "no watch is named 'door'; there is none"
@@ -113,9 +113,9 @@ def test_it_searches_what_cameras_have_seen(tmp_path: Path) -> None:
     ]
     path = written(tmp_path / "past.sqlite", moments)
     with served(remember=path) as page:
-        (found,) = fields(call(page, "search", words="red", since="1h"))
-        assert (found["text"], found["kind"]) == ("a red car", "answer")
-        assert found["time"].endswith("Z")
+        (match,) = fields(call(page, "search", words="red", since="1h"))
+        assert (match["text"], match["kind"]) == ("a red car", "answer")
+        assert match["time"].endswith("Z")
         assert len(fields(call(page, "search"))) == 2
         assert "there is no word in" in call(page, "search", words="?!").content[0].text
         refused = call(page, "search", since="soon")
@@ -153,19 +153,19 @@ def test_an_agent_that_floods_is_refused_and_the_next_call_works(run: ServedPage
     run.run.replies = ()
 
     async def flood(client: Client) -> list[Any]:
-        asked = [asyncio.ensure_future(client.call_tool("ask", {"question": "x"})) for _ in range(3 * CALLS_MAX)]
-        done: list[Any] = []
-        while len(done) < 2 * CALLS_MAX:
-            done = [one for one in asked if one.done()]
+        tasks = [asyncio.ensure_future(client.call_tool("ask", {"question": "x"})) for _ in range(3 * CALLS_MAX)]
+        ended_tasks: list[Any] = []
+        while len(ended_tasks) + len(run.run.side_questions) < len(tasks):  # a call ends, or waits for its answer
+            ended_tasks = [task for task in tasks if task.done()]
             await asyncio.sleep(0.01)
         for question in run.run.side_questions:
             run.emit(side_answer(question, "late"))
-        results = await asyncio.gather(*asked)
+        results = await asyncio.gather(*tasks)
         run.run.replies = ("fine",)
         return results
 
     results = calls(run, flood)
-    refused = [one.content[0].text for one in results if one.is_error]
+    refused = [result.content[0].text for result in results if result.is_error]
     assert len(refused) >= 2 * CALLS_MAX
     assert any("calls are under way" in text for text in refused)
     assert not call(run, "list_cameras").is_error
@@ -191,16 +191,16 @@ def test_without_a_page_a_call_names_what_to_start() -> None:
     ],
 )
 def test_requests_without_the_token_do_not_pass(token: str | None, header: str | None, passes: bool) -> None:
-    passed: list[Any] = []
-    sent: list[Any] = []
+    scopes: list[Any] = []
+    messages: list[Any] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        passed.append(scope)
+        scopes.append(scope)
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     headers = [] if header is None else [(b"authorization", header.encode())]
     asyncio.run(TokenGate(application, token)({"type": "http", "headers": headers}, None, send))  # type: ignore[arg-type]
-    assert bool(passed) is passes
-    assert [message["status"] for message in sent if "status" in message] == ([] if passes else [401])
+    assert bool(scopes) is passes
+    assert [message["status"] for message in messages if "status" in message] == ([] if passes else [401])
