@@ -571,7 +571,7 @@ def test_answers_are_kept_with_their_feedback(opened: Opener) -> None:
     events = server.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
     server.ask(2)
     events += server.hear(answered(1))
-    assert [kept for kept, _ in journal.appended] == events
+    assert [point for point, _ in journal.appended] == events
     first, second = (feedback for _, feedback in journal.appended)
     assert first is not None
     np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
@@ -591,7 +591,7 @@ def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) 
     server.expect_nothing()
     assert server.client.requests.recall(now) == []
     server.hear(answered(server.ask()))
-    assert [kept.answer for kept, _ in journal.appended] == [2]
+    assert [point.answer for point, _ in journal.appended] == [2]
     assert opened().client.requests.recall(now) == []
 
 
@@ -599,15 +599,19 @@ def test_an_answer_with_boxes_is_followed_by_detections_which_are_kept_and_recal
     journal = FakeJournal()
     server = opened(journal=journal)
     text = '[{"bbox_2d": [250, 500, 500, 1000], "label": "cat"}]'
-    said, found = server.hear(make_answer_reply(server.ask(), "what?", text, extent=(1000.0, 1000.0)))[-2:]
-    assert isinstance(said, Answer)
-    assert isinstance(found, Detections)
-    assert (found.answer, found.frame_index, found.pts_s) == (said.answer, said.frame_index, said.pts_s)
-    assert (found.width_px, found.height_px) == (GRID.width_px, GRID.height_px)
-    assert found.objects == [Detection(label="cat", box=[16.0, 32.0, 32.0, 64.0])]
-    assert journal.detections == [found]
-    again = opened(journal=FakeJournal(JournalEntry(said, None, detections=found)))
-    assert again.client.requests.recall(STAMP)[1:] == [said, found]
+    reply, detections = server.hear(make_answer_reply(server.ask(), "what?", text, extent=(1000.0, 1000.0)))[-2:]
+    assert isinstance(reply, Answer)
+    assert isinstance(detections, Detections)
+    assert (detections.answer, detections.frame_index, detections.pts_s) == (
+        reply.answer,
+        reply.frame_index,
+        reply.pts_s,
+    )
+    assert (detections.width_px, detections.height_px) == (GRID.width_px, GRID.height_px)
+    assert detections.objects == [Detection(label="cat", box=[16.0, 32.0, 32.0, 64.0])]
+    assert journal.detections == [detections]
+    next_run = opened(journal=FakeJournal(JournalEntry(reply, None, detections=detections)))
+    assert next_run.client.requests.recall(STAMP)[1:] == [reply, detections]
 
 
 def test_the_same_boxes_again_are_no_news(opened: Opener) -> None:
@@ -712,12 +716,12 @@ def test_an_answer_that_the_server_lost_is_reported_and_requested_again_a_few_ti
     for resends in (False, True):
         server = opened(resend_after_loss=resends)
         number = server.ask()
-        lost = RequestLost(answer=number, reason="no reply within 10 s")
+        message = RequestLost(answer=number, reason="no reply within 10 s")
         for turn in range(REPEATS_MAX if resends else 0):
-            (notice,) = server.events(Notice, lost)
+            (notice,) = server.events(Notice, message)
             assert notice.message.endswith("asking again")
             assert server.grant_again(turn + 2, TokenPacketMessage).answer == number
-        (notice,) = server.events(Notice, lost)
+        (notice,) = server.events(Notice, message)
         assert notice.code == ANSWERS_LOST
         assert notice.message == "an answer was lost: no reply within 10 s; going on with the newest frame"
         assert not server.client.busy

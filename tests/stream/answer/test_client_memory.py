@@ -36,10 +36,10 @@ def connected(*, resend: bool = True, **options: Any) -> ClientFixture:
     return server
 
 
-def grant(server: ClientFixture, turn: int, kept: GroupPlace | None) -> None:
+def grant(server: ClientFixture, turn: int, server_place: GroupPlace | None) -> None:
     server.request_turn()
     server.expect(TurnRequest)
-    server.hear(TurnGrant(turn=turn, kept=kept))
+    server.hear(TurnGrant(turn=turn, kept=server_place))
 
 
 def frames_of(server: ClientFixture) -> list[int]:
@@ -48,8 +48,10 @@ def frames_of(server: ClientFixture) -> list[int]:
     return [packet.stamp.frame_index for packet in token_packets(message, envelope.parts)]
 
 
-def ask(server: ClientFixture, number: int, kept: GroupPlace | None, place: tuple[int, int], second: int) -> list[int]:
-    grant(server, number + 1, kept)
+def ask(
+    server: ClientFixture, number: int, server_place: GroupPlace | None, place: tuple[int, int], second: int
+) -> list[int]:
+    grant(server, number + 1, server_place)
     server.send(make_group_packet(place, second=second))
     frames = frames_of(server)
     server.hear(make_answer_reply(number, "what?", "t"))
@@ -81,7 +83,7 @@ def test_with_resend_after_loss_a_packet_builds_on_all_sent_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "lacking"),
+    ("server_place", "missing_frames"),
     [
         (None, [0, 2]),
         (GroupPlace(9, 2), [0, 2]),
@@ -90,11 +92,11 @@ def test_with_resend_after_loss_a_packet_builds_on_all_sent_ones() -> None:
         (GroupPlace(1, 3), []),
     ],
 )
-def test_it_sends_what_the_server_lacks(kept: GroupPlace | None, lacking: list[int]) -> None:
+def test_it_sends_what_the_server_lacks(server_place: GroupPlace | None, missing_frames: list[int]) -> None:
     server = connected()
     ask(server, 0, None, (1, 0), 0)
     ask(server, 1, GroupPlace(1, 1), (1, 1), 2)
-    assert ask(server, 2, kept, (1, 2), 4) == [*lacking, 4]
+    assert ask(server, 2, server_place, (1, 2), 4) == [*missing_frames, 4]
 
 
 def test_a_new_group_brings_nothing_of_the_old_one() -> None:
@@ -217,7 +219,7 @@ def test_pixels_of_a_group_stay_on_their_device_together() -> None:
         message, envelope = server.expect_whole(TokenPacketMessage)
         packets = token_packets(message, envelope.parts, pixels.take)
         assert len(message.arrays) == 3
-        assert [int(one.pixels.max()) for one in packets] == list(range(number + 1))
+        assert [int(packet.pixels.max()) for packet in packets] == list(range(number + 1))
         server.hear(make_answer_reply(number, "what?", "t"))
     grant(server, 3, GroupPlace(1, 2))
     server.send(make_group_packet((1, 2), tokens=0, second=2))

@@ -63,12 +63,12 @@ class ScriptedPool:
     hopeful, problems = True, ""
 
     def __init__(self) -> None:
-        self.noted: list[tuple[str, ...]] = []
+        self.notes: list[tuple[str, ...]] = []
         self.fitter = False
         self.reason: str | None = None
         self.refusals: list[str] = []
         self.refusal: Exception | None = None
-        self.asked: list[tuple[KeepAlive, bool]] = []
+        self.move_requests: list[tuple[KeepAlive, bool]] = []
         self.closed = self.lifeless = False
         self.members = {"tcp://server-1", "tcp://server-2"}
 
@@ -86,7 +86,7 @@ class ScriptedPool:
         return fitter
 
     def reason_to_move(self, endpoint: str, load: KeepAlive, *, keeps_group: bool = False) -> str | None:
-        self.asked.append((load, keeps_group))
+        self.move_requests.append((load, keeps_group))
         reason, self.reason = self.reason, None
         return reason
 
@@ -101,15 +101,15 @@ class ScriptedPool:
         return endpoint.removeprefix("tcp://")
 
     def note_lost(self, endpoint: str) -> None:
-        self.noted.append(("lost", self.label(endpoint)))
+        self.notes.append(("lost", self.label(endpoint)))
 
     def note_failed(self, endpoint: str, problem: Exception | None = None) -> None:
-        self.noted.append(("failed", self.label(endpoint), str(problem)))
+        self.notes.append(("failed", self.label(endpoint), str(problem)))
         if problem is not None:
             self.refusals.append(f"{self.label(endpoint)}: {problem}")
 
     def note_answered(self, endpoint: str) -> None:
-        self.noted.append(("answered", self.label(endpoint)))
+        self.notes.append(("answered", self.label(endpoint)))
 
     def close(self) -> None:
         self.closed = True
@@ -287,9 +287,9 @@ def test_a_persistent_run_survives_any_number_of_failures_and_pauses_between_the
         server.ask()
         server.hear(BENT)
         start_ns = clock.now_ns()
-        while (sent := server.take_sent()) is None:
+        while (message := server.take_sent()) is None:
             clock.advance(FAILURE_PAUSE_NS // 4)
-        assert isinstance(sent[0], Connect)
+        assert isinstance(message[0], Connect)
         pauses_ns.append(clock.now_ns() - start_ns)
         server.hear(HELLO)
         server.asking()
@@ -412,10 +412,10 @@ def test_of_several_servers_the_one_that_answers_is_reported(opened: Opener, poo
     server = opened(greeted=False, pool=pool, reconnect=True, supervised=False)
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-1"]
     server.hear(answered(server.ask()))
-    assert pool.noted == [("answered", "server-1")]
-    lost = "no answers: the connection was lost; looking for another server"
-    assert server.lose() == [Notice(code=ANSWERS_LOST, message=lost)]
-    assert pool.noted[1:] == [("lost", "server-1")]
+    assert pool.notes == [("answered", "server-1")]
+    notice = "no answers: the connection was lost; looking for another server"
+    assert server.lose() == [Notice(code=ANSWERS_LOST, message=notice)]
+    assert pool.notes[1:] == [("lost", "server-1")]
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2"]
 
 
@@ -426,8 +426,8 @@ def test_a_server_that_is_no_longer_assigned_is_left_at_once(opened: Opener, poo
     assert len(server.links) == 1
     server.connection.set_servers((ServerAddress("tcp://server-3"),))
     assert len(server.links) == 2
-    lost = "no answers: server-1 is gone; looking for another server"
-    assert server.hear() == [Notice(code=ANSWERS_LOST, message=lost)]
+    notice = "no answers: server-1 is gone; looking for another server"
+    assert server.hear() == [Notice(code=ANSWERS_LOST, message=notice)]
     pool.members = {"tcp://server-3"}
     server.connection.set_servers(())
     assert len(server.links) == 2, "it was not connected to any of them"
@@ -449,12 +449,12 @@ def test_between_two_answers_the_client_may_move_to_another_server(opened: Opene
     load = KeepAlive(clients=7, place=6)
     server.hear(load)
     number = server.ask()
-    pool.asked.clear()
+    pool.move_requests.clear()
     pool.reason = "it is draining"
     server.hear()
-    assert pool.asked == [], "an answer is under way"
+    assert pool.move_requests == [], "an answer is under way"
     assert isinstance(server.hear(answered(number))[0], Answer)
-    assert pool.asked == [(load, False)]
+    assert pool.move_requests == [(load, False)]
     assert server.links[0].sent.pop() == (Disconnect(), [])
     assert len(server.links) == 2
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2 now (server-1: it is draining)"]
@@ -489,12 +489,12 @@ def test_frames_that_the_server_keeps_count_until_the_next_cut(opened: Opener, p
     """A single up-to-date picture costs only a key frame on another server, so it does not count."""
     server = opened(pool=pool, reconnect=True)
     server.hear(answered(server.ask(0), memory_tokens=70))
-    assert not pool.asked[-1][1]
+    assert not pool.move_requests[-1][1]
     server.hear(answered(server.ask(1), frames=3))
-    assert pool.asked[-1][1]
+    assert pool.move_requests[-1][1]
     server.client.on_cut()
     server.hear()
-    assert not pool.asked[-1][1]
+    assert not pool.move_requests[-1][1]
 
 
 def test_a_server_that_refuses_this_run_is_left_for_another_one(opened: Opener, pool: ScriptedPool) -> None:
@@ -525,7 +525,7 @@ def test_a_server_that_fails_an_answer_is_avoided(opened: Opener, pool: Scripted
     server = opened(pool=pool, reconnect=True)
     server.ask()
     server.hear(BENT)
-    assert pool.noted == [("failed", "server-1", "None"), ("lost", "server-1")]
+    assert pool.notes == [("failed", "server-1", "None"), ("lost", "server-1")]
 
 
 def test_a_lifeless_server_is_left_unless_it_sends_messages(
@@ -549,7 +549,7 @@ def test_a_lifeless_server_is_left_unless_it_sends_messages(
     message = "no answers: server-1 gives no sign of life; looking for another server"
     assert server.hear() == [Notice(code=ANSWERS_LOST, message=message)]
     assert len(server.links) == 2
-    assert pool.noted == [("failed", "server-1", "None"), ("lost", "server-1")]
+    assert pool.notes == [("failed", "server-1", "None"), ("lost", "server-1")]
     assert server.client.requests.lost_answers == 1
 
 

@@ -108,9 +108,9 @@ def test_an_answer_reports_the_costs_of_its_glances(opened: Opener, clock: FakeC
 def test_unusable_feedback_ends_the_glance(opened: Opener) -> None:
     server = opened()
     number = look(server)
-    elsewhere = [np.array([[0, 9, 9]], np.int32), *FEEDBACK_ARRAYS[1:]]
-    reply = make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*elsewhere))
-    assert misdeeds(server.hear(reply, arrays=elsewhere)) == 1
+    arrays = [np.array([[0, 9, 9]], np.int32), *FEEDBACK_ARRAYS[1:]]
+    reply = make_glance_reply(number, "what?", feedback_stamp=STAMP, arrays=specs_of(*arrays))
+    assert misdeeds(server.hear(reply, arrays=arrays)) == 1
     assert taken(server).feedback is None
     assert server.client.may_send
 
@@ -124,8 +124,8 @@ def test_a_glance_lost_with_its_server_is_sent_again_or_counted(opened: Opener, 
     server.greet()
     server.hear()
     if resends:
-        again = server.grant_again(4, GlancePacketMessage)
-        assert (again.glance, again.turn) == (number, 4)
+        packet = server.grant_again(4, GlancePacketMessage)
+        assert (packet.glance, packet.turn) == (number, 4)
         server.hear(make_glance_reply(number, "what?"))
         assert server.client.may_send
     else:
@@ -188,14 +188,14 @@ def test_the_journal_keeps_a_glance_with_its_answer(opened: Opener) -> None:
 
 
 def test_a_glance_of_an_earlier_run_is_not_taken_again(opened: Opener) -> None:
-    kept = JournalGlance(GLANCE, FEEDBACK)
-    server = opened(journal=FakeJournal(JournalEntry(answer(0), None, kept), JournalEntry(answer(1), None)))
+    journal_glance = JournalGlance(GLANCE, FEEDBACK)
+    server = opened(journal=FakeJournal(JournalEntry(answer(0), None, journal_glance), JournalEntry(answer(1), None)))
     requests, stamp = server.client.requests, replace(STAMP, epoch=99)
     recalled = requests.recall_glance(stamp)
     assert recalled is not None
     (outcome,) = recalled
     assert isinstance(outcome, GlanceOutcome)
-    assert outcome.event == kept.event
+    assert outcome.event == journal_glance.event
     assert outcome.feedback is not None
     assert outcome.feedback.stamp == stamp
     assert requests.recall(stamp)
@@ -212,7 +212,7 @@ def test_in_lockstep_a_glance_comes_before_the_answer_and_about_the_same_frame(s
         run.show(index)
     assert run.peer.overviews() == [0]
     assert run.peer.packets() == [0, 2]
-    assert [seen.event.frame_index for seen in run.glances] == [0]
+    assert [glance.event.frame_index for glance in run.glances] == [0]
     assert [event.glances for event in run.events if isinstance(event, Answer)] == [1, 0]
     kinds = [type(message) for message in run.peer.received]
     assert kinds.count(TurnRequest) == 2, "one turn for a glance and its answer"
@@ -243,7 +243,7 @@ def test_a_cut_during_a_glance_makes_it_stale_and_another_one_follows(scheduled:
     run.peer.glances = True
     run.go_on(3)
     assert run.peer.overviews() == [0, 1]
-    assert [seen.stamp.epoch for seen in run.glances] == [1]
+    assert [glance.stamp.epoch for glance in run.glances] == [1]
     assert run.peer.packets() == [1]
     assert run.scheduler.drops["glance.stale"] == 1
     assert run.peer.turn == 1
@@ -276,7 +276,7 @@ def test_a_glance_for_another_question_is_stale(scheduled: RunOpener) -> None:
     run.peer.glances = True
     run.go_on(4)
     assert run.scheduler.drops["glance.stale"] == 1
-    assert [seen.event.query for seen in run.glances] == ["who?"]
+    assert [glance.event.query for glance in run.glances] == ["who?"]
     assert [event.query for event in run.events if isinstance(event, Answer)] == ["who?"]
 
 
@@ -319,11 +319,11 @@ def test_at_the_end_a_glance_in_flight_is_followed_by_the_last_answer_or_by_none
 
 def test_a_frame_that_is_no_longer_available_gets_no_glance(scheduled: RunOpener) -> None:
     run = scheduled(lockstep=False).greet()
-    run.glance_due, run.there = True, False
+    run.glance_due, run.has_frame = True, False
     run.show(0)
     run.go_on(3)
     assert run.peer.overviews() == []
-    run.there = True
+    run.has_frame = True
     run.show(1)
     run.go_on(3)
     assert (run.peer.overviews(), run.peer.packets()) == ([1], [1])
@@ -344,5 +344,5 @@ def test_a_recalled_glance_needs_no_server(scheduled: RunOpener) -> None:
     run.glance_due = True
     run.show(5)
     assert run.peer.overviews() == run.peer.packets() == []
-    assert [seen.stamp for seen in run.glances] == [run.stamp]
+    assert [glance.stamp for glance in run.glances] == [run.stamp]
     assert [event.answer for event in run.events if isinstance(event, Answer)] == [0]

@@ -98,9 +98,9 @@ def test_after_a_loss_the_request_has_the_same_history(opened: Opener) -> None:
     before = asked(server, 2)
     server.lose()
     server.greet()
-    again = server.grant_again(1, TokenPacketMessage)
-    assert (again.history, again.previous) == (before.history, before.previous)
-    assert texts(again.history) == ["one"]
+    after = server.grant_again(1, TokenPacketMessage)
+    assert (after.history, after.previous) == (before.history, before.previous)
+    assert texts(after.history) == ["one"]
 
 
 def test_the_answer_to_the_same_question_in_the_same_shot_may_be_repeated(opened: Opener) -> None:
@@ -212,18 +212,18 @@ def test_the_answer_that_verifies_another_has_its_history(opened: Opener) -> Non
 def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     first = answer(0)
     fields = {name: getattr(first, name) for name in first.__struct_fields__} | {"answer": 1}
-    again = AnswerUnchanged(**fields, since_s=2.5, probability=0.75)
-    journal = FakeJournal(JournalEntry(first, None), JournalEntry(again, None))
+    repeat = AnswerUnchanged(**fields, since_s=2.5, probability=0.75)
+    journal = FakeJournal(JournalEntry(first, None), JournalEntry(repeat, None))
     server = opened(history=4, same_above=0.5, journal=journal)
     now = replace(STAMP, epoch=99)
     assert server.client.requests.recall(now)[-1] == first
-    assert server.client.requests.recall(now) == [again]
+    assert server.client.requests.recall(now) == [repeat]
     message = asked(server, epoch=99)
     assert message.answer == 2
     assert texts(message.history) == ["of old"]
     assert message.previous is None, "that was to another question"
     (event,) = server.hear(answered(2))
-    assert [kept.answer for kept, _ in journal.appended] == [2]
+    assert [point.answer for point, _ in journal.appended] == [2]
     assert isinstance(event, Answer)
 
 
@@ -232,7 +232,7 @@ def test_an_unchanged_answer_is_kept_for_a_continued_run(opened: Opener) -> None
     server = opened(same_above=0.5, journal=journal)
     answer_text(server, "one")
     answer_text(server, "one", 2)
-    assert [type(kept) for kept, _ in journal.appended] == [Answer, AnswerUnchanged]
+    assert [type(point) for point, _ in journal.appended] == [Answer, AnswerUnchanged]
 
 
 def test_history_is_text_with_times() -> None:

@@ -59,8 +59,8 @@ def test_with_a_memory_appended_tokens_count() -> None:
     target = LatencyController(200.0, 64)
     observed: list[int] = []
     target._controller.observe = lambda ttft_ms, tokens, tiles: observed.append(tokens)  # type: ignore[method-assign, assignment]
-    for appended in (64, 3, 0, None):
-        target.on_request(showing(64), appended)
+    for appended_tokens in (64, 3, 0, None):
+        target.on_request(showing(64), appended_tokens)
         target.on_answer(took(100))
     assert observed == [64, 3, 64]
 
@@ -97,13 +97,13 @@ def test_an_answer_reports_the_target_and_the_new_budget() -> None:
 
 def test_a_missed_target_is_reported_once_and_so_is_its_recovery() -> None:
     target = LatencyController(500, 64)
-    (missed,) = answers(target, 800, 20)
-    assert missed.code == MISSED
-    assert missed.message.startswith(
+    (alarm,) = answers(target, 800, 20)
+    assert alarm.code == MISSED
+    assert alarm.message.startswith(
         "answer.target_ms = 500 cannot be met: even with 64 tokens p95 time to first token is 8"
     )
-    (met,) = answers(target, 100, 20)
-    assert (met.code, met.message) == (MET, "answer.target_ms = 500 can be met again")
+    (recovery,) = answers(target, 100, 20)
+    assert (recovery.code, recovery.message) == (MET, "answer.target_ms = 500 can be met again")
 
 
 def test_frames_shown_whole_and_answers_without_a_time_do_not_change_the_budget() -> None:
@@ -118,11 +118,11 @@ def test_frames_shown_whole_and_answers_without_a_time_do_not_change_the_budget(
 
 def test_frames_that_the_model_has_in_memory_do_not_change_the_budget() -> None:
     target, frame = LatencyController(500, 200), showing(200)
-    for again in (frame, showing(200, change_since=0.0)):
+    for repeat in (frame, showing(200, change_since=0.0)):
         target.on_request(showing(190))
         target.on_request(frame)
         for _ in range(10):
-            target.on_request(again)
+            target.on_request(repeat)
             target.on_answer(took(5))
             assert target.limits(1024) == (200, 200)
     for _ in range(5):
@@ -133,7 +133,7 @@ def test_frames_that_the_model_has_in_memory_do_not_change_the_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "realtime", "answers", "held"),
+    ("info", "realtime", "answers", "has_controller"),
     [
         (FILE, False, "lockstep", False),
         (FILE, False, "newest", True),
@@ -141,7 +141,7 @@ def test_frames_that_the_model_has_in_memory_do_not_change_the_budget() -> None:
         (CAMERA, False, "lockstep", True),
     ],
 )
-def test_the_target_is_off_in_lockstep(info: SourceInfo, realtime: bool, answers: str, held: bool) -> None:
+def test_the_target_is_off_in_lockstep(info: SourceInfo, realtime: bool, answers: str, has_controller: bool) -> None:
     config = Config.model_validate(
         {
             "answer": AnswerConfig(target_ms=300.0),
@@ -149,15 +149,15 @@ def test_the_target_is_off_in_lockstep(info: SourceInfo, realtime: bool, answers
             "pipeline": {"answers": answers},
         }
     )
-    assert (RunPlan.of(config, info).make_latency_controller() is not None) == held
+    assert (RunPlan.of(config, info).make_latency_controller() is not None) == has_controller
     assert RunPlan.of(Config(), info).make_latency_controller() is None
     assert target_off().code == OFF
 
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with stage_runner() as made:
-        yield made
+    with stage_runner() as stages:
+        yield stages
 
 
 def holding(runner: StageRunner, target: LatencyController) -> Fixture:
@@ -206,9 +206,9 @@ def test_a_missed_target_is_reported_after_the_answer(runner: StageRunner) -> No
 
 
 def test_wrong_targets_name_the_key() -> None:
-    wanted = r"answer\.target_ms should be (greater than 0|a finite number|a valid number), or be none"
+    message = r"answer\.target_ms should be (greater than 0|a finite number|a valid number), or be none"
     for text in ("0", "-5", "nan", "soon", "true"):
-        with pytest.raises(ConfigError, match=rf"--target-ms: {wanted}, got"):
+        with pytest.raises(ConfigError, match=rf"--target-ms: {message}, got"):
             build_config([layer_from_option("--target-ms", "answer.target_ms", text)])
     assert build_config([layer_from_option("--target-ms", "answer.target_ms", "250")]).answer.target_ms == 250
 

@@ -101,8 +101,8 @@ def test_a_client_cannot_make_a_memory_grow() -> None:
     with pytest.raises(TransportError, match="supersedes tokens"):
         memory.add(A, replace(make_group_packet((1, 1), tokens=2), superseded=np.zeros(2, np.int32)))
     for number in range(1, 4):
-        gone = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
-        memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=gone))
+        superseded = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
+        memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=superseded))
     with pytest.raises(TransportError, match="was given 20 tokens to show 8"):
         memory.add(A, replace(make_group_packet((1, 4), tokens=4), superseded=np.arange(12, 16, dtype=np.int32)))
     large, small = ([make_group_packet((1, n, 2), tokens=tokens, second=n) for n in range(9)] for tokens in (4, 1))
@@ -201,8 +201,8 @@ def room(model: QwenAnswerModel, frames: int = 1) -> int:
 @pytest.mark.parametrize("frames", [1, 4])
 def test_superseded_tokens_of_recurrent_layers_count_if_one_picture_is_kept(tmp_path: Path, frames: int) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
-    fitting = room(load(folder, frames=frames), frames)
-    most = fitting // 2 if frames == 1 else fitting
+    room_tokens = room(load(folder, frames=frames), frames)
+    most = room_tokens // 2 if frames == 1 else room_tokens
     model = load(folder, tokens=most, frames=frames)
     model.embed_query("")
     with pytest.raises(ContextLengthError, match="too many beside"):
@@ -216,11 +216,12 @@ def test_the_tokens_around_a_group_are_those_of_its_prompt(folder: Path) -> None
     prompts = model._session.prompts
     packets = [make_group_packet((1, number, 3), 2, second=number) for number in range(3)]
     packets = [
-        replace(one, stamp=replace(one.stamp, media_ns=99_999 * NS_PER_S + index)) for index, one in enumerate(packets)
+        replace(packet, stamp=replace(packet.stamp, media_ns=99_999 * NS_PER_S + index))
+        for index, packet in enumerate(packets)
     ]
-    made = prompts.make(packets, "", lambda: None)
+    prompt = prompts.make(packets, "", lambda: None)
     answer_tokens = prompts.options.decoding.max_tokens
-    assert made.part.tokens == 6 + prompts.group_tokens(3) + prompts.other_tokens("") - answer_tokens
+    assert prompt.part.tokens == 6 + prompts.group_tokens(3) + prompts.other_tokens("") - answer_tokens
 
 
 def test_a_group_that_exceeds_the_context_is_refused_with_the_largest_that_fits(folder: Path) -> None:

@@ -42,11 +42,11 @@ def test_a_qwen_model_answers_as_its_session_does(folder: Path) -> None:
     assert embedding.tokens.dtype == np.float32
     client = OneClient(model)
     text = client.answer(packet())
-    spoken = client.stats
-    assert spoken is not None
-    assert (spoken.tokens_used, spoken.text_tokens) == (4, 5)
-    assert spoken.feedback is not None
-    assert spoken.feedback.stamp == packet().stamp
+    stats = client.stats
+    assert stats is not None
+    assert (stats.tokens_used, stats.text_tokens) == (4, 5)
+    assert stats.feedback is not None
+    assert stats.feedback.stamp == packet().stamp
     assert text == client.answer(packet())
 
 
@@ -65,9 +65,9 @@ def test_a_qwen_model_scores_as_its_session_does() -> None:
     qwen.tokenizer.add_tokens(["yes", "no"])
     model, session = QwenAnswerModel(AnswerSession(qwen)), AnswerSession(qwen)
     model.check_watch("is it?")
-    found = session.score_yes_no(packet(), "is it?")
+    score = session.score_yes_no(packet(), "is it?")
     client = OneClient(model)
-    assert client.score(packet(), "is it?") == (found.yes, found.mass)
+    assert client.score(packet(), "is it?") == (score.yes, score.mass)
     assert client.stats is not None
     assert (client.stats.tokens_used, client.stats.text_tokens) == (4, 0)
 

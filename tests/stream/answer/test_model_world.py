@@ -22,7 +22,7 @@ def config(source: str, question: str | None, **answer: Any) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("world", "unseen", "knows_source", "refusal", "warning"),
+    ("world", "unknown_words", "knows_source", "refusal", "warning"),
     [
         (None, ("dog",), False, None, None),
         ("cats", (), True, None, None),
@@ -32,9 +32,9 @@ def config(source: str, question: str | None, **answer: Any) -> Config:
     ],
 )
 def test_objections_to_a_model(
-    world: str | None, unseen: tuple[str, ...], knows_source: bool, refusal: str | None, warning: str | None
+    world: str | None, unknown_words: tuple[str, ...], knows_source: bool, refusal: str | None, warning: str | None
 ) -> None:
-    doubt = doubt_about("m", world, unseen, knows_source=knows_source)
+    doubt = doubt_about("m", world, unknown_words, knows_source=knows_source)
     if doubt is None or refusal is None or warning is None:
         assert doubt is refusal is warning
         return
@@ -67,15 +67,15 @@ def test_a_general_model_watches_for_anything(tmp_path: Path) -> None:
 
 
 def test_a_refused_run_opens_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = tmp_path / "kept.jsonl"
-    kept.write_text("earlier\n")
+    output = tmp_path / "kept.jsonl"
+    output.write_text("earlier\n")
     for command in ("caption", "watch"):
-        status = cli.main([command, "scene:demo", "--until", "is there a dog?", "--realtime", "-o", str(kept)])
+        status = cli.main([command, "scene:demo", "--until", "is there a dog?", "--realtime", "-o", str(output)])
         error = capsys.readouterr().err.splitlines()
         assert status == 2
         assert len(error) == 1
         assert error[0].startswith("error: scenes-tiny only knows drawn scenes and has never seen the word 'dog'")
-    assert kept.read_text() == "earlier\n"
+    assert output.read_text() == "earlier\n"
 
 
 def test_a_supervised_run_is_refused_too(tmp_path: Path) -> None:

@@ -52,14 +52,14 @@ STALE = AnswerCancelled(
 class StaleAnswerModel(FakeAnswerModel):
     """Generates pieces about a frame before the cut until it is stopped; answers at once about a later one."""
 
-    begun = threading.Event()
+    start = threading.Event()
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         if packet.stamp.frame_index >= CUT_FRAME:
             yield from super().answer(packet, query)
             return
         yield "stale"
-        self.begun.set()
+        self.start.set()
         for _ in range(round(LIMIT_S / WAIT_S)):
             threading.Event().wait(WAIT_S)
             yield ""
@@ -68,12 +68,12 @@ class StaleAnswerModel(FakeAnswerModel):
 @pytest.fixture
 def cut_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Clip whose cut is read only after the answer about an earlier frame has begun."""
-    StaleAnswerModel.begun = threading.Event()
+    StaleAnswerModel.start = threading.Event()
     commit = TextureUpdater.commit
 
     def waits(self: TextureUpdater, prepared: Any, stamp: FrameStamp) -> Any:
         if stamp.frame_index == CUT_FRAME:
-            assert StaleAnswerModel.begun.wait(LIMIT_S), "no answer was asked for before the cut"
+            assert StaleAnswerModel.start.wait(LIMIT_S), "no answer was asked for before the cut"
         return commit(self, prepared, stamp)
 
     monkeypatch.setattr(TextureUpdater, "commit", waits)
@@ -123,8 +123,8 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
 
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
-    wanted = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
-    with pytest.raises(ConfigError, match=wanted):
+    message = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
+    with pytest.raises(ConfigError, match=message):
         build_config([layer_from_assignment("answer.on_cut=stop")])
     assert build_config([layer_from_assignment("answer.on_cut=cancel")]).answer.on_cut == "cancel"
 
@@ -145,7 +145,7 @@ class ScriptedLink:
     def __init__(self, *steps: Sequence[tuple[bytes, Envelope]]) -> None:
         self._steps = list(steps)
         self._now: list[tuple[bytes, Envelope]] = []
-        self.sent: list[Message] = []
+        self.messages: list[Message] = []
 
     def receive(self, timeout_ms: int = 0) -> tuple[bytes, Envelope] | None:
         if timeout_ms:
@@ -155,7 +155,7 @@ class ScriptedLink:
         return self._now.pop(0) if self._now else None
 
     def send(self, client: bytes, message: Message, arrays: object = ()) -> bool:
-        self.sent.append(message)
+        self.messages.append(message)
         return True
 
     def close(self) -> None:
@@ -175,8 +175,8 @@ def test_a_waiting_packet_is_dropped_by_a_cancel() -> None:
     stage = AnswerServer(lambda: FakeAnswerModel(Config()), ServerOptions("inproc://x"), transport, RunControl())
     with pytest.raises(CancelledError):
         stage.run()
-    assert [message.turn for message in link.sent if isinstance(message, TurnGrant)] == [1, 2]
-    assert not [message for message in link.sent if isinstance(message, (AnswerDelta, AnswerReply, TurnExpired))]
+    assert [message.turn for message in link.messages if isinstance(message, TurnGrant)] == [1, 2]
+    assert not [message for message in link.messages if isinstance(message, (AnswerDelta, AnswerReply, TurnExpired))]
 
 
 def test_the_transcript_reports_it_and_drops_the_partial_text() -> None:

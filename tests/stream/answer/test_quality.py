@@ -23,8 +23,8 @@ RULE = {"window": 4, "raise_above": 0.25, "agreeing": 3, "step": 1.5, "most": 4.
 TILES = 240
 
 
-def options(**given: Any) -> ShadowConfig:
-    return ShadowConfig(**{"every": 1, "act": True, **RULE, **given})
+def options(**values: Any) -> ShadowConfig:
+    return ShadowConfig(**{"every": 1, "act": True, **RULE, **values})
 
 
 def check(differs: bool, number: int = 0) -> ShadowCheck:
@@ -45,13 +45,13 @@ def check(differs: bool, number: int = 0) -> ShadowCheck:
 
 def moves(rule: ShadowRule, checks: str, *, raisable: bool = True) -> list[str]:
     """What a rule does at each check: `x` differs, `.` agrees."""
-    made = []
-    for one in checks:
-        moved = rule.observe(one == "x", raisable=raisable)
-        if "raise" in moved or "lower" in moved:
+    results = []
+    for symbol in checks:
+        actions = rule.observe(symbol == "x", raisable=raisable)
+        if "raise" in actions or "lower" in actions:
             rule.begin_window()
-        made.append(" ".join(moved))
-    return made
+        results.append(" ".join(actions))
+    return results
 
 
 def test_a_rate_above_the_limit_raises_and_a_lower_one_does_not() -> None:
@@ -92,16 +92,16 @@ def test_a_fall_needs_a_low_rate_beside_the_row() -> None:
 def test_a_fall_that_did_not_hold_is_tried_later_and_later() -> None:
     rule = ShadowRule(options())
     moves(rule, "xx")
-    tried = []
+    counts = []
     for _ in range(6):
         agreed = 0
         while moves(rule, ".") != ["lower"]:
             agreed += 1
-        tried.append(agreed + 1)
+        counts.append(agreed + 1)
         assert moves(rule, "xx") == ["", "raise"]
-    assert tried == [3, 6, 12, 24, 48, 48]
+    assert counts == [3, 6, 12, 24, 48, 48]
     assert moves(rule, "xx")[-1] == "raise"
-    assert [index for index, moved in enumerate(moves(rule, "." * 60)) if moved] == [47, 50]
+    assert [index for index, actions in enumerate(moves(rule, "." * 60)) if actions] == [47, 50]
 
 
 def test_without_room_it_raises_an_alarm_once_and_ends_it_once() -> None:
@@ -112,17 +112,17 @@ def test_without_room_it_raises_an_alarm_once_and_ends_it_once() -> None:
         assert rule.level == 0
 
 
-def controller(budget: Budget = 20, limits: TokenLimits | None = None, **given: Any) -> QualityController:
-    return QualityController(options(**given), budget, limits or TokenLimits())
+def controller(budget: Budget = 20, limits: TokenLimits | None = None, **values: Any) -> QualityController:
+    return QualityController(options(**values), budget, limits or TokenLimits())
 
 
 def changes(quality: QualityController, checks: str, tiles: int = TILES) -> list[Event]:
-    made: list[Event] = []
-    for number, one in enumerate(checks):
-        first, *rest = quality.on_check(check(one == "x", number), tiles)
-        assert first == check(one == "x", number)
-        made += rest
-    return made
+    events: list[Event] = []
+    for number, symbol in enumerate(checks):
+        first, *rest = quality.on_check(check(symbol == "x", number), tiles)
+        assert first == check(symbol == "x", number)
+        events += rest
+    return events
 
 
 def steps(events: list[Event]) -> list[tuple[int, int]]:
@@ -145,7 +145,7 @@ def test_the_event_says_from_what_to_what_and_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "limits", "tiles", "reached"),
+    ("budget", "limits", "tiles", "budgets"),
     [
         (20, TokenLimits(), TILES, [30, 45, 68, 80]),
         (20, TokenLimits(4, 40), TILES, [30, 40]),
@@ -156,15 +156,15 @@ def test_the_event_says_from_what_to_what_and_why() -> None:
         ("auto", TokenLimits(), 920, [372, 400]),
     ],
 )
-def test_the_budget_is_bounded(budget: Budget, limits: TokenLimits, tiles: int, reached: list[int]) -> None:
+def test_the_budget_is_bounded(budget: Budget, limits: TokenLimits, tiles: int, budgets: list[int]) -> None:
     """By a factor of the configured one, the most tokens, and the tiles; then there is an alarm."""
     quality = controller(budget, limits)
-    made = changes(quality, "x" * 40, tiles)
-    assert [to for _, to in steps(made)] == reached
-    alarm = made[-1]
+    events = changes(quality, "x" * 40, tiles)
+    assert [to for _, to in steps(events)] == budgets
+    alarm = events[-1]
     assert isinstance(alarm, Notice)
-    assert (alarm.code, sum(isinstance(event, Notice) for event in made)) == (LOW, 1)
-    assert f"the budget of {reached[-1] if reached else budget} tokens is too small and its limit" in alarm.message
+    assert (alarm.code, sum(isinstance(event, Notice) for event in events)) == (LOW, 1)
+    assert f"the budget of {budgets[-1] if budgets else budget} tokens is too small and its limit" in alarm.message
     ended = changes(quality, "." * 8, tiles)
     assert [event.code for event in ended if isinstance(event, Notice)] == [MET]
     down = [from_tokens for from_tokens, _ in steps(changes(quality, "." * 40, tiles))]
@@ -199,8 +199,8 @@ def test_with_a_latency_target_the_limit_of_its_budget_rises() -> None:
     budget = RunBudget(LatencyController(100.0, 40, limits), QualityController(options(), 40, limits, adaptive=True))
     assert budget.limits(TILES) == (40, 40)
     for number in range(2):
-        made = budget.on_event(check(True, number), TILES)
-    assert steps(made) == [(40, 60)]
+        events = budget.on_event(check(True, number), TILES)
+    assert steps(events) == [(40, 60)]
     assert budget.limits(TILES) == (40, 40), "more tokens are allowed, and time decides"
     (point,) = budget.on_event(answer(1.0, "a"), TILES)
     assert point != answer(1.0, "a")
@@ -212,7 +212,7 @@ def test_without_checks_or_target_nothing_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"answer.shadow.act": True}, "goes by shadow checks; give --shadow-every too"),
         ({"answer.shadow.every": 5, "answer.shadow.act": True, "answer.encode": "weighted"}, "weighted ignores"),
@@ -230,9 +230,9 @@ def test_without_checks_or_target_nothing_is_set() -> None:
         ({"answer.shadow_every": 5}, "unknown key answer.shadow_every; did you mean answer.shadow.every"),
     ],
 )
-def test_invalid_options_are_refused_in_one_line(given: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        build_config([ConfigLayer("x", given)])
+        build_config([ConfigLayer("x", values)])
     assert "\n" not in str(refused.value)
 
 

@@ -53,9 +53,9 @@ def ask(model: QwenAnswerModel, *questions: ClientQuestion) -> list[str]:
 def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) -> None:
     model, lone = batched(folder, encode=encode), OneClient(load(folder, 1, encode=encode))
     for second in range(3):
-        asked = [ClientQuestion(client, at(10 * index + second), "what?") for index, client in enumerate(CLIENTS)]
-        texts = ask(model, *asked)
-        for question, text in zip(asked, texts, strict=True):
+        questions = [ClientQuestion(client, at(10 * index + second), "what?") for index, client in enumerate(CLIENTS)]
+        texts = ask(model, *questions)
+        for question, text in zip(questions, texts, strict=True):
             lone.client = question.client
             assert text == lone.answer(question.packet)
             assert lone.stats is not None
@@ -67,18 +67,18 @@ def test_answers_and_feedback_are_each_clients_own(folder: Path, encode: str) ->
 
 def test_a_client_that_leaves_during_an_answer_is_dropped_and_the_others_go_on(folder: Path) -> None:
     model, lone = batched(folder), OneClient(load(folder, 1))
-    one, two = (ClientQuestion(client, packet(), "what?") for client in CLIENTS[:2])
-    for question in (one, two):
+    first, second = (ClientQuestion(client, packet(), "what?") for client in CLIENTS[:2])
+    for question in (first, second):
         model.hold(question.client)
-    model.ask([one, two])
-    text = two.piece
+    model.ask([first, second])
+    text = second.piece
     model.release(b"one")
     model.drop_client(b"one")
-    while not two.ended:
-        assert model.step() == [two]
-        text += two.piece
+    while not second.ended:
+        assert model.step() == [second]
+        text += second.piece
     assert text == lone.answer(packet())
-    assert not one.ended
+    assert not first.ended
 
 
 def test_an_answer_can_be_ended_early(folder: Path) -> None:
@@ -165,15 +165,15 @@ def test_earlier_answers_that_do_not_fit_the_context_are_left_out_oldest_first(
     history = tuple(PastAnswer(second * NS_PER_S, f"answer {second} " * 3) for second in range(3))
     query = history_text(history[len(history) - entries :]) + "what?"
     ask(model, ClientQuestion(b"one", packet(), query))
-    shown = ClientQuestion(b"one", packet(), query)
-    texts = ask(model, shown)
+    reference = ClientQuestion(b"one", packet(), query)
+    texts = ask(model, reference)
     context = prompts.other_tokens(query) + 4 + len(prompts.ids.frame_open) + len(prompts.ids.frame_close)
     monkeypatch.setattr(type(model._session.qwen), "max_context_tokens", context)
     question = ClientQuestion(b"one", packet(), "what?", history=history)
     assert ask(model, question) == texts
     assert question.stats is not None
-    assert shown.stats is not None
-    assert question.stats.prefilled_tokens == shown.stats.prefilled_tokens
+    assert reference.stats is not None
+    assert question.stats.prefilled_tokens == reference.stats.prefilled_tokens
 
 
 STREET = AnswerSchema.parse('{"people": "integer", "weather": ["sun", "rain"]}')
@@ -186,25 +186,29 @@ def test_clients_have_schemas_of_their_own(folder: Path, options: dict[str, obje
     for schema in schemas[:2]:
         assert schema is not None
         model.check_schema(schema)
-    asked = [
-        ClientQuestion(client, packet(), "what?", schema=one) for client, one in zip(CLIENTS, schemas, strict=True)
+    questions = [
+        ClientQuestion(client, packet(), "what?", schema=schema)
+        for client, schema in zip(CLIENTS, schemas, strict=True)
     ]
-    structured, chosen, free = ask(model, *asked)
+    structured, choice, free = ask(model, *questions)
     assert set(STREET.fields_of(structured)) == {"people", "weather"}
-    assert chosen in ("open", "closed")
+    assert choice in ("open", "closed")
     if "dtype" not in options:  # small weights round differently in a batch
         assert free == ask(model, ClientQuestion(CLIENTS[2], packet(), "what?"))[0]
 
 
 def test_the_form_of_an_answer_is_put_behind_the_question_unless_the_model_knows_one_world_only(folder: Path) -> None:
     model = load(folder, 1, max_tokens=120)
-    plain, asked = ClientQuestion(b"one", packet(), "what?"), ClientQuestion(b"one", packet(), "what?", schema=STREET)
+    plain, structured = (
+        ClientQuestion(b"one", packet(), "what?"),
+        ClientQuestion(b"one", packet(), "what?", schema=STREET),
+    )
     model.hold(b"one")
     assert model._slot_question(plain).instruction == ""
-    assert model._slot_question(asked).instruction == STREET.instruction
+    assert model._slot_question(structured).instruction == STREET.instruction
     model.known_world = "drawn scenes"
     model._session.qwen.model.config.arr_coc_world = "drawn scenes"
-    assert model._slot_question(asked).instruction == ""
+    assert model._slot_question(structured).instruction == ""
 
 
 def test_a_form_that_does_not_fit_the_context_is_refused(folder: Path) -> None:

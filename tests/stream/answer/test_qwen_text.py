@@ -18,9 +18,9 @@ from tests.support.models import tiny_folder
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> QwenTextModel:
     folder = tiny_folder(tmp_path_factory.mktemp("model"))
-    made = load_text_model(Config(answer=AnswerConfig(model=str(folder), device="cpu")))
-    assert isinstance(made, QwenTextModel)
-    return made
+    text_model = load_text_model(Config(answer=AnswerConfig(model=str(folder), device="cpu")))
+    assert isinstance(text_model, QwenTextModel)
+    return text_model
 
 
 def test_a_prompt_of_text_is_answered(model: QwenTextModel) -> None:
@@ -47,7 +47,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_server_is_asked_if_one_is_named() -> None:
     with api_server() as server:
-        made = load_text_model(Config(answer=AnswerConfig(encode="picture", api=ApiConfig(url=server.url))))
-        assert made.complete("What?") == "a red circle"
-        assert made.count_tokens("ü" * 3) == 2
-    assert (made.name, made.known_world, made.prompt_tokens) == ("tiny", None, 4096)
+        text_model = load_text_model(Config(answer=AnswerConfig(encode="picture", api=ApiConfig(url=server.url))))
+        assert text_model.complete("What?") == "a red circle"
+        assert text_model.count_tokens("ü" * 3) == 2
+    assert (text_model.name, text_model.known_world, text_model.prompt_tokens) == ("tiny", None, 4096)

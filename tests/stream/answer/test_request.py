@@ -10,7 +10,7 @@ from stream.answer.request import TextAgreement, text_agreement, words_of
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same", "words"),
+    ("text", "other", "same", "words"),
     [
         ("A red circle.", "  a RED circle ", True, 1),
         ("a red circle", "a blue circle", False, 2 / 3),
@@ -23,8 +23,8 @@ from stream.answer.request import TextAgreement, text_agreement, words_of
         ("赤い 丸", "赤い 四角", False, 0.5),
     ],
 )
-def test_case_punctuation_and_spaces_do_not_count(one: str, other: str, same: bool, words: float) -> None:
-    assert text_agreement(one, other) == TextAgreement(same, pytest.approx(words))
+def test_case_punctuation_and_spaces_do_not_count(text: str, other: str, same: bool, words: float) -> None:
+    assert text_agreement(text, other) == TextAgreement(same, pytest.approx(words))
 
 
 def test_words_of_a_text() -> None:
@@ -32,8 +32,8 @@ def test_words_of_a_text() -> None:
 
 
 @given(st.text(), st.text())
-def test_a_text_agrees_with_itself_and_shares_lie_between_0_and_1(one: str, other: str) -> None:
-    assert text_agreement(one, one) == TextAgreement(True, 1.0)
-    found = text_agreement(one, other)
-    assert 0 <= found.words <= 1
-    assert found.same == (found.words == 1)
+def test_a_text_agrees_with_itself_and_shares_lie_between_0_and_1(text: str, other: str) -> None:
+    assert text_agreement(text, text) == TextAgreement(True, 1.0)
+    agreement = text_agreement(text, other)
+    assert 0 <= agreement.words <= 1
+    assert agreement.same == (agreement.words == 1)

@@ -84,10 +84,10 @@ class Peer:
     known_world: str | None = None
     attention_readable: bool = True
     allocator: bytes = b""
-    unseen: tuple[str, ...] = ()
+    unknown_words: tuple[str, ...] = ()
     notice: str = ""
     memory_tokens: int = 0
-    kept: GroupPlace | None = None
+    next_place: GroupPlace | None = None
     received: list[Message] = field(default_factory=list)
     turn: int = 0
     yes: float = 0.01
@@ -127,7 +127,7 @@ class Peer:
             self.hold(message.query)
         elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
-            self.send(TurnGrant(turn=self.turn, kept=self.kept))
+            self.send(TurnGrant(turn=self.turn, kept=self.next_place))
         elif isinstance(message, GlancePacketMessage) and self.glances:
             self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
@@ -148,7 +148,7 @@ class Peer:
             else:
                 self.accepted += (watch,)
                 embedding = np.zeros((1, 8), np.float32)
-                words = {"unseen_words": self.unseen, "arrays": specs_of(embedding)}
+                words = {"unseen_words": self.unknown_words, "arrays": specs_of(embedding)}
                 self.send(WatchAccepted(query=watch, model_id=self.model_id, **words), [embedding])
 
     def answer(self, number: int) -> None:
@@ -172,16 +172,16 @@ class ScheduledRun:
     def __init__(self, *, reconnect: bool = False, journal: Any = None, **policy: object) -> None:
         self.clock = FakeClock()
         self.control = Stepping()
-        self.met: list[tuple[ServerHello, QueryEmbedding]] = []
+        self.models: list[tuple[ServerHello, QueryEmbedding]] = []
         self.others: list[list[str]] = []
         self.learnt: list[Feedback] = []
         self.events: list[Event] = []
-        self.asked = self.looked = 0
+        self.answer_requests = self.check_requests = 0
         self.hung = 0
-        self.there = True
+        self.has_frame = True
         self.glance_due = False
         self.glances: list[GlanceOutcome] = []
-        self.kept: list[GroupPlace | None] = []
+        self.places: list[GroupPlace | None] = []
         self._newest, self._epoch = 0, 0
         endpoint = FakeEndpoint("tcp://server", on_timeout=self._hang)
         self.peer = Peer(endpoint)
@@ -200,7 +200,7 @@ class ScheduledRun:
             ClientOptions(
                 reconnect=reconnect,
                 resend_after_loss=bool(values["lockstep"]),
-                watches=tuple(one.question for one in cast(tuple[WatchRules, ...], values.get("watches", ()))),
+                watches=tuple(rules.question for rules in cast(tuple[WatchRules, ...], values.get("watches", ()))),
                 journal=journal,
             ),
             self,
@@ -238,8 +238,8 @@ class ScheduledRun:
         return [event.trigger for event in self.events if isinstance(event, Answer)]
 
     def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
-        self.met.append((hello, embedding))
-        self.others.append([one.text for one in others])
+        self.models.append((hello, embedding))
+        self.others.append([other.text for other in others])
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.learnt.append(feedback)
@@ -252,14 +252,14 @@ class ScheduledRun:
         return self.glance_due
 
     def make_glance_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
-        return make_overview(self.stamp, GRID) if self.there else None
+        return make_overview(self.stamp, GRID) if self.has_frame else None
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
 
     def make_packet(self, next_place: GroupPlace | None = None) -> TokenPacket | None:
-        self.kept.append(next_place)
-        packet = make_token_packet(self.stamp, GRID) if self.there else None
+        self.places.append(next_place)
+        packet = make_token_packet(self.stamp, GRID) if self.has_frame else None
         if packet is None or not self.peer.memory_tokens:
             return packet
         return dataclasses.replace(packet, place=next_place or GroupPlace(1, 0))
@@ -268,10 +268,10 @@ class ScheduledRun:
         return None
 
     def on_asked(self) -> None:
-        self.asked += 1
+        self.answer_requests += 1
 
     def on_yes_no(self) -> None:
-        self.looked += 1
+        self.check_requests += 1
 
     def _step(self) -> None:
         self.clock.advance(S // 20)
@@ -291,7 +291,7 @@ def opened() -> Opener:
 
 def test_the_model_and_its_embedding_are_reported_first(opened: Opener) -> None:
     run = opened().greet()
-    ((hello, embedding),) = run.met
+    ((hello, embedding),) = run.models
     assert (hello.model_id, embedding.text) == ("m", "what?")
     assert run.events == []
     assert run.scheduler.drops == {"answer.busy": 0, "answer.lost": 0, "answer.cancelled": 0}
@@ -310,7 +310,7 @@ def test_in_lockstep_every_answer_point_has_its_answer_before_the_next_frame(ope
     run.scheduler.finish(last_answer=True)
     assert run.triggers() == ["start", "every", "every", "end"]
     assert run.peer.packets() == [0, 2, 4, 5]
-    assert run.asked == 4
+    assert run.answer_requests == 4
     run.peer.step()
     assert isinstance(run.peer.received[-1], Disconnect)
 
@@ -332,11 +332,11 @@ def test_without_lockstep_the_newest_frame_is_sent_with_the_turn(opened: Opener)
 
 def test_a_frame_that_is_no_longer_available_costs_neither_turn_nor_answer(opened: Opener) -> None:
     run = opened(lockstep=False).greet()
-    run.there = False
+    run.has_frame = False
     run.show(0)
     run.go_on(3)
     assert run.peer.packets() == []
-    run.there = True
+    run.has_frame = True
     run.show(1)
     run.go_on()
     assert run.peer.packets() == [1]
@@ -446,16 +446,16 @@ def test_after_ctrl_c_a_model_that_loads_is_not_awaited(opened: Opener) -> None:
     run.peer.greets = False
     run.control.end()
     run.greet().scheduler.finish(last_answer=False)
-    assert run.met == []
+    assert run.models == []
 
 
-@pytest.mark.parametrize(("lost", "triggers"), [(True, ["start", "asked"]), (False, ["start"])])
-def test_another_server_is_asked_at_once_only_after_a_loss(opened: Opener, lost: bool, triggers: list[str]) -> None:
+@pytest.mark.parametrize(("is_lost", "triggers"), [(True, ["start", "asked"]), (False, ["start"])])
+def test_another_server_is_asked_at_once_only_after_a_loss(opened: Opener, is_lost: bool, triggers: list[str]) -> None:
     run = opened(lockstep=False, reconnect=True).greet()
     run.show(0)
     run.go_on(6)
     connection = run.scheduler.connection
-    connection.give_up("gone") if lost else connection._reopen_link("move")
+    connection.give_up("gone") if is_lost else connection._reopen_link("move")
     run.show(1)
     while not run.scheduler.client.ready:
         run.go_on()
@@ -474,7 +474,7 @@ def test_another_question_is_answered_at_once(opened: Opener) -> None:
     run.show(1)
     assert run.triggers() == ["start", "asked"]
     assert QueryChanged(query="who?") in run.events
-    assert [embedding.text for _, embedding in run.met] == ["what?", "who?"]
+    assert [embedding.text for _, embedding in run.models] == ["what?", "who?"]
     assert run.peer.packets() == [0, 1]
 
 
@@ -483,11 +483,11 @@ def test_another_question_before_the_first_frame_is_answered_with_that(opened: O
     run = opened(lockstep=lockstep).begin()
     run.control.ask("who?")
     run.scheduler.wait_until_ready()
-    run.there = False
+    run.has_frame = False
     run.go_on(6)
     assert QueryChanged(query="who?") in run.events
     assert not any(isinstance(message, TurnRequest) for message in run.peer.received)
-    run.there = True
+    run.has_frame = True
     run.show(0)
     run.go_on(6)
     assert run.triggers() == ["start"]
@@ -555,12 +555,12 @@ def watched(question: str = "is it there?", name: str = "there", **options: Any)
 ONLY: dict[str, Any] = {"watches": (watched(),), "watches_only": True}
 
 
-@pytest.mark.parametrize(("source_is_drawn", "unseen"), [(False, ()), (True, ("dog",))])
+@pytest.mark.parametrize(("source_is_drawn", "unknown_words"), [(False, ()), (True, ("dog",))])
 def test_a_model_that_cannot_evaluate_a_watch_is_refused(
-    opened: Opener, source_is_drawn: bool, unseen: tuple[str, ...]
+    opened: Opener, source_is_drawn: bool, unknown_words: tuple[str, ...]
 ) -> None:
     run = opened(source_is_drawn=source_is_drawn, **ONLY)
-    run.peer.known_world, run.peer.unseen = "cats", unseen
+    run.peer.known_world, run.peer.unknown_words = "cats", unknown_words
     with pytest.raises(ConfigError, match=r"m only knows cats.*or give --force to run anyway"):
         run.greet()
 
@@ -588,7 +588,7 @@ def test_beside_answers_checks_have_their_own_triggers(opened: Opener) -> None:
     for index, since_look in enumerate([1.0, 0.4, 0.0, 0.6, 0.0]):
         run.show(index, since_look=since_look)
     assert spoken(run) == [(0, True), (2, True), (3, False), (4, True)]
-    assert (run.asked, run.looked) == (3, 4)
+    assert (run.answer_requests, run.check_requests) == (3, 4)
     assert run.triggers() == ["start", "every", "every"]
     assert [event.trigger for event in run.events if isinstance(event, YesNoResult)] == [
         "start",
@@ -604,7 +604,7 @@ def test_alone_a_watch_is_the_only_question_and_its_checks_count_as_answers(open
         run.show(index, cut=index == 2, change=1.0, since_look=since_look)
     run.scheduler.finish(last_answer=True)
     assert spoken(run) == [(0, False), (2, False), (3, False)]
-    assert (run.asked, run.looked) == (3, 3)
+    assert (run.answer_requests, run.check_requests) == (3, 3)
 
 
 def test_several_watches_are_checked_with_one_packet_and_share_the_allocation(opened: Opener) -> None:
@@ -642,9 +642,9 @@ def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:
     run.show(0)
     (packet,) = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
     assert packet.checks == ("is it there?",)
-    alone = opened(watches=(never,), watches_only=True, wall_s=lambda: 0.0).greet()
-    alone.show(0, since_look=1.0)
-    assert spoken(alone) == []
+    only_run = opened(watches=(never,), watches_only=True, wall_s=lambda: 0.0).greet()
+    only_run.show(0, since_look=1.0)
+    assert spoken(only_run) == []
 
 
 def changes(run: ScheduledRun) -> list[tuple[str, list[str], str | None]]:
@@ -676,7 +676,7 @@ def test_an_added_watch_is_checked_once_its_question_is_accepted_and_shares_the_
     run.go_on()
     assert looked(run) == ["door"]
     assert [event.watch for event in run.events if isinstance(event, Match)] == ["door"]
-    assert run.met[-1][1].text == "what?", "the query of the run stays"
+    assert run.models[-1][1].text == "what?", "the query of the run stays"
 
 
 def test_a_removed_watch_is_no_longer_checked_and_its_name_may_be_used_again(opened: Opener) -> None:
@@ -749,7 +749,7 @@ def test_a_question_that_the_server_or_the_model_refuses_leaves_the_run_as_it_wa
     run.peer.refusal = "the question is too long"
     run.control.change_watch(DOOR)
     run.go_on()
-    run.peer.refusal, run.peer.unseen = None, ("door",)
+    run.peer.refusal, run.peer.unknown_words = None, ("door",)
     run.control.change_watch(DOOR)
     run.go_on()
     assert [(names, error is None) for _, names, error in changes(run)] == [([], False)] * 2
@@ -770,7 +770,7 @@ def test_only_watches_keep_one_and_the_question_of_the_run_follows(opened: Opene
     run.go_on(4)
     assert changes(run)[1:] == [("gone", ["there", "gone"], None), ("there", ["gone"], None)]
     assert run.peer.query == "is it gone?"
-    assert (run.met[-1][1].text, run.others[-1]) == ("is it gone?", [])
+    assert (run.models[-1][1].text, run.others[-1]) == ("is it gone?", [])
 
 
 def test_a_run_that_is_continued_keeps_its_watches(opened: Opener) -> None:
@@ -841,7 +841,7 @@ def test_a_silent_answer_stage_is_given_up_for_its_successor(opened: Opener) -> 
     run.show(0)
     assert run.hung == 1
     assert run.triggers() == ["start"]
-    assert [hello.model_id for hello, _ in run.met] == ["m", "another"]
+    assert [hello.model_id for hello, _ in run.models] == ["m", "another"]
     assert run.peer.packets() == [0, 0]
     assert run.scheduler.drops["answer.lost"] == 0
 
@@ -881,18 +881,20 @@ def test_a_cancelled_run_does_not_wait(opened: Opener) -> None:
     assert [type(message) for message in run.peer.received[-2:]] == [Cancel, Disconnect]
 
 
-@pytest.mark.parametrize("reached", [False, True])
-def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loads_does_not(reached: bool) -> None:
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loads_does_not(is_connected: bool) -> None:
     endpoint = FakeEndpoint("tcp://server", supervised=False)
     policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
     control = Stepping()
     scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), Mock(spec=AnswerObserver), control, FakeClock())
     scheduler.connect(cast(Transport, None))
-    endpoint.links[0].connected = reached
+    endpoint.links[0].connected = is_connected
     message = (
-        "waits for ever" if reached else r"tcp://server within 0.1 s; start one there with `serve-answers`, and check"
+        "waits for ever"
+        if is_connected
+        else r"tcp://server within 0.1 s; start one there with `serve-answers`, and check"
     )
-    with pytest.raises(AssertionError if reached else ConnectionRefused, match=message):
+    with pytest.raises(AssertionError if is_connected else ConnectionRefused, match=message):
         scheduler.wait_until_ready()
     assert [type(message) for message, _ in endpoint.links[0].sent] == [Connect]
 
@@ -902,12 +904,12 @@ def test_a_packet_builds_on_what_the_model_keeps(opened: Opener, lockstep: bool)
     run = opened(lockstep=lockstep, memory=True)
     run.peer.memory_tokens = 100
     run.greet()
-    for index, kept in enumerate((None, GroupPlace(1, 1), None)):
-        run.peer.kept = kept
+    for index, place in enumerate((None, GroupPlace(1, 1), None)):
+        run.peer.next_place = place
         run.show(2 * index)
         run.go_on(4)
     # In lockstep nothing may depend on what the server lost: it is sent again.
-    assert run.kept == [None, GroupPlace(1, 1), GroupPlace(1, 2) if lockstep else None]
+    assert run.places == [None, GroupPlace(1, 1), GroupPlace(1, 2) if lockstep else None]
     if lockstep:
         packets = [message for message in run.peer.received if isinstance(message, TokenPacketMessage)]
         assert [len(packet.earlier) for packet in packets] == [0, 0, 2]
@@ -915,12 +917,12 @@ def test_a_packet_builds_on_what_the_model_keeps(opened: Opener, lockstep: bool)
 
 def test_recalled_answers_leave_the_group_as_the_run_had_it(opened: Opener) -> None:
     answers = [structs.replace(answer(2.0 * index, "t", frame_index=2 * index), answer=index) for index in range(2)]
-    run = opened(memory=True, journal=FakeJournal(*(JournalEntry(one, None) for one in answers)))
+    run = opened(memory=True, journal=FakeJournal(*(JournalEntry(point, None) for point in answers)))
     run.peer.memory_tokens = 100
     run.greet()
     for index in range(3):
         run.show(2 * index)
-    assert run.kept == [None, GroupPlace(1, 1), GroupPlace(1, 2)]
+    assert run.places == [None, GroupPlace(1, 1), GroupPlace(1, 2)]
     (packet,) = (message for message in run.peer.received if isinstance(message, TokenPacketMessage))
     assert packet.place == GroupPlace(1, 2)
     assert [frame.stamp.frame_index for frame in packet.earlier] == [0, 2]
@@ -929,7 +931,7 @@ def test_recalled_answers_leave_the_group_as_the_run_had_it(opened: Opener) -> N
 def test_without_memory_a_recalled_answer_needs_no_packet(opened: Opener) -> None:
     run = opened(journal=FakeJournal(JournalEntry(answer(0.0, "t"), None))).greet()
     run.show(0)
-    assert run.kept == []
+    assert run.places == []
 
 
 @pytest.mark.parametrize(("memory", "tokens", "reported"), [(True, 0, True), (True, 9, False), (False, 0, False)])

@@ -24,8 +24,8 @@ def texts(clients: list[Client], packets: list[TokenPacket]) -> list[str]:
     for client in clients:
         client.link.send(TurnRequest())
     turns = [client.expect(TurnGrant).turn for client in clients]
-    for number, (client, turn, shown) in enumerate(zip(clients, turns, packets, strict=True)):
-        client.ask(number, turn, shown)
+    for number, (client, turn, packet) in enumerate(zip(clients, turns, packets, strict=True)):
+        client.ask(number, turn, packet)
     return [whole_text(client, number) for number, client in enumerate(clients)]
 
 
@@ -48,11 +48,11 @@ def test_each_client_gets_its_own_answer_whichever_client_had_its_slot_before(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
-    qwen, given, statistics = load_qwen(None, device="cpu", dtype="float32"), options(24), ServerStatistics()
+    qwen, answer_options, statistics = load_qwen(None, device="cpu", dtype="float32"), options(24), ServerStatistics()
     packets = secret_packets(qwen)
-    expected = [alone(qwen, given, shown, SECRET_QUERY).text for shown in packets]
+    expected = [alone(qwen, answer_options, packet, SECRET_QUERY).text for packet in packets]
     assert len(set(expected)) == len(packets)
-    model = QwenAnswerModel(AnswerSession(qwen, given, slots=len(packets)))
+    model = QwenAnswerModel(AnswerSession(qwen, answer_options, slots=len(packets)))
     serve(runner, lambda config: model, shared=True, statistics=statistics)
     clients = [Client(runner, query=SECRET_QUERY).greeted() for _ in packets]
     assert texts(clients, packets) == expected

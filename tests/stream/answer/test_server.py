@@ -83,8 +83,8 @@ M = TypeVar("M", bound=Message)
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with stage_runner() as made:
-        yield made
+    with stage_runner() as stages:
+        yield stages
 
 
 @pytest.fixture(autouse=True)
@@ -159,8 +159,8 @@ class Client:
         return self.expect(TurnGrant).turn
 
     def ask(self, number: int = 0, turn: int | None = None, packet: TokenPacket | None = None) -> None:
-        taken = self.turn() if turn is None else turn
-        self.link.send(*token_message(number, taken, packet or tokens(), checks=self.watches))
+        turn_number = self.turn() if turn is None else turn
+        self.link.send(*token_message(number, turn_number, packet or tokens(), checks=self.watches))
 
     def hear_answer(self) -> AnswerReply:
         for _ in range(2):
@@ -267,16 +267,16 @@ class LookingAnswerModel(FakeAnswerModel):
         return 0.75, 0.5
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_checks_are_the_whole_answer_if_they_are_alone(runner: StageRunner, alone: bool) -> None:
+@pytest.mark.parametrize("checks_only", [True, False])
+def test_checks_are_the_whole_answer_if_they_are_alone(runner: StageRunner, checks_only: bool) -> None:
     serve(runner, LookingAnswerModel)
     client = Client(runner, watches=("is it there", "is it gone")).greeted()
-    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=not alone, checks=client.watches)
+    message, arrays = token_message(3, client.turn(), tokens(), wants_answer=not checks_only, checks=client.watches)
     client.link.send(message, arrays)
-    looked, received = client.expect_whole(YesNoReply)
-    assert (looked.answer, looked.scores, looked.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
-    assert (feedback_of(looked, received.parts) is not None) == alone
-    if not alone:
+    reply, received = client.expect_whole(YesNoReply)
+    assert (reply.answer, reply.scores, reply.tokens_used) == (3, (CheckScore(0.75, 0.5),) * 2, 2)
+    assert (feedback_of(reply, received.parts) is not None) == checks_only
+    if not checks_only:
         client.hear_answer()
     assert client.quiet()
 
@@ -346,11 +346,11 @@ def test_of_many_changes_during_an_answer_the_last_watches_and_the_last_question
         client.link.send(SetWatches(watches=(f"is it {place}",)))
         client.link.send(SetQuery(query=f"what {place}"))
     last = 3 * QUESTIONS_AT_ONCE - 1
-    heard: set[str] = set()
-    while not {f"is it {last}", f"what {last}"} <= heard:
+    queries: set[str] = set()
+    while not {f"is it {last}", f"what {last}"} <= queries:
         received = client.link.receive(LIMIT_MS)
         assert received is not None
-        heard.add(getattr(received.message, "query", ""))
+        queries.add(getattr(received.message, "query", ""))
     client.link.send(*token_message(3, client.turn(), tokens(), wants_answer=False, checks=(f"is it {last}",)))
     assert client.expect(YesNoReply).answer == 3
 
@@ -405,34 +405,36 @@ def test_the_schema_of_a_client_reaches_the_model(runner: StageRunner) -> None:
 class RememberingAnswerModel(FakeAnswerModel):
     """Counts the packets of each client until it is dropped, and reports the count as frames."""
 
-    seen: ClassVar[dict[bytes, int]] = {}
+    packet_counts: ClassVar[dict[bytes, int]] = {}
 
     def drop_client(self, client: bytes) -> None:
-        self.seen.pop(client, None)
+        self.packet_counts.pop(client, None)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         client = self.client
         yield from super().answer(packet, query)
-        self.seen[client] = self.seen.get(client, 0) + 1
+        self.packet_counts[client] = self.packet_counts.get(client, 0) + 1
         assert self._answer_stats is not None
-        self._answer_stats = replace(self._answer_stats, frames=self.seen[client], oldest_frame_ns=5, kept_bytes=6)
+        self._answer_stats = replace(
+            self._answer_stats, frames=self.packet_counts[client], oldest_frame_ns=5, kept_bytes=6
+        )
 
 
 def test_each_client_has_separate_state_which_is_dropped_when_it_leaves(runner: StageRunner) -> None:
-    RememberingAnswerModel.seen.clear()
+    RememberingAnswerModel.packet_counts.clear()
     serve(runner, RememberingAnswerModel)
-    one, other = Client(runner).greeted(), Client(runner).greeted()
-    for client, frames in ((one, 1), (one, 2), (other, 1), (one, 3)):
+    first, second = Client(runner).greeted(), Client(runner).greeted()
+    for client, frames in ((first, 1), (first, 2), (second, 1), (first, 3)):
         client.ask()
         answered = client.hear_answer()
         assert (answered.frames, answered.oldest_frame_ns, answered.kept_bytes) == (frames, 5, 6)
-    one.link.send(SetQuery(query="another"))
-    one.expect(QueryAccepted)
-    assert sorted(RememberingAnswerModel.seen.values()) == [1, 3]
-    one.link.send(Disconnect())
-    other.ask()
-    other.hear_answer()
-    assert list(RememberingAnswerModel.seen.values()) == [2]
+    first.link.send(SetQuery(query="another"))
+    first.expect(QueryAccepted)
+    assert sorted(RememberingAnswerModel.packet_counts.values()) == [1, 3]
+    first.link.send(Disconnect())
+    second.ask()
+    second.hear_answer()
+    assert list(RememberingAnswerModel.packet_counts.values()) == [2]
 
 
 def test_each_turn_is_asked_for(runner: StageRunner) -> None:
@@ -454,15 +456,15 @@ def test_two_clients_are_answered_in_turn_and_each_receives_only_its_own_answers
     first_turn = clients[0].turn()
     clients[1].link.send(TurnRequest())
     for number in range(3):
-        for which, client in enumerate(clients):
-            turn = first_turn if (number, which) == (0, 0) else client.expect(TurnGrant).turn
+        for index, client in enumerate(clients):
+            turn = first_turn if (number, index) == (0, 0) else client.expect(TurnGrant).turn
             client.link.send(TurnRequest())
-            client.ask(number, turn, tokens(10 * which + number))
+            client.ask(number, turn, tokens(10 * index + number))
             for _ in range(2):
                 assert client.expect(AnswerDelta).answer == number
             answered = client.expect(AnswerReply)
-            assert (answered.answer, answered.query) == (number, ["what is it", "who"][which])
-            assert answered.text.startswith(f"frame {10 * which + number} ")
+            assert (answered.answer, answered.query) == (number, ["what is it", "who"][index])
+            assert answered.text.startswith(f"frame {10 * index + number} ")
     assert order == [0, 10, 1, 11, 2, 12]
     assert clients[1].quiet()
 
@@ -940,12 +942,12 @@ def test_without_shared_memory_pixels_on_a_device_are_refused(runner: StageRunne
 class LosingAnswerModel(FakeAnswerModel):
     """Loses its first answer halfway."""
 
-    lost = False
+    has_failed = False
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         yield "a red"
-        if not self.lost:
-            self.lost = True
+        if not self.has_failed:
+            self.has_failed = True
             raise AnswerLost("the network failed", wait_s=0.2)
         yield from super().answer(packet, query)
 
@@ -966,28 +968,28 @@ def test_a_lost_answer_is_reported_and_the_next_turn_comes_after_a_pause(runner:
 class HeldAnswerModel(FakeAnswerModel):
     """Waits within an answer until the test continues it."""
 
-    held, go_on = threading.Event(), threading.Event()
+    pause, go_on = threading.Event(), threading.Event()
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         for piece in super().answer(packet, query):
             yield piece
-            self.held.set()
+            self.pause.set()
             assert self.go_on.wait(LIMIT_MS / 1000)
 
 
 def test_a_server_that_drains_ends_its_answer_and_grants_no_more_turns(runner: StageRunner) -> None:
-    HeldAnswerModel.held.clear()
+    HeldAnswerModel.pause.clear()
     HeldAnswerModel.go_on.clear()
     statistics, waits_s = ServerStatistics(), []
     statistics.on_wait = waits_s.append
     serve(runner, HeldAnswerModel, shared=True, statistics=statistics)
-    one, other = Client(runner).greeted(), Client(runner).greeted()
-    one.ask(3)
-    assert HeldAnswerModel.held.wait(LIMIT_MS / 1000)
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    client.ask(3)
+    assert HeldAnswerModel.pause.wait(LIMIT_MS / 1000)
     other.link.send(TurnRequest())
     runner.control.end()
     HeldAnswerModel.go_on.set()
-    assert one.hear_answer().answer == 3
+    assert client.hear_answer().answer == 3
     runner.join()
     assert other.quiet()
     figures = statistics.figures()

@@ -61,36 +61,36 @@ def test_a_glance_returns_the_attention_and_keeps_the_turn(runner: StageRunner) 
 
 def test_no_other_client_gets_a_turn_between_a_glance_and_its_packet(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
-    one, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = one.turn()
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = client.turn()
     other.link.send(TurnRequest())
-    one.link.send(*glance_message(0, turn, overview()))
-    one.expect(GlanceReply)
+    client.link.send(*glance_message(0, turn, overview()))
+    client.expect(GlanceReply)
     assert other.quiet()
-    one.ask(0, turn)
-    one.hear_answer()
+    client.ask(0, turn)
+    client.hear_answer()
     other.expect(TurnGrant)
 
 
 def test_too_many_glances_in_a_turn_are_refused(runner: StageRunner) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
-    one, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = one.turn()
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = client.turn()
     other.link.send(TurnRequest())
     for number in range(GLANCES_A_TURN_MAX):
-        one.link.send(*glance_message(number, turn, overview()))
-        one.expect(GlanceReply)
-    one.link.send(*glance_message(9, turn, overview()))
-    assert one.expect(TurnExpired).turn == turn
+        client.link.send(*glance_message(number, turn, overview()))
+        client.expect(GlanceReply)
+    client.link.send(*glance_message(9, turn, overview()))
+    assert client.expect(TurnExpired).turn == turn
     other.expect(TurnGrant)
 
 
 def test_a_turn_expires_if_no_packet_follows_the_glance(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(runner, GlancingAnswerModel, shared=True)
-    one, other = Client(runner).greeted(), Client(runner).greeted()
-    turn = one.turn()
-    one.link.send(*glance_message(0, turn, overview()))
-    one.expect(GlanceReply)
+    client, other = Client(runner).greeted(), Client(runner).greeted()
+    turn = client.turn()
+    client.link.send(*glance_message(0, turn, overview()))
+    client.expect(GlanceReply)
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", 1)
     other.link.send(TurnRequest())
     other.expect(TurnGrant)  # the packet was never sent

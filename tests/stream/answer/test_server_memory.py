@@ -68,11 +68,11 @@ def grant(client: Client) -> TurnGrant:
 
 
 def ask(
-    client: Client, place: tuple[int, int], second: int, earlier: Sequence[TokenPacket] = (), count: int = 2
+    client: Client, place: tuple[int, int], second: int, earlier_packets: Sequence[TokenPacket] = (), count: int = 2
 ) -> str:
     turn = grant(client).turn
     packet = make_group_packet(place, count, second)
-    client.link.send(*token_message(0, turn, packet, earlier_packets=earlier))
+    client.link.send(*token_message(0, turn, packet, earlier_packets=earlier_packets))
     client.expect(AnswerDelta)
     return client.expect(AnswerReply).text
 
@@ -168,9 +168,9 @@ def test_a_turn_that_expired_leaves_the_group_as_it_was(runner: StageRunner) -> 
 
 def test_packets_that_the_server_lacks_may_be_sent_along(runner: StageRunner) -> None:
     serve(runner, model=MemoryAnswerModel)
-    earlier = [make_group_packet((1, number), second=number) for number in range(3)]
+    earlier_packets = [make_group_packet((1, number), second=number) for number in range(3)]
     client = Client(runner).greeted()
-    assert ask(client, (1, 3), 3, earlier) == shown((0, 2), (1, 2), (2, 2), (3, 2))
+    assert ask(client, (1, 3), 3, earlier_packets) == shown((0, 2), (1, 2), (2, 2), (3, 2))
     assert grant(client).kept == GroupPlace(1, 4)
 
 
@@ -185,18 +185,18 @@ def test_a_client_that_leaves_or_connects_anew_has_no_memory(runner: StageRunner
 def test_clients_of_one_slot_evict_each_other_and_that_is_counted(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, model=SlotMemoryModel, shared=True, statistics=statistics)
-    one, two = Client(runner).greeted(), Client(runner).greeted()
-    ask(one, (1, 0), 1)
-    assert ask(one, (1, 1), 2) == shown((1, 2), (2, 2))
-    assert ask(two, (1, 0), 3) == shown((3, 2))
+    first, second = Client(runner).greeted(), Client(runner).greeted()
+    ask(first, (1, 0), 1)
+    assert ask(first, (1, 1), 2) == shown((1, 2), (2, 2))
+    assert ask(second, (1, 0), 3) == shown((3, 2))
     figures = statistics.figures()
     assert (figures.groups, figures.group_tokens, figures.totals.evictions) == (0, 0, 1)
-    granted = grant(one)
+    granted = grant(first)
     assert granted.kept is None
-    one.link.send(*token_message(0, granted.turn, make_group_packet((2, 0), second=4)))
-    one.expect(AnswerDelta)
-    assert one.expect(AnswerReply).text == shown((4, 2))
-    assert grant(one).kept == GroupPlace(2, 1)
+    first.link.send(*token_message(0, granted.turn, make_group_packet((2, 0), second=4)))
+    first.expect(AnswerDelta)
+    assert first.expect(AnswerReply).text == shown((4, 2))
+    assert grant(first).kept == GroupPlace(2, 1)
     assert (statistics.figures().totals.evictions, statistics.figures().groups) == (2, 1)
 
 

@@ -54,9 +54,9 @@ class SlotAnswerModel(GlancingAnswerModel):
 
     slots = 2
     permits = threading.Semaphore(0)
-    together: list[int] = []  # noqa: RUF012  (cleared before each test)
+    batch_sizes: list[int] = []  # noqa: RUF012  (cleared before each test)
     """Number of answers generated together, at each step."""
-    begun: list[int] = []  # noqa: RUF012  (likewise)
+    request_counts: list[int] = []  # noqa: RUF012  (likewise)
     """Number of answers begun together, each time."""
 
     def __init__(self, config: Config) -> None:
@@ -72,7 +72,7 @@ class SlotAnswerModel(GlancingAnswerModel):
         del self._slots[client]
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
-        self.begun.append(len(questions))
+        self.request_counts.append(len(questions))
         for question in questions:
             if question.packet.stamp.frame_index == UNANSWERABLE:
                 question.error, question.ended = ArithmeticError("the spoon is bent"), True
@@ -89,7 +89,7 @@ class SlotAnswerModel(GlancingAnswerModel):
         if not self.permits.acquire(timeout=0.005):
             return []
         speaking = [question for (question,) in filter(None, self._slots.values())]
-        self.together.append(len(speaking))
+        self.batch_sizes.append(len(speaking))
         for question in speaking:
             pieces = question.stats.text_tokens + 1 if question.stats else 1
             question.piece, question.stats = f" {question.query}", stats_of(question, pieces)
@@ -111,8 +111,8 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(server_module, "TURN_LIMIT_NS", LIMIT_MS * 1_000_000)
     SlotAnswerModel.permits = threading.Semaphore(0)
     monkeypatch.setattr(turns_module, "GATHER_NS", 0)
-    SlotAnswerModel.together.clear()
-    SlotAnswerModel.begun.clear()
+    SlotAnswerModel.batch_sizes.clear()
+    SlotAnswerModel.request_counts.clear()
     yield
     SlotAnswerModel.permits.release(1000)
 
@@ -142,57 +142,57 @@ def hear(client: Client, number: int, frame: int, query: str) -> AnswerReply:
 
 def test_each_slot_grants_a_turn_and_each_client_receives_only_its_own_answer(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two, three = clients(runner, "red", "green", "blue")
-    begin(one, 5, 10)
-    begin(two, 6, 20)
-    three.link.send(TurnRequest())
-    assert three.quiet()
+    red, green, blue = clients(runner, "red", "green", "blue")
+    begin(red, 5, 10)
+    begin(green, 6, 20)
+    blue.link.send(TurnRequest())
+    assert blue.quiet()
     allow(STEPS - 1)
-    hear(one, 5, 10, "red")
-    hear(two, 6, 20, "green")
-    assert SlotAnswerModel.together == [2, 2]
-    begin(three, 7, 30, three.expect(TurnGrant).turn)
+    hear(red, 5, 10, "red")
+    hear(green, 6, 20, "green")
+    assert SlotAnswerModel.batch_sizes == [2, 2]
+    begin(blue, 7, 30, blue.expect(TurnGrant).turn)
     allow(STEPS - 1)
-    hear(three, 7, 30, "blue")
-    assert one.quiet()
-    assert two.quiet()
+    hear(blue, 7, 30, "blue")
+    assert red.quiet()
+    assert green.quiet()
 
 
 def test_packets_of_turns_granted_together_begin_together(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "GATHER_NS", LIMIT_MS * 1_000_000)
     serve(runner, SlotAnswerModel, shared=True)
-    one, two = clients(runner, "red", "green")
+    red, green = clients(runner, "red", "green")
     turns = []
-    for client in (one, two):
+    for client in (red, green):
         client.link.send(TurnRequest())
         turns.append(client.expect(TurnGrant).turn)
-    one.link.send(*token_message(5, turns[0], tokens(10)))
-    assert one.quiet()
-    two.link.send(*token_message(6, turns[1], tokens(20)))
-    for client, number, frame in ((one, 5, 10), (two, 6, 20)):
+    red.link.send(*token_message(5, turns[0], tokens(10)))
+    assert red.quiet()
+    green.link.send(*token_message(6, turns[1], tokens(20)))
+    for client, number, frame in ((red, 5, 10), (green, 6, 20)):
         assert client.expect(AnswerDelta) == AnswerDelta(answer=number, text=str(frame))
-    assert SlotAnswerModel.begun == [2]
+    assert SlotAnswerModel.request_counts == [2]
 
 
 def test_a_new_request_joins_and_the_longest_wait_comes_first(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two, three, four = clients(runner, "red", "green", "blue", "black")
-    begin(one, 0, 1)
+    red, green, blue, black = clients(runner, "red", "green", "blue", "black")
+    begin(red, 0, 1)
     allow(1)
-    assert one.expect(AnswerDelta).text == " red"
-    begin(two, 0, 2)
-    for client in (four, three):
+    assert red.expect(AnswerDelta).text == " red"
+    begin(green, 0, 2)
+    for client in (black, blue):
         client.link.send(TurnRequest())
         assert client.quiet(5)
     allow(1)
-    assert one.expect(AnswerDelta).text == " red"
-    assert one.expect(AnswerReply).text == "1 red red"
-    begin(four, 0, 4, four.expect(TurnGrant).turn)
-    assert three.quiet()
+    assert red.expect(AnswerDelta).text == " red"
+    assert red.expect(AnswerReply).text == "1 red red"
+    begin(black, 0, 4, black.expect(TurnGrant).turn)
+    assert blue.quiet()
     allow(STEPS)
-    hear(two, 0, 2, "green")
-    assert SlotAnswerModel.together[:3] == [1, 2, 2]
-    three.expect(TurnGrant)
+    hear(green, 0, 2, "green")
+    assert SlotAnswerModel.batch_sizes[:3] == [1, 2, 2]
+    blue.expect(TurnGrant)
 
 
 def test_a_client_has_at_most_one_slot(runner: StageRunner) -> None:
@@ -211,32 +211,32 @@ def test_a_client_has_at_most_one_slot(runner: StageRunner) -> None:
 @pytest.mark.parametrize("leaves", [False, True], ids=["cancels", "leaves"])
 def test_a_client_that_cancels_or_leaves_frees_only_its_slot(runner: StageRunner, leaves: bool) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two, three = clients(runner, "red", "green", "blue")
-    begin(one, 0, 1)
-    begin(two, 0, 2)
-    three.link.send(TurnRequest())
-    assert three.quiet()
-    one.link.send(Disconnect() if leaves else Cancel())
-    begin(three, 0, 3, three.expect(TurnGrant).turn)
+    red, green, blue = clients(runner, "red", "green", "blue")
+    begin(red, 0, 1)
+    begin(green, 0, 2)
+    blue.link.send(TurnRequest())
+    assert blue.quiet()
+    red.link.send(Disconnect() if leaves else Cancel())
+    begin(blue, 0, 3, blue.expect(TurnGrant).turn)
     allow(STEPS - 1)
-    hear(two, 0, 2, "green")
-    hear(three, 0, 3, "blue")
-    assert one.quiet()
+    hear(green, 0, 2, "green")
+    hear(blue, 0, 3, "blue")
+    assert red.quiet()
     if not leaves:
-        begin(one, 1, 4)
+        begin(red, 1, 4)
 
 
 def test_a_lost_client_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE_NS", 1)
     serve(runner, SlotAnswerModel, shared=True)
-    one, two, three = clients(runner, "red", "green", "blue")
-    begin(one, 0, 1)
-    begin(two, 0, 2)
-    three.link.send(TurnRequest())
-    one.link.close()
-    three.expect(TurnGrant)
+    red, green, blue = clients(runner, "red", "green", "blue")
+    begin(red, 0, 1)
+    begin(green, 0, 2)
+    blue.link.send(TurnRequest())
+    red.link.close()
+    blue.expect(TurnGrant)
     allow(STEPS - 1)
-    hear(two, 0, 2, "green")
+    hear(green, 0, 2, "green")
 
 
 def test_a_turn_that_expires_frees_its_slot(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +264,14 @@ def test_a_failure_is_reported_to_its_client_only(runner: StageRunner) -> None:
 
 def test_an_answer_that_is_lost_on_its_way_ends_no_connection(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel)
-    one, two = clients(runner, "red", "green")
-    begin(one, 0, 1)
-    two.ask(4, packet=tokens(LOST))
-    assert two.expect(RequestLost) == RequestLost(answer=4, reason="the network failed")
-    begin(two, 5, 2)
+    red, green = clients(runner, "red", "green")
+    begin(red, 0, 1)
+    green.ask(4, packet=tokens(LOST))
+    assert green.expect(RequestLost) == RequestLost(answer=4, reason="the network failed")
+    begin(green, 5, 2)
     allow(STEPS - 1)
-    hear(one, 0, 1, "red")
-    hear(two, 5, 2, "green")
+    hear(red, 0, 1, "red")
+    hear(green, 5, 2, "green")
 
 
 def test_a_failure_ends_a_server_of_one_run(runner: StageRunner) -> None:
@@ -286,33 +286,33 @@ def test_a_failure_ends_a_server_of_one_run(runner: StageRunner) -> None:
 def test_watches_are_evaluated_beside_answers(runner: StageRunner) -> None:
     statistics = ServerStatistics()
     serve(runner, SlotAnswerModel, shared=True, statistics=statistics)
-    (one,) = clients(runner, "red")
+    (red,) = clients(runner, "red")
     watching = Client(runner, query="green", watches=("is it there",)).greeted()
-    begin(one, 0, 1)
+    begin(red, 0, 1)
     message, arrays = token_message(4, watching.turn(), tokens(2), wants_answer=False, checks=("is it there",))
     watching.link.send(message, arrays)
-    looked = watching.expect(YesNoReply)
-    assert (looked.answer, looked.scores) == (4, (CheckScore(0.75, 0.5),))
+    reply = watching.expect(YesNoReply)
+    assert (reply.answer, reply.scores) == (4, (CheckScore(0.75, 0.5),))
     watching.ask(5, packet=tokens(3))
     assert watching.expect(YesNoReply).answer == 5
     assert watching.expect(AnswerDelta).text == "3"
     allow(STEPS - 1)
-    hear(one, 0, 1, "red")
+    hear(red, 0, 1, "red")
     hear(watching, 5, 3, "green")
     assert statistics.figures().totals.checks == 2
 
 
 def test_a_glance_leaves_the_turn_while_others_are_answered(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two = clients(runner, "red", "green")
-    begin(one, 0, 1)
-    turn = two.turn()
-    two.link.send(*glance_message(5, turn, overview()))
-    assert two.expect(GlanceReply).glance == 5
-    begin(two, 3, 2, turn)
+    red, green = clients(runner, "red", "green")
+    begin(red, 0, 1)
+    turn = green.turn()
+    green.link.send(*glance_message(5, turn, overview()))
+    assert green.expect(GlanceReply).glance == 5
+    begin(green, 3, 2, turn)
     allow(STEPS - 1)
-    hear(one, 0, 1, "red")
-    hear(two, 3, 2, "green")
+    hear(red, 0, 1, "red")
+    hear(green, 3, 2, "green")
 
 
 def test_a_packet_that_cannot_be_read_frees_the_slot(runner: StageRunner) -> None:
@@ -329,16 +329,16 @@ def test_a_packet_that_cannot_be_read_frees_the_slot(runner: StageRunner) -> Non
 
 def test_a_server_that_drains_ends_the_answers_under_way(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two, three = clients(runner, "red", "green", "blue")
-    begin(one, 0, 1)
-    begin(two, 0, 2)
+    red, green, blue = clients(runner, "red", "green", "blue")
+    begin(red, 0, 1)
+    begin(green, 0, 2)
     runner.control.end()
-    three.link.send(TurnRequest())
+    blue.link.send(TurnRequest())
     allow(STEPS - 1)
-    hear(one, 0, 1, "red")
-    hear(two, 0, 2, "green")
+    hear(red, 0, 1, "red")
+    hear(green, 0, 2, "green")
     runner.join()
-    assert three.quiet()
+    assert blue.quiet()
 
 
 def test_an_endless_answer_is_cut(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,19 +358,19 @@ def test_an_endless_answer_is_cut(runner: StageRunner, monkeypatch: pytest.Monke
 
 def test_a_server_that_drains_ends_the_answers_under_way_and_grants_no_free_slot(runner: StageRunner) -> None:
     serve(runner, SlotAnswerModel, shared=True)
-    one, two = clients(runner, "red", "green")
-    begin(one, 5, 10)
+    red, green = clients(runner, "red", "green")
+    begin(red, 5, 10)
     runner.control.end()
-    while not (received := two.link.receive(LIMIT_MS)) or received.message != KeepAlive(
+    while not (received := green.link.receive(LIMIT_MS)) or received.message != KeepAlive(
         clients=2, slots=2, place=1, draining=True
     ):
         assert received is not None
-    two.link.send(TurnRequest())
+    green.link.send(TurnRequest())
     newcomer = Client(runner, query="blue")
     newcomer.link.send(Probe())
     assert expect(newcomer.link, KeepAlive).draining
-    assert two.quiet()
+    assert green.quiet()
     allow(STEPS - 1)
-    hear(one, 5, 10, "red")
+    hear(red, 5, 10, "red")
     runner.join()
     assert newcomer.quiet()

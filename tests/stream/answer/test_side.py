@@ -76,8 +76,8 @@ def test_the_run_s_own_answers_go_on_with_their_own_question(run_of: RunOf) -> N
     assert run.triggers() == ["start"], "the return to its question asks for nothing"
     run.show(2)
     run.go_on(4)
-    own = [event.query for event in run.events if isinstance(event, Answer)]
-    assert own == ["what?", "what?"]
+    queries = [event.query for event in run.events if isinstance(event, Answer)]
+    assert queries == ["what?", "what?"]
 
 
 def test_an_answer_of_the_run_that_is_due_meanwhile_comes_after_it(run_of: RunOf) -> None:
@@ -165,8 +165,8 @@ def test_a_new_question_of_the_run_meanwhile_is_in_force_after_it(run_of: RunOf)
     run.peer.answer(run.scheduler.client.requests.next_number - 1)
     run.go_on(8)
     assert [event.query for event in run.events if isinstance(event, QueryChanged)] == ["who?"]
-    own = [event.query for event in run.events if isinstance(event, Answer)]
-    assert own == ["what?", "who?"]
+    queries = [event.query for event in run.events if isinstance(event, Answer)]
+    assert queries == ["what?", "who?"]
 
 
 def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_force_again(run_of: RunOf) -> None:
@@ -182,8 +182,8 @@ def test_if_the_run_s_new_question_is_refused_after_it_the_one_before_is_in_forc
     ]
     run.show(2)
     run.go_on(4)
-    own = [event.query for event in run.events if isinstance(event, Answer)]
-    assert own == ["what?", "what?"]
+    queries = [event.query for event in run.events if isinstance(event, Answer)]
+    assert queries == ["what?", "what?"]
 
 
 def test_a_new_question_of_the_run_just_before_it_stays_in_force(run_of: RunOf) -> None:
@@ -193,15 +193,15 @@ def test_a_new_question_of_the_run_just_before_it_stays_in_force(run_of: RunOf) 
     run.go_on(16)
     assert [event.query for event in run.events if isinstance(event, QueryChanged)] == ["who?"]
     assert [type(event) for event in sides(run)] == [SideAnswer]
-    own = [event.query for event in run.events if isinstance(event, Answer)]
-    assert own == ["what?", "who?"]
+    queries = [event.query for event in run.events if isinstance(event, Answer)]
+    assert queries == ["what?", "who?"]
 
 
 def test_before_the_first_frame_it_waits(run_of: RunOf) -> None:
     run = run_of()
     ask(run)
     run.go_on(6)
-    assert run.kept == [], "no packet is made"
+    assert run.places == [], "no packet is made"
     assert queries(run) == []
     run.show(0)
     run.go_on(8)

@@ -100,11 +100,13 @@ def test_the_same_fields_again_are_unchanged(opened: Opener) -> None:
 
 
 def test_an_answer_of_the_journal_keeps_its_fields(opened: Opener) -> None:
-    kept = structs.replace(answered_at(0), text=READABLE, fields={"people": 2, "weather": "sun"})
+    point = structs.replace(answered_at(0), text=READABLE, fields={"people": 2, "weather": "sun"})
     broken = AnswerInvalid(**structs.asdict(structs.replace(answered_at(1), text="")), reason="it is empty")
-    server = opened(schema=SCHEMA, history=1, journal=FakeJournal(JournalEntry(kept, None), JournalEntry(broken, None)))
+    server = opened(
+        schema=SCHEMA, history=1, journal=FakeJournal(JournalEntry(point, None), JournalEntry(broken, None))
+    )
     requests = server.client.requests
-    assert requests.recall(STAMP)[1] == kept
+    assert requests.recall(STAMP)[1] == point
     assert requests.recall(STAMP) == [broken]
     assert texts(requests.history.newest) == [TEXT]
 

@@ -20,9 +20,9 @@ S = 1_000_000_000
 RULES = YesNoTriggerOptions(every_ns=30 * S, on_change=0.1, least_ns=S)
 
 
-def looked(triggers: YesNoTriggers, time_s: float, **seen: object) -> str | None:
+def looked(triggers: YesNoTriggers, time_s: float, **observation: object) -> str | None:
     """Observe a frame, and check it if that is due; return the reason."""
-    triggers.observe(round(time_s * S), **seen)  # type: ignore[arg-type]
+    triggers.observe(round(time_s * S), **observation)  # type: ignore[arg-type]
     return triggers.fire() if triggers.due else None
 
 
@@ -296,5 +296,5 @@ def test_answers_are_at_the_first_and_last_frame_and_a_period_apart(gaps_ns: lis
     assert indices[0] == 0
     assert indices[-1] == len(times_ns) - 1
     periods = [times_ns[index] // every_ns for index, trigger in points if trigger in ("start", "every")]
-    assert all(later > earlier for earlier, later in pairwise(periods))
+    assert all(after > before for before, after in pairwise(periods))
     assert {time_ns // every_ns for time_ns in times_ns} == {times_ns[index] // every_ns for index in indices}

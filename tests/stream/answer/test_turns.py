@@ -17,10 +17,10 @@ def table_of(*clients: bytes) -> ClientTable:
 
 def turns(table: ClientTable) -> list[bytes]:
     """Clients of the remaining turns, in order."""
-    given = []
+    clients = []
     while (client := table.pop_next()) is not None:
-        given.append(client)
-    return given
+        clients.append(client)
+    return clients
 
 
 def test_turns_come_in_the_order_of_requests_and_a_client_that_had_one_queues_last() -> None:
@@ -43,13 +43,13 @@ def test_a_client_waits_for_at_most_one_answer_of_each_other_client() -> None:
     table = table_of(A, B, C)
     for client in (A, B, C):
         table.enqueue(client)
-    given = []
+    clients = []
     for _ in range(9):
         client = table.pop_next()
         assert client is not None
-        given.append(client)
+        clients.append(client)
         table.enqueue(client)
-    assert given == [A, B, C] * 3
+    assert clients == [A, B, C] * 3
 
 
 def test_unknown_clients_get_no_turn() -> None:

@@ -37,12 +37,12 @@ FILE = SourceInfo("a.mp4", 64, 48, 10.0, None, None, live=False, codec="", pixel
 def turns(chances: Sequence[float], **rules: float) -> list[tuple[int, bool]]:
     """Indices of the results that changed the verdict, with the new verdict."""
     verdict_of = DebouncedVerdict(VerdictThresholds(**rules))
-    found = []
+    changes = []
     for index, yes in enumerate(chances):
         if verdict_of.update(yes, 1.0):
             assert verdict_of.verdict is not None
-            found.append((index, verdict_of.verdict))
-    return found
+            changes.append((index, verdict_of.verdict))
+    return changes
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_warning_is_in_every_check_and_change() -> None:
 
 
 def test_the_verdict_of_the_process_before_is_kept() -> None:
-    known = watching(state=WatchState(verdict=True))
-    assert Watch(known).update(look(0.5, 0.97, None), 0) == [look(0.5, 0.97, "yes")]
-    (_, turned) = Watch(known).update(look(0.5, 0.01, None), 0)
+    rules = watching(state=WatchState(verdict=True))
+    assert Watch(rules).update(look(0.5, 0.97, None), 0) == [look(0.5, 0.97, "yes")]
+    (_, turned) = Watch(rules).update(look(0.5, 0.01, None), 0)
     assert isinstance(turned, VerdictChanged)
     assert turned.to == "no"
 
@@ -166,9 +166,9 @@ class Watched:
         self.matches: list[tuple[float, str, int]] = []
         self.events: list[Event] = []
 
-    def see(self, at_s: float, *chances: float | None, **seen: object) -> Watched:
+    def see(self, at_s: float, *chances: float | None, **observation: object) -> Watched:
         """Observe a frame; the chances are those of its checks, in the order of the watches, if they are evaluated."""
-        self._note(self.list.observe(round(at_s * S), (round(at_s), at_s), change=0.0, **seen))  # type: ignore[arg-type]
+        self._note(self.list.observe(round(at_s * S), (round(at_s), at_s), change=0.0, **observation))  # type: ignore[arg-type]
         if chances:
             for check, yes in zip(self.list.fire("beside"), chances, strict=True):
                 assert yes is not None
@@ -192,8 +192,8 @@ def test_a_yes_must_hold_and_matches_with_the_frame_at_which_it_has() -> None:
     assert run.matches == [(2.1, "here", 1)]
     assert run.events[-1] == replace(match(2.1), frame_index=2, yes=0.99)
     assert Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1, 0.01).see(3).matches == []
-    again = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1, 0.01).see(1.5, 0.99).see(3).see(3.6)
-    assert again.matches == [(3.6, "here", 1)]
+    retry = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1, 0.01).see(1.5, 0.99).see(3).see(3.6)
+    assert retry.matches == [(3.6, "here", 1)]
 
 
 def test_a_yes_in_doubt_is_not_a_match_until_it_is_confirmed() -> None:
@@ -261,14 +261,14 @@ def test_outside_its_schedule_a_watch_is_not_checked_and_forgets() -> None:
     run = Watched(watching(schedule=NIGHT), watching("is it gone?", "gone"), unix_s=[night_s(hour) for hour in hours])
     run.see(0, 0.01)
     assert run.matches == []
-    assert [one.due for one in run.list] == [False, False]
+    assert [watch.due for watch in run.list] == [False, False]
     run.see(1)
-    assert [one.due for one in run.list] == [True, False]
+    assert [watch.due for watch in run.list] == [True, False]
     run.see(2, 0.99, 0.01)
     assert run.matches == [(2, "here", 1)]
     run.see(3, 0.01)
     run.see(4)
-    assert [one.due for one in run.list] == [True, False]
+    assert [watch.due for watch in run.list] == [True, False]
     run.see(5, 0.99, 0.01)
     assert run.matches == [(2, "here", 1), (5, "here", 2)], "what held on the day before does not hold any more"
 
@@ -305,7 +305,7 @@ def test_memory_stays_constant_over_many_checks() -> None:
 
 def test_watches_come_from_the_configuration() -> None:
     assert RunPlan.of(Config(), FILE).schedule.watches == ()
-    given = WatchConfig(
+    watch = WatchConfig(
         name="it",
         question="is it?",
         every_s=None,
@@ -323,7 +323,7 @@ def test_watches_come_from_the_configuration() -> None:
         force=True,
     )
     state = WatchState(verdict=True, matched=True)
-    config = Config(answer=AnswerConfig(captions=True), watch=(given,))
+    config = Config(answer=AnswerConfig(captions=True), watch=(watch,))
     plan = RunPlan.of(config, FILE, watches=WatchStates({"it": state}, 3))
     assert plan.schedule.watches == (
         WatchRules(

@@ -59,9 +59,9 @@ def test_a_password_before_an_invalid_host_is_not_repeated() -> None:
 
 def test_the_key_comes_from_the_environment_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-1234")
-    found = ApiAddress.of(config("https://host/v1"))
-    assert found.key == "sk-1234"
-    assert "sk-1234" not in repr(found)
+    address = ApiAddress.of(config("https://host/v1"))
+    assert address.key == "sk-1234"
+    assert "sk-1234" not in repr(address)
 
 
 def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

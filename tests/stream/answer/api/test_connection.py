@@ -37,26 +37,26 @@ BODY = {"model": fake.MODEL, "messages": [], "max_tokens": 8}
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        yield made
+    with api_server() as fake_server:
+        yield fake_server
 
 
 @contextmanager
 def connected(server: FakeApiServer, key: str | None = None, **limits: float) -> Iterator[ApiConnection]:
     all_limits = ApiLimits(**{"connect_s": LONG_S, "first_s": LONG_S, "next_s": LONG_S, "whole_s": LONG_S, **limits})
-    with closing(ApiConnection(ApiAddress(server.url, local=True, key=key), all_limits)) as made:
-        yield made
+    with closing(ApiConnection(ApiAddress(server.url, local=True, key=key), all_limits)) as connection:
+        yield connection
 
 
 def pieces(connection: ApiConnection) -> list[ChatPiece]:
-    stream, taken = connection.stream(BODY), []
+    stream, received = connection.stream(BODY), []
     try:
         while not stream.ended:
             piece = stream.take()
-            taken += [] if piece is None else [piece]
+            received += [] if piece is None else [piece]
     finally:
         stream.cancel()
-    return taken
+    return received
 
 
 def failure(server: FakeApiServer, behaviour: Callable[[ApiHandler, dict[str, Any]], None], **limits: Any) -> Exception:
@@ -68,9 +68,9 @@ def failure(server: FakeApiServer, behaviour: Callable[[ApiHandler, dict[str, An
 
 def test_a_reply_comes_in_pieces_with_what_the_server_counts(server: FakeApiServer) -> None:
     with connected(server) as connection:
-        taken = pieces(connection)
-    assert [piece.text for piece in taken if piece.text] == list(fake.TEXT)
-    assert (taken[-1].prompt_tokens, taken[-1].text_tokens) == (90, 4)
+        reply = pieces(connection)
+    assert [piece.text for piece in reply if piece.text] == list(fake.TEXT)
+    assert (reply[-1].prompt_tokens, reply[-1].text_tokens) == (90, 4)
     (body,) = server.bodies
     assert body == {**BODY, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -165,13 +165,13 @@ def test_the_pause_grows_with_losses_in_a_row_and_begins_anew(server: FakeApiSer
 
 def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "PIECES_WAITING_MAX", 1)
-    gone = threading.Event()
+    disconnection = threading.Event()
 
     def speak_until_gone(handler: ApiHandler, body: dict[str, Any]) -> None:
         try:
             fake.speak_for_ever(handler, body)
         finally:
-            gone.set()
+            disconnection.set()
 
     server.behaviour = speak_until_gone
     with connected(server) as connection:
@@ -179,7 +179,7 @@ def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, mon
         while stream.take() is None:
             pass
         stream.cancel()
-        assert gone.wait(LONG_S)
+        assert disconnection.wait(LONG_S)
 
 
 def test_an_address_without_a_server_is_reported_at_once(server: FakeApiServer) -> None:
@@ -204,19 +204,19 @@ def test_a_server_that_lists_nothing_is_no_error(server: FakeApiServer) -> None:
 
 
 def test_a_list_of_models_without_an_end_is_not_read(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = 0
+    bytes_written = 0
 
     def send(handler: ApiHandler) -> None:
-        nonlocal sent
+        nonlocal bytes_written
         handler.begin("application/json")
         while not server.released.is_set():
             handler.wfile.write(b" " * 65536)
-            sent += 65536
+            bytes_written += 65536
 
     server.listing = send
     with connected(server) as connection:
         assert connection.models() == []
-    assert sent < 10 * LIST_BYTES_MAX
+    assert bytes_written < 10 * LIST_BYTES_MAX
 
 
 @pytest.mark.parametrize("listing", [fake.drip, fake.drip_content])
@@ -268,17 +268,17 @@ def test_a_compressed_reply_is_not_expanded(server: FakeApiServer, encoding: str
 
 @pytest.mark.parametrize("reply", [fake.drip, fake.drip_content])
 def test_an_answer_that_comes_byte_by_byte_is_lost_and_its_connection_ends(server: FakeApiServer, reply: Any) -> None:
-    gone = threading.Event()
+    disconnection = threading.Event()
 
     def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
         try:
             reply(handler)
         finally:
-            gone.set()
+            disconnection.set()
 
     error = failure(server, behave, first_s=SHORT_S, whole_s=SHORT_S)
     assert "0.2 s" in str(error)
-    assert reply is fake.drip or gone.wait(LONG_S)
+    assert reply is fake.drip or disconnection.wait(LONG_S)
 
 
 @pytest.mark.parametrize("fields", [{}, event(), {"usage": {"prompt_tokens": 3}}, event(""), {"model": "x"}])

@@ -24,8 +24,8 @@ MS = 1_000_000
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        yield made
+    with api_server() as fake_server:
+        yield fake_server
 
 
 def config(server: FakeApiServer, api: dict[str, Any] | None = None, **answer: Any) -> Config:
@@ -93,12 +93,12 @@ def test_the_only_model_of_a_server_needs_no_name(server: FakeApiServer) -> None
     assert loaded(server, model=None).model.model_id == fake.MODEL
 
 
-@pytest.mark.parametrize(("models", "named"), [(["a", "b"], "a, b"), ([], "it lists none")])
+@pytest.mark.parametrize(("models", "names"), [(["a", "b"], "a, b"), ([], "it lists none")])
 def test_a_server_with_several_models_or_none_needs_a_name(
-    server: FakeApiServer, models: list[str], named: str
+    server: FakeApiServer, models: list[str], names: str
 ) -> None:
     server.models = models
-    with pytest.raises(ModelError, match=rf"no single model \({named}\); name one with -m"):
+    with pytest.raises(ModelError, match=rf"no single model \({names}\); name one with -m"):
         loaded(server, model=None)
 
 
@@ -201,8 +201,8 @@ def test_the_newest_frames_are_shown_with_their_times(server: FakeApiServer) -> 
 
 def drawn(index: int) -> FramePacket:
     """Packet with a unique picture."""
-    made = packet(index)
-    return replace(made, image=np.full_like(made.image, 20 * index))
+    frame = packet(index)
+    return replace(frame, image=np.full_like(frame.image, 20 * index))
 
 
 def answered(model: OneClient, index: int) -> str:
@@ -250,8 +250,8 @@ def test_names_that_a_server_does_not_take_are_left_out(server: FakeApiServer) -
     assert len(server.bodies) == 1
     model = loaded(server, {"uuids": True})
     assert answered(model, 1) == answered(model, 2) == "a red circle"
-    named = ["uuid" in body["messages"][0]["content"][0] for body in server.bodies]
-    assert named == [False, True, False, False]
+    has_uuid = ["uuid" in body["messages"][0]["content"][0] for body in server.bodies]
+    assert has_uuid == [False, True, False, False]
     server.owner = "vllm"
     answered(loaded(server, {"uuids": False}), 3)
     assert "uuid" not in server.bodies[-1]["messages"][0]["content"][0]
@@ -300,10 +300,10 @@ def test_places_in_answers_belong_to_the_picture_that_was_sent(
     server: FakeApiServer, name: str, api: dict[str, Any], extent: tuple[int, int] | None
 ) -> None:
     model = loaded(server, api, model=name)
-    shown = packet()
-    relevance = np.zeros_like(shown.relevance)
+    frame = packet()
+    relevance = np.zeros_like(frame.relevance)
     relevance[2:5, 2:5] = 1
-    model.answer(replace(shown, relevance=relevance))
+    model.answer(replace(frame, relevance=relevance))
     assert model.stats is not None
     assert model.stats.extent == extent
 

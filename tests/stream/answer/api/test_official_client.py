@@ -43,8 +43,8 @@ def test_the_official_client_understands_the_server() -> None:
         (first,) = streamed(client, logprobs=True, top_logprobs=20)[0].choices[0].logprobs.content
         assert {token.token: token.logprob for token in first.top_logprobs} == fake.LIKELY
         server.behaviour = fake.speak_at_once
-        whole = client.chat.completions.create(model=fake.MODEL, messages=[{"role": "user", "content": "what?"}])
-        assert type(whole).model_validate(whole.to_dict()).choices[0].message.content == "".join(fake.TEXT)
+        completion = client.chat.completions.create(model=fake.MODEL, messages=[{"role": "user", "content": "what?"}])
+        assert type(completion).model_validate(completion.to_dict()).choices[0].message.content == "".join(fake.TEXT)
         kinds = [type(refusal(server, client, fake.refuse(status))) for status in (400, 401, 404, 422, 429, 500)]
         assert kinds == [
             openai.BadRequestError,

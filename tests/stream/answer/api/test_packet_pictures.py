@@ -71,7 +71,7 @@ def test_a_packet_is_named_by_all_of_its_content() -> None:
         replace(packet, grid=TileGrid.of(128, 200)),
         replace(packet, regions=packet.regions + np.array([0, 0, 1], np.int32)),
     )
-    assert len({packet_uuid(one) for one in (packet, *changed)}) == 1 + len(changed)
+    assert len({packet_uuid(variant) for variant in (packet, *changed)}) == 1 + len(changed)
     assert packet_uuid(replace(packet, stamp=FrameStamp(9, 9, 9))) == UUID
 
 
@@ -95,8 +95,8 @@ def test_a_picture_that_is_kept_up_to_date_cannot_be_sent() -> None:
 
 @pytest.mark.parametrize(("count", "side_px"), [(0, 64), (TOKENS_MAX + 1, 64), (1, SIDE_MAX_TILES * 32 + 1)])
 def test_a_packet_that_the_plugin_refuses_is_not_made(count: int, side_px: int) -> None:
-    none = np.zeros((count, 3), np.int32)
+    regions = np.zeros((count, 3), np.int32)
     pixels = np.zeros((count, 3, 32, 32), np.uint8)
-    packet = TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, side_px), none, np.ones(count, np.float32), pixels)
+    packet = TokenPacket(FrameStamp(0, 0, 0), TileGrid.of(64, side_px), regions, np.ones(count, np.float32), pixels)
     with pytest.raises(OptionError, match=f"got {count} of"):
         packet_uuid(packet)

@@ -28,35 +28,35 @@ def decoded(jpeg: bytes) -> np.ndarray:
 
 
 def test_the_whole_view_is_scaled_to_the_budget_without_what_lies_beyond_the_frame() -> None:
-    made = pictures_of(packet(384, 630, 60), "scaled", 95)
-    (picture,) = map(decoded, made.jpegs)
-    assert TileGrid.of(*picture.shape[:2]).tiles == made.tokens <= 60
+    pictures = pictures_of(packet(384, 630, 60), "scaled", 95)
+    (picture,) = map(decoded, pictures.jpegs)
+    assert TileGrid.of(*picture.shape[:2]).tiles == pictures.tokens <= 60
     assert picture.shape[1] / picture.shape[0] == pytest.approx(630 / 384, rel=0.02)
     assert picture[..., 1].max() < 160
     assert (picture[40, 40] > (200, -1, -1)).all()
-    assert made.explanation == ""
+    assert pictures.explanation == ""
 
 
 @pytest.mark.parametrize("kind", ["scaled", "composite", "parts"])
 def test_a_frame_within_the_budget_is_sent_as_it_is(kind: PictureKind) -> None:
-    made = pictures_of(packet(384, 640, 240), kind, 95)
-    (picture,) = map(decoded, made.jpegs)
+    pictures = pictures_of(packet(384, 640, 240), kind, 95)
+    (picture,) = map(decoded, pictures.jpegs)
     assert picture.shape == (384, 640, 3)
-    assert (made.tokens, made.explanation, made.captions) == (240, "", ("",))
+    assert (pictures.tokens, pictures.explanation, pictures.captions) == (240, "", ("",))
 
 
 def test_a_composite_comes_with_its_explanation() -> None:
-    made = pictures_of(packet(384, 640, 60), "composite", 90)
-    assert len(made.jpegs) == 1
-    assert made.explanation == COMPOSITE
-    assert made.tokens <= 60
+    pictures = pictures_of(packet(384, 640, 60), "composite", 90)
+    assert len(pictures.jpegs) == 1
+    assert pictures.explanation == COMPOSITE
+    assert pictures.tokens <= 60
 
 
 def test_parts_are_separate_pictures_in_one_budget() -> None:
-    made = pictures_of(packet(384, 640, 60), "parts", 95)
-    whole, *parts = map(decoded, made.jpegs)
+    pictures = pictures_of(packet(384, 640, 60), "parts", 95)
+    overview, *parts = map(decoded, pictures.jpegs)
     assert parts
-    assert made.tokens <= 60
-    assert made.captions == (WHOLE, *[PART] * len(parts))
-    assert max((part[..., 0] > 200).mean() for part in parts) > (whole[..., 0] > 200).mean()
-    assert [part["type"] for part in made.content()] == ["text", "image_url"] * len(made.jpegs)
+    assert pictures.tokens <= 60
+    assert pictures.captions == (WHOLE, *[PART] * len(parts))
+    assert max((part[..., 0] > 200).mean() for part in parts) > (overview[..., 0] > 200).mean()
+    assert [part["type"] for part in pictures.content()] == ["text", "image_url"] * len(pictures.jpegs)

@@ -65,10 +65,12 @@ def test_texts_and_odds_are_those_of_the_embedded_engine(embedded: OneClient) ->
         coarse += int(np.count_nonzero(packet.regions[:, 0]))
         assert asking.answer(packet, question) == embedded.answer(packet, question)
     assert coarse
-    (ours, _), (theirs, _) = (one.score(packet, "is there a red circle?") for one in (asking, embedded))
+    (served_yes, _), (embedded_yes, _) = (
+        client.score(packet, "is there a red circle?") for client in (asking, embedded)
+    )
     calibration = load_qwen(None, device="cpu", dtype="float32").yes_no_calibration
-    odds = calibration.scale * math.log(ours / (1 - ours)) + calibration.bias
-    assert odds == pytest.approx(math.log(theirs / (1 - theirs)), abs=0.01)
+    odds = calibration.scale * math.log(served_yes / (1 - served_yes)) + calibration.bias
+    assert odds == pytest.approx(math.log(embedded_yes / (1 - embedded_yes)), abs=0.01)
 
 
 def test_frames_of_a_group_are_computed_once() -> None:

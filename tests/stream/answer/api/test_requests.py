@@ -22,8 +22,8 @@ from tests.support.network import LIMIT_S, until
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        yield made
+    with api_server() as fake_server:
+        yield fake_server
 
 
 def loaded(server: FakeApiServer, slots: int = 2, **answer: Any) -> ApiAnswerModel:
@@ -39,15 +39,15 @@ def question(client: bytes, query: str = "what?", *, index: int = 0, yes_no: boo
 
 def asked(model: ApiAnswerModel, *questions: ClientQuestion) -> dict[bytes, str]:
     """Texts of the answers to questions that are asked together, by client."""
-    for one in questions:
-        model.hold(one.client)
+    for question in questions:
+        model.hold(question.client)
     model.ask(questions)
-    texts = {one.client: one.piece for one in questions}
+    texts = {question.client: question.piece for question in questions}
 
     def all_ended() -> bool:
-        for one in model.step():
-            texts[one.client] += one.piece
-        return all(one.ended for one in questions)
+        for question in model.step():
+            texts[question.client] += question.piece
+        return all(question.ended for question in questions)
 
     until(all_ended)
     return texts
@@ -78,11 +78,11 @@ def test_requests_of_several_clients_are_open_at_once_and_each_gets_its_own_text
     server.behaviour = together(3, repeat)
     questions = [question(name, f"secret of {name.decode()}") for name in (b"one", b"two", b"three")]
     texts = asked(loaded(server, slots=3), *questions)
-    assert texts == {one.client: one.query for one in questions}
-    for one in questions:
-        assert one.error is None
-        assert one.stats is not None
-        assert (one.stats.tokens_used, one.stats.text_tokens) == (60, 2)
+    assert texts == {request.client: request.query for request in questions}
+    for request in questions:
+        assert request.error is None
+        assert request.stats is not None
+        assert (request.stats.tokens_used, request.stats.text_tokens) == (60, 2)
 
 
 def test_scores_and_answers_are_requested_together(server: FakeApiServer) -> None:
@@ -107,17 +107,17 @@ def test_a_lost_answer_of_one_client_is_not_lost_for_another(
         (behaviour if "lose" in body["messages"][0]["content"][-1]["text"] else fake.speak)(handler, body)
 
     server.behaviour = behave
-    lost, good = question(b"one", "lose this"), question(b"two")
-    assert asked(loaded(server), lost, good)[b"two"] == "a red circle"
-    assert isinstance(lost.error, kind)
-    assert lost.stats is None
+    failing, good = question(b"one", "lose this"), question(b"two")
+    assert asked(loaded(server), failing, good)[b"two"] == "a red circle"
+    assert isinstance(failing.error, kind)
+    assert failing.stats is None
     assert good.error is None
 
 
 def test_a_released_client_gets_no_more_of_its_answer(server: FakeApiServer) -> None:
     server.behaviour = fake.stall
-    model, gone = loaded(server), question(b"one")
-    model.ask([gone])
+    model, request = loaded(server), question(b"one")
+    model.ask([request])
     until(lambda: model.step()[0].piece == "a ")
     model.release(b"one")
     assert model.step() == []
@@ -188,10 +188,10 @@ def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_reported_once(
     model = loaded(server)
     notices = []
     for _ in range(2):
-        one = structured()
-        assert asked(model, one) == {b"one": "a red circle"}
-        assert one.stats is not None
-        notices.append(one.stats.notice)
+        request = structured()
+        assert asked(model, request) == {b"one": "a red circle"}
+        assert request.stats is not None
+        notices.append(request.stats.notice)
     assert ["response_format" in body for body in server.bodies] == [True, False, False]
     assert "the server refuses the schema" in notices[0]
     assert notices[1] == ""
@@ -207,22 +207,22 @@ def last_text(body: dict[str, Any]) -> str:
 
 
 def test_a_previous_answer_that_is_still_right_is_the_answer(server: FakeApiServer) -> None:
-    one = compared(0.9)
-    assert asked(loaded(server), one) == {b"one": "a blue square"}
-    assert one.stats is not None
-    assert one.stats.same == pytest.approx(0.905, abs=0.001)
-    assert (one.stats.text_tokens, one.scores) == (0, ())
+    request = compared(0.9)
+    assert asked(loaded(server), request) == {b"one": "a blue square"}
+    assert request.stats is not None
+    assert request.stats.same == pytest.approx(0.905, abs=0.001)
+    assert (request.stats.text_tokens, request.scores) == (0, ())
     (body,) = server.bodies
     assert 'what?\nAn earlier answer: "a blue square"\nIs that answer still right?' in last_text(body)
 
 
 def test_a_previous_answer_that_is_wrong_is_replaced(server: FakeApiServer) -> None:
     history = (PastAnswer(1_500_000_000, "a blue square"),)
-    one = compared(0.91, history=history)
-    assert asked(loaded(server), one) == {b"one": "a red circle"}
-    assert one.stats is not None
-    assert one.stats.same == pytest.approx(0.905, abs=0.001)
-    assert one.stats.text_tokens == 4
+    request = compared(0.91, history=history)
+    assert asked(loaded(server), request) == {b"one": "a red circle"}
+    assert request.stats is not None
+    assert request.stats.same == pytest.approx(0.905, abs=0.001)
+    assert request.stats.text_tokens == 4
     check, body = server.bodies
     assert "seconds" not in last_text(check)
     assert last_text(body).endswith("Earlier answers:\n<1.5 seconds> a blue square\nwhat?")
@@ -234,8 +234,8 @@ def test_a_check_refused_for_its_log_probabilities_is_repeated_without(server: F
         (fake.refuse(400, "logprobs are not known") if "logprobs" in body else fake.speak)(handler, body)
 
     server.behaviour = behave
-    one = compared(0.5)
-    assert asked(loaded(server), one) == {b"one": "a red circle"}, "its text is neither yes nor no"
-    assert one.stats is not None
-    assert one.stats.same == 0.0
+    request = compared(0.5)
+    assert asked(loaded(server), request) == {b"one": "a red circle"}, "its text is neither yes nor no"
+    assert request.stats is not None
+    assert request.stats.same == 0.0
     assert len(server.bodies) == 3

@@ -30,8 +30,8 @@ REGIONS = [(2, 0, 0), (2, 0, 1), (0, 0, 0), (1, 1, 2), (0, 3, 5)]
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        yield made
+    with api_server() as fake_server:
+        yield fake_server
 
 
 def config(server: FakeApiServer, **answer: Any) -> Config:
@@ -56,12 +56,12 @@ def test_one_answer_is_one_request_with_the_tokens_as_the_plugin_reads_them(serv
     model = loaded(server)
     assert plugin.probes == 1
     assert model.answer(packet(), "what?") == "a red circle"
-    (body,), ((read,),) = plugin.bodies, plugin.requests
+    (body,), ((picture,),) = plugin.bodies, plugin.requests
     assert [part["type"] for part in body["messages"][0]["content"]] == ["image_url", "text"]
     assert server.texts() == ["what?"]
-    np.testing.assert_array_equal(read.tiles, packet().pixels)
-    np.testing.assert_array_equal(read.regions, REGIONS)
-    assert (read.rows, read.cols, read.overview) == (4, 6, 2)
+    np.testing.assert_array_equal(picture.tiles, packet().pixels)
+    np.testing.assert_array_equal(picture.regions, REGIONS)
+    assert (picture.rows, picture.cols, picture.overview) == (4, 6, 2)
     assert model.stats is not None
     assert (model.stats.tokens_used, model.stats.frames, model.stats.feedback) == (5, 1, None)
     assert model.stats.extent == (THOUSANDTHS * 190 / 192, THOUSANDTHS * 120 / 128)
@@ -78,12 +78,12 @@ def test_yes_and_no_are_read_from_log_probabilities(server: FakeApiServer) -> No
 
 def test_a_whole_frame_is_sent_as_all_of_its_tiles(server: FakeApiServer) -> None:
     plugin, image = TokenServer(server), np.random.default_rng(0).integers(0, 256, (128, 192, 3), np.uint8)
-    whole = FramePacket(FrameStamp(0, 0, 0), GRID, np.zeros((2, 3), np.int32), np.ones((4, 6), np.float32), image)
+    full_frame = FramePacket(FrameStamp(0, 0, 0), GRID, np.zeros((2, 3), np.int32), np.ones((4, 6), np.float32), image)
     model = loaded(server)
-    model.answer(whole, "what?")
-    ((read,),) = plugin.requests
-    assert len(read.tiles) == 24
-    for tile, (shape, row, col) in zip(read.tiles, read.regions, strict=True):
+    model.answer(full_frame, "what?")
+    ((picture,),) = plugin.requests
+    assert len(picture.tiles) == 24
+    for tile, (shape, row, col) in zip(picture.tiles, picture.regions, strict=True):
         assert shape == 0
         np.testing.assert_array_equal(tile.transpose(1, 2, 0), image[row * 32 :, col * 32 :][:32, :32])
 
@@ -93,9 +93,9 @@ def test_a_server_without_the_plugin_is_refused_in_one_line(server: FakeApiServe
     server.owner = owner
     with pytest.raises(
         ConfigError, match=r"is no vLLM with the plugin arr-coc-vllm, .* or give --picture scaled"
-    ) as found:
+    ) as error:
         loaded(server)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_plugin_of_another_version_is_refused_with_both(server: FakeApiServer) -> None:
@@ -153,7 +153,7 @@ def group(count: int, frames: int) -> list[TokenPacket]:
 
 
 def shown(packets: Sequence[TokenPacket]) -> list[int]:
-    return [one.stamp.frame_index for one in shown_frames(packets)]
+    return [packet.stamp.frame_index for packet in shown_frames(packets)]
 
 
 @pytest.mark.parametrize("frames", [2, 3, 4, 5, 8])
@@ -178,24 +178,24 @@ def test_a_group_of_one_frame_is_refused() -> None:
         shown_frames([packet(0, GroupPlace(1, 0, 1))])
 
 
-def remembered(model: ApiAnswerModel, asking: OneClient, one: TokenPacket) -> None:
+def remembered(model: ApiAnswerModel, asking: OneClient, packet: TokenPacket) -> None:
     assert model.memory is not None
-    model.memory.add(asking.client, one)
-    asking.answer(one, "what?")
+    model.memory.add(asking.client, packet)
+    asking.answer(packet, "what?")
 
 
 def test_frames_are_sent_once_in_the_same_order_each_with_its_time(server: FakeApiServer) -> None:
     plugin = TokenServer(server, speak_with_cache)
     asking = loaded(server, memory=MemoryConfig(frames=4))
-    for one in group(4, 4):
-        remembered(asking.model, asking, one)
-    for number, (read, body) in enumerate(zip(plugin.requests, plugin.bodies, strict=True)):
+    for frame in group(4, 4):
+        remembered(asking.model, asking, frame)
+    for number, (pictures, body) in enumerate(zip(plugin.requests, plugin.bodies, strict=True)):
         content = body["messages"][0]["content"]
-        assert len(read) == number + 1
-        for index, packet_read in enumerate(read):
+        assert len(pictures) == number + 1
+        for index, packet_read in enumerate(pictures):
             np.testing.assert_array_equal(packet_read.tiles, packet(index).pixels)
-        sent = [part["image_url"] is not None for part in content if "image_url" in part]
-        assert sent == [False] * number + [True]
+        has_picture = [part["image_url"] is not None for part in content if "image_url" in part]
+        assert has_picture == [False] * number + [True]
         if number:
             assert [part["text"] for part in content if "text" in part][:-1] == [
                 time_text(index * 500 * MS) for index in range(number + 1)
@@ -210,14 +210,14 @@ def test_a_frame_of_a_group_is_packed_once(server: FakeApiServer, monkeypatch: p
     TokenServer(server)
     packed: list[int] = []
 
-    def counted(one: TokenPacket | FramePacket) -> ApiTokens:
-        packed.append(one.stamp.frame_index)
-        return tokens_of(one)
+    def counted(packet: TokenPacket | FramePacket) -> ApiTokens:
+        packed.append(packet.stamp.frame_index)
+        return tokens_of(packet)
 
     monkeypatch.setattr("stream.answer.api.model.tokens_of", counted)
     asking = loaded(server, memory=MemoryConfig(frames=4))
-    for one in group(8, 4):
-        remembered(asking.model, asking, one)
+    for frame in group(8, 4):
+        remembered(asking.model, asking, frame)
     assert packed == list(range(8))
     remembered(asking.model, asking, packet(9, GroupPlace(1, 7, 4)))  # in the place of the last one
     assert packed == [*range(8), 9]
@@ -233,9 +233,9 @@ def test_the_allocator_of_a_model_whose_files_are_here_hears_the_question(server
         qwen.knows_wide,
         qwen.known_world,
     )
-    ours, theirs = model.embed_query("which word is red?"), qwen.embed_query("which word is red?")
-    np.testing.assert_array_equal(ours.tokens, theirs.tokens)
-    assert ours.model_id == model.model_id
+    embedding, reference = model.embed_query("which word is red?"), qwen.embed_query("which word is red?")
+    np.testing.assert_array_equal(embedding.tokens, reference.tokens)
+    assert embedding.model_id == model.model_id
     assert model.check_watch("is there a zebra?") == qwen.unseen_words("is there a zebra?") == ("zebra",)
 
 
