@@ -77,20 +77,20 @@ def test_a_grant_is_at_least_one_credit(count: int) -> None:
 @given(st.lists(st.sampled_from(["put", "grant"]), max_size=60))
 def test_every_item_is_taken_replaced_or_waiting_and_the_taken_ones_are_the_newest(steps: list[str]) -> None:
     box: Mailbox[int] = Mailbox()
-    made, taken, credits = 0, [], 0
+    count, items, credits = 0, [], 0
     for step in steps:
         if step == "put":
-            box.put(made)
-            made += 1
+            box.put(count)
+            count += 1
         else:
             box.grant()
             credits += 1
         while box.ready:
-            taken.append(box.take())
-            assert taken[-1] == made - 1
-    assert len(taken) + box.replaced + box.full == made
-    assert len(taken) <= credits
-    assert taken == sorted(set(taken))
+            items.append(box.take())
+            assert items[-1] == count - 1
+    assert len(items) + box.replaced + box.full == count
+    assert len(items) <= credits
+    assert items == sorted(set(items))
 
 
 def test_an_object_is_taken_once() -> None:
@@ -176,11 +176,11 @@ def test_rows_of_a_wider_picture_are_written_packed(shared: Shared) -> None:
 def test_the_reader_shares_the_memory_and_cannot_write(shared: Shared) -> None:
     writer, reader = shared
     writer.write(picture(32, 32, 0))
-    seen = reader.read(32, 32)
+    view = reader.read(32, 32)
     writer.write(picture(32, 32, 1))
-    np.testing.assert_array_equal(seen, picture(32, 32, 1))
+    np.testing.assert_array_equal(view, picture(32, 32, 1))
     with pytest.raises(ValueError, match="read-only"):
-        seen[0] = 0
+        view[0] = 0
 
 
 def test_a_frame_larger_than_what_was_written_is_refused(shared: Shared) -> None:

@@ -65,9 +65,9 @@ def wire(arrays: Sequence[Array]) -> list[bytes]:
     return [array.tobytes() for array in arrays]
 
 
-def assert_same(got: object, wanted: object) -> None:
-    for field in dataclasses.fields(wanted):  # type: ignore[arg-type]
-        np.testing.assert_array_equal(getattr(got, field.name), getattr(wanted, field.name))
+def assert_same(actual: object, expected: object) -> None:
+    for field in dataclasses.fields(expected):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(getattr(actual, field.name), getattr(expected, field.name))
 
 
 @pytest.mark.parametrize(
@@ -165,17 +165,19 @@ def group(*counts: int) -> list[TokenPacket]:
 
 
 @pytest.mark.parametrize("counts", [(4,), (4, 2), (4, 0), (3, 1, 2), (3, 1, 0)])
-@pytest.mark.parametrize("lacking", [0, 1, 2])
-def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(counts: tuple[int, ...], lacking: int) -> None:
+@pytest.mark.parametrize("missing_frames", [0, 1, 2])
+def test_a_packet_of_a_group_brings_the_frames_that_the_server_lacks(
+    counts: tuple[int, ...], missing_frames: int
+) -> None:
     *before, packet = group(*counts)
-    earlier = before[max(0, len(before) - lacking) :]
-    message, arrays = token_message(3, 9, packet, earlier_packets=earlier)
-    assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier), 4)
-    assert len(arrays[0]) == sum(len(one.regions) for one in (*earlier, packet))
+    earlier_packets = before[max(0, len(before) - missing_frames) :]
+    message, arrays = token_message(3, 9, packet, earlier_packets=earlier_packets)
+    assert (message.place, len(message.earlier), len(arrays)) == (packet.place, len(earlier_packets), 4)
+    assert len(arrays[0]) == sum(len(other.regions) for other in (*earlier_packets, packet))
     came = token_packets(decode_token(message), wire(arrays))
-    assert len(came) == len(earlier) + 1
-    for got, wanted in zip(came, (*earlier, packet), strict=True):
-        assert_same(got, wanted)
+    assert len(came) == len(earlier_packets) + 1
+    for actual, expected in zip(came, (*earlier_packets, packet), strict=True):
+        assert_same(actual, expected)
 
 
 def decode_token(message: TokenPacketMessage) -> TokenPacketMessage:
@@ -188,7 +190,7 @@ def test_an_overview_stays_the_one_of_its_frame() -> None:
     first, packet = group(4, 3)
     first = dataclasses.replace(first, overview=2)
     message, arrays = token_message(0, 0, packet, earlier_packets=[first])
-    assert [one.overview for one in token_packets(message, wire(arrays))] == [2, 0]
+    assert [other.overview for other in token_packets(message, wire(arrays))] == [2, 0]
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -196,17 +198,17 @@ def test_a_glance_at_a_group_is_no_overview(count: int) -> None:
     *before, packet = group(4, 1, count)
     message, arrays = glance_message(0, 0, packet, earlier_packets=before[1:])
     came = token_packets(message, wire(arrays))
-    assert [one.place for one in came] == [GroupPlace(3, 1), GroupPlace(3, 2)]
+    assert [other.place for other in came] == [GroupPlace(3, 1), GroupPlace(3, 2)]
     assert_same(came[-1], packet)
 
 
 def test_pixels_on_a_device_are_those_of_all_frames_of_a_message() -> None:
     first, packet = group(4, 3)
-    pixels = torch.cat([torch.from_numpy(one.host_pixels) for one in (first, packet)])
+    pixels = torch.cat([torch.from_numpy(other.host_pixels) for other in (first, packet)])
     message, arrays = token_message(0, 0, packet, pixels_at=PixelPlace(number=1), earlier_packets=[first])
     assert len(arrays) == 3
     came = token_packets(message, wire(arrays), lambda place, count: pixels[:count])
-    assert [one.pixels.shape[0] for one in came] == [4, 3]
+    assert [other.pixels.shape[0] for other in came] == [4, 3]
     assert_same(dataclasses.replace(came[1], pixels=came[1].host_pixels), packet)
 
 
@@ -283,9 +285,9 @@ def test_an_array_of_a_dtype_that_does_not_travel_is_refused_when_it_is_sent() -
 def test_the_querys_embedding_survives_the_way() -> None:
     embedding = np.random.default_rng(2).random((4, 16), dtype=np.float32)
     asking = QueryAccepted(query="What?", model_id="tiny", arrays=specs_of(embedding))
-    got = embedding_of(asking, [embedding.tobytes()])
-    assert (got.text, got.model_id) == ("What?", "tiny")
-    np.testing.assert_array_equal(got.tokens, embedding)
+    actual = embedding_of(asking, [embedding.tobytes()])
+    assert (actual.text, actual.model_id) == ("What?", "tiny")
+    np.testing.assert_array_equal(actual.tokens, embedding)
     with pytest.raises(TransportError, match="QueryAccepted must announce the arrays"):
         embedding_of(QueryAccepted(query="What?", model_id="tiny", error="too long"), [])
 
@@ -313,9 +315,9 @@ def embedded(value: float = 0.5, rows: int | None = None) -> Feedback:
 
 @pytest.mark.parametrize("feedback", [dataclasses.replace(embedded(), embedding=None), embedded()])
 def test_feedback_survives_the_way_with_components_of_embeddings_and_without(feedback: Feedback) -> None:
-    got = feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
-    assert got is not None
-    assert_same(got, feedback)
+    actual = feedback_of(answered(feedback), wire(feedback_arrays(feedback)))
+    assert actual is not None
+    assert_same(actual, feedback)
 
 
 @pytest.mark.parametrize(

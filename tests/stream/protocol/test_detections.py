@@ -26,16 +26,23 @@ def message(*objects: dict[str, Any], **fields: Any) -> bytes:
 )
 def test_boxes_are_read_in_both_encodings_and_units(encode: Any, size: dict[str, int], scale: tuple[int, int]) -> None:
     box = [edge * side for edge, side in zip((0.1, 0.2, 0.3, 0.4), (*scale, *scale), strict=True)]
-    found = read_detections(encode({"unix_ns": 5, "objects": [{**CAT, "box": box}, {"box": box}], "more": 1, **size}))
-    assert found.boxes.tolist() == [pytest.approx([0.1, 0.2, 0.3, 0.4])] * 2
-    assert (found.labels, found.scores, found.unix_ns, found.cut) == (("", "cat"), (1.0, 0.75), 5, False)
+    detections = read_detections(
+        encode({"unix_ns": 5, "objects": [{**CAT, "box": box}, {"box": box}], "more": 1, **size})
+    )
+    assert detections.boxes.tolist() == [pytest.approx([0.1, 0.2, 0.3, 0.4])] * 2
+    assert (detections.labels, detections.scores, detections.unix_ns, detections.cut) == (
+        ("", "cat"),
+        (1.0, 0.75),
+        5,
+        False,
+    )
 
 
 def test_boxes_are_turned_clipped_or_left_out() -> None:
     boxes = [[0.3, 0.4, 0.1, 0.2], [-5, 0.5, 0.5, 9], [1.1, 0, 1.2, 1], [0.5, 0.5, 0.5, 0.6]]
-    found = read_detections(b"  " + message(*({"box": box, "label": str(at)} for at, box in enumerate(boxes))))
-    assert found.boxes.tolist() == [[0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 1.0]]
-    assert found.labels == ("0", "1")
+    detections = read_detections(b"  " + message(*({"box": box, "label": str(at)} for at, box in enumerate(boxes))))
+    assert detections.boxes.tolist() == [[0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 1.0]]
+    assert detections.labels == ("0", "1")
 
 
 def test_no_objects_are_a_message_too() -> None:
@@ -44,9 +51,9 @@ def test_no_objects_are_a_message_too() -> None:
 
 def test_of_too_many_boxes_the_likeliest_stay() -> None:
     objects = [{"box": [0, 0, 1, 1], "score": at / 1000} for at in range(OBJECTS_MAX + 9)]
-    found = read_detections(message(*objects))
-    assert found.cut
-    assert (len(found.scores), min(found.scores)) == (OBJECTS_MAX, 0.009)
+    detections = read_detections(message(*objects))
+    assert detections.cut
+    assert (len(detections.scores), min(detections.scores)) == (OBJECTS_MAX, 0.009)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +86,8 @@ def test_invalid_messages_are_refused(data: bytes, reason: str) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
-        found = read_detections(data)
+        detections = read_detections(data)
     except TransportError:
         return
     assert len(data) <= DETECTION_BYTES_MAX
-    assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+    assert ((detections.boxes >= 0) & (detections.boxes <= 1)).all()

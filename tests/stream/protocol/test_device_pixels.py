@@ -32,8 +32,8 @@ def packet(count: int) -> TokenPacket:
 def ends(request: pytest.FixtureRequest, cuda_on_cpu: CpuMachine) -> Any:
     """A sender and a receiver."""
     if request.param == "one process":
-        both = LocalPixels()
-        yield both, both
+        local_pixels = LocalPixels()
+        yield local_pixels, local_pixels
         return
     sender = IpcPixelSender()
     with cuda_on_cpu.two_processes():
@@ -45,13 +45,13 @@ def test_pixels_arrive_beside_their_message(ends: Any) -> None:
     sender, receiver = ends
     assert receiver.refusal(sender.offer()) is None
     for count in (3, 600, 5):
-        shown = packet(count)
-        message, arrays = token_message(0, 1, shown, pixels_at=sender.put(shown.pixels))
+        source = packet(count)
+        message, arrays = token_message(0, 1, source, pixels_at=sender.put(source.pixels))
         assert len(arrays) == 2
         arrived = token_packet(decode(encode(message)), [part.tobytes() for part in arrays], receiver.take)  # type: ignore[arg-type]
         assert isinstance(arrived.pixels, torch.Tensor)
         assert torch.equal(arrived.pixels, pixels(count))
-        assert np.array_equal(arrived.host_pixels, shown.host_pixels)
+        assert np.array_equal(arrived.host_pixels, source.host_pixels)
 
 
 def test_a_link_that_shares_none_refuses_them() -> None:
@@ -61,14 +61,14 @@ def test_a_link_that_shares_none_refuses_them() -> None:
 
 
 def test_pixels_that_are_gone_are_no_others() -> None:
-    both = LocalPixels()
-    first, second = both.put(pixels(2)), both.put(pixels(3))
+    local_pixels = LocalPixels()
+    first, second = local_pixels.put(pixels(2)), local_pixels.put(pixels(3))
     with pytest.raises(TransportError, match="packet 1 are not there"):
-        both.take(first, 2)
+        local_pixels.take(first, 2)
     with pytest.raises(TransportError, match="packet 2 are not there"):
-        both.take(second, 3)
+        local_pixels.take(second, 3)
     with pytest.raises(TransportError, match="not of 9 regions"):
-        both.take(both.put(pixels(3)), 9)
+        local_pixels.take(local_pixels.put(pixels(3)), 9)
 
 
 def test_memory_that_cannot_be_opened_is_refused_with_the_reason(cuda_on_cpu: CpuMachine) -> None:

@@ -46,15 +46,23 @@ def motion() -> TileMotion:
 def test_a_message_can_be_read_again() -> None:
     frame = inspected(7, (0, 5))
     message = pack_inspection(frame, {5: ("image/png", b"small"), 0: ("image/jpeg", b"large")}, media_s=0.7)
-    read = read_inspection(message)
-    assert (read.head["frame_index"], read.head["media_s"], read.head["tokens"]) == (7, 0.7, len(REGIONS))
-    assert read.head["weights"] == frame.weights
-    assert read.pictures == {0: b"large", 5: b"small"}
-    np.testing.assert_array_equal(read.regions, REGIONS)
-    assert list(read.maps) == list(frame.maps)
-    for name, one in frame.maps.items():
-        assert (read.maps[name].group, read.maps[name].low, read.maps[name].high) == (one.group, one.low, one.high)
-        np.testing.assert_allclose(read.maps[name].values, one.values, atol=2 / 65535)
+    inspection = read_inspection(message)
+    assert (inspection.head["frame_index"], inspection.head["media_s"], inspection.head["tokens"]) == (
+        7,
+        0.7,
+        len(REGIONS),
+    )
+    assert inspection.head["weights"] == frame.weights
+    assert inspection.pictures == {0: b"large", 5: b"small"}
+    np.testing.assert_array_equal(inspection.regions, REGIONS)
+    assert list(inspection.maps) == list(frame.maps)
+    for name, tile_map in frame.maps.items():
+        assert (inspection.maps[name].group, inspection.maps[name].low, inspection.maps[name].high) == (
+            tile_map.group,
+            tile_map.low,
+            tile_map.high,
+        )
+        np.testing.assert_allclose(inspection.maps[name].values, tile_map.values, atol=2 / 65535)
 
 
 def test_arrays_of_16_bits_lie_at_even_places() -> None:
@@ -78,38 +86,38 @@ def test_a_failure_is_reported_with_its_reason() -> None:
 
 
 def test_every_channel_and_every_step_to_relevance_has_a_map() -> None:
-    made, shown = maps(), tile_maps(maps(), motion(), np.arange(12).reshape(GRID))
-    assert list(shown)[: len(CORE_NAMES)] == list(CORE_NAMES)
-    np.testing.assert_array_equal(shown["edges"].values, made.channels[7])
-    np.testing.assert_array_equal(shown["perspective"].values, made.scores[1])
-    np.testing.assert_array_equal(shown["relevance, blended"].values, made.blended)
-    assert {one.group for one in shown.values()} == {"texture", "scores", "relevance", "memory", "change"}
-    assert shown["motion, px"].values[0, 0] == 5.0
-    assert (shown["motion right, px"].low, shown["motion right, px"].high) == (-4.0, 4.0)
-    assert shown["unchanged for, frames"].high == 11
-    assert (shown["gradient across"].low, shown["red"].low) == (-1.0, 0.0)
+    allocation_maps, by_name = maps(), tile_maps(maps(), motion(), np.arange(12).reshape(GRID))
+    assert list(by_name)[: len(CORE_NAMES)] == list(CORE_NAMES)
+    np.testing.assert_array_equal(by_name["edges"].values, allocation_maps.channels[7])
+    np.testing.assert_array_equal(by_name["perspective"].values, allocation_maps.scores[1])
+    np.testing.assert_array_equal(by_name["relevance, blended"].values, allocation_maps.blended)
+    assert {tile_map.group for tile_map in by_name.values()} == {"texture", "scores", "relevance", "memory", "change"}
+    assert by_name["motion, px"].values[0, 0] == 5.0
+    assert (by_name["motion right, px"].low, by_name["motion right, px"].high) == (-4.0, 4.0)
+    assert by_name["unchanged for, frames"].high == 11
+    assert (by_name["gradient across"].low, by_name["red"].low) == (-1.0, 0.0)
 
 
 def test_without_movement_motion_is_0_and_there_are_no_directions() -> None:
-    shown = tile_maps(maps())
-    assert not shown["motion, px"].values.any()
-    assert "motion right, px" not in shown
+    by_name = tile_maps(maps())
+    assert not by_name["motion, px"].values.any()
+    assert "motion right, px" not in by_name
 
 
 def test_the_long_profile_names_each_of_its_channels() -> None:
     assert len(FULL_NAMES) == FULL == len(set(FULL_NAMES))
     assert set(FULL_NAMES) >= SIGNED_NAMES - set(CORE_NAMES)
-    shown = tile_maps(maps(FULL, "full40"))
-    assert shown["embedding 16"].low == shown["resemblance to the question"].low == -1.0
-    assert shown["relevance before"].low == 0.0
+    by_name = tile_maps(maps(FULL, "full40"))
+    assert by_name["embedding 16"].low == by_name["resemblance to the question"].low == -1.0
+    assert by_name["relevance before"].low == 0.0
 
 
 def test_the_layers_of_a_heat_map_are_maps_with_their_weights() -> None:
-    shown = tile_maps(maps(), motion())
-    assert set(LAYER_MAPS.values()) <= set(shown)
-    first, second = layers_of(("participation", "motion"), shown, {"participation": 0.5}, GRID)
+    by_name = tile_maps(maps(), motion())
+    assert set(LAYER_MAPS.values()) <= set(by_name)
+    first, second = layers_of(("participation", "motion"), by_name, {"participation": 0.5}, GRID)
     assert (first.name, first.weight, second.name, second.weight) == ("participation", 0.5, "motion", None)
-    np.testing.assert_array_equal(first.values, shown["participation"].values)
+    np.testing.assert_array_equal(first.values, by_name["participation"].values)
     (missing,) = layers_of(("information",), {}, {}, GRID)
     assert missing.values.shape == GRID
     assert not missing.values.any()
@@ -140,18 +148,18 @@ def group() -> GroupFrame:
 
 def test_the_tokens_of_a_group_come_with_their_times_and_states() -> None:
     message = pack_inspection(replace(inspected(7), group=group()), {0: ("image/jpeg", b"large")})
-    read = read_inspection(message)
-    assert read.pictures == {0: b"large"}
-    assert read.head["group"] == {
+    inspection = read_inspection(message)
+    assert inspection.pictures == {0: b"large"}
+    assert inspection.head["group"] == {
         "number": 3, "frame": 1, "began": "", "overview": 1, "tokens": 3, "appended": 1, "superseded": 1,
         "times": [0.5, 2.0],
     }  # fmt: skip
-    assert read.tokens is not None
-    assert read.tokens.tolist() == [[1, 0, 0, 0, 0], [0, 0, 2, 0, 1], [0, 0, 2, 1, 0]]
-    assert read.states == ("shown", "superseded", "new")
+    assert inspection.tokens is not None
+    assert inspection.tokens.tolist() == [[1, 0, 0, 0, 0], [0, 0, 2, 0, 1], [0, 0, 2, 1, 0]]
+    assert inspection.states == ("shown", "superseded", "new")
 
 
 def test_without_a_group_a_message_has_none() -> None:
-    read = read_inspection(pack_inspection(inspected(), {}))
-    assert "group" not in read.head
-    assert (read.tokens, read.states) == (None, None)
+    inspection = read_inspection(pack_inspection(inspected(), {}))
+    assert "group" not in inspection.head
+    assert (inspection.tokens, inspection.states) == (None, None)

@@ -135,10 +135,10 @@ def test_a_frame_of_impossible_size_is_refused(side_px: tuple[int, int]) -> None
         decode(encode(TokenPacketMessage(answer=2, turn=9, stamp=STAMP, grid=TileGrid.of(*side_px))))
 
 
-@pytest.mark.parametrize("kept", [GroupPlace(0, 1), GroupPlace(1, -1), GroupPlace(2**60, 0)])
-def test_a_turn_names_a_group_that_can_be(kept: GroupPlace) -> None:
+@pytest.mark.parametrize("place", [GroupPlace(0, 1), GroupPlace(1, -1), GroupPlace(2**60, 0)])
+def test_a_turn_names_a_group_that_can_be(place: GroupPlace) -> None:
     with pytest.raises(TransportError, match="is in no group of pictures"):
-        decode(encode(TurnGrant(turn=1, kept=kept)))
+        decode(encode(TurnGrant(turn=1, kept=place)))
 
 
 def test_a_message_beyond_any_length_is_not_even_decoded() -> None:

@@ -13,12 +13,12 @@ from tests.support.web import COLS, REGIONS, ROWS, sampled
 
 
 def test_a_message_holds_the_picture_and_the_map_of_its_frame() -> None:
-    made = sampled(7, (1280,))
-    fields = picture_fields(pack_picture(made, 0, b"jpeg", 1_500_000_000, first_frame=100))
+    frame = sampled(7, (1280,))
+    fields = picture_fields(pack_picture(frame, 0, b"jpeg", 1_500_000_000, first_frame=100))
     assert (fields["frame_index"], fields["level"], fields["tokens"]) == (107, 0, len(REGIONS))
     assert (fields["capture_unix_ms"], fields["media_s"]) == (1500.0, 0.7)
     assert (fields["map"].rows, fields["map"].cols, fields["map"].overview) == (ROWS, COLS, 0)
-    assert fields["map"] == made.map
+    assert fields["map"] == frame.map
     assert fields["picture"] == b"jpeg"
 
 
@@ -60,9 +60,9 @@ def test_the_number_of_widths_is_limited() -> None:
 
 
 def test_a_waiting_thread_is_woken() -> None:
-    exchange, taken = PictureExchange(), []
-    waiting = threading.Thread(target=lambda: taken.append(exchange.take(60.0)))
+    exchange, frames = PictureExchange(), []
+    waiting = threading.Thread(target=lambda: frames.append(exchange.take(60.0)))
     waiting.start()
     exchange.put(sampled(3))
     waiting.join(60.0)
-    assert [frame.frame_index for frame in taken if frame is not None] == [3]
+    assert [frame.frame_index for frame in frames if frame is not None] == [3]

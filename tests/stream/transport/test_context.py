@@ -57,9 +57,9 @@ def leave_socket(path: Path) -> None:
 
 def test_a_child_of_a_killed_run_removes_its_directory_and_its_record(temporary: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(temporary)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    left = Path(done.stdout.strip())
-    assert (left / "answer").is_socket(), done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    left = Path(process.stdout.strip())
+    assert (left / "answer").is_socket(), process.stderr
     (record,) = (temporary.parent / "arr-coc-stream").glob(f"{os.uname().nodename}-*.run")
     directory = msgspec.json.decode(record.read_bytes(), type=SocketDirectory)
     assert os.fspath(directory) == str(left)
@@ -136,8 +136,8 @@ def test_folders_that_only_look_like_it_survive(temporary: Path) -> None:
     before = tree(temporary)
     next_run()
     after = tree(temporary)
-    gone = set(before) - set(after)
-    assert gone == {genuine.name, f"{genuine.name}/answer", f"{genuine.name}/{marker.name}"}
+    removals = set(before) - set(after)
+    assert removals == {genuine.name, f"{genuine.name}/answer", f"{genuine.name}/{marker.name}"}
     assert all(after[name] == before[name] for name in after)
 
 

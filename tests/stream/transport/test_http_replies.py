@@ -15,8 +15,8 @@ SHORT_S, LONG_S = 0.3, 30.0
 
 @pytest.fixture
 def server() -> Iterator[DrippingServer]:
-    with DrippingServer() as made:
-        yield made
+    with DrippingServer() as dripping_server:
+        yield dripping_server
 
 
 @pytest.mark.parametrize("path", ["/head", "/body"])

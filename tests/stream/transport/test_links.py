@@ -118,8 +118,8 @@ def test_a_packet_arrives_whole(ends: tuple[Link, Link]) -> None:
     )
     message, arrays = token_message(0, 0, packet)
     connected.send(message, arrays)
-    sent, received = expect_whole(bound, TokenPacketMessage)
-    np.testing.assert_array_equal(token_packet(sent, received.parts).pixels, packet.pixels)
+    arrival, received = expect_whole(bound, TokenPacketMessage)
+    np.testing.assert_array_equal(token_packet(arrival, received.parts).pixels, packet.pixels)
 
 
 def test_arrays_that_are_not_contiguous_arrive_as_they_look(ends: tuple[Link, Link]) -> None:
@@ -223,12 +223,12 @@ def test_an_address_that_is_taken_is_refused() -> None:
 def test_events_arrive_in_order_and_the_sender_waits_for_room() -> None:
     transport = Transport()
     source, sink = transport.event_receiver("inproc://events"), transport.event_sender("inproc://events")
-    sent = 0
-    while sink.send(str(sent).encode(), 1):
-        sent += 1
-        assert sent <= bus_module.EVENT_QUEUE + 2
-    assert sent >= bus_module.EVENT_QUEUE - 2
-    assert [source.receive(LIMIT_MS) for _ in range(sent)] == [str(number).encode() for number in range(sent)]
+    count = 0
+    while sink.send(str(count).encode(), 1):
+        count += 1
+        assert count <= bus_module.EVENT_QUEUE + 2
+    assert count >= bus_module.EVENT_QUEUE - 2
+    assert [source.receive(LIMIT_MS) for _ in range(count)] == [str(number).encode() for number in range(count)]
     assert source.receive(1) is None
     sink.close()
     source.close()
@@ -282,9 +282,9 @@ def await_subscriber(publisher: zmq.Socket[bytes], subscriber: FrameSubscriber) 
 
 def received(socket: FrameSubscriber) -> tuple[list[bytes], int]:
     for _ in range(100):
-        parts, passed = socket.receive(50)
+        parts, older_messages = socket.receive(50)
         if parts is not None:
-            return [bytes(part) for part in parts], passed
+            return [bytes(part) for part in parts], older_messages
     pytest.fail("nothing came")
 
 
@@ -296,13 +296,13 @@ def test_of_several_the_newest_is_given_whole() -> None:
         for number in range(FRAME_QUEUE_MESSAGES - 1):
             publisher.send_multipart([b"head %d" % number, b"body %d" % number])
         publisher.send_multipart([b"last head", b"last body"])
-        taken = 0
+        count = 0
         parts: list[bytes] = []
         while not parts or parts[0] != b"last head":
-            parts, passed = received(socket)
-            taken += 1 + passed
+            parts, older_messages = received(socket)
+            count += 1 + older_messages
         assert parts == [b"last head", b"last body"]
-        assert taken == FRAME_QUEUE_MESSAGES
+        assert count == FRAME_QUEUE_MESSAGES
         assert socket.receive(0) == (None, 0)
         assert socket.met
         assert not socket.refused
@@ -360,10 +360,10 @@ class Places:
         return self._stack.enter_context(closing(self.transport.link(endpoint, curve=curve, watched=watched)))
 
     def raw(self, endpoint: str) -> zmq.Socket[bytes]:
-        made = self.transport.context.socket(zmq.DEALER)
-        self._stack.callback(made.close, linger=0)
-        made.connect(endpoint)
-        return made
+        dealer = self.transport.context.socket(zmq.DEALER)
+        self._stack.callback(dealer.close, linger=0)
+        dealer.connect(endpoint)
+        return dealer
 
 
 @pytest.fixture
@@ -372,10 +372,10 @@ def places() -> Iterator[Places]:
         yield Places(stack, stack.enter_context(private_directory()))
 
 
-def until(done: Callable[[], bool], link: Link) -> None:
+def until(is_done: Callable[[], bool], link: Link) -> None:
     """Wait for a condition of a link that receives no messages."""
     for _ in range(LIMIT_MS // STEP_MS):
-        if done():
+        if is_done():
             return
         assert link.receive(STEP_MS) is None
     raise AssertionError("it never came to that")
@@ -444,13 +444,13 @@ def test_a_client_that_never_reads_counts_as_gone(places: Places, monkeypatch: p
     port = places.port("inproc://answers")
     idle = places.link("inproc://answers", watched=False)
     client = met(port, idle)
-    sent = 0
-    while port.send(client, AnswerDelta(answer=sent, text="x")):
-        sent += 1
-        assert sent <= 2 * link_module.QUEUE_MESSAGES
-    texts = [idle.receive() for _ in range(sent)]
+    count = 0
+    while port.send(client, AnswerDelta(answer=count, text="x")):
+        count += 1
+        assert count <= 2 * link_module.QUEUE_MESSAGES
+    texts = [idle.receive() for _ in range(count)]
     assert [text is not None and text.message for text in texts] == [
-        AnswerDelta(answer=n, text="x") for n in range(sent)
+        AnswerDelta(answer=n, text="x") for n in range(count)
     ]
 
 
@@ -470,9 +470,9 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
 
 @pytest.mark.parametrize("endpoint", ["inproc://answers", LOOPBACK])
 def test_a_server_address_that_is_taken_is_refused(places: Places, endpoint: str) -> None:
-    taken = places.port(endpoint).endpoint
-    with pytest.raises(TransportError, match=f"cannot open {taken}: another program uses it"):
-        places.transport.server_link(taken)
+    address = places.port(endpoint).endpoint
+    with pytest.raises(TransportError, match=f"cannot open {address}: another program uses it"):
+        places.transport.server_link(address)
 
 
 def test_a_socket_of_another_program_is_not_taken_from_it(places: Places) -> None:
@@ -530,8 +530,8 @@ def test_a_link_is_lost_when_its_peer_closes_and_stays_so(places: Places) -> Non
     until(lambda: link.connected, link)
     port.close()
     until(lambda: link.lost, link)
-    again = places.port(places.ipc)
-    met(again, places.link(places.ipc))
+    next_port = places.port(places.ipc)
+    met(next_port, places.link(places.ipc))
     assert link.lost
 
 
@@ -620,28 +620,28 @@ def test_a_peer_that_is_no_answer_stage_refuses_a_link(places: Places) -> None:
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> NetworkConfig:
+def network(tmp_path: Path) -> NetworkConfig:
     return keyed(tmp_path, "ours")
 
 
 def key(network: NetworkConfig, endpoint: str) -> ClientCurve:
-    made = client_curve(network, endpoint)
-    assert made is not None
-    return made
+    curve = client_curve(network, endpoint)
+    assert curve is not None
+    return curve
 
 
 @pytest.mark.parametrize("who", ["without", "another server", "unknown client"])
 def test_only_clients_with_a_key_send_and_receive(
-    places: Places, ours: NetworkConfig, tmp_path: Path, who: str
+    places: Places, network: NetworkConfig, tmp_path: Path, who: str
 ) -> None:
-    port = places.port(LOOPBACK, ours)
-    good = places.link(port.endpoint, key(ours, port.endpoint))
+    port = places.port(LOOPBACK, network)
+    good = places.link(port.endpoint, key(network, port.endpoint))
     client = met(port, good)
     stranger = key(keyed(tmp_path, "theirs"), port.endpoint)
     curve = {
         "without": None,
         "another server": stranger,
-        "unknown client": ClientCurve(stranger.secret, stranger.public, key(ours, port.endpoint).server),
+        "unknown client": ClientCurve(stranger.secret, stranger.public, key(network, port.endpoint).server),
     }[who]
     link = places.link(port.endpoint, curve)
     link.offer(Connect(query="may I?"))
@@ -655,9 +655,9 @@ def test_only_clients_with_a_key_send_and_receive(
     assert not good.lost
 
 
-def test_a_key_is_refused_if_none_is_required(places: Places, ours: NetworkConfig) -> None:
+def test_a_key_is_refused_if_none_is_required(places: Places, network: NetworkConfig) -> None:
     port = places.port(LOOPBACK)
-    link = places.link(port.endpoint, key(ours, port.endpoint))
+    link = places.link(port.endpoint, key(network, port.endpoint))
     with pytest.raises(ConnectionRefused, match="or none if it has none"):
         until(lambda: link.lost, link)
     assert port.receive() is None

@@ -36,8 +36,8 @@ LONG_AGO_NS = 1000 * NS_PER_S
 
 @pytest.fixture
 def transport() -> Iterator[Transport]:
-    with closing(Transport()) as made:
-        yield made
+    with closing(Transport()) as zmq_transport:
+        yield zmq_transport
 
 
 @pytest.fixture
@@ -246,12 +246,12 @@ def test_a_run_returns_to_the_first_of_the_list_once_it_has_settled(pool_of: Mak
     says(pool, B, clock)
     assert chosen(pool) == B
     says(pool, A, clock, clients=9)
-    here = KeepAlive(clients=1)
-    assert pool.reason_to_move(B, here) is None
+    load = KeepAlive(clients=1)
+    assert pool.reason_to_move(B, load) is None
     clock.advance(SETTLE_NS)
     says(pool, A, clock, clients=9)
-    assert pool.reason_to_move(B, here, keeps_group=True) is None
-    assert pool.reason_to_move(B, here) == "one before it in the list is ready"
+    assert pool.reason_to_move(B, load, keeps_group=True) is None
+    assert pool.reason_to_move(B, load) == "one before it in the list is ready"
     assert chosen(pool) == A
     assert pool.reason_to_move(A, KeepAlive(clients=10, place=9)) is None
 
@@ -281,17 +281,17 @@ def test_clients_spread_and_then_stay(
     for _ in range(6):
         clock.advance(SETTLE_NS)
         at = {server: [number for number, place in clients.items() if place == server] for server in servers}
-        moved = {}
+        relocations = {}
         for number, pool in pools.items():
             for server, room in zip(servers, slots, strict=True):
                 says(pool, server, clock, clients=len(at[server]), slots=room)
-            here = clients[number]
-            place, room = at[here].index(number), slots[servers.index(here)]
-            load = KeepAlive(clients=len(at[here]), slots=room, place=place)
-            if pool.reason_to_move(here, load) is not None:
-                moved[number] = chosen(pool)
-        moves.append(len(moved))
-        clients |= moved
+            current = clients[number]
+            place, room = at[current].index(number), slots[servers.index(current)]
+            load = KeepAlive(clients=len(at[current]), slots=room, place=place)
+            if pool.reason_to_move(current, load) is not None:
+                relocations[number] = chosen(pool)
+        moves.append(len(relocations))
+        clients |= relocations
     assert moves[-2:] == [0, 0], "they stay"
     shares = [math.ceil(sum(counts) * room / sum(slots)) for room in slots]
     assert all(list(clients.values()).count(server) <= share for server, share in zip(servers, shares, strict=True))
@@ -397,13 +397,15 @@ def test_a_server_that_replies_otherwise_is_left_alone(
 
 
 def test_a_server_with_another_key_refuses_and_the_others_do_not(tmp_path: Path, transport: Transport) -> None:
-    ours, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
+    network, other_network = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
     addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     with ExitStack() as stack:
-        stack.enter_context(closing(transport.server_link(addresses[0], server_curve(others, addresses[0]))))
+        stack.enter_context(closing(transport.server_link(addresses[0], server_curve(other_network, addresses[0]))))
         good_transport = stack.enter_context(closing(Transport()))
-        good = stack.enter_context(closing(good_transport.server_link(addresses[1], server_curve(ours, addresses[1]))))
-        servers = [ServerAddress(address, client_curve(ours, address)) for address in addresses]
+        good = stack.enter_context(
+            closing(good_transport.server_link(addresses[1], server_curve(network, addresses[1])))
+        )
+        servers = [ServerAddress(address, client_curve(network, address)) for address in addresses]
         pool = stack.enter_context(closing(ServerPool(servers, transport, MonotonicClock())))
         pool.start()
         until(lambda: reply(good, KeepAlive()))

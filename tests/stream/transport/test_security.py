@@ -59,12 +59,12 @@ def test_secrets_are_for_their_owner_only(keys: Path) -> None:
     assert b"secret-key" not in (keys / "client" / "server.key").read_bytes()
 
 
-@pytest.mark.parametrize("there", ["server", "client"])
-def test_keys_are_never_overwritten(tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize("half", ["server", "client"])
+def test_keys_are_never_overwritten(tmp_path: Path, half: str) -> None:
     make_keys(tmp_path)
-    (tmp_path / ("client" if there == "server" else "server")).rename(tmp_path / "elsewhere")
+    (tmp_path / ("client" if half == "server" else "server")).rename(tmp_path / "elsewhere")
     before = files(tmp_path)
-    with pytest.raises(ConfigError, match=f"{there} exists already; keys are never overwritten"):
+    with pytest.raises(ConfigError, match=f"{half} exists already; keys are never overwritten"):
         make_keys(tmp_path)
     assert files(tmp_path) == before
 

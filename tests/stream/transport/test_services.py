@@ -28,8 +28,8 @@ def shouting(body: bytes) -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[RequestServer]:
-    with closing(RequestServer(ANYWHERE, None, shouting)) as made:
-        yield made
+    with closing(RequestServer(ANYWHERE, None, shouting)) as request_server:
+        yield request_server
 
 
 @contextmanager
@@ -90,8 +90,8 @@ def test_only_who_has_the_key_is_answered(tmp_path: Path) -> None:
 
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
-    with closing(Publisher(ANYWHERE, None, retained_topics=("state", "frame"))) as made:
-        yield made
+    with closing(Publisher(ANYWHERE, None, retained_topics=("state", "frame"))) as state_publisher:
+        yield state_publisher
 
 
 def body(value: object) -> bytes:
@@ -103,13 +103,13 @@ def test_a_late_subscriber_gets_the_last_state_of_its_topics_only(publisher: Pub
         publisher.publish("state", body(number))
         publisher.publish("frame", body(number + 10))
         publisher.publish("word", body(number + 20))
-    with listening(publisher.endpoint, "state") as one:
-        assert one.next() == 2
+    with listening(publisher.endpoint, "state") as listener:
+        assert listener.next() == 2
         with listening(publisher.endpoint) as all_topics:
             assert sorted([all_topics.next(), all_topics.next()]) == [2, 12]
             publisher.publish("word", body("now"))
             assert all_topics.next() == "now"
-        assert one.next_or_none("word", 0.05) is None
+        assert listener.next_or_none("word", 0.05) is None
 
 
 def test_a_new_subscriber_to_a_topic_that_has_no_state_gets_nothing(publisher: Publisher) -> None:
@@ -129,11 +129,11 @@ def test_ticks_come_although_nothing_is_published(monkeypatch: pytest.MonkeyPatc
             raise KeyError("a figure that fails")
         return [("stats", body(number))]
 
-    with closing(Publisher(ANYWHERE, None, ("stats",), tick)) as made, listening(made.endpoint) as listener:
-        first, later = listener.next(), listener.next()
-        assert later > first
-        while later < 3:
-            later = listener.next()
+    with closing(Publisher(ANYWHERE, None, ("stats",), tick)) as publisher, listening(publisher.endpoint) as listener:
+        first, after = listener.next(), listener.next()
+        assert after > first
+        while after < 3:
+            after = listener.next()
 
 
 def test_the_last_message_reaches_a_live_subscriber(publisher: Publisher) -> None:
@@ -157,19 +157,19 @@ def test_a_subscriber_that_stalls_costs_nothing() -> None:
         socket.setsockopt(zmq.RCVBUF, 16384)
 
     with (
-        closing(Publisher(ANYWHERE, None, retained_topics=("frame",))) as made,
-        listening(made.endpoint, prepare=stall),
-        listening(made.endpoint) as live,
+        closing(Publisher(ANYWHERE, None, retained_topics=("frame",))) as publisher,
+        listening(publisher.endpoint, prepare=stall),
+        listening(publisher.endpoint) as live,
     ):
-        made.publish("frame", payload)
+        publisher.publish("frame", payload)
         live.next()
         memory = psutil.Process().memory_info().rss
         for _ in range(2000):
-            made.publish("frame", payload)
+            publisher.publish("frame", payload)
             live.next()
-        assert made.dropped == 0
+        assert publisher.dropped == 0
         assert psutil.Process().memory_info().rss - memory < 8 * 2**20
-        made.close()
+        publisher.close()
 
 
 @pytest.mark.parametrize(
@@ -230,19 +230,19 @@ def test_the_file_of_an_ipc_socket_is_removed_and_that_of_a_killed_run_replaced(
 
 
 def test_only_who_has_the_key_hears_anything(tmp_path: Path) -> None:
-    ours, theirs = keyed(tmp_path, "ours"), keyed(tmp_path, "theirs")
-    friend, stranger = client_curve(ours, "tcp://127.0.0.1:1"), client_curve(theirs, "tcp://127.0.0.1:1")
+    network, other_network = keyed(tmp_path, "ours"), keyed(tmp_path, "theirs")
+    friend, stranger = client_curve(network, "tcp://127.0.0.1:1"), client_curve(other_network, "tcp://127.0.0.1:1")
     assert stranger is not None
     assert friend is not None
-    with closing(Publisher(ANYWHERE, server_curve(ours, ANYWHERE), retained_topics=("state",))) as made:
-        made.publish("state", body(1))
+    with closing(Publisher(ANYWHERE, server_curve(network, ANYWHERE), retained_topics=("state",))) as publisher:
+        publisher.publish("state", body(1))
         with (
-            listening(made.endpoint, prepare=friend.apply) as invited,
-            listening(made.endpoint, prepare=stranger.apply) as wrong_key,
-            listening(made.endpoint) as no_key,
+            listening(publisher.endpoint, prepare=friend.apply) as invited,
+            listening(publisher.endpoint, prepare=stranger.apply) as wrong_key,
+            listening(publisher.endpoint) as no_key,
         ):
             assert invited.next() == 1
-            made.publish("state", body(2))
+            publisher.publish("state", body(2))
             assert invited.next() == 2
             assert wrong_key.next_or_none(limit_s=0.1) is None
             assert no_key.next_or_none(limit_s=0.1) is None
