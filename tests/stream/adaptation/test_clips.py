@@ -31,9 +31,9 @@ def number_of(frame: ClipFrame) -> int:
     return round((float(frame.read(64).image.mean()) - 20) / 4)
 
 
-@pytest.mark.parametrize(("count", "taken"), [(5, [5, 15, 25, 35, 45]), (1, [25])])
-def test_frames_are_taken_evenly(clip: Path, count: int, taken: list[int]) -> None:
-    assert [number_of(frame) for frame in clip_frames(str(clip), count)] == pytest.approx(taken, abs=1)
+@pytest.mark.parametrize(("count", "numbers"), [(5, [5, 15, 25, 35, 45]), (1, [25])])
+def test_frames_are_taken_evenly(clip: Path, count: int, numbers: list[int]) -> None:
+    assert [number_of(frame) for frame in clip_frames(str(clip), count)] == pytest.approx(numbers, abs=1)
 
 
 @pytest.mark.parametrize("count", [40, 50, 70])
@@ -62,31 +62,33 @@ def test_a_frame_is_scaled_to_its_tiles(clip: Path) -> None:
 
 
 def test_each_frame_has_some_of_the_questions_and_the_last_of_a_clip_are_held_out(clip: Path) -> None:
-    planned = plan_clips([str(clip)], 20, QUESTIONS, 64, seed=1)
-    again = plan_clips([str(clip)], 20, QUESTIONS, 64, seed=1)
-    assert [one.held_out for one in planned] == [one.held_out for one in again]
-    loaded = [(one.load(), one.held_out) for one in planned]
+    lessons = plan_clips([str(clip)], 20, QUESTIONS, 64, seed=1)
+    repeat = plan_clips([str(clip)], 20, QUESTIONS, 64, seed=1)
+    assert [planned_lesson.held_out for planned_lesson in lessons] == [
+        planned_lesson.held_out for planned_lesson in repeat
+    ]
+    loaded = [(planned_lesson.load(), planned_lesson.held_out) for planned_lesson in lessons]
     assert all(lesson is not None and len(lesson.questions) == QUESTIONS_A_FRAME for lesson, _ in loaded)
     assert len({lesson.questions for lesson, _ in loaded if lesson}) > 10
-    learned = [lesson.image.mean() for lesson, held_out in loaded if lesson and not held_out]
-    measured = [lesson.image.mean() for lesson, held_out in loaded if lesson and held_out]
-    assert len(measured) == 20 // HELD_OUT_PART
-    assert max(learned) < min(measured)
-    assert learned != sorted(learned)
+    training_means = [lesson.image.mean() for lesson, held_out in loaded if lesson and not held_out]
+    held_out_means = [lesson.image.mean() for lesson, held_out in loaded if lesson and held_out]
+    assert len(held_out_means) == 20 // HELD_OUT_PART
+    assert max(training_means) < min(held_out_means)
+    assert training_means != sorted(training_means)
 
 
 def test_of_many_pictures_some_are_held_out(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.png" for number in range(10)]
     for path, frame in zip(paths, numbered(10), strict=True):
         Image.fromarray(frame).save(path)
-    planned = plan_clips([str(path) for path in paths], 160, QUESTIONS, 64, seed=1)
-    assert [one.held_out for one in planned].count(True) == 2
+    lessons = plan_clips([str(path) for path in paths], 160, QUESTIONS, 64, seed=1)
+    assert [lesson.held_out for lesson in lessons].count(True) == 2
 
 
 def test_a_frame_that_cannot_be_read_is_left_out(clip: Path) -> None:
-    planned = plan_clips([str(clip)], 4, QUESTIONS, 64, seed=1)
+    lessons = plan_clips([str(clip)], 4, QUESTIONS, 64, seed=1)
     clip.unlink()
-    assert planned[0].load() is None
+    assert lessons[0].load() is None
 
 
 def test_live_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +110,8 @@ def test_labels_are_lessons_with_boxes_in_the_pixels_that_the_frame_has_now(tmp_
         {"video": "clip.mp4", "question": "What?", "boxes": [[0, 0, 32, 32]]},
         {"frames": ["large.png", "clip.mp4"], "question": "Late?", "boxes": [[0, 0, 32, 32]]},
     ]
-    planned = plan_labels(read_labels(labels_of(tmp_path, "", *lines)), 6, seed=1)
-    lessons = {lesson.questions: lesson for one in planned if (lesson := one.load()) is not None}
+    plan = plan_labels(read_labels(labels_of(tmp_path, "", *lines)), 6, seed=1)
+    lessons = {lesson.questions: lesson for planned_lesson in plan if (lesson := planned_lesson.load()) is not None}
     assert set(lessons) == {("Where?", "And this?"), ("What?",), ("Late?",)}
     large = lessons["Where?", "And this?"]
     assert large.image.shape == (64, 96, 3)

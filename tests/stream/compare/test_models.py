@@ -49,8 +49,8 @@ class Loading:
 
     def __init__(self, folder: Path, *choices: ModelChoice, memory: int, loaded: int | None = None) -> None:
         self.loader = FakeLoader(memory)
-        named = choices or [ModelChoice(name, str(folder / name)) for name in "abc"]
-        self.models = LoadedModels(CompareOptions(list(named), loaded=loaded), self.loader)
+        model_choices = choices or [ModelChoice(name, str(folder / name)) for name in "abc"]
+        self.models = LoadedModels(CompareOptions(list(model_choices), loaded=loaded), self.loader)
         self.loader.models = self.models
 
     @property
@@ -109,9 +109,9 @@ def test_a_model_is_loaded_once_however_many_allocators_it_has(folder: Path) -> 
 
 
 def test_an_allocator_is_given_to_the_same_weights(tmp_path: Path) -> None:
-    made = ARRCOCQwen.from_pretrained(tiny_folder(tmp_path / "tiny"))
-    made.new_allocator(seed=3)
-    made.allocator.save_pretrained(tmp_path / "trained")
+    model = ARRCOCQwen.from_pretrained(tiny_folder(tmp_path / "tiny"))
+    model.new_allocator(seed=3)
+    model.allocator.save_pretrained(tmp_path / "trained")
     loader = QwenLoader("cpu")
     base = loader.load(str(tmp_path / "tiny"))
     trained = loader.with_allocator(base, str(tmp_path / "trained"))

@@ -30,8 +30,8 @@ QUESTION = "What is in the picture?"
 PICTURE = np.ascontiguousarray(draw_shapes()[:384, :512])
 
 
-def job(number: int, *columns: ColumnSettings, warm: bool = False, **more: Any) -> CompareJob:
-    request = ComparisonRequest("key", QUESTION, list(columns), warm=warm, **more)
+def job(number: int, *columns: ColumnSettings, warm: bool = False, **fields: Any) -> CompareJob:
+    request = ComparisonRequest("key", QUESTION, list(columns), warm=warm, **fields)
     height, width = PICTURE.shape[:2]
     return CompareJob(number, PICTURE.tobytes(), height, width, request)
 
@@ -40,13 +40,13 @@ def job(number: int, *columns: ColumnSettings, warm: bool = False, **more: Any) 
 def engine() -> Iterator[CompareProcess]:
     with closing(
         CompareProcess(CompareOptions([ModelChoice("bundled"), ModelChoice("elsewhere", "no/such-model")]))
-    ) as made:
-        yield made
+    ) as process:
+        yield process
 
 
-def answered(engine: CompareProcess, asked: CompareJob) -> list[dict[str, Any]]:
+def answered(engine: CompareProcess, compare_job: CompareJob) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    engine.answer(asked, messages.append)
+    engine.answer(compare_job, messages.append)
     return messages
 
 
@@ -68,15 +68,15 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
     model = ARRCOCQwen.from_pretrained()
     assert len(results) == len(columns)
     for number, (column, result) in enumerate(zip(columns, results, strict=True)):
-        own = model.generate(PICTURE, QUESTION, 8, column.budget, column.encode, column.strategy, seed=5)  # type: ignore[arg-type]
-        assert result["text"] == own.text
-        assert result["tokens"] == own.tokens_used
-        assert result["text_tokens"] == own.text_tokens
-        assert result["regions"] == own.regions.ravel().tolist()
-        assert (result["rows"], result["cols"]) == own.heatmap.shape
-        assert np.abs(np.array(result["relevance"]) / 255 - own.heatmap.ravel()).max() <= 0.5 / 255 + 1e-5
+        reference = model.generate(PICTURE, QUESTION, 8, column.budget, column.encode, column.strategy, seed=5)  # type: ignore[arg-type]
+        assert result["text"] == reference.text
+        assert result["tokens"] == reference.tokens_used
+        assert result["text_tokens"] == reference.text_tokens
+        assert result["regions"] == reference.regions.ravel().tolist()
+        assert (result["rows"], result["cols"]) == reference.heatmap.shape
+        assert np.abs(np.array(result["relevance"]) / 255 - reference.heatmap.ravel()).max() <= 0.5 / 255 + 1e-5
         pieces = [message["text"] for message in of(messages, "text") if message["column"] == number]
-        assert "".join(pieces) == own.text
+        assert "".join(pieces) == reference.text
         assert result["first_call"] is True
         assert result["ms"]["total"] >= result["ms"]["first_token"] > 0
         assert result["memory"]["of"] == "process"
@@ -93,8 +93,8 @@ def test_the_answers_are_those_of_the_library(engine: CompareProcess) -> None:
 def test_a_warm_up_is_reported_and_made_once(engine: CompareProcess) -> None:
     column = ColumnSettings("bundled", "sparse", "foveated", 30)
 
-    def states(asked: CompareJob) -> list[str]:
-        messages = answered(engine, asked)
+    def states(compare_job: CompareJob) -> list[str]:
+        messages = answered(engine, compare_job)
         assert of(messages, "column")[0]["first_call"] is False
         return [message["state"] for message in of(messages, "progress")]
 
@@ -115,19 +115,19 @@ LONG = [ColumnSettings("bundled", "full")] * 200
 
 
 def test_a_cancelled_job_ends_after_the_next_token(engine: CompareProcess) -> None:
-    asked = job(5, *LONG)
+    compare_job = job(5, *LONG)
     messages: list[dict[str, Any]] = []
 
     def report(message: dict[str, Any]) -> None:
         messages.append(message)
         if message["topic"] == "text":
-            engine.cancel(asked.number)
+            engine.cancel(compare_job.number)
 
-    engine.answer(asked, report)
+    engine.answer(compare_job, report)
     assert messages[-1]["topic"] == "ended"
     assert messages[-1]["cancelled"] is True
     assert len(of(messages, "column")) < len(LONG)
-    engine.cancel(asked.number)  # too late: it changes nothing
+    engine.cancel(compare_job.number)  # too late: it changes nothing
     assert of(answered(engine, job(6, ColumnSettings("bundled"), max_tokens=4)), "ended")[0]["cancelled"] is False
 
 

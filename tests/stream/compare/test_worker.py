@@ -58,9 +58,9 @@ def test_a_first_call_is_marked(comparer: Comparer) -> None:
         messages = answered(comparer, number, *columns, warm=warm)
         return [message["first_call"] for message in messages if message["topic"] == "column"]
 
-    one, other = ColumnSettings("tiny", budget=8), ColumnSettings("tiny", budget=9)
-    assert first_calls(1, one, one, other, warm=False) == [True, False, True]
-    assert first_calls(2, one, ColumnSettings("tiny", "full"), warm=True) == [False, False]
+    first, second = ColumnSettings("tiny", budget=8), ColumnSettings("tiny", budget=9)
+    assert first_calls(1, first, first, second, warm=False) == [True, False, True]
+    assert first_calls(2, first, ColumnSettings("tiny", "full"), warm=True) == [False, False]
 
 
 def test_columns_of_one_model_load_it_once(comparer: Comparer) -> None:
