@@ -48,7 +48,7 @@ class ClipFrame:
         config = CaptureConfig(fit="resize", max_tiles=max_tiles, start_s=self.start_s, max_frames=1)
         with open_source(self.address, config, MonotonicClock()) as source:
             info = source.describe()
-            frame = next(_decoded(source), None)
+            frame = next(_decoded_frames(source), None)
             if frame is None:
                 raise SourceError(f"{self.address} has no frame at {self.start_s:.2f} s", "check the file")
             return SampledFrame(frame.planes.planes[0], info.width_px, info.height_px)
@@ -117,11 +117,11 @@ def _length(address: str) -> tuple[int, float]:
             raise SourceError(f"{address} is live, and its frames are read in no order", "record it, and give the file")
         if info.frames and info.duration_ns:
             return info.frames, info.duration_ns / NS_PER_S
-        times_s = [frame.media_ns / NS_PER_S for frame in _decoded(source)]
+        times_s = [frame.media_ns / NS_PER_S for frame in _decoded_frames(source)]
     if not times_s:
         return 0, 0.0
     return len(times_s), times_s[-1] * len(times_s) / max(1, len(times_s) - 1)
 
 
-def _decoded(source: Source) -> Iterator[SourceFrame]:
+def _decoded_frames(source: Source) -> Iterator[SourceFrame]:
     return (frame for frame in source.frames() if isinstance(frame, SourceFrame))

@@ -89,7 +89,7 @@ def print_adaptation(result: AdaptResult) -> None:
     console.print()
     console.print(
         f"{counted(result.held_out_questions, 'question')} about {counted(result.held_out, 'frame')} that nothing was "
-        f"learned from. What counts is {_wanted(result)}:"
+        f"learned from. What counts is {_criterion(result)}:"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -105,7 +105,7 @@ def print_adaptation(result: AdaptResult) -> None:
     )
 
 
-def _wanted(result: AdaptResult) -> str:
+def _criterion(result: AdaptResult) -> str:
     looked_at, boxed = "what the model looks at when it is shown all tokens", "what the boxes hold"
     if not result.labelled:
         return looked_at

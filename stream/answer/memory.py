@@ -14,7 +14,7 @@ from stream.errors import TransportError
 from stream.untrusted import GROUP_TOKENS_MAX
 
 
-def _shown_after_each(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
+def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
     """Yield the number of tokens that a group of `frames` frames shows after each packet. Raises TransportError if a
     packet supersedes tokens that are not shown."""
     visible, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
@@ -94,7 +94,7 @@ class GroupMemory:
         packets = [*kept_packets, *new]
         if any(other.grid != packet.grid for other in packets):
             raise TransportError("the frames of a group of pictures have one size")
-        for tokens in _shown_after_each(packets, start.frames) if packets else [0]:
+        for tokens in _visible_tokens(packets, start.frames) if packets else [0]:
             if not 0 < tokens <= self.tokens:
                 raise TransportError(f"a group of pictures shows {counted(tokens, 'token')}, of at most {self.tokens}")
         appended_tokens = sum(len(other.regions) for other in packets)

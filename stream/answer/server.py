@@ -481,7 +481,7 @@ class AnswerServer:
                 received = self._link.receive()
 
 
-def _embedded(model: AnswerModel, query: str) -> QueryEmbedding:
+def _embed_query(model: AnswerModel, query: str) -> QueryEmbedding:
     """Return a query's embedding. Raises ContextLengthError if it is too long, or more than a server can send."""
     embedding = model.embed_query(query)
     if embedding.tokens.nbytes > REPLY_PART_BYTES_MAX:
@@ -494,14 +494,14 @@ def _embedded(model: AnswerModel, query: str) -> QueryEmbedding:
 
 def _accepted_query(model: AnswerModel, query: str) -> tuple[QueryAccepted, Arrays]:
     """Return the message for a query that the model takes. Raises ContextLengthError for one that is too long."""
-    embedding = _embedded(model, query)
+    embedding = _embed_query(model, query)
     message = QueryAccepted(query=query, model_id=embedding.model_id, arrays=specs_of(embedding.tokens))
     return message, [embedding.tokens]
 
 
 def _accepted_watch(model: AnswerModel, query: str) -> tuple[WatchAccepted, Arrays]:
     """Return the message for a watch's question that the model can evaluate. Raises as `check_watch`."""
-    embedding, unknown_words = _embedded(model, query), model.check_watch(query)
+    embedding, unknown_words = _embed_query(model, query), model.check_watch(query)
     message = WatchAccepted(
         query=query,
         model_id=embedding.model_id,

@@ -94,7 +94,7 @@ class Comparer:
         memory = DeviceMemory(model)
         generation = answer(request.max_tokens, lambda text: report({"topic": "text", "column": number, "text": text}))
         result = {
-            **_described(generation),
+            **_describe(generation),
             "first_call": first_call,
             "memory": memory.figures(generation),
             "device": str(model.device),
@@ -126,7 +126,7 @@ class DeviceMemory:
         return {"kept_bytes": generation.kept_bytes, "peak_bytes": peak, "of": of}
 
 
-def _described(generation: Generation) -> dict[str, Any]:
+def _describe(generation: Generation) -> dict[str, Any]:
     """Return an answer's text, allocation and times for the page."""
     times = generation.timings
     rows, cols = generation.heatmap.shape

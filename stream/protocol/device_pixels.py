@@ -83,11 +83,11 @@ class IpcPixelSender:
         self._number = 0
 
     def offer(self) -> PixelPlace:
-        memory = self._shared()
+        memory = self._shared_memory()
         return PixelPlace(handle=memory.handle, gpu=memory.gpu)
 
     def put(self, pixels: torch.Tensor) -> PixelPlace:
-        memory = self._shared()
+        memory = self._shared_memory()
         memory.write(pixels)
         self._number += 1
         return PixelPlace(number=self._number, handle=memory.handle, gpu=memory.gpu)
@@ -98,7 +98,7 @@ class IpcPixelSender:
             self._memory.close()
             self._memory = None
 
-    def _shared(self) -> SharedMemory:
+    def _shared_memory(self) -> SharedMemory:
         from arr_coc.ops.cuda.ipc import SharedMemory
 
         if self._memory is None:

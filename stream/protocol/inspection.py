@@ -221,19 +221,19 @@ def tile_maps(
         for (name, bounds), values in zip(ranges.items(), maps.prior, strict=True):
             by_name[f"{name} of answers"] = TileMap("memory", values, *bounds)
     if maps.staleness is not None:
-        by_name["worth exploring"] = _ranged("memory", maps.staleness)
+        by_name["worth exploring"] = _map_with_range("memory", maps.staleness)
     if unchanged is not None:
-        by_name["unchanged for, frames"] = _ranged("change", unchanged.astype(np.float32))
+        by_name["unchanged for, frames"] = _map_with_range("change", unchanged.astype(np.float32))
     zeros = np.zeros_like(maps.entropy)
-    by_name["motion, px"] = _ranged("change", zeros if motion is None else motion.magnitude_px)
+    by_name["motion, px"] = _map_with_range("change", zeros if motion is None else motion.magnitude_px)
     if motion is not None:
         for name, values in (("motion right, px", motion.dx_px), ("motion down, px", motion.dy_px)):
-            by_name[name] = _ranged("change", values, signed=True)
+            by_name[name] = _map_with_range("change", values, signed=True)
         by_name["confidence of motion"] = TileMap("change", motion.confidence, *POSITIVE)
     return by_name
 
 
-def _ranged(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:
+def _map_with_range(group: str, values: npt.NDArray[np.float32], *, signed: bool = False) -> TileMap:
     """Return a map with the range of its values, from 0, or symmetric around 0 if `signed`."""
     high = max(1.0, float(np.abs(values).max(initial=0.0)))
     return TileMap(group, values, -high if signed else 0.0, high)
@@ -283,7 +283,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
     steps = [_steps(tile_map) for tile_map in frame.maps.values()]
     return b"".join(
         (
-            *_framed(head),
+            *_pack_head(head),
             *steps,
             np.ascontiguousarray(frame.regions, "<i2").tobytes(),
             tokens,
@@ -294,10 +294,10 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
 
 def pack_failure(reason: str) -> bytes:
     """Return the message with the reason that there is no inspection."""
-    return b"".join(_framed({"error": reason}))
+    return b"".join(_pack_head({"error": reason}))
 
 
-def _framed(head: Mapping[str, Any]) -> tuple[bytes, bytes]:
+def _pack_head(head: Mapping[str, Any]) -> tuple[bytes, bytes]:
     body = msgspec.json.encode(head)
     body += b" " * (-len(body) % 4)
     return HEADER.pack(KIND, 0, 0, len(body)), body

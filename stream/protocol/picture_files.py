@@ -16,7 +16,7 @@ SMALL_QUALITY = 70
 
 def encode_jpeg(image: npt.NDArray[np.uint8], quality: int = QUALITY) -> bytes:
     """Return uint8 RGB [H, W, 3] as JPEG. Raises cv2.error if it cannot be encoded."""
-    return _encoded(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return _encode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
 def smaller_jpeg(jpeg: bytes, width_px: int) -> bytes | None:
@@ -37,10 +37,10 @@ def smaller_jpeg(jpeg: bytes, width_px: int) -> bytes | None:
 
 def encode_png(image: npt.NDArray[np.uint8]) -> bytes:
     """Return uint8 RGB [H, W, 3] as PNG. Raises cv2.error if it cannot be encoded."""
-    return _encoded(".png", image, [])
+    return _encode(".png", image, [])
 
 
-def _encoded(suffix: str, image: npt.NDArray[np.uint8], options: Sequence[int]) -> bytes:
+def _encode(suffix: str, image: npt.NDArray[np.uint8], options: Sequence[int]) -> bytes:
     works, data = cv2.imencode(suffix, cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)
     if not works:
         raise cv2.error(f"no encoder for {suffix}")

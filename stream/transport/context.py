@@ -45,7 +45,7 @@ def keep_record(record: bytes) -> Iterator[None]:
     """Context manager in which this process holds a record, if a folder for it is usable."""
     name = f"{_host()}-{secrets.token_hex(16)}{SUFFIX}"
     with _folder_to_write() as folder:
-        descriptor = None if folder is None else _written(folder, name, record)
+        descriptor = None if folder is None else _write_record(folder, name, record)
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ def _sweep_one(folder: int, name: str, tidy: Callable[[bytes], None]) -> None:
         os.close(descriptor)
 
 
-def _written(folder: int, name: str, record: bytes) -> int | None:
+def _write_record(folder: int, name: str, record: bytes) -> int | None:
     """Write a record and return the descriptor that holds its lock; None if it cannot be written.
 
     The record gets its name once it is locked, so that a sweep never sees it unlocked.

@@ -186,7 +186,7 @@ def client_curve(network: NetworkConfig, endpoint: str) -> ClientCurve | None:
         return None
     folder = _half(network, "client")
     public, secret = _pair(folder / "client.key_secret")
-    server, _ = _loaded(folder / "server.key")
+    server, _ = _load_key(folder / "server.key")
     return ClientCurve(secret, public, server)
 
 
@@ -200,23 +200,23 @@ def _half(network: NetworkConfig, name: str) -> Path:
 
 
 def _pair(path: Path) -> tuple[bytes, bytes]:
-    public, secret = _loaded(path)
+    public, secret = _load_key(path)
     if secret is None:
         raise ConfigError(f"{path} holds no secret key; copy the one that `keys` made")
     return public, secret
 
 
-def _loaded(path: Path) -> tuple[bytes, bytes | None]:
+def _load_key(path: Path) -> tuple[bytes, bytes | None]:
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the key {path}: {error}") from error
-    if not all(_whole(key) for key in (public, secret) if key is not None):
+    if not all(_is_valid_key(key) for key in (public, secret) if key is not None):
         raise ConfigError(f"the key {path} is damaged; copy the one that `keys` made")
     return public, secret
 
 
-def _whole(key: bytes) -> bool:
+def _is_valid_key(key: bytes) -> bool:
     """Return True for a valid key in Z85; ZeroMQ refuses others."""
     try:
         return len(z85.decode(key)) == KEY_BYTES

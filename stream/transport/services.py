@@ -74,7 +74,7 @@ class SocketThread(ABC):
     def _run(self) -> None:
         with suppress(zmq.ContextTerminated):
             try:
-                self._public = self._opened(self._asked_endpoint)
+                self._public = self._open_socket(self._asked_endpoint)
             except Exception as error:
                 if self._bound.set_running_or_notify_cancel():
                     self._bound.set_exception(error)
@@ -97,14 +97,14 @@ class SocketThread(ABC):
         limit_s = time.monotonic() + START_LIMIT_S
         while True:
             try:
-                self._public = self._opened(endpoint)
+                self._public = self._open_socket(endpoint)
                 return self._public
             except OutputError:
                 if time.monotonic() > limit_s:
                     raise
                 time.sleep(RELEASE_POLL_S)  # ZeroMQ closes the old socket in another thread
 
-    def _opened(self, endpoint: str) -> zmq.Socket[bytes]:
+    def _open_socket(self, endpoint: str) -> zmq.Socket[bytes]:
         public = self._transport.context.socket(self._kind)
         try:
             for option, value in self.options.items():
@@ -319,10 +319,10 @@ class _PublicSocket(SocketThread):
                         poller.register(public, zmq.POLLIN)
                 if time.monotonic() >= next_tick_s:
                     next_tick_s = time.monotonic() + TICK_S
-                    for topic, body in self._ticked():
+                    for topic, body in self._tick_messages():
                         self._send(public, topic.encode(), body)
 
-    def _ticked(self) -> Iterable[TopicMessage]:
+    def _tick_messages(self) -> Iterable[TopicMessage]:
         try:
             return tuple(self._tick())
         except Exception:

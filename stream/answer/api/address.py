@@ -33,7 +33,7 @@ class ApiAddress:
         api, url = config.answer.api, config.answer.api.url or ""
         parts = _split(url)
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{_shown(url)!r} is no address of a server; write http://HOST:PORT/v1")
+            raise ConfigError(f"{_without_userinfo(url)!r} is no address of a server; write http://HOST:PORT/v1")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
                 f"--api takes an address without user, password or parameters; put the key into the environment "
@@ -62,7 +62,7 @@ def _split(text: str) -> SplitResult | None:
     return parts
 
 
-def _shown(text: str) -> str:
+def _without_userinfo(text: str) -> str:
     """Return an address without the part before its host, which may hold a password."""
     scheme, separator, rest = text.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

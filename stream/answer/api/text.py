@@ -37,14 +37,14 @@ class ApiTextModel:
         """Return the answer to a prompt. Raises AnswerLost, ModelError and ConfigError."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._asked(prompt)
+                return self._complete_once(prompt)
             except AnswerLost as error:
                 if attempt == ATTEMPTS:
                     raise
                 time.sleep(error.wait_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _asked(self, prompt: str) -> str:
+    def _complete_once(self, prompt: str) -> str:
         system = self._answer.system
         body = {
             "model": self.name,

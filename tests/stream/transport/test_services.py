@@ -197,7 +197,7 @@ def test_a_thread_that_does_not_start_in_time_is_reported(monkeypatch: pytest.Mo
         time.sleep(0.2)
         return self._transport.context.socket(self._kind)
 
-    monkeypatch.setattr(services.SocketThread, "_opened", slowly)
+    monkeypatch.setattr(services.SocketThread, "_open_socket", slowly)
     monkeypatch.setattr(services, "START_LIMIT_S", 0.01)
     with pytest.raises(OutputError, match="nothing happens"):
         Publisher(ANYWHERE, None)
