@@ -151,7 +151,13 @@ def measure_cost(rounds: int, frames: int) -> dict[str, Any]:
 
 
 def noisy(picture: Picture, sigma: float, index: int) -> Picture:
-    """The picture with sensor noise, another one each frame."""
+    """The picture with sensor noise.
+
+    Args:
+        picture: uint8 [H, W, 3].
+        sigma: Standard deviation, of 255.
+        index: Number of the frame, the seed of its noise.
+    """
     cv2.setRNGSeed(index + 1)
     noise = np.empty(picture.shape, np.int16)
     cv2.randn(noise, 0, sigma)

@@ -114,7 +114,16 @@ def serve(
     check: bool,
     on_cuda: bool = False,
 ) -> Served:
-    """Let one client for each list of packets ask `answers` times."""
+    """Let one client for each list of packets ask `answers` times.
+
+    Args:
+        model: The server's model.
+        packets: Frames of each client.
+        answers: Questions of each client.
+        clients: Process of the clients.
+        check: Ask a yes/no question in place of one that is answered in words.
+        on_cuda: Measure wall time, not the server's processor time.
+    """
     with private_directory() as folder, ServerThread(lambda: model, ipc_endpoint(folder), on_cuda=on_cuda) as server:
         clients.connect(ClientOptions(server.endpoint, packets, QUERY, CHECK if check else None))
         start_s = server.time_s
@@ -153,7 +162,16 @@ def lone_texts(
 def measure(
     qwen: QwenVL, clients: ClientProcess, tokens: int, text_tokens: int, answers: int, rounds: int
 ) -> dict[str, Any]:
-    """Answers and checks a second by slots, and of a client alone."""
+    """Answers and checks a second by slots, and of a client alone.
+
+    Args:
+        qwen: The model.
+        clients: Process of the clients.
+        tokens: Visual tokens of a frame.
+        text_tokens: Tokens of an answer.
+        answers: Answers of each client, in each round.
+        rounds: Rounds, in which the numbers of slots take turns.
+    """
     packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(text_tokens))
     expected, on_cuda = lone_texts(qwen, packets, options), qwen.device.type == "cuda"
     rates: dict[tuple[str, int], list[float]] = {}

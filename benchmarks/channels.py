@@ -50,7 +50,13 @@ def asked_allocator(profile: str) -> StreamAllocator:
 
 
 def follow(pictures: list[Picture], profile: str, frames: int) -> dict[str, float]:
-    """Median milliseconds of all frames but the first two, of pictures in turns."""
+    """Median milliseconds of all frames but the first two.
+
+    Args:
+        pictures: uint8 RGB [H, W, 3] each, shown in turns.
+        profile: Profile of channels.
+        frames: Number of frames that count.
+    """
     updater, allocator, cache = TextureUpdater(), asked_allocator(profile), TextureArrayCache()
     channels_ms, allocate_ms, dirty = [], [], []
     for index, picture in enumerate(islice(cycle(pictures), frames + 2)):

@@ -58,7 +58,13 @@ def clock_of(qwen: QwenVL) -> Callable[[], float]:
 
 
 def answer_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
-    """Of each picture but the first ones, the time of an answer with feedback (True) and without, encoding included."""
+    """Time of an answer with feedback (True) and without (False), encoding included.
+
+    Args:
+        qwen: The model.
+        frames: uint8 RGB [H, W, 3] each; the first ones warm up, and do not count.
+        tokens: Visual tokens of a frame.
+    """
     clock, allocator = clock_of(qwen), allocator_for(qwen, tokens)
     sessions = {
         feedback: AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=feedback))
@@ -76,7 +82,13 @@ def answer_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bo
 
 
 def learning_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
-    """The time of taking an answer in, and of the look after it at the same picture; with feedback and without."""
+    """Time of taking an answer in, and of the look after it at the same picture; with feedback (True) and without.
+
+    Args:
+        qwen: The model.
+        frames: uint8 RGB [H, W, 3] each; the first ones warm up, and do not count.
+        tokens: Visual tokens of a frame.
+    """
     session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(1)))
     allocators = {feedback: allocator_for(qwen, tokens) for feedback in (True, False)}
     times: dict[bool, list[float]] = {True: [], False: []}

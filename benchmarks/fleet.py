@@ -126,7 +126,14 @@ def clip(fps: int, seconds: float) -> Iterator[Path]:
 
 
 def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict[str, Any]:
-    """Return the figures of `cameras` cameras of a clip."""
+    """Return the figures of a fleet of cameras, which all show one clip.
+
+    Args:
+        path: The clip.
+        cameras: Number of cameras.
+        seconds: Length of the run.
+        slots: Slots of the model; its default if None.
+    """
     named_cameras = [
         NamedCamera(
             f"camera{number:02}",

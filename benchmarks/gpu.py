@@ -58,7 +58,14 @@ def gpu_of(device: CudaDevice) -> dict[str, Any]:
 
 
 def run(size: tuple[int, int], rounds: int, updates: int, settling: int = SETTLING) -> dict[str, Any]:
-    """Everything, as it is written to the file; `size` is (height, width)."""
+    """Everything, as it is written to the file.
+
+    Args:
+        size: (height, width) in pixels.
+        rounds: Rounds of each piece.
+        updates: Updates over which the growth of memory is measured.
+        settling: Updates before those.
+    """
     device = find_device()
     with device.current():
         scene = make_scene(*size, device.place)

@@ -80,6 +80,13 @@ def in_two_levels(inputs: Inputs, way: AttentionWay, share: float) -> torch.Tens
 
 
 def encode(tower: Any, picture: Picture, attend: Attend) -> VisualTokens:
+    """Encode a picture with another attention.
+
+    Args:
+        tower: The vision encoder.
+        picture: uint8 RGB [H, W, 3] of GRID.
+        attend: Attention of each block.
+    """
     tiles = picture.reshape(GRID.rows, TILE_PX, GRID.cols, TILE_PX, 3).transpose(0, 2, 4, 1, 3)
     pixels = torch.from_numpy(tiles.reshape(1, GRID.tiles, 3, TILE_PX, TILE_PX).copy())
     return run_blocks(tower, embed_rows(tower, pixels, grid_regions(GRID)[None], GRID), attend)
@@ -98,6 +105,15 @@ def full_encoding(tower: Any, picture: Picture) -> tuple[torch.Tensor, list[Inpu
 
 
 def encoded_in_two_levels(tower: Any, picture: Picture, way: AttentionWay, share: float) -> torch.Tensor:
+    """Embeddings of a picture with hierarchical attention in every block.
+
+    Args:
+        tower: The vision encoder.
+        picture: uint8 RGB [H, W, 3] of GRID.
+        way: Level and block of the attention.
+        share: Share of the cells that each block of queries reads exactly.
+    """
+
     def attend(_: int, *inputs: torch.Tensor) -> torch.Tensor:
         query, key, value = (rows.transpose(1, 2) for rows in inputs)
         return in_two_levels((query, key, value), way, share).transpose(1, 2)

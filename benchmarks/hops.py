@@ -68,7 +68,15 @@ def consume(
     collected: Callable[[Arrivals], object],
     sender_closed: Callable[[], object],
 ) -> None:
-    """Receive until the last frame, working `work_s` on each; close this end once the sender has closed the other."""
+    """Receive until the last frame; close this end once the sender has closed the other.
+
+    Args:
+        channel: Makes the receiver.
+        work_s: Pause after each frame, as of a consumer that works on it.
+        opened: Called when the receiver is open.
+        collected: Called with the arrivals after the last frame.
+        sender_closed: Returns when the sender has closed.
+    """
     arrivals: Arrivals = []
     receiver = channel.receiver()
     opened()
@@ -124,7 +132,14 @@ def _linked_threads(channel: Channel, work_s: float) -> Iterator[tuple[Sender, C
 
 
 def hops_us(channel: Channel, pictures: Sequence[Picture], count: int, *, processes: bool) -> list[float]:
-    """Microseconds of each hop; the first tenth is not counted."""
+    """Microseconds of each hop; the first tenth is not counted.
+
+    Args:
+        channel: Way of the frames.
+        pictures: uint8 RGB [H, W, 3] each, sent in turns.
+        count: Number of frames.
+        processes: Between processes, not threads.
+    """
     sent_ns: dict[int, int] = {}
     with linked(channel, 0.0, processes=processes) as (sender, collected):
         sender.idle(time.monotonic_ns() + round(SETTLE_S * 1e9))
@@ -138,7 +153,14 @@ def hops_us(channel: Channel, pictures: Sequence[Picture], count: int, *, proces
 
 
 def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float, *, processes: bool) -> dict[str, Any]:
-    """Ages of what a consumer of 100 ms a frame receives from a camera that keeps only the newest frame."""
+    """Ages of what a consumer of 100 ms a frame receives from a camera that keeps only the newest frame.
+
+    Args:
+        channel: Way of the frames.
+        pictures: uint8 RGB [H, W, 3] each, sent in turns.
+        seconds: Length of the run.
+        processes: Between processes, not threads.
+    """
     captured_ns: dict[int, int] = {}
     period_ns = round(CAMERA_PERIOD_S * 1e9)
     with linked(channel, CONSUMER_S, processes=processes) as (sender, collected):
@@ -192,6 +214,13 @@ def ways(directory: Path, number: int) -> list[tuple[Channel, bool]]:
 
 
 def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[dict[str, Any]]:
+    """Hops of every way, between threads and between processes.
+
+    Args:
+        pictures: uint8 RGB [H, W, 3] each, sent in turns.
+        rounds: Rounds, in which the ways take turns.
+        count: Frames of a way in a round.
+    """
     measured: dict[tuple[str, bool], dict[str, Any]] = {}
     with private_directory() as directory:
         for number in range(rounds):

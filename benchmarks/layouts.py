@@ -47,7 +47,13 @@ class Layouts:
         self._grid = grid
 
     def step(self, layout: str, step: str, tiles: np.ndarray) -> int:
-        """Does a step for tiles int32 [n, 2] (row, col); returns its nanoseconds."""
+        """Run a step; return its nanoseconds.
+
+        Args:
+            layout: One of LAYOUTS.
+            step: One of STEPS.
+            tiles: int32 [n, 2] (row, col), contiguous.
+        """
         pointer = ctypes.c_void_p(tiles.ctypes.data)
         return int(self._library.layouts_step(LAYOUTS.index(layout), STEPS.index(step), pointer, len(tiles)))
 
@@ -59,7 +65,13 @@ class Layouts:
 
 
 def measured(layouts: Layouts, tiles: np.ndarray, rounds: int) -> dict[str, dict[str, float]]:
-    """Medians in microseconds, by step and layout; layouts take turns."""
+    """Medians in microseconds, by step and layout.
+
+    Args:
+        layouts: The compiled steps.
+        tiles: int32 [n, 2] (row, col).
+        rounds: Rounds, in which the layouts take turns.
+    """
     samples: dict[str, dict[str, list[int]]] = {step: {layout: [] for layout in LAYOUTS} for step in STEPS}
     for _ in range(rounds):
         for layout in LAYOUTS:

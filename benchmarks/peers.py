@@ -81,7 +81,15 @@ def arguments_of(way: str, files: Path) -> list[str]:
 
 
 def measured(way: str, model: Path, files: Path, numbers: Sequence[str], openvino: str | None) -> dict[str, Any]:
-    """Return what the process of a way reports; `openvino` is the Python that runs OpenVINO."""
+    """Return what the process of a way reports.
+
+    Args:
+        way: One of WAYS.
+        model: Folder of the model.
+        files: Folder of the picture and of the other programs' models.
+        numbers: Tokens of an answer, answers and threads.
+        openvino: The Python that runs OpenVINO.
+    """
     module, options = "benchmarks.support.peer_runs", [str(files / PICTURE), *numbers, *arguments_of(way, files)]
     command, environment = python_command(module, str(model), *options), python_environment()
     if way.startswith("openvino"):

@@ -50,7 +50,14 @@ Picture = npt.NDArray[np.uint8]
 
 
 def make_clip(path: Path, frames: int, height_px: int = 1080, clip: str = "hd") -> None:
-    """Write a clip as H.264, from its start over again if its scene is shorter."""
+    """Write a clip as H.264, from its start over again if its scene is shorter.
+
+    Args:
+        path: File of the clip.
+        frames: Number of frames.
+        height_px: Height of the frames, which are 16:9.
+        clip: "hd" for the scene, any other name for its first frame with a moving box.
+    """
     scene = load_scene("hd")
     size = height_px * 16 // 9, height_px
     with av.open(path, "w") as container:

@@ -80,7 +80,18 @@ def gathered(levels: Levels, regions: npt.NDArray[np.integer[Any]]) -> npt.NDArr
 def level_errors(
     qwen: QwenVL, pyramids: dict[str, Levels], exact: Levels, grid: TileGrid, level: int
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """For each pyramid, the relative error of every token of one level."""
+    """For each pyramid, the relative error of every token of one level.
+
+    Args:
+        qwen: The model.
+        pyramids: Levels [H, W, 3] of each kind of number, by its name.
+        exact: Levels of the reference.
+        grid: Tiles of level 0.
+        level: The level.
+
+    Returns:
+        float64 [K] for each pyramid.
+    """
     rows, cols = (-(-size // (1 << level)) for size in grid.shape)
     regions = np.array([(level, row, col) for row in range(rows) for col in range(cols)], np.int32)
     reference = embedded(qwen, exact, regions, grid)
@@ -90,12 +101,30 @@ def level_errors(
 
 
 def embedded(qwen: QwenVL, levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid) -> torch.Tensor:
-    """Embeddings [K, D] of all these regions at once."""
+    """Embeddings of regions, all at once.
+
+    Args:
+        qwen: The model.
+        levels: Levels [H, W, 3] of the picture.
+        regions: int32 [K, 3] (level, row, col).
+        grid: Tiles of level 0.
+
+    Returns:
+        float32 [K, D].
+    """
     packet = packet_of(levels, regions, grid, FrameStamp(0, 0, 0))
     return encode_packet(qwen, packet, "sparse").tokens.embeds[0].float()
 
 
 def packet_of(levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid, stamp: FrameStamp) -> TokenPacket:
+    """The packet of regions of a picture.
+
+    Args:
+        levels: Levels [H, W, 3] of the picture.
+        regions: int32 [K, 3] (level, row, col).
+        grid: Tiles of level 0.
+        stamp: Number and times of the frame.
+    """
     return TokenPacket(stamp, grid, regions, np.ones(len(regions), np.float32), gathered(levels, regions))
 
 
@@ -138,7 +167,13 @@ def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 def chosen(allocator: StreamAllocator, picture: npt.NDArray[np.uint8], index: int) -> TokenPacket:
-    """The regions of all levels that the allocator chooses, with their pixels from bytes."""
+    """The regions of all levels that the allocator chooses, with their pixels from bytes.
+
+    Args:
+        allocator: Chooses the regions.
+        picture: uint8 RGB [H, W, 3].
+        index: Number of the frame.
+    """
     updater = TextureUpdater()
     update = updater.process(FramePlanes("rgb", (picture,)), FrameStamp(index, index, 0))
     with updater.lease() as view:

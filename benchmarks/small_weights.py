@@ -93,7 +93,14 @@ def _common_tokens(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
 
 
 def greedy(model: Path, clip: Path, dtype: str, budget: str) -> list[tuple[int, ...]]:
-    """Return the token ids of an answer to each of PROMPTS."""
+    """Return the token ids of an answer to each of PROMPTS.
+
+    Args:
+        model: Folder of the model.
+        clip: Video of the pictures.
+        dtype: Precision of the weights.
+        budget: Visual tokens of a picture.
+    """
     with av.open(str(clip)) as container:
         frames = itertools.islice(container.decode(video=0), 0, None, PICTURES_APART)
         pictures = [frame.to_ndarray(format="rgb24") for frame, _ in zip(frames, PROMPTS, strict=False)]

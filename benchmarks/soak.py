@@ -123,7 +123,14 @@ def process_figures(process: psutil.Process) -> dict[str, float]:
 def soak(
     frames: int, *, model_loader: str = CONFIGURED, every_s: float = 20.0, sample_frames: int = SAMPLE_FRAMES
 ) -> Soak:
-    """Run that many frames through the pipeline, in two processes."""
+    """Run a clip through the pipeline, in two processes.
+
+    Args:
+        frames: Length of the clip.
+        model_loader: How the model process gets its model.
+        every_s: Time between answers.
+        sample_frames: Frames between samples of the processes.
+    """
     with _private_temporary() as folder:
         clip = folder / "soak.mkv"
         make_clip(clip, frames)

@@ -72,7 +72,14 @@ def crossing(
     finisher: Callable[[TextureStore], Callable[[], None]],
     turns: int,
 ) -> dict[str, Any]:
-    """Medians in ms of upload and mipmaps of RGB frames, three ways, and the share from which the first loses."""
+    """Medians in ms of upload and mipmaps of RGB frames, three ways, and the share from which the first loses.
+
+    Args:
+        backend: Backend of the store.
+        pictures: RGB frames, written in turns.
+        finisher: Makes the function that waits for the store's work.
+        turns: Writes of each way at each share.
+    """
     fmt = PlaneFormat.of(pictures[0])
     store = open_store(fmt, backend)
     finish = finisher(store)
@@ -210,7 +217,14 @@ def regions_of(grid: TileGrid, count: int) -> np.ndarray:
 
 
 def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: int) -> list[dict[str, Any]]:
-    """A row for each store."""
+    """A row for each store.
+
+    Args:
+        size: One of SIZES.
+        case: Which tiles change.
+        stores: Backends, which take turns.
+        rounds: Rounds of updates.
+    """
     grid = SIZES[size]
     frames = make_frames(case, grid)
     yuv, rgb = [planes_of(frame) for frame in frames], [rgb_of(frame) for frame in frames]
@@ -235,6 +249,15 @@ def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: 
 def row(
     size: str, case: TextureCase, contender: Contender, peer_ms: list[float], both_ms: list[float]
 ) -> dict[str, Any]:
+    """The row of one store.
+
+    Args:
+        size: One of SIZES.
+        case: Which tiles change.
+        contender: The store's times.
+        peer_ms: Times of an upload of the whole frame by the peer.
+        both_ms: Times of reading two frames once.
+    """
     targeted = size == "1080p" and contender.name == "cpu"
     whole_ms = [update + level0 for update, level0 in zip(contender.update_ms, contender.level0_ms, strict=True)]
     writes_ms = [update - compare for update, compare in zip(contender.update_ms, contender.compare_ms, strict=True)]

@@ -161,7 +161,14 @@ def make_clip(path: Path, scene: Scene) -> None:
 def watched(
     clip: Path, case: UntilCase, watch: WatchConfig, model: str | None
 ) -> tuple[list[YesNoResult], list[VerdictChanged]]:
-    """The looks and turns of one run."""
+    """The looks and turns of one run.
+
+    Args:
+        clip: File of the case's video.
+        case: The scene and its question.
+        watch: How the question is watched.
+        model: Folder or name; the bundled model if None.
+    """
     watch = watch.model_copy(update={"question": case.question, "force": True})
     config = Config(
         source=str(clip),

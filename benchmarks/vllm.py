@@ -184,7 +184,15 @@ def _changed(data: bytes, numbers: random.Random) -> bytes:
 
 
 def speed(qwen: QwenVL, server: VllmServer, tokens: int, answers: int, rounds: int) -> dict[str, Any]:
-    """Answers a second of both engines, by the number of clients."""
+    """Answers a second of both engines, by the number of clients.
+
+    Args:
+        qwen: The embedded engine's model.
+        server: vLLM with the same model.
+        tokens: Visual tokens of a frame.
+        answers: Answers of each client, in each round.
+        rounds: Rounds, in which the engines take turns.
+    """
     packets, options = packets_of(qwen, tokens, answers), AnswerOptions("sparse", Decoding(TEXT_TOKENS), feedback=False)
     requests = [[content_of([packet], QUERY) for packet in client_packets] for client_packets in packets]
     decoding = {"max_tokens": TEXT_TOKENS, "ignore_eos": True}

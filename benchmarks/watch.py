@@ -89,7 +89,13 @@ class Checker:
         self.allocate_ms: list[float] = []
 
     def check(self, picture: Picture, index: int, epoch: int) -> None:
-        """Choose the frame's tokens, and score all questions."""
+        """Choose the frame's tokens, and score all questions.
+
+        Args:
+            picture: uint8 RGB [H, W, 3].
+            index: Number of the frame.
+            epoch: Number of its epoch.
+        """
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0, epoch)
         packet = self._timed(self.allocate_ms, lambda: self.allocator.allocate(picture, stamp))
         packets: Packet | Sequence[Packet] = list(self.allocator.group) if self.memory else packet
@@ -103,7 +109,13 @@ class Checker:
 
 
 def cost(qwen: QwenVL, pictures: Sequence[Picture], *, memory: bool) -> dict[str, Any]:
-    """Times of the checks of some pictures; the first one warms up, and does not count."""
+    """Times of the checks of some pictures.
+
+    Args:
+        qwen: The model.
+        pictures: uint8 RGB [H, W, 3] each; the first one warms up, and does not count.
+        memory: With a visual memory.
+    """
     shared = {count: Checker(qwen, QUESTIONS[:count], memory=memory) for count in COUNTS}
     separate = [Checker(qwen, [question], memory=memory) for question in QUESTIONS[: COUNTS[1]]]
     for index, picture in enumerate(pictures):

@@ -71,7 +71,15 @@ def measured(model: Path, clip: Path, way: str, *numbers: int) -> RunFigures:
 def rounds_of(
     model: Path, clip: Path, ways: Sequence[str], rounds: int, answers: int
 ) -> Iterator[dict[str, list[RunFigures]]]:
-    """The ways by turns, and stock transformers on the frames of the first one; all so far after each process."""
+    """The ways by turns, and stock transformers on the frames of the first one; all figures so far after each process.
+
+    Args:
+        model: Folder of the model.
+        clip: The video.
+        ways: "ENCODE BUDGET" each.
+        rounds: Runs of each way.
+        answers: Answers of a run.
+    """
     runs: dict[str, list[RunFigures]] = {STOCK: [], **{way: [] for way in ways}}
     for _ in range(rounds):
         for way in ways:

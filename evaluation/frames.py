@@ -60,11 +60,22 @@ class Sampling:
 def frames_of(
     path: Path, sampling: Sampling, start_s: float = 0.0, end_s: float | None = None
 ) -> tuple[tuple[Image, ...], tuple[float, ...]]:
-    """Frames uint8 RGB [H, W, 3] and their media times in seconds, oldest first.
+    """Frames of a part of a video, and their media times in seconds, oldest first.
 
-    Of each time of the sampling it is the newest frame that is not later, so that nothing after `end_s` is seen; no
-    frame comes twice. Without `end_s`, or if the video is shorter, the part ends with the video. Raises SourceError if
-    it cannot be read, or has no frame as early as that.
+    For each time of the sampling it is the newest frame that is not later, so that nothing after `end_s` is seen; no
+    frame comes twice.
+
+    Args:
+        path: The video.
+        sampling: Choice of the times, and the largest frame.
+        start_s: Begin of the part.
+        end_s: End of the part; the end of the video if None or later than that.
+
+    Returns:
+        Frames uint8 RGB [H, W, 3], and a time for each.
+
+    Raises:
+        SourceError: The video cannot be read, or has no frame as early as that.
     """
     start_ns, length_ns = round(start_s * NS_PER_S), _length_ns(path)
     end_ns = length_ns if end_s is None else min(round(end_s * NS_PER_S), length_ns)

@@ -127,7 +127,18 @@ class Camera:
 def answer_logs(
     qwen: QwenVL, session: AnswerSession, packets: Sequence[TokenPacket], query: str, text: str
 ) -> torch.Tensor:
-    """Return the logarithms of the probabilities of a text's tokens and of its end, after a question."""
+    """Log-probabilities of a text as the answer to a question, in one pass.
+
+    Args:
+        qwen: The model.
+        session: A session of that model; its first slot is used.
+        packets: The frames that the prompt shows, oldest first.
+        query: The question.
+        text: The answer.
+
+    Returns:
+        float64 [tokens of the text + 1]: one for each token, and one for the end.
+    """
     slot, ids = session.slots[0], qwen.plain_token_ids(text)
     prompt, cache = slot.prepare(packets, query).prompt.part, slot.prompts.cache
     first, answer = prefill(qwen, prompt, cache), PromptPart(qwen, prompt.tokens, prompt.position)

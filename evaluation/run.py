@@ -69,8 +69,21 @@ def evaluate(
     outputs: Outputs,
     public: PublicSuite | None = None,
 ) -> dict[str, Any]:
-    """Ask the open questions, and write figures and picture. Returns the figures, with those that a public benchmark
-    has."""
+    """Ask the open questions, and write figures and picture.
+
+    Args:
+        asking: The model.
+        suites: The questions.
+        ways: Strategies at their budgets; each answers all questions.
+        outputs: Files of the answers, the figures and the picture.
+        public: A public benchmark among the suites, which adds its own figures.
+
+    Returns:
+        The figures as they are written.
+
+    Raises:
+        ResultsError: A file cannot be read or written.
+    """
     rows: list[Row] = []
     with AnswerJournal(outputs.answers, fresh=outputs.fresh) as journal:
         for suite in suites:

@@ -32,9 +32,16 @@ class StrategyRun:
 
 
 def plan(strategies: str, budgets: str, encodes: str | None, seeds: int) -> list[StrategyRun]:
-    """From comma-separated names. Without encodings, or with none that it knows, a strategy encodes in its own way.
+    """Runs of strategies, from comma-separated names.
 
-    Raises ChoiceError for a name that does not exist, and an encoding that no strategy of the list knows.
+    Args:
+        strategies: Names of strategies.
+        budgets: Shares of all tokens ("27%"), or numbers of tokens a frame.
+        encodes: Encodings. Without them, or with none that it knows, a strategy encodes in its own way.
+        seeds: Number of runs of a strategy that draws at random.
+
+    Raises:
+        ChoiceError: A name does not exist, no strategy of the list knows an encoding, or `seeds` is below 1.
     """
     selection = [strategy_named(name) for name in split(strategies, "--strategy")]
     budget_list = [Budget.parse(text) for text in split(budgets, "--budget")]
@@ -138,13 +145,22 @@ def run_suite(
     journal: AnswerJournal,
     on_answered: Callable[[PendingQuestion], None],
 ) -> list[Row]:
-    """Every answer that the journal does not hold yet; returns all rows of the suite, question by question.
+    """Answer what the journal does not hold yet.
 
     A strategy's first answer is made twice, and the second one kept: what the first use of anything takes is not its
     cost. Questions of a group are answered by one stream of each strategy. If the journal holds the first of them, a
-    strategy that keeps something from answer to answer answers those once more.
-    `on_answered` is called with each question once it has been answered in every way. Frames of a question whose
-    answers the journal holds are not read.
+    strategy that keeps something from answer to answer answers those once more. Frames of a question whose answers the
+    journal holds are not read.
+
+    Args:
+        asking: The model.
+        suite: The questions.
+        ways: Strategies at their budgets; each answers all questions.
+        journal: Earlier answers, to which new ones are added.
+        on_answered: Called with each question once it has been answered in every way.
+
+    Returns:
+        All rows of the suite, question by question.
     """
     keys = []
     warm: set[str] = set()

@@ -56,7 +56,14 @@ def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: Cli
 def void(
     rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options: ClipOptions
 ) -> tuple[ClipPlan, Sample]:
-    """A pattern, asked for its name or its colour."""
+    """A pattern, asked for its name or its colour.
+
+    Args:
+        rng: Source of the draws.
+        size_px: (width, height).
+        kind: "shape" for its name, "colour" for its colour.
+        options: As of other clips.
+    """
     plan = ClipPlan(size_px, (0.0,), (), options, Void.random(rng), (0, 0), int(rng.integers(_SEEDS)))
     sample = ask(rng, plan.facts(), kind, "test")
     assert sample is not None, "a pattern has a name and a colour"
@@ -66,7 +73,19 @@ def void(
 def panned(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, kind: Kind, options: ClipOptions, group: str
 ) -> Iterator[tuple[ClipPlan, Sample]]:
-    """A pan over a page, one sample for every frame; the asked thing is in all of them, and the answer the same."""
+    """A pan over a page, one sample for every frame; the asked thing is in all of them, and the answer the same.
+
+    Args:
+        rng: Source of the draws.
+        size_px: (width, height) of a frame.
+        frames: Number of frames.
+        kind: Kind of the question.
+        options: Number and kinds of things on the page.
+        group: Group of the samples.
+
+    Raises:
+        OptionError: No draw gave a question of that kind.
+    """
     for _ in range(_TRIES):
         plan = page(rng, size_px, frames, options)
         sample = ask(rng, plan.facts(), kind, "test")
@@ -80,7 +99,14 @@ def panned(
 
 
 def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, options: ClipOptions) -> ClipPlan:
-    """Things all over what the camera sees while it goes left, right, up or down."""
+    """Things all over what the camera sees while it goes left, right, up or down.
+
+    Args:
+        rng: Source of the draws.
+        size_px: (width, height) of a frame.
+        frames: Number of frames.
+        options: Number and kinds of things.
+    """
     step = int(rng.integers(_PAN_STEPS_PX[0], _PAN_STEPS_PX[1] + 1)) * one(rng, (-1, 1))
     drift = (step, 0) if rng.random() < 0.7 else (0, step)
     way = [part * (frames - 1) for part in drift]

@@ -66,9 +66,18 @@ _SEEDS = 2**62
 def streamed(
     rng: np.random.Generator, size_px: tuple[int, int], number: int, options: ClipOptions
 ) -> Iterator[Planned]:
-    """The clip of that number, one sample for each answer point; the parts take turns.
+    """One clip, a sample for each answer point; the parts take turns.
 
     `stale` are the answers that were right for the same question earlier in the clip, and no longer are.
+
+    Args:
+        rng: Source of the draws.
+        size_px: (width, height) of a frame.
+        number: Number of the clip, which gives its part and its group.
+        options: Number and kinds of things.
+
+    Raises:
+        OptionError: No draw had room for its questions.
     """
     part = _PARTS[number % len(_PARTS)]
     for _ in range(_TRIES):

@@ -49,7 +49,14 @@ class Way:
         return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
 
     def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
-        """The values at each budget, in one field of a table."""
+        """The values at each budget, in one field of a table.
+
+        Args:
+            suite: Name of the suite.
+            value: The figure of a cell.
+            digits: Decimal places.
+            unit: Written after the last value.
+        """
         values = [NONE if cell is None else f"{value(cell):.{digits}f}" for cell in self.cells(suite)]
         return NONE if set(values) == {NONE} else " / ".join(values) + unit
 
@@ -109,7 +116,14 @@ BUDGET_ROWS = {
 
 
 def ablation(results: str, strategy: str, full_label: str, rows: dict[str, str]) -> str:
-    """Right answers of a strategy, and of its ablations by the ends of their names, with their differences from it."""
+    """Right answers of a strategy, and of its ablations, with their differences from it.
+
+    Args:
+        results: Name of the file in `results`.
+        strategy: Name of the strategy.
+        full_label: Label of its row.
+        rows: Ends of the ablations' names, by label.
+    """
     lines: list[Line] = []
     for label, name in {full_label: strategy, **{label: f"{strategy}-{end}" for label, end in rows.items()}}.items():
         way = Way(label, results, name, (ABLATED_BUDGET,))

@@ -76,8 +76,18 @@ class Ground:
 
 
 def view(wide: Image, x_px: float, y_px: float, zoom: float = 1.0, angle_deg: float = 0.0) -> Image:
-    """The part of a wide picture around its middle, moved by (x, y), that a camera sees: uint8 [270, 480, 3]. Beyond
-    its edges the picture is mirrored."""
+    """The part of a wide picture that a camera sees. Beyond its edges the picture is mirrored.
+
+    Args:
+        wide: uint8 [H, W, 3].
+        x_px: Distance of the camera from the middle, to the right.
+        y_px: The same, down.
+        zoom: Magnification.
+        angle_deg: Turn, counter-clockwise.
+
+    Returns:
+        uint8 [270, 480, 3].
+    """
     rows, cols = wide.shape[:2]
     matrix = cv2.getRotationMatrix2D((cols / 2 + x_px, rows / 2 + y_px), angle_deg, zoom)
     matrix[:, 2] += WIDTH_PX / 2 - cols / 2 - x_px, HEIGHT_PX / 2 - rows / 2 - y_px

@@ -40,9 +40,14 @@ class Material:
 
 
 def material(part: Part, folder: Path, per_kind: int, grounds_per_sort: int = 8) -> Iterator[Material]:
-    """The part's clips, `per_kind` of each kind, over all sorts of grounds in turn. The same arguments give the same
-    clips. `grounds_per_sort` counts the grounds of each drawn sort, four or more. Without real clips in `folder`, clips
-    are made of drawn grounds only."""
+    """The part's clips, over all sorts of grounds in turn. The same arguments give the same clips.
+
+    Args:
+        part: For tuning, or held out.
+        folder: Real clips; without them, clips are made of drawn grounds only.
+        per_kind: Clips of each kind.
+        grounds_per_sort: Grounds of each drawn sort, four or more.
+    """
     sorts = all_grounds(part, folder, grounds_per_sort)
     kinds = {**TUNING_KINDS, **(HELD_OUT_KINDS if part == "held-out" else {})}
     for number, (kind, event) in enumerate(kinds.items()):
@@ -105,7 +110,13 @@ class Event:
 
 
 def filmed(wide: Image, path: Sequence[Pose], shutter: float = 0.5) -> list[Image]:
-    """A camera's frames along its path; it blurs what moves while the shutter is open (a share of the frame's time)."""
+    """A camera's frames along its path; it blurs what moves while the shutter is open.
+
+    Args:
+        wide: uint8 [H, W, 3], what it looks at.
+        path: Pose of each frame.
+        shutter: Share of the frame's time.
+    """
     frames = []
     for index, pose in enumerate(path):
         last = path[max(0, index - 1)]

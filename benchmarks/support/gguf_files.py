@@ -46,7 +46,14 @@ class GgufFile:
         self._weights = safe_open(folder / "model.safetensors", "pt")
 
     def put(self, name: str, key: str, kind: str | None = None, step: int | None = None) -> None:
-        """Write a weight as float32, or in blocks of a `kind` such as Q8_0; of a convolution over time one `step`."""
+        """Write a weight.
+
+        Args:
+            name: Name in the file.
+            key: Name in the model.
+            kind: Blocks such as Q8_0; float32 if None.
+            step: Step of a convolution over time; the whole weight if None.
+        """
         weight = self._weights.get_tensor(key).float()
         values = (weight if step is None else weight[:, :, step].contiguous()).numpy()
         if kind is None:

@@ -40,7 +40,17 @@ Answer = Callable[[Callable[[], None]], int]
 
 
 def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str, *memory: str) -> Answer:
-    """This project's library."""
+    """This project's library.
+
+    Args:
+        model: Folder of the model.
+        picture: File of the picture.
+        tokens: Tokens of an answer.
+        threads: Threads of torch.
+        dtype: Precision of the weights.
+        budget: Visual tokens, such as "27%".
+        memory: Anything for the visual memory of a fixed camera.
+    """
     import torch
 
     from arr_coc.model import ARRCOCQwen
@@ -60,7 +70,14 @@ def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budg
 
 
 def with_memory(qwen: Any, pixels: Any, tokens: int, budget: str) -> Answer:
-    """The visual memory of a fixed camera."""
+    """The visual memory of a fixed camera.
+
+    Args:
+        qwen: The model.
+        pixels: uint8 RGB [H, W, 3].
+        tokens: Tokens of an answer.
+        budget: Visual tokens, such as "27%".
+    """
     from arr_coc.allocation.allocator import AllocatorOptions
     from arr_coc.allocation.group import GroupOptions
     from arr_coc.qwen.options import AnswerOptions, Decoding
@@ -87,7 +104,16 @@ def with_memory(qwen: Any, pixels: Any, tokens: int, budget: str) -> Answer:
 
 
 def openvino(exported: Path, picture: Path, tokens: int, threads: int, size: str, pruned: str) -> Answer:
-    """OpenVINO GenAI, with the picture scaled to a size, and with its pruning of visual tokens."""
+    """OpenVINO GenAI.
+
+    Args:
+        exported: Folder of the exported model.
+        picture: File of the picture.
+        tokens: Tokens of an answer.
+        threads: Threads of OpenVINO.
+        size: Size to which the picture is scaled, such as "640x384".
+        pruned: Per cent of the visual tokens that its pruning drops.
+    """
     import openvino_genai
     from openvino import Tensor
 
@@ -113,7 +139,15 @@ def openvino(exported: Path, picture: Path, tokens: int, threads: int, size: str
 
 
 def transformers(model: Path, picture: Path, tokens: int, threads: int, dtype: str) -> Answer:
-    """Stock transformers, all tokens of the picture."""
+    """Stock transformers, all tokens of the picture.
+
+    Args:
+        model: Folder of the model.
+        picture: File of the picture.
+        tokens: Tokens of an answer.
+        threads: Threads of torch.
+        dtype: Precision of the weights.
+    """
     import torch
     from transformers import AutoModelForImageTextToText, AutoTokenizer
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -158,7 +192,16 @@ def transformers(model: Path, picture: Path, tokens: int, threads: int, dtype: s
 
 
 def llama_cpp(picture: Path, tokens: int, threads: int, text: str, vision: str, visual_tokens: str) -> Answer:
-    """llama.cpp by the package `xllamacpp`; it scales the picture to the number of tokens."""
+    """llama.cpp by the package `xllamacpp`.
+
+    Args:
+        picture: File of the picture.
+        tokens: Tokens of an answer.
+        threads: Threads of llama.cpp.
+        text: GGUF of the language model.
+        vision: GGUF of the vision encoder.
+        visual_tokens: Number of tokens to which llama.cpp scales the picture.
+    """
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()

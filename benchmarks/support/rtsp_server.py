@@ -34,7 +34,14 @@ _PUBLIC = "OPTIONS, DESCRIBE, SETUP, PLAY, GET_PARAMETER, TEARDOWN"
 
 
 def encode(pictures: Sequence[npt.NDArray[np.uint8]], fps: int, gop: int, *, b_frames: int = 0) -> list[bytes]:
-    """The pictures (uint8 RGB [H, W, 3]) as H.264 access units; every key frame brings its parameter sets."""
+    """Pictures as H.264 access units; every key frame brings its parameter sets.
+
+    Args:
+        pictures: uint8 RGB [H, W, 3] each.
+        fps: Frames a second.
+        gop: Frames from one key frame to the next.
+        b_frames: Most consecutive B frames.
+    """
     codec = av.CodecContext.create("libx264", "w")
     codec.height, codec.width = pictures[0].shape[:2]
     codec.pix_fmt, codec.framerate, codec.time_base = "yuv420p", Fraction(fps), Fraction(1, fps)

@@ -73,6 +73,12 @@ def run_pipeline(model: str, clip: str, way: str, count: int) -> RunFigures:
     """The real run, lossless and in lockstep as `caption` makes it: frame stages here, the model in its process.
 
     The last answer is about the last frame of the part that is read.
+
+    Args:
+        model: Folder of the model.
+        clip: The video.
+        way: "ENCODE BUDGET", such as "sparse 27%", and a dtype or none.
+        count: Number of answers; the first one is not counted.
     """
     encode, budget, *dtype = way.split()
     settings = {"encode": encode, "max_tokens": TEXT_TOKENS, "every_s": EVERY_S, "on_cut": False, "query": QUERY}

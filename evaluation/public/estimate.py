@@ -68,7 +68,14 @@ class ModelSize:
         return through + 4 * self.heads * self.HEAD * pairs + 2 * self.wide * self.VOCABULARY
 
     def answer_s(self, frames: int, tokens: int, text_tokens: int, answer_tokens: int) -> float:
-        """Seconds of one answer about `frames` of `tokens` each."""
+        """Seconds of one answer.
+
+        Args:
+            frames: Number of frames that are shown.
+            tokens: Visual tokens of each frame.
+            text_tokens: Text tokens of the prompt.
+            answer_tokens: Tokens of the answer.
+        """
         operations = frames * self.encode(tokens) + self.prefill(text_tokens + frames * tokens)
         reading_s = answer_tokens * self.weights_gb * 1e9 / BYTES_A_SECOND
         return operations / FLOPS_A_SECOND + reading_s + OVERHEAD_S

@@ -142,10 +142,17 @@ class PublicSuite:
 
     @classmethod
     def read(cls, benchmark: Benchmark, request: Request, limit: int | None, *, skip_missing: bool) -> PublicSuite:
-        """Read the annotations, and look for the files of the first `limit` questions.
+        """Read the annotations, and look for the files of the questions.
 
-        Raises ChoiceError for a request that does not suit the benchmark, QuestionsError for annotations that cannot be
-        read and files that are missing.
+        Args:
+            benchmark: Which benchmark.
+            request: Folder, split, and what is shown of each question.
+            limit: Number of questions, from the first on; all if None.
+            skip_missing: Leave out questions whose file is missing.
+
+        Raises:
+            ChoiceError: The request does not suit the benchmark.
+            QuestionsError: The annotations cannot be read, or files are missing.
         """
         _check(benchmark, request)
         questions = benchmark.read(request)

@@ -55,14 +55,31 @@ def allocator_for(
     explore: float = 0.0,
     glance: GlanceOptions | None = None,
 ) -> PictureAllocator:
-    """One stream's allocator, with the budget and the question of `ask`."""
+    """One stream's allocator, with the budget and the question of `ask`.
+
+    Args:
+        qwen: The model.
+        ask: Question, budget and encoding.
+        views: The frames as the model fits them; a budget in per cent is one of the newest frame's tiles.
+        strategy: How the budget is spent.
+        explore: Share of the budget for what was not shown for longest.
+        glance: Options of a glance before the choice; None for no glance.
+    """
     budget = ask.budget.of(views[-1].grid.tiles)
     options = AllocatorOptions(strategy, budget, explore=explore, glance=glance)
     return PictureAllocator(qwen, ask.text, options, ask.encode)
 
 
 def reply_from(qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], answer: SessionAnswer, allocate_ms: float) -> Reply:
-    """With what was paid for the frames that are asked about."""
+    """A session's answer as a reply, with what was paid for the frames that are asked about.
+
+    Args:
+        qwen: The model.
+        ask: The question.
+        views: The frames as the model fits them.
+        answer: The session's answer about them.
+        allocate_ms: Time of the choice of tokens.
+    """
     result = answer.result
     of_tokens = sum(view.grid.tiles for view in views)
     flops = packet_flops(qwen, ask, views, [result.tokens_used / len(views)] * len(views), answer)

@@ -68,7 +68,16 @@ class TiledFrame:
 
     @classmethod
     def fit(cls, prep: Preprocessing, frame: Rgb, stamp: FrameStamp) -> TiledFrame:
-        """Raise ShapeError if the frame is too narrow."""
+        """Fit a frame as the model's processor does.
+
+        Args:
+            prep: Sizes that the model takes.
+            frame: uint8 RGB [H, W, 3].
+            stamp: Number and times of the frame.
+
+        Raises:
+            ShapeError: The frame is too narrow.
+        """
         image, grid = prep.fit(frame)
         return cls(image, grid, prep.tile_px, stamp)
 
@@ -173,5 +182,12 @@ class Strategy:
 def remembering(
     name: str, begin: Callable[[QwenVL], Stream], encodes: tuple[Encode, ...] = ("sparse",), *, budgeted: bool = True
 ) -> Strategy:
-    """Return a strategy whose stream of a clip keeps something from answer to answer."""
+    """Return a strategy whose stream of a clip keeps something from answer to answer.
+
+    Args:
+        name: Name of the strategy.
+        begin: Makes the stream of a clip.
+        encodes: Encodings that it knows, its own first.
+        budgeted: Whether it follows a budget.
+    """
     return Strategy(name, lambda qwen, ask: begin(qwen)(ask), encodes, budgeted=budgeted, begin=begin)

@@ -134,7 +134,15 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
 def packet_flops(
     qwen: QwenVL, ask: Ask, views: Sequence[TiledFrame], frame_tokens: Sequence[float], answer: SessionAnswer
 ) -> Flops:
-    """FLOPs of an answer about `frame_tokens[i]` tokens of frame i."""
+    """FLOPs of an answer about some tokens of each frame.
+
+    Args:
+        qwen: The model.
+        ask: Question and encoding.
+        views: The frames as the model fits them.
+        frame_tokens: Visual tokens of each frame in the prompt.
+        answer: The text, and reports of an incremental encoder.
+    """
     costs = Costs(qwen)
     lengths = [EvalPrompt(qwen, views, ask.text).text_tokens + round(sum(frame_tokens))] * costs.layers
     encoded = frame_tokens if encodes_shown_only(ask.encode) else [view.grid.tiles for view in views]

@@ -137,9 +137,15 @@ class Cuts:
 def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts: Cuts | None = None) -> Prefilled:
     """Prefill a whole prompt into an empty cache, with visual tokens that leave at `cuts`.
 
-    `places`: positions of the visual tokens of each frame. Without cuts this is the stock model's prefill. Raises
-    EvaluationError if tokens would have to leave a recurrent layer's state, and if a choice is not of as many tokens as
-    its cut leaves.
+    Args:
+        qwen: The model.
+        part: The prompt.
+        places: Positions of the visual tokens of each frame.
+        cuts: Layers at which tokens leave, and the method; without cuts this is the stock model's prefill.
+
+    Raises:
+        EvaluationError: Tokens would have to leave a recurrent layer's state, or a choice is not of as many tokens as
+            its cut leaves.
     """
     counts = {} if cuts is None else cuts.counts
     if max(counts, default=0) and qwen.family.recurrent:
@@ -203,7 +209,20 @@ def _remaining_rows(visual: torch.Tensor, selection: torch.Tensor, count: int) -
 
 
 def speak(qwen: QwenVL, prefill: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
-    """The answer, and the `time.perf_counter()` at its first token (or its end)."""
+    """Decode the answer, greedily.
+
+    Args:
+        qwen: The model.
+        prefill: Cache and logits of the prompt.
+        position: Position of the first token of the answer.
+        max_tokens: Longest answer.
+
+    Returns:
+        The text, and the `time.perf_counter()` at its first token (or its end).
+
+    Raises:
+        NonFiniteError: The logits hold NaN or Inf.
+    """
     stream, logits, pieces, times_s = TextStream(qwen.tokenizer), prefill.logits, [], []
     for index in range(max_tokens):
         token, finite = choose_finite(logits, Decoding(max_tokens), None)
