@@ -48,20 +48,20 @@ def test_times_are_even_and_not_after_the_end(
 
 def test_seeking_finds_what_reading_through_finds(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     through = frames_of(clip, Sampling(12))
-    read = []
+    starts_ns = []
     real = frames._decoded
-    monkeypatch.setattr(frames, "_decoded", lambda path, start_ns: read.append(start_ns) or real(path, start_ns))
+    monkeypatch.setattr(frames, "_decoded", lambda path, start_ns: starts_ns.append(start_ns) or real(path, start_ns))
     monkeypatch.setattr(frames, "SEEK_NS", 0)
     monkeypatch.setattr(frames, "LEADS_NS", (1, frames.NS_PER_S))  # the first is too short
-    sought = frames_of(clip, Sampling(12))
-    assert len(read) > 12
-    assert sought[1] == through[1]
-    assert all(map(np.array_equal, sought[0], through[0]))
+    by_seek = frames_of(clip, Sampling(12))
+    assert len(starts_ns) > 12
+    assert by_seek[1] == through[1]
+    assert all(map(np.array_equal, by_seek[0], through[0]))
 
 
 def test_a_frame_lasts_until_the_next_one(tmp_path: Path) -> None:
-    still = [np.full((64, 64, 3), grey, np.uint8) for grey in (20, 120, 220)]
-    path = make_video(tmp_path / "slow.mkv", still, 1, pts=[0, 30, 100])
+    images = [np.full((64, 64, 3), grey, np.uint8) for grey in (20, 120, 220)]
+    path = make_video(tmp_path / "slow.mkv", images, 1, pts=[0, 30, 100])
     _, times_s = frames_of(path, Sampling(5), end_s=60.0)
     assert times_s == (0.0, 30.0)
     assert frames_of(path, Sampling(1), end_s=29.9)[1] == (0.0,)
@@ -87,6 +87,6 @@ def test_only_the_chosen_frames_are_held(clip: Path, monkeypatch: pytest.MonkeyP
     [((64, 96), 6, (64, 96)), ((64, 96), None, (64, 96)), ((640, 960), 24, (128, 192)), ((720, 1280), 147, (288, 512))],
 )
 def test_large_pictures_are_scaled_down(size: tuple[int, int], tiles: int | None, scaled: tuple[int, int]) -> None:
-    found = scaled_down(np.zeros((*size, 3), np.uint8), tiles)
-    assert found.shape == (*scaled, 3)
-    assert tiles is None or found.shape[0] * found.shape[1] <= tiles * 32 * 32
+    image = scaled_down(np.zeros((*size, 3), np.uint8), tiles)
+    assert image.shape == (*scaled, 3)
+    assert tiles is None or image.shape[0] * image.shape[1] <= tiles * 32 * 32

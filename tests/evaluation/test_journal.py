@@ -19,20 +19,20 @@ def test_rows_are_there_for_the_next_run(tmp_path: Path) -> None:
     with AnswerJournal(path) as journal:
         assert key_of(row(id="1")) in journal
         assert key_of(row(id="1", model="another")) not in journal
-        assert [one["text"] for one in journal.rows(iter([key_of(row(id="1")), key_of(row(id="2"))]))] == ["blue"]
+        assert [entry["text"] for entry in journal.rows(iter([key_of(row(id="1")), key_of(row(id="2"))]))] == ["blue"]
 
 
 def test_a_line_that_a_kill_cut_off_is_dropped_and_written_over(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     with AnswerJournal(path) as journal:
         journal.add(row(id="0"))
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"model": "m", "sui')
+    content = path.read_bytes()
+    path.write_bytes(content + b'{"model": "m", "sui')
     with AnswerJournal(path) as journal:
         assert len(journal.rows(iter([key_of(row(id="0"))]))) == 1
         journal.add(row(id="1"))
     lines = path.read_bytes().splitlines(keepends=True)
-    assert lines[0] == whole
+    assert lines[0] == content
     assert len(lines) == 2
 
 
@@ -68,10 +68,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full, AnswerJournal(tmp_path / "other.jsonl") as journal:
-        journal._file, own = full, journal._file  # type: ignore[assignment]
+        journal._file, file = full, journal._file  # type: ignore[assignment]
         with pytest.raises(ResultsError, match="No space left on device; what it holds is kept"):
             journal.add(row())
-        journal._file = own
+        journal._file = file
 
 
 def test_a_model_is_named_by_what_is_in_its_folder(tmp_path: Path) -> None:

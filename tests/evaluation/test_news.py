@@ -37,9 +37,9 @@ def test_the_same_question_again_is_a_case() -> None:
     first, *others = measured(load_qwen(), 3, 0.1)
     assert "changed" not in first
     assert {"history 0", "history 1", "history 3"} < first.keys()
-    again = [one for one in others if "changed" in one]
-    assert again
-    assert all(one["least"] <= one["mean"] <= 0 and isinstance(one["equal"], bool) for one in again)
+    repeats = [case for case in others if "changed" in case]
+    assert repeats
+    assert all(case["least"] <= case["mean"] <= 0 and isinstance(case["equal"], bool) for case in repeats)
 
 
 def test_the_committed_figures_hold_the_default() -> None:

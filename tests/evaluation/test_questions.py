@@ -43,7 +43,7 @@ def test_pictures_frames_and_their_fields(folder: Path) -> None:
     )
     text = path.read_text().replace('"image": null, ', "").replace(', "image": null', "")
     path.write_text(text)
-    first, second = (asked.load(4) for asked in read_questions(path))
+    first, second = (question.load(4) for question in read_questions(path))
     assert (first.id, first.kind, first.text, first.answers) == ("1", "own", "What is it?", ("noise",))
     assert np.array_equal(first.frames[0], picture(0))
     assert first.boxes == ()
@@ -53,14 +53,14 @@ def test_pictures_frames_and_their_fields(folder: Path) -> None:
 
 def test_frames_of_a_video_lie_evenly_in_it(folder: Path) -> None:
     make_video(folder / "clip.mp4", moving_square(10, 64, 48), fps=10)
-    (asked,) = read_questions(write(folder, {"video": "clip.mp4", "question": "?", "answers": ["right"]}))
-    question = asked.load(2)
+    (entry,) = read_questions(write(folder, {"video": "clip.mp4", "question": "?", "answers": ["right"]}))
+    question = entry.load(2)
     assert question.times_s == (0.2, 0.7)
     assert [frame.shape for frame in question.frames] == [(48, 64, 3)] * 2
     for frame, index in zip(question.frames, (2, 7), strict=True):
         red = np.argwhere((frame[..., 0] > 150) & (frame[..., 1] < 90))
         assert abs(red[:, 1].mean() - (2 + 2 * index + 5.5)) < 1.5
-    assert asked.load(99).times_s == tuple(index / 10 for index in range(10))
+    assert entry.load(99).times_s == tuple(index / 10 for index in range(10))
 
 
 @pytest.mark.parametrize(

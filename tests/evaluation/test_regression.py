@@ -77,9 +77,9 @@ def test_the_command_writes_compares_and_fails(
     same = CliRunner().invoke(app, [])
     assert same.exit_code == 0
     assert "one: 0.0% right of 2" in same.stdout
-    written = json.loads(path.read_text())
-    written["suites"]["one"] |= {"accuracy": 1.0, "low": 0.3, "high": 1.0}
-    path.write_text(json.dumps(written))
+    record = json.loads(path.read_text())
+    record["suites"]["one"] |= {"accuracy": 1.0, "low": 0.3, "high": 1.0}
+    path.write_text(json.dumps(record))
     worse = CliRunner().invoke(app, [])
     assert worse.exit_code == regression.FELL
     assert "one: 0.0% right of 2, was 100.0%" in worse.stderr

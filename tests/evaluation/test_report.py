@@ -90,14 +90,14 @@ def test_stale_answers_and_what_was_appended_are_reported() -> None:
 
 def test_questions_of_one_clip_are_drawn_together() -> None:
     scores = [1.0] * 8 + [0.0] * 8
-    together, apart = estimate(scores, ["p"] * 8 + ["q"] * 8), estimate(scores)
-    assert (together.mean, together.low, together.high, together.count) == (0.5, 0, 1, 16)
-    assert 0.2 < apart.low < apart.high < 0.8
-    assert estimate(scores, list(map(str, range(16)))) == apart
+    clustered, independent = estimate(scores, ["p"] * 8 + ["q"] * 8), estimate(scores)
+    assert (clustered.mean, clustered.low, clustered.high, clustered.count) == (0.5, 0, 1, 16)
+    assert 0.2 < independent.low < independent.high < 0.8
+    assert estimate(scores, list(map(str, range(16)))) == independent
     grouped = [row(id=str(n), score=score, group="p" if n < 8 else "q") for n, score in enumerate(scores)]
     assert (cells(grouped)[0]["low"], cells(grouped)[0]["high"]) == (0, 1)
-    ours = [dict(one, strategy="arr-coc") for one in grouped]
-    (against,) = at_equal_tokens([*ours, *(dict(one, score=0.0) for one in grouped)])
+    arr_coc_rows = [dict(entry, strategy="arr-coc") for entry in grouped]
+    (against,) = at_equal_tokens([*arr_coc_rows, *(dict(entry, score=0.0) for entry in grouped)])
     assert (against["difference"], against["low"], against["high"]) == (0.5, 0, 1)
 
 
@@ -111,18 +111,18 @@ def test_at_equal_tokens_the_same_questions_are_compared() -> None:
         row(strategy="evs", id="77", score=1.0),
         row(strategy="grid", suite="text", id="0", score=0.0),
     ]
-    found = {one["against"]: one for one in at_equal_tokens(rows)}
-    assert set(found) == {"grid (sparse)", "full (full)"}
-    against_grid = found["grid (sparse)"]
+    comparisons = {comparison["against"]: comparison for comparison in at_equal_tokens(rows)}
+    assert set(comparisons) == {"grid (sparse)", "full (full)"}
+    against_grid = comparisons["grid (sparse)"]
     assert (against_grid["difference"], against_grid["count"]) == (0.5, 4)
     assert against_grid["low"] <= 0.5 <= against_grid["high"]
-    assert found["full (full)"]["difference"] == 0.0
+    assert comparisons["full (full)"]["difference"] == 0.0
 
 
 def test_at_equal_tokens_a_glance_is_compared_with_all_but_our_way_without() -> None:
     names = ("arr-coc", "arr-coc-glance", "grid")
-    found = at_equal_tokens([row(strategy=name, score=float(name != "grid")) for name in names])
-    compared = [(one["strategy"], one["against"], one["difference"]) for one in found]
+    comparisons = at_equal_tokens([row(strategy=name, score=float(name != "grid")) for name in names])
+    compared = [(comparison["strategy"], comparison["against"], comparison["difference"]) for comparison in comparisons]
     assert compared == [
         ("arr-coc", "arr-coc-glance (sparse)", 0.0),
         ("arr-coc", "grid (sparse)", 1.0),
@@ -134,7 +134,7 @@ def test_at_equal_flops_a_curve_is_read_off_between_its_points() -> None:
     def cell(strategy: str, budget: str, total: int, score: float, **changes: Any) -> list[dict[str, Any]]:
         return [row(strategy=strategy, budget=budget, score=score, **flops(total), **changes)]
 
-    made = cells(
+    cell_figures = cells(
         cell("arr-coc", "27%", 100, 0.9)
         + cell("grid", "10%", 10, 0.2)
         + cell("grid", "27%", 1000, 0.6)
@@ -145,13 +145,13 @@ def test_at_equal_flops_a_curve_is_read_off_between_its_points() -> None:
         + cell("full", "100%", 2000, 1.0)
         + cell("grid", "27%", 100, 0.0, suite="text")
     )
-    found = {one["against"]: one for one in at_equal_flops(made)}
-    assert set(found) == {"grid (sparse)", "fastv (sparse)", "evs (sparse)"}
-    assert found["grid (sparse)"]["accuracy"] == pytest.approx(0.4)
-    assert found["grid (sparse)"]["difference"] == pytest.approx(0.5)
-    assert found["grid (sparse)"]["reached"]
-    assert (found["fastv (sparse)"]["accuracy"], found["fastv (sparse)"]["reached"]) == (0.7, False)
-    assert (found["evs (sparse)"]["accuracy"], found["evs (sparse)"]["reached"]) == (0.5, True)
+    comparisons = {comparison["against"]: comparison for comparison in at_equal_flops(cell_figures)}
+    assert set(comparisons) == {"grid (sparse)", "fastv (sparse)", "evs (sparse)"}
+    assert comparisons["grid (sparse)"]["accuracy"] == pytest.approx(0.4)
+    assert comparisons["grid (sparse)"]["difference"] == pytest.approx(0.5)
+    assert comparisons["grid (sparse)"]["reached"]
+    assert (comparisons["fastv (sparse)"]["accuracy"], comparisons["fastv (sparse)"]["reached"]) == (0.7, False)
+    assert (comparisons["evs (sparse)"]["accuracy"], comparisons["evs (sparse)"]["reached"]) == (0.5, True)
 
 
 def test_the_table_has_a_line_for_each_cell() -> None:
@@ -166,7 +166,7 @@ def test_an_effect_is_reported_of_pairs_that_differ_in_one_part_alone() -> None:
     def rows(count: int = 4, **changes: Any) -> list[dict[str, Any]]:
         return [row(id=str(number), **changes) for number in range(count)]
 
-    found = effects(
+    results = effects(
         [
             *rows(strategy="arr-coc-feedback", score=1.0, text="Two", covered=0.75),
             *rows(3, strategy="arr-coc-again", score=0.0, text="one", covered=0.5),
@@ -180,18 +180,20 @@ def test_an_effect_is_reported_of_pairs_that_differ_in_one_part_alone() -> None:
             *rows(strategy="evs", encode="incremental"),
         ]
     )
-    pairs = [(one["part"], one["suite"], one["strategy"], one["budget"], one["encode"]) for one in found]
+    pairs = [
+        (effect["part"], effect["suite"], effect["strategy"], effect["budget"], effect["encode"]) for effect in results
+    ]
     assert pairs == [
         ("feedback", "still", "arr-coc-feedback", "27%", "sparse"),
         ("incremental", "still", "grid", "27%", "incremental"),
     ]
-    taught, unchanged = found
+    taught, unchanged = results
     assert (taught["difference"], taught["count"], taught["other_answers"]) == (0.75, 4, 0.75)
     assert 0 < taught["low"] <= 0.75 <= taught["high"] == 1
     assert taught["covered"] == 0.25
     assert (unchanged["difference"], unchanged["low"], unchanged["high"], unchanged["count"]) == (0, 0, 0, 2)
     assert (unchanged["covered"], unchanged["other_answers"]) == (None, 0)
-    lines = effects_table(found).splitlines()
+    lines = effects_table(results).splitlines()
     low = f"{100 * taught['low']:+.1f}"
     expected = f"feedback still arr-coc-feedback sparse 27% +75.0 {low} to +100.0 +25.0 75 % 4"
     assert lines[1].split() == expected.split()
@@ -199,10 +201,10 @@ def test_an_effect_is_reported_of_pairs_that_differ_in_one_part_alone() -> None:
 
 
 def test_seeds_are_averaged_before_an_effect_is_reported() -> None:
-    made = [
+    rows = [
         row(strategy="random", seed=seed, encode=encode, score=score)
         for encode, scores in (("incremental", (1.0, 0.0)), ("sparse", (0.0, 0.0)))
         for seed, score in enumerate(scores)
     ]
-    (effect,) = effects(made)
+    (effect,) = effects(rows)
     assert (effect["difference"], effect["count"]) == (0.5, 1)

@@ -46,16 +46,16 @@ def command(*arguments: str) -> Result:
 
 def counting(monkeypatch: pytest.MonkeyPatch, name: str, stop_after: int | None = None) -> list[Ask]:
     """The asks that a strategy gets from here on; it is interrupted after so many."""
-    real, asked = STRATEGIES[name], []
+    real, asks = STRATEGIES[name], []
 
     def answer(qwen: Any, ask: Ask) -> Reply:
-        asked.append(ask)
-        if stop_after is not None and len(asked) > stop_after:
+        asks.append(ask)
+        if stop_after is not None and len(asks) > stop_after:
             raise KeyboardInterrupt
         return real.answer(qwen, ask)
 
     monkeypatch.setitem(STRATEGIES, name, replace(real, answer=answer))
-    return asked
+    return asks
 
 
 def test_figures_answers_and_picture_are_written(asking: ModelUnderTest, tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_figures_answers_and_picture_are_written(asking: ModelUnderTest, tmp_pat
     ]
     assert all(cell["peak_mb"] > 0 and cell["ttft_ms"] > 0 for cell in figures["cells"])
     assert figures["model"]["hash"] == asking.model_hash
-    assert {one["against"] for one in figures["at_equal_tokens"]} == {"full (full)", "random (sparse)"}
-    assert {one["against"] for one in figures["at_equal_flops"]} == {"random (sparse)"}
+    assert {comparison["against"] for comparison in figures["at_equal_tokens"]} == {"full (full)", "random (sparse)"}
+    assert {comparison["against"] for comparison in figures["at_equal_flops"]} == {"random (sparse)"}
     assert len(outputs.answers.read_text().splitlines()) == 5 * (2 + 1 + 4)
-    with Image.open(tmp_path / "out.png") as drawn:
-        assert drawn.size[0] > 800
+    with Image.open(tmp_path / "out.png") as image:
+        assert image.size[0] > 800
 
 
 def test_a_run_that_was_killed_continues_from_its_last_answer(
@@ -91,16 +91,16 @@ def test_a_run_that_was_killed_continues_from_its_last_answer(
     assert len(outputs.answers.read_text().splitlines()) == 2
     assert not outputs.figures.exists()
     with monkeypatch.context() as patched:
-        asked = counting(patched, "grid")
+        asks = counting(patched, "grid")
         resumed = evaluate(asking, [suite(4)], plan("grid", "50%", None, 1), outputs)
-        assert len(asked) == 1 + 2
+        assert len(asks) == 1 + 2
         evaluate(asking, [suite(4)], plan("grid", "50%", None, 1), outputs)
-        assert len(asked) == 3
+        assert len(asks) == 3
         evaluate(asking, [suite(4)], plan("grid", "50%", None, 1), replace(outputs, fresh=True))
-        assert len(asked) == 3 + 1 + 4
-    whole = evaluate(asking, [suite(4)], plan("grid", "50%", None, 1), Outputs(tmp_path / "b.json", None, False))
+        assert len(asks) == 3 + 1 + 4
+    full_run = evaluate(asking, [suite(4)], plan("grid", "50%", None, 1), Outputs(tmp_path / "b.json", None, False))
     steady = ("accuracy", "low", "high", "count", "tokens", "flops")
-    assert [resumed["cells"][0][part] for part in steady] == [whole["cells"][0][part] for part in steady]
+    assert [resumed["cells"][0][part] for part in steady] == [full_run["cells"][0][part] for part in steady]
 
 
 @pytest.mark.parametrize("changed", [{"model_hash": "another"}, {"max_tokens": 5}])
@@ -108,33 +108,33 @@ def test_answers_of_another_model_or_option_are_not_taken(
     asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
 ) -> None:
     outputs = Outputs(tmp_path / "out.json", None, fresh=False)
-    asked = counting(monkeypatch, "grid")
+    asks = counting(monkeypatch, "grid")
     evaluate(asking, [suite(2)], plan("grid", "50%", None, 1), outputs)
     evaluate(replace(asking, **changed), [suite(2)], plan("grid", "50%", None, 1), outputs)
-    assert len(asked) == 2 * 3
+    assert len(asks) == 2 * 3
     evaluate(asking, [replace(suite(2), hash="changed")], plan("grid", "50%", None, 1), outputs)
-    assert len(asked) == 3 * 3
+    assert len(asks) == 3 * 3
 
 
 def test_the_effect_of_feedback_is_reported(folder: Path, tmp_path: Path) -> None:
     Image.fromarray(picture()).save(tmp_path / "own.png")
     (tmp_path / "mine.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
     options = ("--model", str(folder), "--out", str(tmp_path / "out.json"), "--max-tokens", "3", "--budget", "20%")
-    done = command(
+    result = command(
         *("--questions", str(tmp_path / "mine.jsonl"), "--strategy", "arr-coc-again,arr-coc-feedback"),
         *("--encode", "sparse,incremental", *options),
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     figures = json.loads((tmp_path / "out.json").read_text())
     assert figures["model"]["hash"] == model_hash(folder)
-    reported = [(one["part"], one["strategy"], one["encode"]) for one in figures["effects"]]
+    reported = [(effect["part"], effect["strategy"], effect["encode"]) for effect in figures["effects"]]
     assert reported == [
         ("feedback", "arr-coc-feedback", "sparse"),
         ("feedback", "arr-coc-feedback", "incremental"),
         ("incremental", "arr-coc-again", "incremental"),
         ("incremental", "arr-coc-feedback", "incremental"),
     ]
-    assert [line.split()[0] for line in done.stdout.splitlines()[-4:]] == [part for part, _, _ in reported]
+    assert [line.split()[0] for line in result.stdout.splitlines()[-4:]] == [part for part, _, _ in reported]
 
 
 def test_the_allocators_weights_can_be_left_out(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_the_allocators_weights_can_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
     options = ("--questions", str(tmp_path / "mine.jsonl"), "--out", str(tmp_path / "out.json"), "--max-tokens", "2")
     for untrained in ([], ["--untrained"]):
-        done = command(*options, "--strategy", "arr-coc", "--budget", "20%", *untrained)
-        assert done.exit_code == 0, done.output
+        result = command(*options, "--strategy", "arr-coc", "--budget", "20%", *untrained)
+        assert result.exit_code == 0, result.output
         model = json.loads((tmp_path / "out.json").read_text())["model"]
         assert model["allocator"] == ("untrained" if untrained else "trained")
         assert model["hash"].endswith(" untrained") == bool(untrained)
@@ -155,19 +155,19 @@ def test_a_users_questions_are_asked(folder: Path, tmp_path: Path) -> None:
     lines = [{"image": "own.png", "question": f"What is {n}?", "answers": ["x"] * 10} for n in range(3)]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, lines)))
     out = tmp_path / "out.json"
-    done = command(
+    result = command(
         *("--questions", str(tmp_path / "mine.jsonl"), "--strategy", "arr-coc,divprune", "--budget", "10"),
         *("--model", str(folder), "--out", str(out), "--count", "2", "--max-tokens", "3"),
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     figures = json.loads(out.read_text())
     assert [(cell["suite"], cell["strategy"], cell["count"]) for cell in figures["cells"]] == [
         ("mine", "arr-coc", 2),
         ("mine", "divprune", 2),
     ]
-    assert "mine" in done.stdout
-    assert "other answers" not in done.stdout
-    assert f"wrote {out}" in done.stderr
+    assert "mine" in result.stdout
+    assert "other answers" not in result.stdout
+    assert f"wrote {out}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_bad_input_is_one_line_and_nothing_is_run(
     arguments: Sequence[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = command(*arguments)
-    assert done.exit_code == run.BAD_INPUT
-    assert done.stderr.startswith(f"error: {message}")
-    assert done.stderr.count("\n") == 1
+    result = command(*arguments)
+    assert result.exit_code == run.BAD_INPUT
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,17 +203,17 @@ def test_a_file_of_the_users_is_not_overwritten(
     Image.fromarray(picture()).save("own.png")
     Path("q.answers.jsonl").write_text(json.dumps({"image": "own.png", "question": "What?", "answers": ["x"]}))
     Path("mine.json").write_text('["mine"]')
-    done = command("--questions", "q.answers.jsonl", "--out", out)
-    assert done.exit_code == run.BAD_INPUT
-    assert message in done.stderr
+    result = command("--questions", "q.answers.jsonl", "--out", out)
+    assert result.exit_code == run.BAD_INPUT
+    assert message in result.stderr
     assert Path("mine.json").read_text() == '["mine"]'
 
 
 def test_every_frozen_suite_gives_questions_with_numbers_for_names() -> None:
-    named = named_suite("still", 2)
-    asked = list(named.questions())
-    assert [question.id for question in asked] == ["0", "1"]
-    assert all(question.frames and question.answers for question in asked)
+    suite = named_suite("still", 2)
+    questions = list(suite.questions())
+    assert [question.id for question in questions] == ["0", "1"]
+    assert all(question.frames and question.answers for question in questions)
     with pytest.raises(SuiteError, match="unknown suite 'nothing'"):
         named_suite("nothing")
 
@@ -227,20 +227,20 @@ def test_a_pan_s_questions_know_the_frames_before_them() -> None:
     assert all(question.before == () for question in named_suite("still", 3).questions())
 
 
-def remembering_grid(noted: list[str], stop_after: int = 10**6) -> Strategy:
-    """A strategy that answers with `grid` and reports the tokens of earlier answers as kept; `noted` lists what streams
+def remembering_grid(asks: list[str], stop_after: int = 10**6) -> Strategy:
+    """A strategy that answers with `grid` and reports the tokens of earlier answers as kept; `asks` lists what streams
     were asked."""
 
     def begin(qwen: Any) -> Stream:
-        kept = [0]
+        total = [0]
 
         def answer(ask: Ask) -> Reply:
-            if len(noted) == stop_after:
+            if len(asks) == stop_after:
                 raise KeyboardInterrupt
-            noted.append(f"{ask.times_s[0]:g} s, {kept[0]} kept")
+            asks.append(f"{ask.times_s[0]:g} s, {total[0]} kept")
             reply = STRATEGIES["grid"].answer(qwen, ask)
-            kept[0] += reply.tokens
-            return replace(reply, tokens=kept[0], cached_tokens=kept[0] - reply.tokens)
+            total[0] += reply.tokens
+            return replace(reply, tokens=total[0], cached_tokens=total[0] - reply.tokens)
 
         return answer
 
@@ -249,20 +249,20 @@ def remembering_grid(noted: list[str], stop_after: int = 10**6) -> Strategy:
 
 def streams() -> Suite:
     """Two clips of two answers, and a question about no clip."""
-    named = [("p", 0), ("p", 1), ("q", 2), ("q", 3), ("", 4)]
-    return Suite("streams", "hash", lambda: (question(n, group=group, stale=("old",)) for group, n in named))
+    groups = [("p", 0), ("p", 1), ("q", 2), ("q", 3), ("", 4)]
+    return Suite("streams", "hash", lambda: (question(n, group=group, stale=("old",)) for group, n in groups))
 
 
 @pytest.mark.parametrize("stop_after", [10**6, 3, 4])
 def test_a_strategy_keeps_its_state_through_the_answers_of_a_clip_and_a_killed_run(
     asking: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
-    outputs, noted, again = Outputs(tmp_path / "out.json", None, fresh=False), list[str](), list[str]()
-    monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(noted, stop_after))
+    outputs, asks, later_asks = Outputs(tmp_path / "out.json", None, fresh=False), list[str](), list[str]()
+    monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(asks, stop_after))
     if stop_after < 6:
         with pytest.raises(KeyboardInterrupt):
             evaluate(asking, [streams()], plan("kept-grid", "50%", None, 1), outputs)
-        monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(again))
+        monkeypatch.setitem(STRATEGIES, "kept-grid", remembering_grid(later_asks))
     (cell,) = evaluate(asking, [streams()], plan("kept-grid", "50%", None, 1), outputs)["cells"]
     rows = [json.loads(line) for line in outputs.answers.read_text().splitlines()]
     assert [row["kept"] for row in rows] == [0, 18, 0, 18, 0]
@@ -271,11 +271,11 @@ def test_a_strategy_keeps_its_state_through_the_answers_of_a_clip_and_a_killed_r
     assert cell["prefilled"] == pytest.approx(sum(row["prefilled"] for row in rows) / 5)
     first, second = "0 s, 0 kept", "0 s, 18 kept"
     if stop_after == 3:  # one of them to warm up
-        assert (noted, again) == ([first, first, second], [first, first, second, first])
+        assert (asks, later_asks) == ([first, first, second], [first, first, second, first])
     elif stop_after == 4:
-        assert again == [first, first, second, first], "the clip's first answer is made once more for the second"
+        assert later_asks == [first, first, second, first], "the clip's first answer is made once more for the second"
     else:
-        assert noted == [first, first, second, first, second, first]
+        assert asks == [first, first, second, first, second, first]
 
 
 def test_figures_that_cannot_be_written_are_reported(asking: ModelUnderTest, tmp_path: Path) -> None:

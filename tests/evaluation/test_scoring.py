@@ -21,33 +21,33 @@ def reply(*regions: tuple[int, int, int]) -> Reply:
 
 
 def looked(boxes: tuple[Box, ...], distractors: tuple[Box, ...], *regions: tuple[int, int, int]) -> Looking:
-    asked = question(boxes=(boxes,) if boxes else (), distractors=(distractors,) if distractors else ())
-    object.__setattr__(asked, "frames", (picture(0, 128, 128),))
-    return looking(asked, reply(*regions))
+    subject = question(boxes=(boxes,) if boxes else (), distractors=(distractors,) if distractors else ())
+    object.__setattr__(subject, "frames", (picture(0, 128, 128),))
+    return looking(subject, reply(*regions))
 
 
 def test_iou_is_of_fine_tiles_with_touched_tiles() -> None:
-    seen = looked(((32, 0, 96, 32),), (), (0, 0, 1), (0, 3, 3), (1, 1, 0))
-    assert seen.iou == pytest.approx(1 / 3)
-    assert seen.covered == 0.5
+    places = looked(((32, 0, 96, 32),), (), (0, 0, 1), (0, 3, 3), (1, 1, 0))
+    assert places.iou == pytest.approx(1 / 3)
+    assert places.covered == 0.5
 
 
 def test_a_tile_that_is_hardly_touched_does_not_count() -> None:
-    seen = looked(((0, 0, 33, 32),), (), (0, 0, 0))
-    assert (seen.iou, seen.covered) == (1.0, 1.0)
+    places = looked(((0, 0, 33, 32),), (), (0, 0, 0))
+    assert (places.iou, places.covered) == (1.0, 1.0)
 
 
 def test_boxes_of_a_frame_that_was_resized_stand_on_its_grid() -> None:
-    asked = question(boxes=(((0, 0, 32, 32),),))
-    object.__setattr__(asked, "frames", (picture(0, 64, 64),))
-    seen = looking(asked, reply((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)))
-    assert (seen.iou, seen.covered) == (1.0, 1.0)
+    subject = question(boxes=(((0, 0, 32, 32),),))
+    object.__setattr__(subject, "frames", (picture(0, 64, 64),))
+    places = looking(subject, reply((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)))
+    assert (places.iou, places.covered) == (1.0, 1.0)
 
 
 def test_density_counts_tokens_by_area_whatever_their_level() -> None:
-    seen = looked(((0, 0, 64, 32),), ((64, 64, 128, 128),), (0, 0, 0), (0, 0, 1), (1, 1, 1))
-    assert seen.on_asked == 1
-    assert seen.on_distractor == 0.25
+    places = looked(((0, 0, 64, 32),), ((64, 64, 128, 128),), (0, 0, 0), (0, 0, 1), (1, 1, 1))
+    assert places.on_asked == 1
+    assert places.on_distractor == 0.25
     half = looked(((16, 0, 48, 32),), ((0, 96, 32, 128),), (0, 0, 0))
     assert half.on_asked == 0.5
     assert half.on_distractor == 0
@@ -61,8 +61,8 @@ def test_without_boxes_nothing_is_scored() -> None:
 
 
 def test_only_the_newest_frame_counts() -> None:
-    asked = question(frames=2, boxes=(((0, 0, 224, 160),), ()))
-    assert looking(asked, reply((0, 0, 0))) == Looking()
+    subject = question(frames=2, boxes=(((0, 0, 224, 160),), ()))
+    assert looking(subject, reply((0, 0, 0))) == Looking()
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_case_and_punctuation_are_removed(text: str, normal: str) -> None:
 
 
 def test_an_answer_is_right_word_for_word() -> None:
-    asked = question(answers=("a square.", "square shape"))
-    assert score(asked, "Square") == 1
-    assert score(asked, "a blue square") == 0
-    assert score(asked, "") == 0
+    subject = question(answers=("a square.", "square shape"))
+    assert score(subject, "Square") == 1
+    assert score(subject, "a blue square") == 0
+    assert score(subject, "") == 0
 
 
 @pytest.mark.parametrize(("votes", "worth"), [(0, 0), (1, 1 / 3), (2, 2 / 3), (3, 1), (10, 1)])
 def test_ten_answers_are_votes(votes: int, worth: float) -> None:
-    asked = question(answers=("yes",) * votes + ("no",) * (10 - votes))
-    assert score(asked, "yes") == pytest.approx(worth)
+    subject = question(answers=("yes",) * votes + ("no",) * (10 - votes))
+    assert score(subject, "yes") == pytest.approx(worth)
 
 
 def test_a_description_is_worth_the_share_of_facts_that_it_holds() -> None:
-    asked = question(facts=("red circle", "moves left", "word cat", "art"))
-    assert score(asked, "A red circle moves left; the word is cat. A cart.") == 0.5
+    subject = question(facts=("red circle", "moves left", "word cat", "art"))
+    assert score(subject, "A red circle moves left; the word is cat. A cart.") == 0.5
 
 
 def test_wilson_is_the_published_interval() -> None:

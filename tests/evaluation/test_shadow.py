@@ -24,8 +24,8 @@ def row(number: int, right_from: float, group: str = "") -> dict[str, Any]:
     return {"id": number, "group": group, "full": answer(100.0), "answers": answers, "odds": odds}
 
 
-def rule(**given: Any) -> ShadowConfig:
-    return ShadowConfig(**{"every": 1, "act": True, "window": 4, "agreeing": 50, **given})
+def rule(**changes: Any) -> ShadowConfig:
+    return ShadowConfig(**{"every": 1, "act": True, "window": 4, "agreeing": 50, **changes})
 
 
 def test_the_budget_goes_up_to_where_answers_agree() -> None:
@@ -61,10 +61,10 @@ def test_hard_clips_come_in_every_other_block_and_clips_stay_whole() -> None:
     rows = [row(number, 5.0 if number < 24 else 40.0, f"clip {number // 3}") for number in range(48)]
     for kind in ("shuffled", "blocks"):
         for order in shadow.orders(rows, 0, kind):
-            assert sorted(one["id"] for one in order) == list(range(48))
+            assert sorted(entry["id"] for entry in order) == list(range(48))
             assert all(order[at]["group"] == order[at + 2]["group"] for at in range(0, 48, 3))
             if kind == "blocks":
-                hard = [one["id"] >= 24 for one in order]
+                hard = [entry["id"] >= 24 for entry in order]
                 assert hard == [*[False] * 12, *[True] * 12] * 2
 
 
@@ -77,8 +77,8 @@ def test_a_fixed_budget_between_two_is_read_off_the_line() -> None:
     assert shadow._at(curve, "tokens", between) == pytest.approx(0.625, abs=1e-3)
     cells = shadow.acting(rows)
     assert {(cell["percent"], cell["order"], cell["every"]) for cell in cells} == {
-        (LEVELS[start], kind, every)
+        (LEVELS[start], kind, interval)
         for start in shadow.STARTS
         for kind in ("shuffled", "blocks")
-        for every in shadow.EVERY
+        for interval in shadow.EVERY
     }

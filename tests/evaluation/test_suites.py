@@ -23,7 +23,7 @@ from training.clips.truth import Sample
 from training.questions.stories import middle as middle_of
 
 WRITTEN = json.loads(FROZEN.read_text(encoding="utf-8"))
-OTHER_LIBRARIES = {name for name, wanted in WRITTEN["versions"].items() if version(name) != wanted}
+OTHER_LIBRARIES = {name for name, expected in WRITTEN["versions"].items() if version(name) != expected}
 needs_the_same_fonts = pytest.mark.skipif(
     bool(OTHER_LIBRARIES), reason=f"the suites were frozen with other versions of {sorted(OTHER_LIBRARIES)}"
 )
@@ -38,9 +38,9 @@ def test_there_are_the_eight_suites() -> None:
 @needs_the_same_fonts
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_is_what_was_frozen(name: str) -> None:
-    written = WRITTEN["suites"][name]
-    assert json.loads(json.dumps(SUITES[name].parameters)) == written["parameters"]
-    assert suite_hash(name) == written["hash"]
+    record = WRITTEN["suites"][name]
+    assert json.loads(json.dumps(SUITES[name].parameters)) == record["parameters"]
+    assert suite_hash(name) == record["hash"]
 
 
 @needs_the_same_fonts
@@ -67,9 +67,9 @@ def test_seeds_of_suites_never_meet() -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_samples_are_the_same_every_time_and_hold_together(name: str) -> None:
-    first, again = list(suite_samples(name, 12)), list(suite_samples(name, 12))
-    assert len(first) == len(again) == 12
-    for sample, same in zip(first, again, strict=True):
+    first, repeat = list(suite_samples(name, 12)), list(suite_samples(name, 12))
+    assert len(first) == len(repeat) == 12
+    for sample, same in zip(first, repeat, strict=True):
         assert (sample.question, sample.answer, sample.boxes) == (same.question, same.answer, same.boxes)
         for frame, twin in zip(sample.clip.frames, same.clip.frames, strict=True):
             np.testing.assert_array_equal(frame, twin)
@@ -91,11 +91,11 @@ def test_the_camouflaged_word_is_faint_and_its_distractors_are_bright() -> None:
 
         def contrast(box: tuple[float, float, float, float], image: np.ndarray = image) -> float:
             left, top, right, bottom = (round(edge) for edge in box)
-            inside = image[top:bottom, left:right].reshape(-1, 3)
-            around = image[max(0, top - 6) : bottom + 6, max(0, left - 6) : right + 6].reshape(-1, 3)
-            return float(np.linalg.norm(inside.mean(axis=0) - around.mean(axis=0)))
+            region = image[top:bottom, left:right].reshape(-1, 3)
+            surroundings = image[max(0, top - 6) : bottom + 6, max(0, left - 6) : right + 6].reshape(-1, 3)
+            return float(np.linalg.norm(region.mean(axis=0) - surroundings.mean(axis=0)))
 
-        assert all(seen.colour == "faint" for seen in sample.clip.things[0] if seen.text)
+        assert all(thing.colour == "faint" for thing in sample.clip.things[0] if thing.text)
         assert sample.distractors[0]
         assert contrast(sample.boxes[0][0]) < min(contrast(box) for box in sample.distractors[0])
 
@@ -119,8 +119,8 @@ def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
 @pytest.fixture(scope="module")
 def streams() -> list[list[Sample]]:
     """The first three clips of each part of the suite `stream`, undrawn."""
-    planned = (sample for _, sample in evaluation.suites._planned("stream", None))
-    clips = (list(samples) for _, samples in groupby(planned, key=lambda sample: sample.group))
+    samples_of_clips = (sample for _, sample in evaluation.suites._planned("stream", None))
+    clips = (list(samples) for _, samples in groupby(samples_of_clips, key=lambda sample: sample.group))
     return list(islice(clips, 21))
 
 
@@ -142,8 +142,8 @@ def test_stale_answers_were_right_for_the_same_question_and_are_not_now(streams:
     stale = 0
     for clip in streams:
         for index, sample in enumerate(clip):
-            earlier = {other.answer for other in clip[:index] if other.question == sample.question}
-            assert set(sample.stale) == earlier - {sample.answer}
+            previous = {other.answer for other in clip[:index] if other.question == sample.question}
+            assert set(sample.stale) == previous - {sample.answer}
             stale += len(sample.stale)
     assert stale > 50
 
@@ -156,8 +156,8 @@ def test_answers_of_a_stream_are_true_of_its_newest_frame(streams: list[list[Sam
         elif sample.part in ("event", "cut", "gone"):
             subject = re.sub("What colour is the |Is there an? ", "", sample.question).rstrip("?").split()
             matching = [thing for thing in things if set(subject) <= {thing.kind, thing.colour}]
-            known = matching[0].colour if sample.kind == "colour" else "yes" if matching else "no"
-            assert sample.answer == f"{known}."
+            truth = matching[0].colour if sample.kind == "colour" else "yes" if matching else "no"
+            assert sample.answer == f"{truth}."
         elif sample.part == "moving":
             (box,) = sample.boxes[0]
             ninth = [3 * middle // side for middle, side in zip(middle_of(box), sample.clip.size_px, strict=True)]
@@ -170,11 +170,13 @@ def test_events_are_asked_about_within_the_reach_of_four_frames_and_beyond(strea
     for clip, happens in zip(streams[3::7], ("turned", "left", "appeared"), strict=True):
         (happened,) = {sample.answer for sample in clip if sample.kind == "event"}
         assert happened.startswith(f"it {happens}")
-        asked = [index for index, sample in enumerate(clip) if sample.kind == "event"]
-        assert [clip[index].part for index in asked] == ["before", "before", "long before", "long before"]
-        assert [index - asked[0] for index in asked] == [0, 2, 3, 5]
-        standing = {clip[index].answer for index in range(asked[0])}
-        assert not standing & {sample.answer for sample in clip[asked[0] :]}, "the event changes the standing answer"
+        indices = [index for index, sample in enumerate(clip) if sample.kind == "event"]
+        assert [clip[index].part for index in indices] == ["before", "before", "long before", "long before"]
+        assert [index - indices[0] for index in indices] == [0, 2, 3, 5]
+        answers_before = {clip[index].answer for index in range(indices[0])}
+        assert not answers_before & {sample.answer for sample in clip[indices[0] :]}, (
+            "the event changes the standing answer"
+        )
 
 
 def test_things_cut_by_the_border_of_a_pan_are_not_asked_about(streams: list[list[Sample]]) -> None:
@@ -185,7 +187,7 @@ def test_things_cut_by_the_border_of_a_pan_are_not_asked_about(streams: list[lis
 
 
 def test_no_room_for_a_stream_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_samples, "_PARTS", (lambda *given: [],))
+    monkeypatch.setattr(stream_samples, "_PARTS", (lambda *arguments: [],))
     with pytest.raises(OptionError, match="no clip of 90x80 pixels had room for its questions in 300 tries"):
         list(streamed(clip_rng("test", 0), (90, 80), 0, SUITES["stream"].options))
 

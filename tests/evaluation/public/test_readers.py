@@ -18,8 +18,8 @@ from evaluation.report import cells
 from tests.support.benchmarks import FOLDERS, SECONDS, grey_at, streaming_part, write_clip, write_json
 from tests.support.evaluation import row
 
-STREAMS = [name for name, one in BENCHMARKS.items() if one.shows == "streams"]
-SPLITS = [(name, split) for name, one in BENCHMARKS.items() for split in one.splits if "train" not in split]
+STREAMS = [name for name, benchmark in BENCHMARKS.items() if benchmark.shows == "streams"]
+SPLITS = [(name, split) for name, benchmark in BENCHMARKS.items() for split in benchmark.splits if "train" not in split]
 
 
 @pytest.fixture(scope="module")
@@ -28,25 +28,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def read(name: str, folder: Path, split: str | None = None, **options: Any) -> PublicSuite:
-    known = BENCHMARKS[name]
+    benchmark = BENCHMARKS[name]
     limit, skip = options.pop("limit", None), options.pop("skip_missing", False)
-    return PublicSuite.read(known, Request(folder, split or known.splits[0], **options), limit, skip_missing=skip)
+    return PublicSuite.read(
+        benchmark, Request(folder, split or benchmark.splits[0], **options), limit, skip_missing=skip
+    )
 
 
 def loaded(suite: PublicSuite) -> list[EvalQuestion]:
-    return [one.load() for one in suite.questions]
+    return [question.load() for question in suite.questions]
 
 
 @pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_every_question_can_be_shown(folders: dict[str, Path], name: str, split: str) -> None:
     suite = read(name, folders[name], split)
     assert suite.total_count == len(suite.questions) > 0
-    assert len({one.id for one in suite.questions}) == len(suite.questions)
-    for one in loaded(suite):
-        assert one.text
-        assert len(one.frames) == len(one.times_s) > 0
-        assert one.clip
-        assert (one.rule is not None) == bool(one.answers)
+    assert len({question.id for question in suite.questions}) == len(suite.questions)
+    for question in loaded(suite):
+        assert question.text
+        assert len(question.frames) == len(question.times_s) > 0
+        assert question.clip
+        assert (question.rule is not None) == bool(question.answers)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -64,12 +66,12 @@ def test_no_frame_is_later_than_the_question(folders: dict[str, Path], name: str
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_is_asked_in_the_order_of_time(folders: dict[str, Path], name: str) -> None:
     for split in BENCHMARKS[name].splits:
-        earlier: PublicQuestion | None = None
-        for one in read(name, folders[name], split).questions:
-            begins = earlier is None or earlier.group != one.group
-            assert one.seen_s == (None if begins or earlier is None else earlier.end_s)
-            assert begins or (one.seen_s or 0) <= (one.end_s or 0)
-            earlier = one
+        previous: PublicQuestion | None = None
+        for question in read(name, folders[name], split).questions:
+            begins = previous is None or previous.group != question.group
+            assert question.seen_s == (None if begins or previous is None else previous.end_s)
+            assert begins or (question.seen_s or 0) <= (question.end_s or 0)
+            previous = question
 
 
 def test_vqa_v2(folders: dict[str, Path]) -> None:
@@ -117,7 +119,7 @@ def test_videos_with_and_without_subtitles(folders: dict[str, Path]) -> None:
     heading = "This video's subtitles are listed below:\nGood morning.\nGoodbye.\n"
     assert titled[0].text == heading + plain[0].text
     assert titled[1].text == plain[1].text  # has none
-    assert [one.tags["duration"] for one in plain] == ["short", "medium", "long"]
+    assert [question.tags["duration"] for question in plain] == ["short", "medium", "long"]
 
 
 def test_frames_of_a_stream(folders: dict[str, Path]) -> None:
@@ -132,16 +134,16 @@ def test_frames_of_a_stream(folders: dict[str, Path]) -> None:
 def test_long_streams_are_looked_at_less_often(tmp_path: Path, at: str, frames: int) -> None:
     write_json(tmp_path / "questions_real.json", [streaming_part(at, "a")])
     write_clip(tmp_path / "videos" / "a.mp4")
-    (one,) = read("streamingbench", tmp_path).questions
-    assert one.sampling is not None
-    assert len(one.sampling.times_ns(0, round((one.end_s or 0) * 1e9))) == frames
+    (question,) = read("streamingbench", tmp_path).questions
+    assert question.sampling is not None
+    assert len(question.sampling.times_ns(0, round((question.end_s or 0) * 1e9))) == frames
 
 
 def test_sequential_questions_have_the_earlier_ones(folders: dict[str, Path]) -> None:
     first, second, third = loaded(read("streamingbench", folders["streamingbench"], "sqa"))
     assert "contextual information" not in first.text
-    known = "At timestamp 00:00:02, the following question and answer occurred: Question: What is seen at 00:00:02?; "
-    assert known + "Options: A. Cat., B. Dog., C. Cow., D. Fox.; Answer: B; " in second.text
+    context = "At timestamp 00:00:02, the following question and answer occurred: Question: What is seen at 00:00:02?; "
+    assert context + "Options: A. Cat., B. Dog., C. Cow., D. Fox.; Answer: B; " in second.text
     assert "Options:\nA. Cat.\nB. Dog.\nC. Cow.\nD. Fox.\n\nThe best option is:" in second.text
     assert third.text.count("Here are the contextual information") == 1
     assert third.text.index("At timestamp 00:00:02") < third.text.index("At timestamp 00:00:05")
@@ -149,31 +151,31 @@ def test_sequential_questions_have_the_earlier_ones(folders: dict[str, Path]) ->
 
 def test_an_instruction_is_polled_each_second(folders: dict[str, Path]) -> None:
     polls = loaded(read("streamingbench", folders["streamingbench"], "proactive"))
-    assert [one.id for one in polls] == [f"1-0@{at_s}" for at_s in range(2, 11)]
-    assert [one.answers[0] for one in polls] == ["no"] * 2 + ["yes"] * 5 + ["no"] * 2
-    assert [one.times_s[0] for one in polls] == [1.0] * 9
+    assert [poll.id for poll in polls] == [f"1-0@{at_s}" for at_s in range(2, 11)]
+    assert [poll.answers[0] for poll in polls] == ["no"] * 2 + ["yes"] * 5 + ["no"] * 2
+    assert [poll.times_s[0] for poll in polls] == [1.0] * 9
     assert 'Is it the right time to output "white"? You can only answer yes or no.' in polls[0].text
 
 
 def test_questions_of_ovo_bench(folders: dict[str, Path]) -> None:
-    found = {one.id: one for one in loaded(read("ovo-bench", folders["ovo-bench"]))}
-    assert list(found) == ["1", "0", "2", "3_0", "4_0", "4_1", "5_0", "3_1"]
-    assert "Options:\nA. red; B. blue; C. grey;\nRespond only with the letter" in found["0"].text
-    assert found["0"].answers == ("C",)
-    assert "How many times did they jump?" in found["3_1"].text
-    assert [found[name].answers for name in ("3_1", "4_0", "4_1", "5_0")] == [("2",), ("Yes",), ("No",), ("No",)]
-    assert "\nopen it\n" in found["4_0"].text
-    assert found["5_0"].tags == {"task": "CRR", "mode": "forward active responding"}
+    questions = {question.id: question for question in loaded(read("ovo-bench", folders["ovo-bench"]))}
+    assert list(questions) == ["1", "0", "2", "3_0", "4_0", "4_1", "5_0", "3_1"]
+    assert "Options:\nA. red; B. blue; C. grey;\nRespond only with the letter" in questions["0"].text
+    assert questions["0"].answers == ("C",)
+    assert "How many times did they jump?" in questions["3_1"].text
+    assert [questions[name].answers for name in ("3_1", "4_0", "4_1", "5_0")] == [("2",), ("Yes",), ("No",), ("No",)]
+    assert "\nopen it\n" in questions["4_0"].text
+    assert questions["5_0"].tags == {"task": "CRR", "mode": "forward active responding"}
 
 
 def test_cut_videos_serve_as_well(tmp_path: Path) -> None:
     folder = FOLDERS["ovo-bench"](tmp_path)
-    for one in (folder / "src_videos").rglob("*.mp4"):
-        one.unlink()
+    for path in (folder / "src_videos").rglob("*.mp4"):
+        path.unlink()
     for name in ("1", "0"):
         write_clip(folder / "chunked_videos" / f"{name}.mp4")
     suite = read("ovo-bench", folder, limit=2)
-    assert [one.path.name for one in suite.questions] == ["1.mp4", "0.mp4"]
+    assert [path.path.name for path in suite.questions] == ["1.mp4", "0.mp4"]
 
 
 def mend(path: Path, change: Callable[[Any], Any]) -> None:
@@ -187,99 +189,124 @@ def mend(path: Path, change: Callable[[Any], Any]) -> None:
         (
             "textvqa",
             "TextVQA_0.5.1_val.json",
-            lambda one: one["data"][1].pop("question"),
+            lambda benchmark: benchmark["data"][1].pop("question"),
             'entry 2 of .*it needs "question"',
         ),
         (
             "textvqa",
             "TextVQA_0.5.1_val.json",
-            lambda one: one["data"][1]["answers"].pop(),
+            lambda benchmark: benchmark["data"][1]["answers"].pop(),
             "entry 2 .*10 people; got 9",
         ),
         (
             "textvqa",
             "TextVQA_0.5.1_val.json",
-            lambda one: one["data"].append(7),
+            lambda benchmark: benchmark["data"].append(7),
             "entry 3 of .*it is no JSON object; got 7",
         ),
-        ("textvqa", "TextVQA_0.5.1_val.json", lambda one: one["data"].clear(), "holds no question"),
-        ("textvqa", "TextVQA_0.5.1_val.json", lambda one: one.pop("data") and None, "holds no list 'data'"),
+        ("textvqa", "TextVQA_0.5.1_val.json", lambda benchmark: benchmark["data"].clear(), "holds no question"),
+        ("textvqa", "TextVQA_0.5.1_val.json", lambda benchmark: benchmark.pop("data") and None, "holds no list 'data'"),
         (
             "vqav2",
             "v2_mscoco_val2014_annotations.json",
-            lambda one: one["annotations"][2].update(question_id=5),
+            lambda benchmark: benchmark["annotations"][2].update(question_id=5),
             "entry 3 of .*its question 5 is not in v2_OpenEnded_mscoco_val2014_questions.json",
         ),
         (
             "docvqa",
             "spdocvqa_qas/val_v1.0_withQT.json",
-            lambda one: one["data"][0].update(answers=[]),
+            lambda benchmark: benchmark["data"][0].update(answers=[]),
             'entry 1 .*"answers"',
         ),
         (
             "coco",
             "annotations/instances_val2017.json",
-            lambda one: one["annotations"][1].update(bbox=[1]),
+            lambda benchmark: benchmark["annotations"][1].update(bbox=[1]),
             'entry 2 .*"bbox"',
         ),
         (
             "coco",
             "annotations/instances_val2017.json",
-            lambda one: one["annotations"][2].update(image_id=8),
+            lambda benchmark: benchmark["annotations"][2].update(image_id=8),
             "entry 3 .*its image 8 or category 1 is not in the file",
         ),
         (
             "coco",
             "annotations/instances_val2017.json",
-            lambda one: one.pop("categories") and None,
+            lambda benchmark: benchmark.pop("categories") and None,
             "no list 'categories'",
         ),
         (
             "streamingbench",
             "questions_real.json",
-            lambda one: one[1]["questions"][0].update(time_stamp="soon"),
+            lambda benchmark: benchmark[1]["questions"][0].update(time_stamp="soon"),
             'entry 2 of .*questions_real.json: it needs "time_stamp", a time such as "00:03:10"; got \'soon\'',
         ),
         (
             "streamingbench",
             "questions_real.json",
-            lambda one: one[0]["questions"][0].update(answer="E"),
+            lambda benchmark: benchmark[0]["questions"][0].update(answer="E"),
             "entry 1 .*one of A, B, C, D; got 'E'",
         ),
         (
             "streamingbench",
             "questions_real.json",
-            lambda one: one[0]["questions"][0].update(options=["A. One."]),
+            lambda benchmark: benchmark[0]["questions"][0].update(options=["A. One."]),
             "entry 1 .*a list of 4 texts; got 1",
         ),
         (
             "streamingbench",
             "questions_real.json",
-            lambda one: one[0].update(questions=[]),
+            lambda benchmark: benchmark[0].update(questions=[]),
             'entry 1 .*"questions", a list',
         ),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(task="XYZ"), "entry 1 .*one of EPM, .*got 'XYZ'"),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(gt=3), 'entry 1 .*"gt".*of one of its 3 options'),
         (
             "ovo-bench",
             "ovo_bench_new.json",
-            lambda one: one[3]["test_info"][1].pop("count") and None,
+            lambda benchmark: benchmark[0].update(task="XYZ"),
+            "entry 1 .*one of EPM, .*got 'XYZ'",
+        ),
+        (
+            "ovo-bench",
+            "ovo_bench_new.json",
+            lambda benchmark: benchmark[0].update(gt=3),
+            'entry 1 .*"gt".*of one of its 3 options',
+        ),
+        (
+            "ovo-bench",
+            "ovo_bench_new.json",
+            lambda benchmark: benchmark[3]["test_info"][1].pop("count") and None,
             'entry 4 .*"count"',
         ),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(realtime="9"), 'entry 1 .*"realtime", a number'),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(realtime=float("nan")), "entry 1 .*got nan"),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(realtime=-1), "entry 1 .*got -1"),
-        ("ovo-bench", "ovo_bench_new.json", lambda one: one[0].update(id="3_0"), 'two questions with the id "3_0"'),
         (
             "ovo-bench",
             "ovo_bench_new.json",
-            lambda one: one[0].update(video="../a.mp4"),
+            lambda benchmark: benchmark[0].update(realtime="9"),
+            'entry 1 .*"realtime", a number',
+        ),
+        (
+            "ovo-bench",
+            "ovo_bench_new.json",
+            lambda benchmark: benchmark[0].update(realtime=float("nan")),
+            "entry 1 .*got nan",
+        ),
+        ("ovo-bench", "ovo_bench_new.json", lambda benchmark: benchmark[0].update(realtime=-1), "entry 1 .*got -1"),
+        (
+            "ovo-bench",
+            "ovo_bench_new.json",
+            lambda benchmark: benchmark[0].update(id="3_0"),
+            'two questions with the id "3_0"',
+        ),
+        (
+            "ovo-bench",
+            "ovo_bench_new.json",
+            lambda benchmark: benchmark[0].update(video="../a.mp4"),
             "entry 1 .*a file in the folder",
         ),
         (
             "streamingbench",
             "questions_real.json",
-            lambda one: one[1].update(video_path="/etc/passwd"),
+            lambda benchmark: benchmark[1].update(video_path="/etc/passwd"),
             "entry 2 .*a file in the folder; got '/etc/passwd'",
         ),
     ],
@@ -334,11 +361,15 @@ def test_missing_files_are_counted_with_the_remedy(tmp_path: Path) -> None:
     )
     with pytest.raises(QuestionsError, match=expected):
         read("video-mme", folder)
-    assert [one.id for one in read("video-mme", folder, limit=1).questions] == ["001-1"]
-    left = read("video-mme", folder, skip_missing=True)
-    assert ([one.id for one in left.questions], left.missing_count, left.total_count) == (["001-1", "003-1"], 1, 3)
-    for one in (folder / "data").iterdir():
-        one.unlink()
+    assert [question.id for question in read("video-mme", folder, limit=1).questions] == ["001-1"]
+    suite = read("video-mme", folder, skip_missing=True)
+    assert ([question.id for question in suite.questions], suite.missing_count, suite.total_count) == (
+        ["001-1", "003-1"],
+        1,
+        3,
+    )
+    for question in (folder / "data").iterdir():
+        question.unlink()
     with pytest.raises(QuestionsError, match="3 of 3 files are missing"):
         read("video-mme", folder, skip_missing=True)
 
@@ -400,23 +431,23 @@ def test_ovo_bench_averages_tasks_then_modes() -> None:
         row(id=str(number), score=score, tags={"task": task, "mode": mode})
         for number, (task, mode, score) in enumerate(scores)
     ]
-    found = figure("ovo-bench", "test", rows)
-    assert found["figure"] == pytest.approx((0.75 + 0.0 + 1.0) / 3)
-    assert found["groups"]["mode"] == {"b": 0.75, "r": 0.0, "f": 1.0}
-    assert found["groups"]["task"]["EPM"] == 0.5
+    result = figure("ovo-bench", "test", rows)
+    assert result["figure"] == pytest.approx((0.75 + 0.0 + 1.0) / 3)
+    assert result["groups"]["mode"] == {"b": 0.75, "r": 0.0, "f": 1.0}
+    assert result["groups"]["task"]["EPM"] == 0.5
 
 
 def test_video_mme_counts_answers_without_a_letter_apart() -> None:
     tags = {"duration": "short", "domain": "Knowledge", "sub_category": "Law", "task": "OCR Problems"}
     texts = [("B", 1.0), ("C", 0.0), ("no idea", 0.0)]
     rows = [row(id=str(number), text=text, score=score, tags=tags) for number, (text, score) in enumerate(texts)]
-    found = figure("video-mme", "test", rows)
-    assert (found["figure"], found["answered"], found["of_answered"]) == (
+    result = figure("video-mme", "test", rows)
+    assert (result["figure"], result["answered"], result["of_answered"]) == (
         pytest.approx(1 / 3),
         pytest.approx(2 / 3),
         0.5,
     )
-    assert found["groups"]["duration"] == {"short": pytest.approx(1 / 3)}
+    assert result["groups"]["duration"] == {"short": pytest.approx(1 / 3)}
     assert figure("video-mme", "test", rows[2:])["of_answered"] is None
 
 
@@ -439,6 +470,6 @@ def test_a_question_may_be_in_several_groups() -> None:
         row(id="1", score=0.5, tags={"question_type": "form"}),
         row(id="2", score=0.0),
     ]
-    found = figure("docvqa", "val", rows)
-    assert (found["figure"], found["groups"]) == (0.5, {"question_type": {"form": 0.75, "layout": 1.0}})
+    result = figure("docvqa", "val", rows)
+    assert (result["figure"], result["groups"]) == (0.5, {"question_type": {"form": 0.75, "layout": 1.0}})
     assert cells(rows)[0]["accuracy"] == 0.5

@@ -49,8 +49,8 @@ def command(name: str, folder: Path, out: Path, *arguments: str) -> Result:
 
 def figures(result: Result, out: Path) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
-    made: dict[str, Any] = json.loads(out.read_text())
-    return made
+    figures_json: dict[str, Any] = json.loads(out.read_text())
+    return figures_json
 
 
 def strategies(name: str) -> str:
@@ -60,51 +60,51 @@ def strategies(name: str) -> str:
 @pytest.mark.parametrize("name", list(BENCHMARKS))
 def test_the_bundled_model_answers_every_benchmark(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     out = tmp_path / "out.json"
-    shown = () if BENCHMARKS[name].shows == "pictures" else ("--frames", "3")
-    done = command(
-        name, folders[name], out, "--strategy", strategies(name), *shown, "--max-tokens", "4", "--limit", "2"
+    frame_options = () if BENCHMARKS[name].shows == "pictures" else ("--frames", "3")
+    result = command(
+        name, folders[name], out, "--strategy", strategies(name), *frame_options, "--max-tokens", "4", "--limit", "2"
     )
-    made = figures(done, out)
-    known, split = BENCHMARKS[name], BENCHMARKS[name].splits[0]
-    report = made["benchmark"]
-    assert (report["name"], report["split"], report["metric"]) == (name, split, known.metric)
+    content = figures(result, out)
+    benchmark, split = BENCHMARKS[name], BENCHMARKS[name].splits[0]
+    report = content["benchmark"]
+    assert (report["name"], report["split"], report["metric"]) == (name, split, benchmark.metric)
     assert report["questions"] >= 2
-    assert len(report["cells"]) == len(made["cells"]) == len(strategies(name).split(","))
-    for cell, own in zip(made["cells"], report["cells"], strict=True):
-        assert {part: own[part] for part in ("suite", "strategy", "budget", "encode")}.items() <= cell.items()
+    assert len(report["cells"]) == len(content["cells"]) == len(strategies(name).split(","))
+    for cell, report_cell in zip(content["cells"], report["cells"], strict=True):
+        assert {part: report_cell[part] for part in ("suite", "strategy", "budget", "encode")}.items() <= cell.items()
         assert cell["count"] == 2
-        assert 0 <= own["figure"] <= 1
-    assert done.stdout.splitlines()[-1 - len(report["cells"])] == f"{name} {split}: {known.metric}"
+        assert 0 <= report_cell["figure"] <= 1
+    assert result.stdout.splitlines()[-1 - len(report["cells"])] == f"{name} {split}: {benchmark.metric}"
 
 
 @pytest.mark.parametrize("split", BENCHMARKS["streamingbench"].splits[1:])
 def test_other_splits_of_a_stream(folders: dict[str, Path], tmp_path: Path, split: str) -> None:
     out = tmp_path / "out.json"
     options = ("--split", split, "--strategy", "arr-coc,memory", "--frames", "2", "--max-tokens", "4")
-    made = figures(command("streamingbench", folders["streamingbench"], out, *options), out)
-    assert set(made["suites"]) == {f"streamingbench-{split}"}
-    assert made["benchmark"]["metric"] == BENCHMARKS["streamingbench"].of_split(split)[1]
+    content = figures(command("streamingbench", folders["streamingbench"], out, *options), out)
+    assert set(content["suites"]) == {f"streamingbench-{split}"}
+    assert content["benchmark"]["metric"] == BENCHMARKS["streamingbench"].of_split(split)[1]
 
 
 def test_boxes_are_scored_by_the_tiles_shown(folders: dict[str, Path], tmp_path: Path) -> None:
     """All 12 tiles are shown: of the dogs 5 are asked about (4 of the first, 1 of the second), of the person all."""
     out = tmp_path / "out.json"
-    made = figures(command("coco", folders["coco"], out, "--strategy", "full"), out)
-    (cell,), (own,) = made["cells"], made["benchmark"]["cells"]
-    assert own["groups"]["category"] == {"dog": pytest.approx(5 / 12), "person": 1.0}
-    assert own["figure"] == cell["accuracy"] == cell["iou"] == pytest.approx((5 / 12 + 1) / 2)
+    content = figures(command("coco", folders["coco"], out, "--strategy", "full"), out)
+    (cell,), (report_cell,) = content["cells"], content["benchmark"]["cells"]
+    assert report_cell["groups"]["category"] == {"dog": pytest.approx(5 / 12), "person": 1.0}
+    assert report_cell["figure"] == cell["accuracy"] == cell["iou"] == pytest.approx((5 / 12 + 1) / 2)
     assert cell["covered"] == 1.0
 
 
 def test_right_answers_about_drawn_scenes_count(tmp_path: Path) -> None:
     """Questions of the suite `still` as VQAv2 would publish them: what the suite counts right, the benchmark does."""
-    asked, known = [], []
-    for number, one in enumerate(named_suite("still", 12).questions(), 1):
-        question = one.load()
+    questions, annotations = [], []
+    for number, pending in enumerate(named_suite("still", 12).questions(), 1):
+        question = pending.load()
         if question.facts:
             continue
-        asked.append({"image_id": number, "question": question.text, "question_id": number})
-        known.append(
+        questions.append({"image_id": number, "question": question.text, "question_id": number})
+        annotations.append(
             {
                 **{"image_id": number, "question_id": number, "answers": votes(*[question.answers[0]] * 10)},
                 **{"answer_type": "other", "question_type": question.kind},
@@ -113,17 +113,17 @@ def test_right_answers_about_drawn_scenes_count(tmp_path: Path) -> None:
         path = tmp_path / "val2014" / f"COCO_val2014_{number:012d}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(question.frames[0]).save(path, format="PNG")  # so that nothing is lost
-    write_json(tmp_path / "v2_OpenEnded_mscoco_val2014_questions.json", {"questions": asked})
-    write_json(tmp_path / "v2_mscoco_val2014_annotations.json", {"annotations": known})
+    write_json(tmp_path / "v2_OpenEnded_mscoco_val2014_questions.json", {"questions": questions})
+    write_json(tmp_path / "v2_mscoco_val2014_annotations.json", {"annotations": annotations})
     out = tmp_path / "out.json"
     options = ("--bare", "--suite", "still", "--strategy", "arr-coc", "--count", "12", "--max-tokens", "16")
-    made = figures(command("vqav2", tmp_path, out, *options), out)
+    content = figures(command("vqav2", tmp_path, out, *options), out)
     rows = [json.loads(line) for line in out.with_suffix(".answers.jsonl").read_text().splitlines()]
-    own = {row["question"]: row["score"] for row in rows if row["suite"] == "still"}
-    again = {row["question"]: row["score"] for row in rows if row["suite"] == "vqav2-val2014"}
-    assert len(again) == len(asked) > 8
-    assert again.items() <= own.items()
-    assert made["benchmark"]["cells"][0]["figure"] > 0.5
+    suite_scores = {row["question"]: row["score"] for row in rows if row["suite"] == "still"}
+    benchmark_scores = {row["question"]: row["score"] for row in rows if row["suite"] == "vqav2-val2014"}
+    assert len(benchmark_scores) == len(questions) > 8
+    assert benchmark_scores.items() <= suite_scores.items()
+    assert content["benchmark"]["cells"][0]["figure"] > 0.5
 
 
 def watching(monkeypatch: pytest.MonkeyPatch, asks: list[Ask], stop_after: int | None = None) -> None:
@@ -139,9 +139,9 @@ def watching(monkeypatch: pytest.MonkeyPatch, asks: list[Ask], stop_after: int |
     def begin(qwen: Any) -> Stream:
         return lambda ask: answer(qwen, ask)
 
-    kept: Strategy = remembering("evs", begin)
+    strategy: Strategy = remembering("evs", begin)
     monkeypatch.setitem(STRATEGIES, "grid", replace(real, answer=answer))
-    monkeypatch.setitem(STRATEGIES, "evs", kept)
+    monkeypatch.setitem(STRATEGIES, "evs", strategy)
 
 
 def times(asks: Sequence[Ask]) -> list[tuple[float, ...]]:
@@ -180,24 +180,26 @@ def test_a_killed_run_resumes_without_reading_what_is_answered(
     answers = out.with_suffix(".answers.jsonl")
     assert len(answers.read_text().splitlines()) == 4
     assert not out.exists()
-    read = []
+    file_reads = []
     real = items.frames_of
-    monkeypatch.setattr(items, "frames_of", lambda path, *part: read.append((path.name, part[-1])) or real(path, *part))
+    monkeypatch.setattr(
+        items, "frames_of", lambda path, *part: file_reads.append((path.name, part[-1])) or real(path, *part)
+    )
     asks.clear()
     watching(monkeypatch, asks)
-    made = figures(command(*arguments), out)
-    assert made["cells"][0]["count"] == 8
+    content = figures(command(*arguments), out)
+    assert content["cells"][0]["count"] == 8
     assert len(answers.read_text().splitlines()) == 8
-    assert "a.mp4" not in {name for name, _ in read}
+    assert "a.mp4" not in {name for name, _ in file_reads}
     # a warm-up; the two questions of the stream that were answered before it broke off; the open ones
     assert times(asks) == [(6.0,), (0.0, 4.0), (5.0,), (6.0,), (6.0,), (7.0,), (8.0,)]
-    read.clear()
+    file_reads.clear()
     asks.clear()
-    again = figures(command(*arguments), out)
-    assert (asks, read) == ([], [])
-    assert again["benchmark"] == made["benchmark"]
-    more = figures(command(*arguments, "--limit", "1"), out)
-    assert (more["cells"][0]["count"], asks) == (1, [])
+    repeat = figures(command(*arguments), out)
+    assert (asks, file_reads) == ([], [])
+    assert repeat["benchmark"] == content["benchmark"]
+    limited = figures(command(*arguments, "--limit", "1"), out)
+    assert (limited["cells"][0]["count"], asks) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -211,22 +213,22 @@ def test_a_killed_run_resumes_without_reading_what_is_answered(
 def test_a_request_that_does_not_suit_is_one_line(
     folders: dict[str, Path], tmp_path: Path, name: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    done = command(name, folders["vqav2"], tmp_path / "out.json", *arguments)
-    assert done.exit_code == run.BAD_INPUT
-    assert done.output.startswith("error: ")
-    assert message in done.output
-    assert done.output.count("\n") == 1
+    result = command(name, folders["vqav2"], tmp_path / "out.json", *arguments)
+    assert result.exit_code == run.BAD_INPUT
+    assert result.output.startswith("error: ")
+    assert message in result.output
+    assert result.output.count("\n") == 1
 
 
 def test_a_missing_file_is_one_line_and_can_be_left_out(tmp_path: Path) -> None:
     folder = FOLDERS["textvqa"](tmp_path / "data")
     (folder / "train_images" / "sign1.jpg").unlink()
     out = tmp_path / "out.json"
-    done = command("textvqa", folder, out, "--strategy", "grid")
-    assert done.exit_code == run.BAD_INPUT
-    assert done.output.startswith("error: 1 of 2 files are missing, the first is ")
-    assert "unpack train_val_images.zip of textvqa.org there, or leave them out with --skip-missing" in done.output
-    left = command("textvqa", folder, out, "--strategy", "grid", "--skip-missing", "--max-tokens", "1")
-    made = figures(left, out)
-    assert (made["benchmark"]["skipped"], made["cells"][0]["count"]) == (1, 1)
-    assert "without 1 question whose file is missing" in left.stdout
+    result = command("textvqa", folder, out, "--strategy", "grid")
+    assert result.exit_code == run.BAD_INPUT
+    assert result.output.startswith("error: 1 of 2 files are missing, the first is ")
+    assert "unpack train_val_images.zip of textvqa.org there, or leave them out with --skip-missing" in result.output
+    partial = command("textvqa", folder, out, "--strategy", "grid", "--skip-missing", "--max-tokens", "1")
+    content = figures(partial, out)
+    assert (content["benchmark"]["skipped"], content["cells"][0]["count"]) == (1, 1)
+    assert "without 1 question whose file is missing" in partial.stdout

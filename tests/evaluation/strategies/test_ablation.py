@@ -51,8 +51,8 @@ def test_fixed_weights_are_those_of_every_picture() -> None:
     pictures = torch.rand(2, 3, 128, 160, generator=torch.Generator().manual_seed(2))
     pictures[1] *= 0.1
     assert realiser(image_texture(pictures)).weights.tolist() == [[0.5, 0.25, 0.0]] * 2, "no question, no participation"
-    known = torch.full((2, 3, 4, 5), 0.5)
-    assert realiser(image_texture(pictures), prior=known).weights[:, 2].gt(0).all()
+    prior = torch.full((2, 3, 4, 5), 0.5)
+    assert realiser(image_texture(pictures), prior=prior).weights[:, 2].gt(0).all()
 
 
 def test_mean_weights_are_those_of_pictures_with_participation() -> None:
@@ -75,14 +75,14 @@ def test_amplified_scores_raise_each_other_and_scaled_ones_are_not_divided() -> 
 
 def test_an_adaptive_budget_follows_the_worth_of_relevance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "OTHER_CLIPS", 3)
-    qwen, asked = tiny_qwen(), ask("40%")
-    others = [newest_relevance(qwen, other, False).max() for other in ablation.other_asks(asked)]
+    qwen, query = tiny_qwen(), ask("40%")
+    others = [newest_relevance(qwen, other, False).max() for other in ablation.other_asks(query)]
     assert len(others) == 3
 
     def answered(worth: float) -> int:
         strategy = ablation._adaptive("made", ablation.ARR_COC, RelevanceRealiser, lambda relevance: worths.pop(0))
         worths = [worth, 0.5, 0.6, 0.7]
-        return strategy.answer(qwen, asked).tokens
+        return strategy.answer(qwen, query).tokens
 
     assert [answered(worth) for worth in (0.0, 0.6, 1.2)] == [7, 14, 21]
 

@@ -33,13 +33,13 @@ def two_things() -> Ask:
     return Ask((picture,), (0.0,), "what?", Budget.parse("27%"), "full", max_tokens=2)
 
 
-def asked(qwen: QwenVL, kind: str, given: Ask) -> tuple[Reply, list[slice], str]:
+def asked(qwen: QwenVL, kind: str, query: Ask) -> tuple[Reply, list[slice], str]:
     """The reply, where pictures stand in the prompt, and the prompt's own texts."""
-    seen: list[Any] = []
+    places: list[Any] = []
     real, texts = pictures.staged_prefill, list[str]()
 
     def noting(*arguments: Any) -> Any:
-        seen.append(arguments[2])
+        places.append(arguments[2])
         return real(*arguments)
 
     ids = QwenVL.plain_token_ids
@@ -47,8 +47,8 @@ def asked(qwen: QwenVL, kind: str, given: Ask) -> tuple[Reply, list[slice], str]
         mock.patch.object(pictures, "staged_prefill", noting),
         mock.patch.object(QwenVL, "plain_token_ids", lambda self, text: texts.append(text) or ids(self, text)),
     ):
-        reply = strategy_named(f"picture-{kind}").answer(qwen, given)
-    return reply, seen[0], "|".join(texts)
+        reply = strategy_named(f"picture-{kind}").answer(qwen, query)
+    return reply, places[0], "|".join(texts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,9 +62,9 @@ def test_they_spend_the_budget(qwen: QwenVL, kind: str, frames: int) -> None:
 
 
 def test_each_kind_has_its_own_words(qwen: QwenVL) -> None:
-    given = two_things()
+    query = two_things()
     for kind, pictures_there, words in (("scaled", 1, None), ("composite", 1, COMPOSITE), ("parts", 2, PART)):
-        reply, places, texts = asked(qwen, kind, given)
+        reply, places, texts = asked(qwen, kind, query)
         assert len(places) == 1 if pictures_there == 1 else len(places) >= 2, kind
         assert reply.tokens <= 64
         assert (COMPOSITE in texts, PART in texts, WHOLE in texts) == (
@@ -76,12 +76,12 @@ def test_each_kind_has_its_own_words(qwen: QwenVL) -> None:
 
 def test_scaled_shows_the_whole_view(qwen: QwenVL) -> None:
     """With all tokens the picture is the one that the stock model gets, but for JPEG."""
-    given = ask("100%", 1, encode="full")
-    smooth = cv2.GaussianBlur(given.frames[0], (0, 0), 8)
-    given = Ask((smooth,), given.times_s, given.text, given.budget, "full", max_tokens=4)
-    reply, _, _ = asked(qwen, "scaled", given)
+    query = ask("100%", 1, encode="full")
+    smooth = cv2.GaussianBlur(query.frames[0], (0, 0), 8)
+    query = Ask((smooth,), query.times_s, query.text, query.budget, "full", max_tokens=4)
+    reply, _, _ = asked(qwen, "scaled", query)
     assert reply.tokens == reply.of_tokens
-    assert reply.text == STRATEGIES["full"].answer(qwen, given).text
+    assert reply.text == STRATEGIES["full"].answer(qwen, query).text
 
 
 def test_they_are_asked_for_by_name_only() -> None:

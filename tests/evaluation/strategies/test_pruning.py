@@ -32,16 +32,16 @@ def qwen(request: pytest.FixtureRequest) -> QwenVL:
 
 
 def prompt(qwen: QwenVL, frames: int = 2) -> tuple[PromptPart, list[slice], list[EncodedFrame]]:
-    asked = ask(frames=frames)
-    views = asked.views(qwen)
+    query = ask(frames=frames)
+    views = query.views(qwen)
     encoded = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
-    return *EvalPrompt(qwen, views, asked.text).with_frames(encoded), encoded
+    return *EvalPrompt(qwen, views, query.text).with_frames(encoded), encoded
 
 
 def staged(qwen: QwenVL, pruner: Pruner, counts: Mapping[int, int], frames: int = 2) -> Prefilled:
-    asked = ask(frames=frames)
+    query = ask(frames=frames)
     part, places, encoded = prompt(qwen, frames)
-    question = EvalPrompt(qwen, asked.views(qwen), asked.text).question_rows(part)
+    question = EvalPrompt(qwen, query.views(qwen), query.text).question_rows(part)
     tokens = sum(frame.grid.tiles for frame in encoded)
     budgets = [(min(counts.values(), default=tokens) + place) // frames for place in range(frames)]
     return staged_prefill(qwen, part, places, Cuts(counts, pruner.choose, question, budgets))
@@ -56,11 +56,11 @@ def test_with_nothing_dropped_the_logits_are_the_stock_models(qwen: QwenVL, name
     assert PRUNERS[name].counts(3, tokens, tokens) == {}
     cut_at = max(PRUNERS[name].schedule(3, tokens, tokens - 1))
     for counts in ({}, {cut_at: tokens}):  # no cut, and one that leaves all of them
-        done = staged(qwen, PRUNERS[name], counts)
-        assert (done.logits - stock).abs().max() <= TOLERANCE
+        result = staged(qwen, PRUNERS[name], counts)
+        assert (result.logits - stock).abs().max() <= TOLERANCE
     word = torch.tensor(9)
     step = decode_one_token(qwen, word, part.position, cache.kv)
-    assert (decode_one_token(qwen, word, part.position, done.kv) - step).abs().max() <= TOLERANCE
+    assert (decode_one_token(qwen, word, part.position, result.kv) - step).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", PRUNERS)
@@ -68,14 +68,14 @@ def test_the_base_counts_the_budget_and_keeps_the_order_and_all_text(qwen: QwenV
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
     counts = PRUNERS[name].counts(3, tokens, 9)
-    done = staged(qwen, PRUNERS[name], counts)
+    result = staged(qwen, PRUNERS[name], counts)
     visual = {row for place in places for row in range(place.start, place.stop)}
-    kept = done.token_index.tolist()
-    assert kept == sorted(set(kept))
-    assert len(set(kept) & visual) == 9
-    assert set(kept) >= set(range(part.tokens)) - visual
-    assert done.lengths[-1] == part.tokens - tokens + 9
-    assert done.choosing_flops > 0
+    rows = result.token_index.tolist()
+    assert rows == sorted(set(rows))
+    assert len(set(rows) & visual) == 9
+    assert set(rows) >= set(range(part.tokens)) - visual
+    assert result.lengths[-1] == part.tokens - tokens + 9
+    assert result.choosing_flops > 0
 
 
 class Twice(Pruner):
@@ -96,13 +96,13 @@ def test_only_as_many_visual_tokens_go_on_and_all_text(qwen: QwenVL) -> None:
     part, places, _ = prompt(qwen)
     tokens = sum(place.stop - place.start for place in places)
     text = part.tokens - tokens
-    done = staged(qwen, PRUNERS["fastv"], {1: 20, 2: 5})
-    assert done.lengths == (text + tokens, text + 20, text + 5)
-    assert [layer.keys.shape[-2] for layer in done.kv.layers] == list(done.lengths)
+    result = staged(qwen, PRUNERS["fastv"], {1: 20, 2: 5})
+    assert result.lengths == (text + tokens, text + 20, text + 5)
+    assert [layer.keys.shape[-2] for layer in result.kv.layers] == list(result.lengths)
     visual = {row for place in places for row in range(place.start, place.stop)}
-    kept = set(done.token_index.tolist())
-    assert len(kept & visual) == 5
-    assert kept >= set(range(part.tokens)) - visual
+    rows = set(result.token_index.tolist())
+    assert len(rows & visual) == 5
+    assert rows >= set(range(part.tokens)) - visual
 
 
 def test_the_tokens_that_the_last_one_attended_to_most_go_on(qwen: QwenVL) -> None:
@@ -125,19 +125,19 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
     """Dropping before layer 1 what was never there after it: the same as masking those keys in later layers."""
     qwen = tiny_qwen()
     part, _, _ = prompt(qwen, frames=1)
-    done = staged(qwen, PRUNERS["fastv"], {2: 6}, frames=1)
-    kept = done.token_index
+    result = staged(qwen, PRUNERS["fastv"], {2: 6}, frames=1)
+    rows = result.token_index
     kv = empty_cache(qwen).kv
     inputs = part.inputs()
-    seen: dict[str, torch.Tensor] = {}
+    inspection: dict[str, torch.Tensor] = {}
 
     def before_last_layer(layer: Any, args: Any, kwargs: Any) -> None:
-        seen["hidden"] = args[0]
+        inspection["hidden"] = args[0]
         mask = torch.full((1, 1, part.tokens, part.tokens), -torch.inf).triu(1)
-        gone = torch.ones(part.tokens, dtype=torch.bool)
-        gone[kept] = False
-        mask[..., gone] = -torch.inf
-        mask[:, :, gone, 0] = 0  # rows that are never read need something to look at
+        dropped_tokens = torch.ones(part.tokens, dtype=torch.bool)
+        dropped_tokens[rows] = False
+        mask[..., dropped_tokens] = -torch.inf
+        mask[:, :, dropped_tokens, 0] = 0  # rows that are never read need something to look at
         kwargs["attention_mask"] = mask
         return args, kwargs
 
@@ -146,7 +146,7 @@ def test_a_cut_before_the_last_layers_keeps_each_token_at_its_own_place() -> Non
         masked = qwen.language_model(**inputs, past_key_values=kv, use_cache=True).last_hidden_state
     finally:
         hook.remove()
-    assert (qwen.model.lm_head(masked[0, -1]) - done.logits).abs().max() <= TOLERANCE
+    assert (qwen.model.lm_head(masked[0, -1]) - result.logits).abs().max() <= TOLERANCE
 
 
 def test_the_prompt_is_the_sessions_own(qwen: QwenVL) -> None:
@@ -169,16 +169,16 @@ def test_fastv_cuts_once_and_pyramiddrop_by_quarters() -> None:
 def seen(states: Any, frames: int = 1, budget: int = 2, question: Any = ((1.0, 0.0),), **changes: Any) -> Candidates:
     """Visual tokens of equal frames, and a question behind them."""
     visual = torch.as_tensor(states, dtype=torch.float32)
-    asked = torch.as_tensor(question, dtype=torch.float32)
-    each = len(visual) // frames
-    slices = [slice(each * index, each * (index + 1)) for index in range(frames)]
-    rows = torch.arange(len(visual) + len(asked))
-    made = Candidates(
-        torch.cat([visual, asked]), rows[: len(visual)], rows[len(visual) :], slices, [budget] * frames, None
+    question_states = torch.as_tensor(question, dtype=torch.float32)
+    frame_tokens = len(visual) // frames
+    slices = [slice(frame_tokens * index, frame_tokens * (index + 1)) for index in range(frames)]
+    rows = torch.arange(len(visual) + len(question_states))
+    candidates = Candidates(
+        torch.cat([visual, question_states]), rows[: len(visual)], rows[len(visual) :], slices, [budget] * frames, None
     )
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(candidates, name, value)
+    return candidates
 
 
 def on_circle(*angles: float) -> torch.Tensor:
@@ -193,8 +193,8 @@ def test_divprune_takes_what_is_farthest_from_what_it_has() -> None:
     assert set(most_diverse(distance, 3).tolist()) & {4, 5}
     assert most_diverse(distance, 99).tolist() == list(range(6))
     assert most_diverse(torch.zeros(4, 4), 4).tolist() == [0, 1, 2, 3]
-    chosen = PRUNERS["divprune"].choose(seen(torch.cat([rows, rows]), frames=2, budget=1), 2)
-    assert chosen.tolist() == [3, 9], "each frame has its own budget"
+    selection = PRUNERS["divprune"].choose(seen(torch.cat([rows, rows]), frames=2, budget=1), 2)
+    assert selection.tolist() == [3, 9], "each frame has its own budget"
 
 
 def test_cdpruner_finds_the_set_of_the_largest_determinant() -> None:
@@ -211,39 +211,39 @@ def test_cdpruner_finds_the_set_of_the_largest_determinant() -> None:
 
 def test_cdpruner_prefers_what_is_like_the_question_and_no_duplicates() -> None:
     rows = on_circle(0.0, 0.0, 1.57, 3.14)
-    alike = PRUNERS["cdpruner"].choose(seen(rows, question=on_circle(1.57)), 2).tolist()
-    assert alike[0] == 2
-    assert alike[1] != 2
+    selection = PRUNERS["cdpruner"].choose(seen(rows, question=on_circle(1.57)), 2).tolist()
+    assert selection[0] == 2
+    assert selection[1] != 2
     assert PRUNERS["cdpruner"].choose(seen(rows, question=on_circle(0.0)), 2).tolist() in ([0, 2], [1, 2])
 
 
 def test_dart_keeps_the_pivots_and_what_is_least_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = on_circle(0.0, 0.02, 0.04, 0.06, 0.1, 0.2, 3.1, 1.6)
-    made = seen(rows, question=on_circle(0.0))
-    monkeypatch.setattr(made, "keys", lambda: torch.tensor([9.0, 9, 9, 9, 1, 1, 1, 1, 5])[:, None].repeat(1, 2))
-    monkeypatch.setattr(made, "normalised", lambda: made.states)
-    kept = PRUNERS["dart"].choose(made, 6).tolist()
-    assert kept == [0, 1, 2, 3, 6, 7]
-    assert PRUNERS["dart"].choose(made, 2).tolist() == [0, 1], "no more pivots than the budget pays"
+    tokens = seen(rows, question=on_circle(0.0))
+    monkeypatch.setattr(tokens, "keys", lambda: torch.tensor([9.0, 9, 9, 9, 1, 1, 1, 1, 5])[:, None].repeat(1, 2))
+    monkeypatch.setattr(tokens, "normalised", lambda: tokens.states)
+    selection = PRUNERS["dart"].choose(tokens, 6).tolist()
+    assert selection == [0, 1, 2, 3, 6, 7]
+    assert PRUNERS["dart"].choose(tokens, 2).tolist() == [0, 1], "no more pivots than the budget pays"
 
 
 def test_vidcom2_gives_an_unlike_frame_more_and_keeps_unlike_tokens() -> None:
     rng = torch.Generator().manual_seed(1)
     same = torch.ones(20, 8) + 0.01 * torch.randn(20, 8, generator=rng)
-    unlike = torch.randn(20, 8, generator=rng)
+    noise = torch.randn(20, 8, generator=rng)
     same[4] = -same[4]
-    kept = PRUNERS["vidcom2"].choose(seen(torch.cat([same, same, unlike]), 3, question=torch.ones(1, 8)), 12)
-    by_frame = torch.bincount(kept // 20, minlength=3).tolist()
-    assert len(set(kept.tolist())) == 12
+    selection = PRUNERS["vidcom2"].choose(seen(torch.cat([same, same, noise]), 3, question=torch.ones(1, 8)), 12)
+    by_frame = torch.bincount(selection // 20, minlength=3).tolist()
+    assert len(set(selection.tolist())) == 12
     assert by_frame[2] > by_frame[0]
     assert min(by_frame) >= 1
-    assert {4, 24} <= set(kept.tolist())
+    assert {4, 24} <= set(selection.tolist())
 
 
 def test_only_the_questions_own_tokens_count_as_the_question(qwen: QwenVL) -> None:
-    asked = replace(ask(), text="red red red")
-    made = EvalPrompt(qwen, asked.views(qwen), asked.text)
-    view = asked.views(qwen)[0]
-    part, _ = made.with_frames([encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")])
-    own = part.inputs()["inputs_embeds"][0, made.question_rows(part)]
-    assert torch.equal(own, qwen.embed(qwen.plain_token_ids(asked.text)))
+    query = replace(ask(), text="red red red")
+    eval_prompt = EvalPrompt(qwen, query.views(qwen), query.text)
+    view = query.views(qwen)[0]
+    part, _ = eval_prompt.with_frames([encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")])
+    embeds = part.inputs()["inputs_embeds"][0, eval_prompt.question_rows(part)]
+    assert torch.equal(embeds, qwen.embed(qwen.plain_token_ids(query.text)))

@@ -43,12 +43,12 @@ def qwen() -> QwenVL:
 def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> None:
     strategy = strategy_named(name)
     reply = strategy.answer(qwen, ask("40%", frames, encode=strategy.encodes[0]))
-    every = TILES * frames
-    wanted = 14 * frames if strategy.budgeted else every
-    assert reply.of_tokens == every
+    all_tokens = TILES * frames
+    budget = 14 * frames if strategy.budgeted else all_tokens
+    assert reply.of_tokens == all_tokens
     # the guard of arr-coc for noise spends what an even step pays; smaller pictures keep their aspect
-    least = 0.7 * wanted if name.startswith(("arr-coc", "smaller")) else wanted
-    assert least <= reply.tokens <= wanted
+    least = 0.7 * budget if name.startswith(("arr-coc", "smaller")) else budget
+    assert least <= reply.tokens <= budget
     assert reply.grid.tiles == TILES
     if frames == 1 and name not in ("smaller", "arr-coc-glance-drop"):  # which pays for what it does not show
         assert len(reply.regions) == reply.tokens
@@ -57,9 +57,9 @@ def test_it_shows_what_the_budget_pays(qwen: QwenVL, name: str, frames: int) -> 
 
 
 def test_a_glance_by_similarity_reads_nothing_before_the_answer(qwen: QwenVL) -> None:
-    reply = strategy_named("arr-coc-glance-similarity").answer(qwen, asked := ask("60%"))
-    assert reply.prefilled == reply.tokens + EvalPrompt(qwen, asked.views(qwen), asked.text).text_tokens
-    assert reply.prefilled < strategy_named("arr-coc-glance").answer(qwen, asked).prefilled
+    reply = strategy_named("arr-coc-glance-similarity").answer(qwen, query := ask("60%"))
+    assert reply.prefilled == reply.tokens + EvalPrompt(qwen, query.views(qwen), query.text).text_tokens
+    assert reply.prefilled < strategy_named("arr-coc-glance").answer(qwen, query).prefilled
 
 
 def test_a_glance_by_similarity_finds_the_region_that_is_most_like_a_word(
@@ -72,28 +72,28 @@ def test_a_glance_by_similarity_finds_the_region_that_is_most_like_a_word(
     rows = torch.stack([-words[0], words[1], -words[2]])[None]
     encoded = EncodedFrame(VisualTokens(rows, ()), torch.from_numpy(regions)[None], overview.grid)
     monkeypatch.setattr("evaluation.strategies.arr_coc.encode_packet", lambda *_: encoded)
-    seen = glance_by_similarity(qwen, "a red circle", overview)
-    assert seen.attention.argmax() == 1
-    assert seen.attention.max() == 1
-    assert seen.attention.min() >= 0
+    feedback = glance_by_similarity(qwen, "a red circle", overview)
+    assert feedback.attention.argmax() == 1
+    assert feedback.attention.max() == 1
+    assert feedback.attention.min() >= 0
 
 
 def stream_ask(budget: str, **changes: Any) -> Ask:
     """A question about the newest of six frames."""
-    seen = ask(budget, 6)
-    newest = {"frames": seen.frames[5:], "times_s": seen.times_s[5:]}
-    return replace(seen, **newest, before=seen.frames[:5], before_s=seen.times_s[:5], **changes)
+    clip = ask(budget, 6)
+    newest = {"frames": clip.frames[5:], "times_s": clip.times_s[5:]}
+    return replace(clip, **newest, before=clip.frames[:5], before_s=clip.times_s[:5], **changes)
 
 
 @pytest.mark.parametrize(
     ("name", "frames"), [("last-1", 1), ("last-4", 4), ("last-16", 6), ("last-4-evs", 4), ("last-3-vidcom2", 3)]
 )
 def test_the_newest_frames_are_answered_about_under_their_times(qwen: QwenVL, name: str, frames: int) -> None:
-    strategy, asked = strategy_named(name), stream_ask("40%")
+    strategy, query = strategy_named(name), stream_ask("40%")
     of = STRATEGIES[name.split("-", 2)[2] if name.count("-") == 2 else "full"]
-    everything = ask("40%", 6)
-    same = replace(everything, frames=everything.frames[-frames:], times_s=everything.times_s[-frames:])
-    reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
+    full_clip = ask("40%", 6)
+    same = replace(full_clip, frames=full_clip.frames[-frames:], times_s=full_clip.times_s[-frames:])
+    reply = strategy.answer(qwen, replace(query, encode=strategy.encodes[0]))
     expected = of.answer(qwen, replace(same, encode=of.encodes[0]))
     assert (reply.text, reply.tokens, reply.flops) == (expected.text, expected.tokens, expected.flops)
     assert reply.of_tokens == TILES * frames
@@ -114,14 +114,16 @@ def test_four_smaller_frames_have_the_tokens_of_one(qwen: QwenVL) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_token_of_the_prompt_counts_as_prefilled(qwen: QwenVL, name: str) -> None:
-    strategy, asked = strategy_named(name), ask("100%")
-    reply = strategy.answer(qwen, replace(asked, encode=strategy.encodes[0]))
-    whole = TILES + EvalPrompt(qwen, asked.views(qwen), asked.text).text_tokens
+    strategy, query = strategy_named(name), ask("100%")
+    reply = strategy.answer(qwen, replace(query, encode=strategy.encodes[0]))
+    prompt_tokens = TILES + EvalPrompt(qwen, query.views(qwen), query.text).text_tokens
     assert reply.cached_tokens == 0
     if name in ("arr-coc-again", "arr-coc-feedback"):  # whose streams were asked the same about this frame before
-        assert 0 < reply.prefilled < whole
+        assert 0 < reply.prefilled < prompt_tokens
     else:
-        assert reply.prefilled == whole or (reply.prefilled > whole and name.startswith("arr-coc-glance"))
+        assert reply.prefilled == prompt_tokens or (
+            reply.prefilled > prompt_tokens and name.startswith("arr-coc-glance")
+        )
 
 
 @pytest.mark.parametrize("name", BUDGETED)
@@ -166,25 +168,27 @@ def test_strategies_after_the_encoder_pay_all_of_it(qwen: QwenVL) -> None:
     assert divprune.flops.prefill == sparse.flops.prefill
     assert divprune.flops.choose == 2 * TILES * TILES * 64
     cdpruner = STRATEGIES["cdpruner"].answer(qwen, ask("40%", encode="prune"))
-    asked = len(qwen.plain_token_ids("What is it?"))
-    assert cdpruner.flops.choose == 2 * 64 * TILES * (TILES + asked) + TILES * 14 * 13
+    query_tokens = len(qwen.plain_token_ids("What is it?"))
+    assert cdpruner.flops.choose == 2 * 64 * TILES * (TILES + query_tokens) + TILES * 14 * 13
     assert cdpruner.flops.prefill == sparse.flops.prefill
     dart = STRATEGIES["dart"].answer(qwen, ask("40%", encode="prune"))
-    assert dart.flops.choose == 2 * 64 * TILES * (4 + min(4, asked))
+    assert dart.flops.choose == 2 * 64 * TILES * (4 + min(4, query_tokens))
     assert dart.flops.prefill == fastv.flops.prefill
     vidcom2 = STRATEGIES["vidcom2"].answer(qwen, ask("40%", encode="prune"))
     assert vidcom2.flops.choose == 2 * 2 * TILES * 32
     assert vidcom2.flops.prefill == sparse.flops.prefill
-    ours = STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
-    assert ours.flops.choose == choosing_flops(None, TILES) > 0
+    arr_coc = STRATEGIES["arr-coc"].answer(qwen, ask("40%"))
+    assert arr_coc.flops.choose == choosing_flops(None, TILES) > 0
 
 
 def test_arr_coc_answers_as_generate_does_for_a_user(qwen: QwenVL) -> None:
-    asked = ask("40%", 2)
-    made = ARRCOCQwen(qwen).generate(list(asked.frames), asked.text, 6, budget=14, times_s=asked.times_s, glance=False)
-    reply = STRATEGIES["arr-coc"].answer(qwen, asked)
-    assert reply.text == made.text
-    assert np.array_equal(reply.regions, made.regions)
+    query = ask("40%", 2)
+    generation = ARRCOCQwen(qwen).generate(
+        list(query.frames), query.text, 6, budget=14, times_s=query.times_s, glance=False
+    )
+    reply = STRATEGIES["arr-coc"].answer(qwen, query)
+    assert reply.text == generation.text
+    assert np.array_equal(reply.regions, generation.regions)
 
 
 def test_an_allocation_that_fails_ends_the_evaluation(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +202,8 @@ def test_an_allocation_that_fails_ends_the_evaluation(qwen: QwenVL, monkeypatch:
 
 def test_random_tiles_depend_on_the_seed_alone(qwen: QwenVL) -> None:
     strategy = STRATEGIES["random"]
-    first, again, other = (strategy.answer(qwen, ask("40%", seed=seed)).regions for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
+    first, repeat, other = (strategy.answer(qwen, ask("40%", seed=seed)).regions for seed in (1, 1, 2))
+    assert np.array_equal(first, repeat)
     assert not np.array_equal(first, other)
 
 
@@ -222,22 +226,22 @@ def test_evs_of_a_clip_is_what_the_live_allocator_chooses(qwen: QwenVL) -> None:
     second, third = first.copy(), first.copy()
     second[32:64, 64:96] = 255 - second[32:64, 64:96]
     third[0:32, 0:32] = 0
-    asked = replace(ask("10%"), frames=(first, second, third), times_s=(0.0, 1.0, 2.0))
-    live = PictureAllocator(qwen, asked.text, AllocatorOptions("evs", 4))
-    packets = [live.allocate(frame, stamp) for frame, stamp in zip(asked.frames, stamps_of(asked.times_s), strict=True)]
-    chosen = clip_tiles(changes(asked.views(qwen)), (5, 7), 4)
-    assert [packet.regions.tolist() for packet in packets] == [regions_of(tiles).tolist() for tiles in chosen]
-    reply = STRATEGIES["evs"].answer(qwen, asked)
+    query = replace(ask("10%"), frames=(first, second, third), times_s=(0.0, 1.0, 2.0))
+    live = PictureAllocator(qwen, query.text, AllocatorOptions("evs", 4))
+    packets = [live.allocate(frame, stamp) for frame, stamp in zip(query.frames, stamps_of(query.times_s), strict=True)]
+    masks = clip_tiles(changes(query.views(qwen)), (5, 7), 4)
+    assert [packet.regions.tolist() for packet in packets] == [regions_of(tiles).tolist() for tiles in masks]
+    reply = STRATEGIES["evs"].answer(qwen, query)
     assert reply.regions.tolist() == packets[-1].regions.tolist()
 
 
 @pytest.mark.parametrize(
-    ("shape", "tokens", "wanted"), [((8, 8), 16, (4, 4)), ((5, 7), 14, (3, 4)), ((1, 9), 2, (1, 2))]
+    ("shape", "tokens", "expected"), [((8, 8), 16, (4, 4)), ((5, 7), 14, (3, 4)), ((1, 9), 2, (1, 2))]
 )
 def test_a_smaller_picture_keeps_its_aspect_and_the_budget(
-    shape: tuple[int, int], tokens: int, wanted: tuple[int, int]
+    shape: tuple[int, int], tokens: int, expected: tuple[int, int]
 ) -> None:
-    assert smaller_grid(shape, tokens) == wanted
+    assert smaller_grid(shape, tokens) == expected
     assert smaller_grid(shape, 10**6) == shape
     assert smaller_grid(shape, 1) == (1, 1)
 
@@ -247,21 +251,21 @@ def test_a_stream_remembers_what_it_saw_before(qwen: QwenVL) -> None:
     dark, bright = (np.full((224, 320, 3), 40, np.uint8) for _ in range(2))
     bright[96:160, 32:96] = (250, 220, 30)
     dark[32:64, 256:288] = (60, 90, 60)
-    alone = replace(ask("20%"), frames=(dark,), times_s=(1.0,))
-    assert np.array_equal(stream.answer(qwen, alone).regions, single.answer(qwen, alone).regions)
-    after = replace(alone, before=(bright, bright), before_s=(0.92, 0.96))
+    query = replace(ask("20%"), frames=(dark,), times_s=(1.0,))
+    assert np.array_equal(stream.answer(qwen, query).regions, single.answer(qwen, query).regions)
+    after = replace(query, before=(bright, bright), before_s=(0.92, 0.96))
     reply = stream.answer(qwen, after)
     assert not np.array_equal(reply.regions, single.answer(qwen, after).regions)
     assert reply.of_tokens == 70, "only what is asked about is counted"
 
 
-@pytest.mark.parametrize(("name", "appended"), [("memory", 7), ("memory-coarse", 0)])
-def test_a_memory_appends_what_is_new(qwen: QwenVL, name: str, appended: int) -> None:
+@pytest.mark.parametrize(("name", "new_tokens"), [("memory", 7), ("memory-coarse", 0)])
+def test_a_memory_appends_what_is_new(qwen: QwenVL, name: str, new_tokens: int) -> None:
     stream = strategy_named(name).stream(qwen)
     first = stream(ask("20%"))
     assert (first.tokens, first.cached_tokens) == (7, 0)
     second = stream(replace(ask("20%"), times_s=(5.0,)))
-    assert second.tokens - second.cached_tokens == appended
+    assert second.tokens - second.cached_tokens == new_tokens
     assert second.prefilled < first.prefilled
     assert second.flops.prefill < first.flops.prefill
 
@@ -276,13 +280,13 @@ def still(frames: int) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("name", ["grid", "arr-coc", "arr-coc-stream"])
 def test_incremental_pays_for_what_changed(qwen: QwenVL, name: str) -> None:
     costs = Costs(qwen)
-    alone = ask("100%")
+    query = ask("100%")
     sparse, incremental = (
-        STRATEGIES[name].answer(qwen, replace(alone, encode=way)) for way in ("sparse", "incremental")
+        STRATEGIES[name].answer(qwen, replace(query, encode=way)) for way in ("sparse", "incremental")
     )
     assert incremental.flops == sparse.flops
     assert incremental.text == sparse.text
-    clip = replace(alone, frames=still(3), times_s=(0.0, 0.5, 1.0), encode="incremental")
+    clip = replace(query, frames=still(3), times_s=(0.0, 0.5, 1.0), encode="incremental")
     reply = STRATEGIES[name].answer(qwen, clip)
     refreshed = 4  # a tenth of 35, rounded up
     unchanged, changed = costs.encode(refreshed, TILES), costs.encode(refreshed + 1, TILES)
@@ -320,18 +324,18 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FrameStamp, Feedback |
 def test_feedback_is_the_only_difference_of_the_pair(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
     reported = taught(monkeypatch)
     clip = replace(ask("20%", 2), before=(picture(1),), before_s=(-0.5,))
-    seen = {}
+    stamps = {}
     for name in ("arr-coc-again", "arr-coc-feedback"):
         reported.clear()
         reply = STRATEGIES[name].answer(qwen, clip)
-        seen[name] = [stamp for stamp, _ in reported]
-        assert [stamp.media_ns / NS_PER_S for stamp in seen[name]] == [-4.5, -2.5, -0.5, 0.0, 0.5]
+        stamps[name] = [stamp for stamp, _ in reported]
+        assert [stamp.media_ns / NS_PER_S for stamp in stamps[name]] == [-4.5, -2.5, -0.5, 0.0, 0.5]
         if name == "arr-coc-again":
             assert all(feedback is None for _, feedback in reported)
         else:
             assert [feedback.stamp.frame_index for _, feedback in reported if feedback] == [0, 1, 2, 3, 4]
         assert reply.tokens == 14
-    assert seen["arr-coc-again"] == seen["arr-coc-feedback"]
+    assert stamps["arr-coc-again"] == stamps["arr-coc-feedback"]
 
 
 def test_attended_tiles_draw_tokens_at_the_next_answer(qwen: QwenVL, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,17 +344,17 @@ def test_attended_tiles_draw_tokens_at_the_next_answer(qwen: QwenVL, monkeypatch
     places = [(row, col) for row in (1, 3, 5) for col in (1, 3, 5, 8)]
     for row, col in places:
         squares[row * 32 + 8 : row * 32 + 24, col * 32 + 8 : col * 32 + 24] = (200, 60, 60)
-    asked = replace(ask("10%"), frames=(squares,))
-    shown = {(row, col) for _, row, col in STRATEGIES["arr-coc-again"].answer(qwen, asked).regions.tolist()}
-    wanted = next(place for place in places if place not in shown)
+    query = replace(ask("10%"), frames=(squares,))
+    visible_tiles = {(row, col) for _, row, col in STRATEGIES["arr-coc-again"].answer(qwen, query).regions.tolist()}
+    target = next(place for place in places if place not in visible_tiles)
 
     def only_there(prompt: Any, *rest: Any) -> Feedback:
         regions = np.array([(0, row, col) for row in range(7) for col in range(10)], np.int32)
-        there = (regions[:, 1:] == wanted).all(axis=1).astype(np.float32)
-        return Feedback(prompt.stamps[-1], regions, there, np.zeros(70, np.float32))
+        attention = (regions[:, 1:] == target).all(axis=1).astype(np.float32)
+        return Feedback(prompt.stamps[-1], regions, attention, np.zeros(70, np.float32))
 
     monkeypatch.setattr("arr_coc.qwen.slot.feedback_from", only_there)
-    assert [0, *wanted] in STRATEGIES["arr-coc-feedback"].answer(qwen, asked).regions.tolist()
+    assert [0, *target] in STRATEGIES["arr-coc-feedback"].answer(qwen, query).regions.tolist()
 
 
 @pytest.mark.parametrize("encode", STRATEGIES["arr-coc-feedback"].encodes)
