@@ -31,22 +31,22 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_medians_are_compared_with_the_stock_model() -> None:
-    stock, ours = rows()
+    stock, sparse = rows()
     assert (stock["answers_hz"], stock["tokens_hz"]) == (pytest.approx(1000 / 180, abs=1e-3), 100.0)
-    assert ours["first_token_ms"] == 14
-    assert ours["first_token_ms_p99"] > 200
+    assert sparse["first_token_ms"] == 14
+    assert sparse["first_token_ms_p99"] > 200
     assert compare(rows()) == {"sparse 273": {"answers": 5.0, "first_token": 5.0, "tokens": 5.0}}
 
 
 def test_the_whole_model_from_one_and_two_blocks() -> None:
     """What does not depend on the blocks counts once."""
-    one = {"prepare_ms": 5.0, "encode_ms": 30.0, "prefill_ms": 50.0, "decode_ms": 40.0}
-    two = {"prepare_ms": 5.0, "encode_ms": 40.0, "prefill_ms": 70.0, "decode_ms": 43.0}
-    whole = extrapolated(one, two)
-    assert whole["encode_ms"] == 20 + 10 * VISION_BLOCKS
-    assert whole["prefill_ms"] == 30 + 20 * LANGUAGE_LAYERS
-    assert whole["decode_ms"] == 37 + 3 * LANGUAGE_LAYERS
-    assert whole["answer_ms"] == sum(whole[name] for name in one)
+    one_block = {"prepare_ms": 5.0, "encode_ms": 30.0, "prefill_ms": 50.0, "decode_ms": 40.0}
+    two_blocks = {"prepare_ms": 5.0, "encode_ms": 40.0, "prefill_ms": 70.0, "decode_ms": 43.0}
+    total = extrapolated(one_block, two_blocks)
+    assert total["encode_ms"] == 20 + 10 * VISION_BLOCKS
+    assert total["prefill_ms"] == 30 + 20 * LANGUAGE_LAYERS
+    assert total["decode_ms"] == 37 + 3 * LANGUAGE_LAYERS
+    assert total["answer_ms"] == sum(total[name] for name in one_block)
 
 
 def test_a_gpu_is_judged_by_its_slow_answers_too() -> None:
@@ -71,8 +71,8 @@ def test_stock_and_sparse_answer_about_the_same_picture() -> None:
     slow, fast = stock.take(picture, 0), sparse.take(picture, 0)
     assert stock.visual_tokens == 1024
     assert 95 <= sparse.visual_tokens <= 102
-    for taken in (slow, fast):
-        parts = taken.prepare_ms + taken.encode_ms + taken.prefill_ms
-        assert taken.first_token_ms == pytest.approx(parts, rel=0.1, abs=5)
-        assert taken.answer_ms > taken.first_token_ms
+    for times in (slow, fast):
+        parts = times.prepare_ms + times.encode_ms + times.prefill_ms
+        assert times.first_token_ms == pytest.approx(parts, rel=0.1, abs=5)
+        assert times.answer_ms > times.first_token_ms
     assert fast.encode_ms < slow.encode_ms

@@ -24,9 +24,9 @@ PICTURES = [np.full((1080, 1920, 3), level, np.uint8) for level in (60, 200)]
 
 @pytest.mark.parametrize("number", [0, 1, 299, END])
 def test_a_number_shown_in_a_picture_survives_compression(number: int) -> None:
-    shown = numbered(number, PICTURES[0])
-    assert number_of(shown) == number
-    assert number_of(np.clip(shown.astype(int) + 90, 0, 220).astype(np.uint8)) == number
+    image = numbered(number, PICTURES[0])
+    assert number_of(image) == number
+    assert number_of(np.clip(image.astype(int) + 90, 0, 220).astype(np.uint8)) == number
     assert (PICTURES[0] == 60).all()
 
 
@@ -47,9 +47,9 @@ def test_of_several_rounds_the_median_counts() -> None:
 
 def test_a_slow_consumer_here_gets_new_frames() -> None:
     result = slow_consumer(OwnThreads(), PICTURES, 2.0, processes=False)
-    taken = result["received"] + result["still_waiting_at_the_end"]
-    assert 0 < taken <= result["given_to_the_sender"]
-    assert result["replaced_by_the_sender"] <= result["given_to_the_sender"] - taken
+    arrivals = result["received"] + result["still_waiting_at_the_end"]
+    assert 0 < arrivals <= result["given_to_the_sender"]
+    assert result["replaced_by_the_sender"] <= result["given_to_the_sender"] - arrivals
     assert json.loads(json.dumps(result)) == result
 
 
@@ -73,8 +73,8 @@ LATE = {"ready_ns": 4_300_000_000, "texture_ms": 99.0}
 def live_record(rise_mb: float) -> RunRecord:
     record = recorded(5000, scheduled=True)
     for second in range(200):
-        held = {"frames": 400_000_000 + round(second / 200 * rise_mb * 1e6), "answers": 600_000_000}
-        record.memory.append(MemorySample(second * 1_000_000_000 + 6_000_000, held))
+        memory = {"frames": 400_000_000 + round(second / 200 * rise_mb * 1e6), "answers": 600_000_000}
+        record.memory.append(MemorySample(second * 1_000_000_000 + 6_000_000, memory))
     return record
 
 
@@ -96,7 +96,7 @@ def test_late_frames_miss_the_target_and_are_reported_one_by_one() -> None:
     assert result["frame latency p99, ms"]["met"]
     worst = worst_frames(record)
     assert len(worst) == 10
-    assert max(worst, key=lambda one: one["frame_ms"])["at_s"] == 4.0
+    assert max(worst, key=lambda entry: entry["frame_ms"])["at_s"] == 4.0
 
 
 def test_a_short_run_says_nothing_about_memory() -> None:
@@ -113,6 +113,6 @@ def test_the_release_of_a_paced_scene_is_measured_alone() -> None:
 
 def test_the_steady_model_of_a_benchmark_is_one_to_the_answer_server() -> None:
     public = {name for name in vars(AnswerModel) if not name.startswith("_")}
-    lacking = {name for name in (*public, *AnswerModel.__annotations__) if not hasattr(SteadyAnswerModel, name)}
-    assert lacking == {"check_schema", "glance"}, "it cannot glance, and says so; its clients have no schemas"
+    missing_names = {name for name in (*public, *AnswerModel.__annotations__) if not hasattr(SteadyAnswerModel, name)}
+    assert missing_names == {"check_schema", "glance"}, "it cannot glance, and says so; its clients have no schemas"
     assert not SteadyAnswerModel.can_glance

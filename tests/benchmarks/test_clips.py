@@ -11,9 +11,9 @@ from benchmarks.incremental import SCENES, drift_sources
 from benchmarks.support.clips import clips_here, described_clips
 
 
-def folder_of(tmp_path: Path, described: list[str], there: list[str]) -> Path:
+def folder_of(tmp_path: Path, described: list[str], files: list[str]) -> Path:
     (tmp_path / "manifest.json").write_text(json.dumps([{"file": name, "frames": 9} for name in described]))
-    for name in there:
+    for name in files:
         (tmp_path / name).touch()
     return tmp_path
 

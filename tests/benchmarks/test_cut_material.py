@@ -15,26 +15,26 @@ NOWHERE = Path("no-such-folder")
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Material]:
+def clips() -> list[Material]:
     """Five clips of the first kind, over drawn grounds."""
     return list(islice(material("tuning", NOWHERE, 5, grounds_per_sort=4), 5))
 
 
-def test_a_clip_lists_the_starts_of_its_shots(made: list[Material]) -> None:
-    for clip in made:
+def test_a_clip_lists_the_starts_of_its_shots(clips: list[Material]) -> None:
+    for clip in clips:
         assert clip.frames[0].shape == (HEIGHT_PX, WIDTH_PX, 3)
         assert 0 < clip.cuts[0] < clip.cuts[-1] < len(clip.frames)
         for cut in clip.cuts:
             across = np.abs(clip.frames[cut].astype(int) - clip.frames[cut - 1]).mean()
             within = np.abs(clip.frames[cut + 1].astype(int) - clip.frames[cut]).mean()
             assert across > within
-    assert len({clip.sort for clip in made}) == 5
+    assert len({clip.sort for clip in clips}) == 5
 
 
-def test_the_same_clips_are_made_every_time(made: list[Material]) -> None:
-    again = next(material("tuning", NOWHERE, 5, grounds_per_sort=4))
-    assert again.cuts == made[0].cuts
-    assert all((one == other).all() for one, other in zip(again.frames, made[0].frames, strict=True))
+def test_the_same_clips_are_made_every_time(clips: list[Material]) -> None:
+    repeat = next(material("tuning", NOWHERE, 5, grounds_per_sort=4))
+    assert repeat.cuts == clips[0].cuts
+    assert all((frame == other).all() for frame, other in zip(repeat.frames, clips[0].frames, strict=True))
 
 
 def test_the_parts_share_no_clip_no_seed_and_some_kinds_not() -> None:
@@ -48,6 +48,6 @@ def test_without_real_clips_there_are_drawn_ones_only() -> None:
     assert real_grounds("tuning", NOWHERE) == []
 
 
-def test_frames_become_planes_as_a_decoder_gives_them(made: list[Material]) -> None:
-    planes = planes_of_rgb(made[0].frames[0])
+def test_frames_become_planes_as_a_decoder_gives_them(clips: list[Material]) -> None:
+    planes = planes_of_rgb(clips[0].frames[0])
     assert [plane.shape for plane in planes.planes] == [(270, 480), (135, 240), (135, 240)]

@@ -19,5 +19,5 @@ def test_targets_hold_for_the_most_cameras() -> None:
         {"cameras": cameras, "share_worst": share, "fairness": 1.0, "camera": {"pss_mb": 51.0}}
         for cameras, share in ((16, 0.85), (1, 1.0))
     ]
-    told = targets(phases)
-    assert [entry["met"] for entry in told.values()] == [False, True, True]
+    result = targets(phases)
+    assert [entry["met"] for entry in result.values()] == [False, True, True]

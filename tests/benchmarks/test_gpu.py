@@ -15,7 +15,7 @@ def test_the_benchmark_runs_and_leaves_nothing(cuda_on_cpu: CpuMachine, monkeypa
     monkeypatch.setattr(timing, "WARM_UP", 1)
     before = cuda_on_cpu.live()
     report = gpu.run((64, 128), rounds=1, updates=150, settling=20)
-    assert set(report["milliseconds"]) >= {what for what, _ in gpu.TARGETS_MS}
+    assert set(report["milliseconds"]) >= {subject for subject, _ in gpu.TARGETS_MS}
     assert report["leaks"]["ok"], report["leaks"]
     assert json.loads(json.dumps(report)) == report
     after = cuda_on_cpu.live()
@@ -24,8 +24,8 @@ def test_the_benchmark_runs_and_leaves_nothing(cuda_on_cpu: CpuMachine, monkeypa
 
 
 def test_targets_are_judged_by_medians() -> None:
-    results = {what: {"device": {"p50": 0.05}, "wall": {"p50": 2.0}} for what, _ in gpu.TARGETS_MS}
-    reached = {(one["what"], one["time"]): one["reached"] for one in gpu.judged(results)}
-    assert reached[("upload", "device")]
-    assert not reached[("gather", "device")]
-    assert not reached[("frame", "wall")]
+    results = {subject: {"device": {"p50": 0.05}, "wall": {"p50": 2.0}} for subject, _ in gpu.TARGETS_MS}
+    verdicts = {(entry["what"], entry["time"]): entry["reached"] for entry in gpu.judged(results)}
+    assert verdicts[("upload", "device")]
+    assert not verdicts[("gather", "device")]
+    assert not verdicts[("frame", "wall")]

@@ -14,9 +14,9 @@ from tests.support.models import tiny_qwen
 
 def test_a_tenth_of_the_tiles_changes_with_every_frame() -> None:
     packets = changing_packets(273, 4)
-    for one, other in itertools.pairwise(packets):
-        assert (one.regions == other.regions).all()
-        assert (one.pixels != other.pixels).any(axis=(1, 2, 3)).sum() == 27
+    for packet, other in itertools.pairwise(packets):
+        assert (packet.regions == other.regions).all()
+        assert (packet.pixels != other.pixels).any(axis=(1, 2, 3)).sum() == 27
 
 
 def test_whole_frames_are_spread_over_those_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_each_way_is_timed_on_the_same_frames() -> None:
 def test_without_refresh_less_is_encoded_and_the_error_is_larger() -> None:
     (clip,) = measure_drift(tiny_qwen(), ["scene:moving"], 4)["clips"].values()
     assert clip["frames"] == 4
-    alone, refreshed = clip["policies"]["no refresh"], clip["policies"]["20 % a frame"]
-    assert 0 < alone["encoded_share"] < refreshed["encoded_share"] < 1
-    assert 0 < refreshed["error_mean"] < alone["error_mean"]
-    assert alone["estimated_drift_mean"] is None
+    drifting, refreshed = clip["policies"]["no refresh"], clip["policies"]["20 % a frame"]
+    assert 0 < drifting["encoded_share"] < refreshed["encoded_share"] < 1
+    assert 0 < refreshed["error_mean"] < drifting["error_mean"]
+    assert drifting["estimated_drift_mean"] is None
     assert refreshed["estimated_drift_mean"] > 0

@@ -18,8 +18,8 @@ def test_ratios_are_to_bfloat16_and_for_the_first_token_to_the_better_one() -> N
 
 def test_agreement_is_the_first_token_and_what_is_common() -> None:
     same = [[1, 2, 3, 4], [5, 6]]
-    found = agreement({"float32": same, "bfloat16": same, "int8": [[1, 2, 9, 4], [7, 6]]})
-    assert found == {
+    result = agreement({"float32": same, "bfloat16": same, "int8": [[1, 2, 9, 4], [7, 6]]})
+    assert result == {
         "bfloat16, float32": {"answers": 2, "first_token": 1.0, "mean_prefix": 3.0},
         "int8, bfloat16": {"answers": 2, "first_token": 0.5, "mean_prefix": 1.0},
         "int8, float32": {"answers": 2, "first_token": 0.5, "mean_prefix": 1.0},

@@ -22,8 +22,8 @@ def reel() -> Reel:
 def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
     assert sum(SHOT_FRAMES) == REEL_FRAMES
     for index in (0, 39, 40, 999):
-        (there,), (again,) = reel.planes(index).planes, reel.planes(index + 7 * REEL_FRAMES).planes
-        np.testing.assert_array_equal(there, again)
+        (plane,), (repeat,) = reel.planes(index).planes, reel.planes(index + 7 * REEL_FRAMES).planes
+        np.testing.assert_array_equal(plane, repeat)
         assert reel.question(index) == reel.question(index + 7 * REEL_FRAMES)
     assert Reel.made().questions == reel.questions != Reel.made(1).questions
 
@@ -31,11 +31,11 @@ def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
 def test_an_expected_answer_stays_true_while_it_is_asked(reel: Reel) -> None:
     """Things move a little; they neither leave the picture nor change places."""
     for first in range(0, REEL_FRAMES, QUESTION_FRAMES):
-        seen = [
+        frame_things = [
             [(thing.colour, thing.shape) for thing in reel.facts(index).things]
             for index in range(first, first + QUESTION_FRAMES)
         ]
-        assert all(things == seen[0] for things in seen)
+        assert all(things == frame_things[0] for things in frame_things)
         assert reel.question(first) == reel.question(first + QUESTION_FRAMES - 1)
 
 
@@ -51,8 +51,8 @@ def test_a_run_answers_at_cuts_at_questions_and_every_so_often(reel: Reel) -> No
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0)
         query = "why?" if 25 <= index < 40 else "what?" if index < 40 else "who?"
         answers[index] = run.step(reel.planes(index), stamp, query)
-    given = {index: one.trigger for index, one in answers.items() if one is not None}
-    assert given == {0: "start", 10: "every", 20: "every", 25: "asked", 35: "every", 40: "asked", 50: "every"}
+    triggers = {index: answer.trigger for index, answer in answers.items() if answer is not None}
+    assert triggers == {0: "start", 10: "every", 20: "every", 25: "asked", 35: "every", 40: "asked", 50: "every"}
     assert run.cuts == 1
     assert answers[50] is not None
     assert answers[50].text.startswith("frame 50 ")
@@ -70,7 +70,7 @@ def thousand(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("last", "faults", "looped", "equal", "met"),
+    ("last", "faults", "looped", "equal", "is_met"),
     [
         ({}, [], False, True, True),
         ({"lost": 3, "gained": 1, "same": 0.9}, [], False, True, True),
@@ -80,9 +80,9 @@ def thousand(**changed: Any) -> dict[str, Any]:
         ({"same": 0.99}, [], True, True, False),
     ],
 )
-def test_a_run_is_judged(last: dict[str, Any], faults: list[str], looped: bool, equal: bool, met: bool) -> None:
+def test_a_run_is_judged(last: dict[str, Any], faults: list[str], looped: bool, equal: bool, is_met: bool) -> None:
     result = verdict([thousand(), thousand(**last)], faults, looped=looped)
-    assert (result["accuracy_equal"], result["met"]) == (equal, met)
+    assert (result["accuracy_equal"], result["met"]) == (equal, is_met)
 
 
 def test_answers_are_held_against_those_of_the_first_thousand() -> None:
@@ -95,7 +95,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
             yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
 
     run = Run(SoakPlan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
-    first, second = (one.as_json() for one in run.go())
+    first, second = (thousand_frames.as_json() for thousand_frames in run.go())
     assert (first["accuracy"], first["same"], first["lost"]) == (1.0, 1.0, 0)
     assert second["lost"] == pytest.approx(second["answers"] * (1 - second["same"]))
     assert second["lost"] > 0
@@ -107,7 +107,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
 @pytest.mark.parametrize("way", ["looped", "one_epoch"])
 def test_thousands_of_frames_later_it_is_as_small_and_as_right(way: str) -> None:
     run = Run(SoakPlan(4 * REEL_FRAMES, **{way: True}), open_model(None))
-    thousands = [one.as_json() for one in run.go()]
+    thousands = [thousand_frames.as_json() for thousand_frames in run.go()]
     result = verdict(thousands, run.samples.faults(), looped=way == "looped")
     assert result["met"], result
     assert result["accuracy_first"] > 0.5

@@ -57,17 +57,17 @@ def test_every_peer_builds_a_pyramid_of_the_same_picture() -> None:
     require("gl")
     # so smooth that it hardly matters how wide the filter is
     level0 = cv2.GaussianBlur(texture.padded(make_frames(TextureCase(0.0), SMALL)[0], SMALL), (0, 0), 40)
-    expected, seen = expected_levels(level0), set()
+    expected, names = expected_levels(level0), set()
     for peer in peers(SMALL):
         for _ in range(2):
             peer.run(level0)
         levels = peer.levels()
-        seen.add(peer.name.partition(" (")[0])
+        names.add(peer.name.partition(" (")[0])
         assert [level.shape for level in levels] == [level.shape for level in expected]
-        for got, wanted in zip(levels, expected, strict=True):
-            away = np.abs(got.astype(int) - wanted)
-            assert (away.mean() <= 3, away.max() <= 15) == (True, True), peer.name
-    assert {"cv2 buildPyramid", "torch avg_pool2d", "glGenerateMipmap"} <= seen
+        for level, reference in zip(levels, expected, strict=True):
+            difference = np.abs(level.astype(int) - reference)
+            assert (difference.mean() <= 3, difference.max() <= 15) == (True, True), peer.name
+    assert {"cv2 buildPyramid", "torch avg_pool2d", "glGenerateMipmap"} <= names
 
 
 def test_tiles_that_are_done_one_by_one_have_the_same_bytes() -> None:
@@ -79,13 +79,13 @@ def test_tiles_that_are_done_one_by_one_have_the_same_bytes() -> None:
     stores[0].write(second, dirty, FrameStamp(1, 0, 0))
     with one_by_one(stores[1]):
         stores[1].write(second, dirty, FrameStamp(1, 0, 0))
-    with stores[0].lease() as one, stores[1].lease() as other:
+    with stores[0].lease() as view, stores[1].lease() as other:
         for level in range(LEVELS):
-            np.testing.assert_array_equal(one.read(level), other.read(level))
+            np.testing.assert_array_equal(view.read(level), other.read(level))
 
 
 def ways(*times: tuple[float, float, float]) -> list[dict[str, float]]:
-    return [{"share": share, "one by one": part, "whole frame": whole} for share, part, whole in times]
+    return [{"share": share, "one by one": part, "whole frame": full} for share, part, full in times]
 
 
 def test_the_crossing_lies_between_the_shares_where_the_order_changes() -> None:
@@ -96,10 +96,10 @@ def test_the_crossing_lies_between_the_shares_where_the_order_changes() -> None:
 
 def test_targets_are_judged_by_the_figures() -> None:
     def row(case: TextureCase, mips_ms: float, **changes: Any) -> dict[str, Any]:
-        given = {"case": case.name, "size": "1080p", "store": "cpu", "share": case.share, "mips_ms": {"p50": mips_ms}}
+        labels = {"case": case.name, "size": "1080p", "store": "cpu", "share": case.share, "mips_ms": {"p50": mips_ms}}
         targets = {"target_times_reading": None, "target_times_faster": None}
         figures = {"update_ms": {"p50": 0.5}, "times_faster": 8.0, "times_reading": 1.3, "gather_ms": {"p50": 0.1}}
-        return {**given, **targets, **figures, **changes}
+        return {**labels, **targets, **figures, **changes}
 
     rows = [
         row(TextureCase(0.0), 0.1, target_times_reading=1.15),
@@ -107,7 +107,7 @@ def test_targets_are_judged_by_the_figures() -> None:
         row(TextureCase(0.5, scattered=True), 2.6),
         row(TextureCase(1.0), 2.0, update_ms={"p50": 2.0}),
     ]
-    verdicts = {one["what"]: (one["measured"], one["met"]) for one in judged({"cases": rows})}
+    verdicts = {entry["what"]: (entry["measured"], entry["met"]) for entry in judged({"cases": rows})}
     assert verdicts == {
         "cpu, 1080p, 0 %: update, times reading both frames": (1.3, False),
         "cpu, 1080p, 10 %, one block: update, times faster": (8.0, True),
@@ -120,13 +120,15 @@ def test_targets_are_judged_by_the_figures() -> None:
 
 def test_a_whole_report_is_written_as_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "1080p", SMALL)
-    cases = [one for case in CASES[2:] for one in texture.measured("1080p", case, ("cpu",), 1)]
-    found = crossing("cpu", [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SMALL)], texture.finisher, 2)
-    report: dict[str, Any] = {"cases": cases, "peers": texture.measure_peers("1080p", 1), "crossing": [found]}
+    cases = [entry for case in CASES[2:] for entry in texture.measured("1080p", case, ("cpu",), 1)]
+    crossing_row = crossing(
+        "cpu", [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SMALL)], texture.finisher, 2
+    )
+    report: dict[str, Any] = {"cases": cases, "peers": texture.measure_peers("1080p", 1), "crossing": [crossing_row]}
     report["targets"] = judged(report)
-    shown = table(json.loads(json.dumps(report)))
-    assert all(case.name in shown for case in CASES[2:])
-    assert "torch avg_pool2d" in shown
+    text = table(json.loads(json.dumps(report)))
+    assert all(case.name in text for case in CASES[2:])
+    assert "torch avg_pool2d" in text
     plot(report, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert all(set(row["update_ms"]) == {"min", "p50", "p95"} for row in cases)

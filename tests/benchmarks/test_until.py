@@ -37,22 +37,22 @@ def test_a_thing_in_the_first_frame_is_a_change() -> None:
 
 
 def test_scenes_show_the_thing_when_they_say_so() -> None:
-    made = {case.scene.name: case for case in cases(8.0)}
-    assert set(made) == {"still", "noise", "restless", "never", "cuts"}
+    by_name = {case.scene.name: case for case in cases(8.0)}
+    assert set(by_name) == {"still", "noise", "restless", "never", "cuts"}
     for name in ("still", "noise", "restless"):
-        shown = [made[name].shown(index) for index in range(made[name].scene.frames)]
-        assert (shown[0], shown[30], shown[-1]) == (False, True, False)
-        assert None in shown
-    assert {made["never"].shown(index) for index in range(80)} == {False}
-    cuts = [made["cuts"].shown(index) for index in range(80)]
+        presence = [by_name[name].shown(index) for index in range(by_name[name].scene.frames)]
+        assert (presence[0], presence[30], presence[-1]) == (False, True, False)
+        assert None in presence
+    assert {by_name["never"].shown(index) for index in range(80)} == {False}
+    cuts = [by_name["cuts"].shown(index) for index in range(80)]
     assert cuts == [False] * 16 + [True] * 16 + [False] * 16 + [True] * 16 + [False] * 16
-    assert made["still"].question == "is there a red circle?"
+    assert by_name["still"].question == "is there a red circle?"
 
 
 def test_an_hour_is_one_of_media_time() -> None:
     case = {"look_ms": 10.0, "looks_saved": 0.75, "compute_saved": 0.5, "right_looks": 0.9}
-    judged = {"changes": 2, "missed": 1, "noticed_after_frames": [5], "false_alarms": 3, "false_all_clears": 0}
-    result = summed({"a": {**case, "watch": judged, "every_frame": judged}}, 36.0)
+    outcome = {"changes": 2, "missed": 1, "noticed_after_frames": [5], "false_alarms": 3, "false_all_clears": 0}
+    result = summed({"a": {**case, "watch": outcome, "every_frame": outcome}}, 36.0)
     assert result["watch"]["false_alarms_an_hour"] == 300
     assert result["watch"]["delay_ms"] == {"median": 500, "max": 500}
 

@@ -26,6 +26,6 @@ def test_a_picture_costs_what_comes_on_top_of_its_frame() -> None:
 
 def test_targets_are_met_on_their_own_side() -> None:
     cost = {"picture_frames_cpu_ms": 6.0, "further_viewer_sinks_cpu_ms": 2.0, "allocation_kept_percent": 96.0}
-    told = targets(cost, {"shown_per_s": 19.0, "age_ms": {"p50": 80.0}}, 60_000)
-    assert [one["met"] for one in told.values()] == [False, True, True, False, True, True]
+    result = targets(cost, {"shown_per_s": 19.0, "age_ms": {"p50": 80.0}}, 60_000)
+    assert [entry["met"] for entry in result.values()] == [False, True, True, False, True, True]
     assert targets(cost, None, 60_000)["shown per s, in the browser"]["met"] is None

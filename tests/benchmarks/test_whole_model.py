@@ -20,10 +20,10 @@ def figures(way: str, scale: float, peak_mib: float = 100.0) -> RunFigures:
 
 
 def test_a_row_is_of_medians_and_the_largest_memory() -> None:
-    one = row([figures("sparse 27%", 10.0), figures("sparse 27%", 10.0, peak_mib=200.0)])
-    assert one["first_token_ms"] == 20.0
-    assert one["tokens_hz"] == 550.0
-    assert (one["answers_hz"], one["peak_mib"], one["answers"]) == (100.0, 201, 6)
+    result = row([figures("sparse 27%", 10.0), figures("sparse 27%", 10.0, peak_mib=200.0)])
+    assert result["first_token_ms"] == 20.0
+    assert result["tokens_hz"] == 550.0
+    assert (result["answers_hz"], result["peak_mib"], result["answers"]) == (100.0, 201, 6)
 
 
 def test_ways_are_compared_with_the_stock_model() -> None:
@@ -45,7 +45,7 @@ def test_ways_and_stock_take_turns_on_the_same_frames(monkeypatch: pytest.Monkey
     monkeypatch.setattr(whole_model, "measured", measure)
     *_, runs = rounds_of(Path(), Path(), ["full 100%", "sparse 10%"], 2, 3)
     assert calls == 2 * [("full 100%", (3,)), ("sparse 10%", (3,)), (STOCK, (0, 12))]
-    assert [len(taken) for taken in runs.values()] == [2, 2, 2]
+    assert [len(results) for results in runs.values()] == [2, 2, 2]
 
 
 def test_a_run_and_stock_answer_about_the_same_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,10 +53,10 @@ def test_a_run_and_stock_answer_about_the_same_frames(tmp_path: Path, monkeypatc
     monkeypatch.setattr("benchmarks.support.whole_runs._times", lambda answer: {"answer_ms": answer.timing.total_ms})
     monkeypatch.setattr(whole_model, "CLIP", "clip.mp4")
     clip = make_video(tmp_path / "clip.mp4", moving_square(40, 128, 96))
-    with material(tmp_path, bundled_model_path()) as (model, found):
-        assert found == clip
-        run = run_pipeline(str(model), str(found), "sparse 50%", 2)
-        stock = run_stock(str(model), str(found), run.frames)
+    with material(tmp_path, bundled_model_path()) as (model, clip_path):
+        assert clip_path == clip
+        run = run_pipeline(str(model), str(clip_path), "sparse 50%", 2)
+        stock = run_stock(str(model), str(clip_path), run.frames)
     assert (len(run.frames), run.visual_tokens, stock.visual_tokens) == (2, 6, 12)
     assert len(stock.answers) == len(run.answers) == len(run.gaps_s) == len(stock.cpu_s) == 1
     assert run.peak_mib.keys() == {"frames", "answers"}
