@@ -28,7 +28,7 @@ STREET = (
 FIELDS = {"people": 2, "weather": "sun", "tags": ["a", "b"], "car": {"red": True}, "share": 0.5}
 
 
-def one(**node: Any) -> dict[str, Any]:
+def object_with(**node: Any) -> dict[str, Any]:
     """JSON Schema of an object with the field `a`."""
     return {"type": "object", "properties": {"a": node}, "required": ["a"]}
 
@@ -78,13 +78,13 @@ def test_one_of_several_texts_is_the_field_answer(text: str) -> None:
 def test_a_server_gets_an_object_with_types() -> None:
     choices = AnswerSchema.of_choices(["open", "closed"])
     assert choices.object_schema["properties"] == {"answer": {"type": "string", "enum": ["open", "closed"]}}
-    schema = AnswerSchema.of(one(type="array", items={"anyOf": [{"enum": [1, 2]}, {"type": "null"}]}))
+    schema = AnswerSchema.of(object_with(type="array", items={"anyOf": [{"enum": [1, 2]}, {"type": "null"}]}))
     items = schema.object_schema["properties"]["a"]["items"]
     assert items == {"anyOf": [{"type": "integer", "enum": [1, 2]}, {"type": "null"}]}
     assert choices.all_required
     assert schema.all_required
     inner = {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "boolean"}}}}
-    assert not AnswerSchema.of(one(**inner)).all_required
+    assert not AnswerSchema.of(object_with(**inner)).all_required
 
 
 def test_a_json_schema_of_pydantic_is_read() -> None:
@@ -123,10 +123,10 @@ def test_everything_decoded_has_a_limit() -> None:
     assert properties["b"]["maxItems"] == ITEMS
     assert properties["b"]["items"] == {"type": "integer", "minimum": -(10**9), "maximum": 10**9}
     assert properties["c"]["multipleOf"] == 0.001
-    assert AnswerSchema.of(one(type="string", minLength=300)).bounded["properties"]["a"]["maxLength"] == 300
-    low = AnswerSchema.of(one(type="integer", minimum=2**40)).bounded["properties"]["a"]
+    assert AnswerSchema.of(object_with(type="string", minLength=300)).bounded["properties"]["a"]["maxLength"] == 300
+    low = AnswerSchema.of(object_with(type="integer", minimum=2**40)).bounded["properties"]["a"]
     assert low["minimum"] <= low["maximum"]
-    null = AnswerSchema.of(one(type=["string", "null"])).bounded["properties"]["a"]
+    null = AnswerSchema.of(object_with(type=["string", "null"])).bounded["properties"]["a"]
     assert null["anyOf"][0]["maxLength"] == STRING_CHARS
 
 
@@ -187,7 +187,7 @@ BOMB["d5"] = {"type": "array", "items": {"$ref": "#/$defs/d0"}}
         ({"a": ["x\n"]}, "is no choice"),
         ({"a": ["x" * (CHOICE_CHARS_MAX + 1)]}, "is no choice"),
         ({"a": [float("nan")]}, "is no choice"),
-        (one(description="\ud800", type="integer"), "half of a character"),
+        (object_with(description="\ud800", type="integer"), "half of a character"),
         ({"a": [10**40]}, "is no choice"),
         ({"a": [str(number) for number in range(CHOICES_MAX + 1)]}, "at most 256 choices"),
         ({"{{ x }}": "integer"}, "is no name of a field"),
@@ -203,28 +203,28 @@ BOMB["d5"] = {"type": "array", "items": {"$ref": "#/$defs/d0"}}
         ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": 1}, "required names a field"),
         ({"$schema": "x", "type": "integer"}, "a schema describes an object"),
         ({"enum": [1, 2]}, "a schema describes an object"),
-        (one(), "a: type null is not supported"),
-        (one(type="file"), 'a: type "file" is not supported'),
-        (one(type={}), "a: type {} is not supported"),
+        (object_with(), "a: type null is not supported"),
+        (object_with(type="file"), 'a: type "file" is not supported'),
+        (object_with(type={}), "a: type {} is not supported"),
         ({"type": "object", "properties": {"a": 3}}, "a: 3 is no schema"),
-        (one(type="string", pattern="^((a+)+)+$"), "a: 'pattern' is not supported"),
-        (one(type="string", format="date"), "a: 'format' is not supported"),
-        (one(type="integer", patternProperties={}), "is not supported"),
-        (one(type="string", maxLength=STRING_CHARS_MAX + 1), "a: maxLength is a number from 0 to 2000"),
-        (one(type="string", maxLength=True), "a: maxLength is a number"),
-        (one(type="string", minLength=5, maxLength=4), "a: minLength is more than maxLength"),
-        (one(type="array", items={"type": "integer"}, maxItems=10**9), "a: maxItems is a number from 0 to 256"),
-        (one(type="array"), "a: a list needs items"),
-        (one(type="integer", maximum=10**300), "a: maximum is a number"),
-        (one(type="integer", maximum=1.5), "a: maximum is a number"),
-        (one(type="number", maximum=float("inf")), "a: maximum is a number"),
-        (one(anyOf=[{"type": "integer"}, {"type": "string"}]), "a: alternatives are not supported"),
-        (one(anyOf="x"), "a: alternatives are not supported"),
-        (one(**{"$ref": "#/$defs/b"}), 'a: there is no "#/$defs/b"'),
-        (one(**{"$ref": "http://example.com/schema"}), "a: there is no"),
-        (one(**{"$ref": 1}), "a: the reference 1 leads to itself"),
+        (object_with(type="string", pattern="^((a+)+)+$"), "a: 'pattern' is not supported"),
+        (object_with(type="string", format="date"), "a: 'format' is not supported"),
+        (object_with(type="integer", patternProperties={}), "is not supported"),
+        (object_with(type="string", maxLength=STRING_CHARS_MAX + 1), "a: maxLength is a number from 0 to 2000"),
+        (object_with(type="string", maxLength=True), "a: maxLength is a number"),
+        (object_with(type="string", minLength=5, maxLength=4), "a: minLength is more than maxLength"),
+        (object_with(type="array", items={"type": "integer"}, maxItems=10**9), "a: maxItems is a number from 0 to 256"),
+        (object_with(type="array"), "a: a list needs items"),
+        (object_with(type="integer", maximum=10**300), "a: maximum is a number"),
+        (object_with(type="integer", maximum=1.5), "a: maximum is a number"),
+        (object_with(type="number", maximum=float("inf")), "a: maximum is a number"),
+        (object_with(anyOf=[{"type": "integer"}, {"type": "string"}]), "a: alternatives are not supported"),
+        (object_with(anyOf="x"), "a: alternatives are not supported"),
+        (object_with(**{"$ref": "#/$defs/b"}), 'a: there is no "#/$defs/b"'),
+        (object_with(**{"$ref": "http://example.com/schema"}), "a: there is no"),
+        (object_with(**{"$ref": 1}), "a: the reference 1 leads to itself"),
         ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "leads to itself"),
-        ({"$defs": {"a": one(**{"$ref": "#/$defs/a"})}, "$ref": "#/$defs/a"}, "nested at most 6 deep"),
+        ({"$defs": {"a": object_with(**{"$ref": "#/$defs/a"})}, "$ref": "#/$defs/a"}, "nested at most 6 deep"),
         ({"$defs": BOMB, "$ref": "#/$defs/d0"}, "at most"),
         (nested(LEVELS_MAX + 1), "nested at most 6 deep"),
     ],
@@ -254,5 +254,5 @@ def test_a_schema_is_given_as_text_a_mapping_or_choices() -> None:
 
 
 def test_a_long_description_is_cut() -> None:
-    schema = AnswerSchema.of(one(type="integer", description="x" * 5_000))
+    schema = AnswerSchema.of(object_with(type="integer", description="x" * 5_000))
     assert len(schema.node["properties"]["a"]["description"]) == DESCRIPTION_CHARS_MAX

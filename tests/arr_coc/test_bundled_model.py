@@ -81,11 +81,11 @@ def test_transformers_loads_it_as_it_is(recwarn: pytest.WarningsRecorder, caplog
 
 
 def test_its_tokenizer_is_the_one_that_training_makes() -> None:
-    bundled, made = AutoTokenizer.from_pretrained(FOLDER), scenes_tokenizer()
-    assert bundled.get_vocab() == made.get_vocab()
-    assert bundled.chat_template == made.chat_template
+    bundled, expected = AutoTokenizer.from_pretrained(FOLDER), scenes_tokenizer()
+    assert bundled.get_vocab() == expected.get_vocab()
+    assert bundled.chat_template == expected.chat_template
     text = "Say what happens. a red number 42 moves left."
-    assert bundled(text)["input_ids"] == made(text)["input_ids"]
+    assert bundled(text)["input_ids"] == expected(text)["input_ids"]
 
 
 def test_its_files_are_small_and_name_their_origin() -> None:

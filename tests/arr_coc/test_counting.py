@@ -72,13 +72,13 @@ def numbers_before_plurals(path: Path) -> Iterator[str]:
 
 
 def test_messages_count_with_the_function() -> None:
-    found = {
+    violations = {
         (path.relative_to(ROOT).as_posix(), number)
         for path in SOURCES
         for number in numbers_before_plurals(path)
         if number not in NEVER_ONE | NAMES
     }
-    assert found == set()
+    assert violations == set()
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_noun_goes_with_the_number(number: int, text: str) -> None:
 
 def test_other_plurals_and_parts() -> None:
     assert [counted(number, "look", "glances") for number in (1, 2)] == ["1 look", "2 glances"]
-    assert [of_counted(1, whole, "token") for whole in (1, 4)] == ["1 of 1 token", "1 of 4 tokens"]
+    assert [of_counted(1, total, "token") for total in (1, 4)] == ["1 of 1 token", "1 of 4 tokens"]

@@ -38,12 +38,12 @@ def processed(model: ARRCOCQwen, prompts: list[str], pictures: list[np.ndarray])
     prep, tokenizer = model.qwen.preprocessing, model.qwen.tokenizer
     size = {"shortest_edge": prep.min_px, "longest_edge": prep.max_px}
     scale = {"image_mean": prep.scale.mean, "image_std": prep.scale.std}
-    seen = {}
+    images = {}
     if pictures:
-        seen = dict(
+        images = dict(
             Qwen2VLImageProcessorPil(patch_size=prep.patch_px, size=size, **scale)(pictures, return_tensors="pt")
         )
-    tiles = iter(int(grid.prod()) // 4 for grid in seen.get("image_grid_thw", ()))
+    tiles = iter(int(grid.prod()) // 4 for grid in images.get("image_grid_thw", ()))
     texts = []
     for prompt in prompts:
         pieces = prompt.split("<|image_pad|>")
@@ -54,7 +54,7 @@ def processed(model: ARRCOCQwen, prompts: list[str], pictures: list[np.ndarray])
         "input_ids": ids["input_ids"],
         "attention_mask": ids["attention_mask"],
         "mm_token_type_ids": types,
-        **seen,
+        **images,
     }
 
 
@@ -96,18 +96,18 @@ def test_a_chat_is_the_prompt_of_the_template(model: ARRCOCQwen, tmp_path: Path)
             ],
         },
     ]
-    shown = [{"role": part["role"], "content": part["content"]} for part in messages]
-    shown[3] = {
+    template_messages = [{"role": part["role"], "content": part["content"]} for part in messages]
+    template_messages[3] = {
         "role": "user",
         "content": [{"type": "text", "text": "and here"}, {"type": "image"}, messages[3]["content"][2]],
     }
-    prompt = model.qwen.tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True)
+    prompt = model.qwen.tokenizer.apply_chat_template(template_messages, tokenize=False, add_generation_prompt=True)
     inputs = processed(model, [prompt], [picture(1), picture(2)])
     (expected,) = stock(model, inputs)
     answer = model.generate(messages=messages, max_tokens=10, budget=1.0)
     assert answer.text == expected
-    both = model.generate(messages=[messages, messages], max_tokens=10, budget=1.0)
-    assert [one.text for one in both] == [expected] * 2
+    answers = model.generate(messages=[messages, messages], max_tokens=10, budget=1.0)
+    assert [reply.text for reply in answers] == [expected] * 2
 
 
 def test_a_chat_of_one_question_is_generate_with_that_question(model: ARRCOCQwen) -> None:
@@ -132,10 +132,10 @@ def test_special_tokens_in_a_chats_text_are_text(model: ARRCOCQwen) -> None:
 def test_glances_choose_the_tokens_of_a_chat(model: ARRCOCQwen) -> None:
     content = [{"type": "image", "image": picture(1, 320, 320)}, {"type": "text", "text": QUERY}]
     messages = [{"role": "user", "content": content}]
-    seen = model.generate(messages=messages, budget=30, max_tokens=2, glance=True)
-    assert seen.timings.glance_ms > 0
-    assert seen.overview == 0
-    assert seen.tokens_used > len(seen.regions)
+    answer = model.generate(messages=messages, budget=30, max_tokens=2, glance=True)
+    assert answer.timings.glance_ms > 0
+    assert answer.overview == 0
+    assert answer.tokens_used > len(answer.regions)
 
 
 def test_a_batch_of_questions(model: ARRCOCQwen) -> None:
@@ -154,14 +154,14 @@ def test_a_batch_of_questions(model: ARRCOCQwen) -> None:
 
 
 def test_an_answer_ends_with_a_stop_string(model: ARRCOCQwen) -> None:
-    whole = model.generate(picture(5), QUERY, max_tokens=12)
-    stop = whole.text[2:4]
-    end = whole.text.index(stop) + len(stop)
+    full = model.generate(picture(5), QUERY, max_tokens=12)
+    stop = full.text[2:4]
+    end = full.text.index(stop) + len(stop)
     pieces: list[str] = []
     stopped = model.generate(picture(5), QUERY, max_tokens=12, stop_strings=["nothing", stop], on_text=pieces.append)
-    assert stopped.text == "".join(pieces) == whole.text[:end]
-    assert 0 < stopped.text_tokens < whole.text_tokens
-    assert model.generate(picture(5), QUERY, max_tokens=12, stop_strings="nothing of it").text == whole.text
+    assert stopped.text == "".join(pieces) == full.text[:end]
+    assert 0 < stopped.text_tokens < full.text_tokens
+    assert model.generate(picture(5), QUERY, max_tokens=12, stop_strings="nothing of it").text == full.text
 
 
 def test_a_stop_string_may_lie_in_several_tokens() -> None:
@@ -172,10 +172,10 @@ def test_a_stop_string_may_lie_in_several_tokens() -> None:
         ("a", ("a",), "a"),
         ("circle", ("cat",), "circle"),
     ):
-        stream, shown = TextStream(tokenizer, stops), ""
+        stream, output = TextStream(tokenizer, stops), ""
         for token in tokenizer(text)["input_ids"]:
-            shown += stream.push(token)
-        assert shown + stream.finish() == expected
+            output += stream.push(token)
+        assert output + stream.finish() == expected
         assert stream.stopped == (expected != "circle")
 
 
@@ -184,8 +184,8 @@ def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:
     assert greedy.text == model.generate(picture(1), QUERY, max_tokens=5).text
     assert len(greedy.token_ids) == greedy.text_tokens == 5
     sampling = GenerationConfig(do_sample=True, temperature=1.5, top_p=0.9, top_k=40, max_new_tokens=9)
-    drawn = model.generate(picture(1), QUERY, generation_config=sampling, seed=3).text
-    assert drawn == model.generate(picture(1), QUERY, max_tokens=9, temperature=1.5, top_p=0.9, top_k=40, seed=3).text
+    sample = model.generate(picture(1), QUERY, generation_config=sampling, seed=3).text
+    assert sample == model.generate(picture(1), QUERY, max_tokens=9, temperature=1.5, top_p=0.9, top_k=40, seed=3).text
     assert model.generate(picture(1), QUERY, 5, generation_config=sampling, top_k=1, seed=3).text == greedy.text
     model.generate(picture(1), QUERY, 1, generation_config=model.model.generation_config)
 
@@ -260,11 +260,11 @@ def test_a_batch_that_does_not_fit_is_named(model: ARRCOCQwen, pictures: Any, qu
         model.generate([picture(1)], [QUERY], times_s=[1.0])
 
 
-@pytest.mark.parametrize("shown", ["", SEEN * 2])
-def test_a_template_that_does_not_show_each_picture(shown: str) -> None:
+@pytest.mark.parametrize("placeholder", ["", SEEN * 2])
+def test_a_template_that_does_not_show_each_picture(placeholder: str) -> None:
     model = ARRCOCQwen(tiny_qwen())
     template = model.qwen.tokenizer.chat_template
-    model.qwen.tokenizer.chat_template = template.replace(SEEN, f"{{% if true %}}{shown}{{% endif %}}")
+    model.qwen.tokenizer.chat_template = template.replace(SEEN, f"{{% if true %}}{placeholder}{{% endif %}}")
     content = [{"type": "image", "image": picture(1)}, {"type": "text", "text": QUERY}]
     with pytest.raises(ModelError, match="the chat template of tiny-qwen3_vl"):
         model.generate(messages=[{"role": "user", "content": content}])

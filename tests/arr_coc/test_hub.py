@@ -62,12 +62,12 @@ class FakeHub:
     """The calls that an upload makes, and the files that it was given."""
 
     def __init__(self) -> None:
-        self.made: dict[str, Any] = {}
+        self.repository: dict[str, Any] = {}
         self.files: set[str] = set()
         self.uploaded: dict[str, Any] = {}
 
     def create_repo(self, repo_id: str, **options: Any) -> RepoUrl:
-        self.made = {"repo_id": repo_id, **options}
+        self.repository = {"repo_id": repo_id, **options}
         return RepoUrl(f"https://huggingface.co/acme/{repo_id.rpartition('/')[2]}")
 
     def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
@@ -88,7 +88,7 @@ def test_a_model_is_uploaded_as_it_is_saved(fake_hub: FakeHub, tmp_path: Path, n
     model = ARRCOCQwen(tiny_qwen())
     address = model.push_to_hub(name, private=True, token="hf_secret", message="Add a model")
     assert address == "https://huggingface.co/acme/tiny"
-    assert fake_hub.made == {"repo_id": name, "private": True, "token": "hf_secret", "exist_ok": True}
+    assert fake_hub.repository == {"repo_id": name, "private": True, "token": "hf_secret", "exist_ok": True}
     assert fake_hub.uploaded == {"repo_id": "acme/tiny", "commit_message": "Add a model", "token": "hf_secret"}
     model.save_pretrained(tmp_path / "saved")
     saved = {str(path.relative_to(tmp_path / "saved")) for path in (tmp_path / "saved").rglob("*") if path.is_file()}
@@ -98,7 +98,7 @@ def test_a_model_is_uploaded_as_it_is_saved(fake_hub: FakeHub, tmp_path: Path, n
 def test_an_allocator_is_uploaded_as_it_is_saved(fake_hub: FakeHub) -> None:
     assert ARRCOCLayer().push_to_hub("acme/allocator") == "https://huggingface.co/acme/allocator"
     assert fake_hub.files == set(ALLOCATOR_FILES)
-    assert fake_hub.made["private"] is None
+    assert fake_hub.repository["private"] is None
 
 
 def test_a_hub_that_refuses_an_upload(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_hub_that_refuses_an_upload(fake_hub: FakeHub, monkeypatch: pytest.Mon
     monkeypatch.setattr(huggingface_hub, "upload_folder", lambda **_: offline())
     with pytest.raises(HubUnreachable, match="the hub cannot be reached to upload acme/tiny"):
         ARRCOCLayer().push_to_hub("acme/tiny")
-    assert fake_hub.made["repo_id"] == "acme/tiny"
+    assert fake_hub.repository["repo_id"] == "acme/tiny"
 
 
 def offline() -> None:
@@ -119,15 +119,15 @@ def offline() -> None:
 
 
 def test_only_wanted_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+    request = {}
 
     def fetch(name: str, **options: Any) -> str:
-        asked.update(options, name=name)
+        request.update(options, name=name)
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     assert download("acme/tiny", "secret") == tmp_path
-    assert asked == {"name": "acme/tiny", "allow_patterns": list(WANTED_FILES), "token": "secret"}
+    assert request == {"name": "acme/tiny", "allow_patterns": list(WANTED_FILES), "token": "secret"}
 
 
 @pytest.mark.parametrize(

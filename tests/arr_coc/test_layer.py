@@ -110,8 +110,8 @@ def test_fixation_looks_at_the_print_of_a_document_not_at_its_margins(qwen: Qwen
         allocator = StreamAllocator(AllocatorOptions("fixation", budget=100, levels=True), qwen.realiser)
         allocator.set_query(qwen.embed_query(question))
         levels = allocator.allocate(PictureStream().show(page)).levels
-        printed = page.reshape(30, 32, 40, 32, 3).min(axis=(1, 3, 4)) < 128
-        assert printed[levels == 0].mean() > 0.55
+        has_print = page.reshape(30, 32, 40, 32, 3).min(axis=(1, 3, 4)) < 128
+        assert has_print[levels == 0].mean() > 0.55
 
 
 ROWS, COLS, WIDTH = 8, 10, 16
@@ -190,10 +190,10 @@ def test_the_question_draws_tokens_without_training(inputs: tuple[torch.Tensor, 
     embeds = embeds.clone()
     embeds[:, 7 * COLS + 9] = query.mean(dim=1) * 3
     layer = ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=4))
-    asked, unasked = layer(embeds, query, image), layer(embeds, None, image)
-    wanted = torch.tensor([7.0, 9.0])
-    assert (asked.positions == wanted).all(dim=2).any(dim=1).all()
-    assert not (unasked.positions == wanted).all(dim=2).any()
+    output, without_question = layer(embeds, query, image), layer(embeds, None, image)
+    target = torch.tensor([7.0, 9.0])
+    assert (output.positions == target).all(dim=2).any(dim=1).all()
+    assert not (without_question.positions == target).all(dim=2).any()
 
 
 def test_gradients_reach_embeddings_and_scorers(inputs: tuple[torch.Tensor, ...]) -> None:
@@ -217,26 +217,26 @@ def test_a_saved_layer_is_loaded(inputs: tuple[torch.Tensor, ...], tmp_path: Pat
     layer = ARRCOCLayer(ARRCOCConfig(strategy="mixed", budget=20, query_dim=WIDTH, trained_for="tiny"))
     torch.nn.init.normal_(layer.realiser.information.gate.weight)
     layer.save_pretrained(tmp_path / "new" / "folder")
-    again = ARRCOCLayer.from_pretrained(tmp_path / "new" / "folder")
-    assert again.config == layer.config
-    assert torch.equal(again(*inputs).tokens, layer(*inputs).tokens)
+    copy = ARRCOCLayer.from_pretrained(tmp_path / "new" / "folder")
+    assert copy.config == layer.config
+    assert torch.equal(copy(*inputs).tokens, layer(*inputs).tokens)
 
 
 def test_a_layer_on_the_hub_is_fetched_by_its_name(
     inputs: tuple[torch.Tensor, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ARRCOCLayer(ARRCOCConfig(strategy="topk", budget=7)).save_pretrained(tmp_path)
-    asked: dict[str, Any] = {}
+    request: dict[str, Any] = {}
 
     def snapshot_download(name: str, **options: Any) -> str:
-        asked.update(options, name=name)
+        request.update(options, name=name)
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     layer = ARRCOCLayer.from_pretrained("acme/allocator", token="hf_secret")
     assert layer(*inputs).mask.sum(dim=1).tolist() == [7, 7]
-    assert (asked["name"], asked["token"]) == ("acme/allocator", "hf_secret")
-    assert asked["allow_patterns"] == ["config.json", "model.safetensors"]
+    assert (request["name"], request["token"]) == ("acme/allocator", "hf_secret")
+    assert request["allow_patterns"] == ["config.json", "model.safetensors"]
 
 
 def test_folders_that_hold_no_layer(tmp_path: Path) -> None:
@@ -396,15 +396,15 @@ def test_a_name_of_weights_is_that_of_their_values_in_any_dtype() -> None:
 
 
 def test_the_library_allocates_with_what_came_with_the_model(plain: Path, trained: Path) -> None:
-    without, own = ARRCOCQwen.from_pretrained(plain), ARRCOCQwen.from_pretrained(trained)
-    assert without.qwen.realiser is None
-    assert own.qwen.realiser is not None
-    assert own.qwen.realiser.knows("tiny")
-    heatmaps = [model.generate(picture(), QUERY, max_tokens=2, budget=9).heatmap for model in (without, own)]
+    stock, adapted = ARRCOCQwen.from_pretrained(plain), ARRCOCQwen.from_pretrained(trained)
+    assert stock.qwen.realiser is None
+    assert adapted.qwen.realiser is not None
+    assert adapted.qwen.realiser.knows("tiny")
+    heatmaps = [model.generate(picture(), QUERY, max_tokens=2, budget=9).heatmap for model in (stock, adapted)]
     assert not np.allclose(*heatmaps, atol=0.01)
-    other = own.generate(picture(), "a red circle moves left", max_tokens=2, budget=9).heatmap
+    other = adapted.generate(picture(), "a red circle moves left", max_tokens=2, budget=9).heatmap
     assert not np.allclose(heatmaps[1], other, atol=1e-4)
-    assert own.fallbacks == 0
+    assert adapted.fallbacks == 0
 
 
 def test_weights_for_another_model_are_reported_and_left_out(
@@ -426,12 +426,12 @@ def test_weights_for_another_model_are_reported_and_left_out(
 
 def test_a_model_that_was_trained_on_is_another_model(trained: Path, tmp_path: Path) -> None:
     qwen = load_qwen(trained)
-    moved = tiny_folder(tmp_path / "tiny")
+    folder = tiny_folder(tmp_path / "tiny")
     with torch.no_grad():
         qwen.model.get_input_embeddings().weight[7] *= 1.1
-    qwen.model.save_pretrained(moved)
-    ARRCOCLayer.from_pretrained(trained / "arr_coc").save_pretrained(moved / "arr_coc")
-    assert load_qwen(moved).realiser is None
+    qwen.model.save_pretrained(folder)
+    ARRCOCLayer.from_pretrained(trained / "arr_coc").save_pretrained(folder / "arr_coc")
+    assert load_qwen(folder).realiser is None
 
 
 def test_files_that_do_not_fit_are_an_error_of_one_line(trained: Path, tmp_path: Path) -> None:
@@ -451,11 +451,11 @@ def test_files_that_do_not_fit_are_an_error_of_one_line(trained: Path, tmp_path:
 def test_weights_travel_as_bytes(scorer: str) -> None:
     torch.manual_seed(0)
     realiser = RelevanceRealiser(WEIGHTS_WIDTH, "m", scorer)
-    again = deserialize_realiser(serialize_realiser(realiser), "m")
-    assert again is not None
-    assert again.knows("m")
-    assert again.scorer == scorer
-    assert torch.equal(relevance_of(again), relevance_of(realiser))
+    copy = deserialize_realiser(serialize_realiser(realiser), "m")
+    assert copy is not None
+    assert copy.knows("m")
+    assert copy.scorer == scorer
+    assert torch.equal(relevance_of(copy), relevance_of(realiser))
     assert deserialize_realiser(serialize_realiser(None), "m") is None
 
 
@@ -485,9 +485,9 @@ def test_bytes_that_are_no_weights_are_refused(data: bytes) -> None:
 def test_a_saved_layer_keeps_its_query_scorer(tmp_path: Path) -> None:
     layer = ARRCOCLayer(ARRCOCConfig(query_dim=WIDTH, scorer="film"))
     layer.save_pretrained(tmp_path)
-    again = ARRCOCLayer.from_pretrained(tmp_path)
-    assert again.config.scorer == again.realiser.scorer == "film"
-    torch.testing.assert_close(again.state_dict(), layer.state_dict())
+    copy = ARRCOCLayer.from_pretrained(tmp_path)
+    assert copy.config.scorer == copy.realiser.scorer == "film"
+    torch.testing.assert_close(copy.state_dict(), layer.state_dict())
 
 
 def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: Path) -> None:
@@ -501,9 +501,9 @@ def test_the_stream_s_allocator_is_the_one_that_came_with_the_greeting(trained: 
             allocator = RunPlan.of(Config(), SOURCE).make_allocator(greeting)
             allocator.set_query(query)
             maps.append(allocator.allocate(PictureStream().show(scenery(6, 8))).relevance)
-    asked, foreign, untrained, without = maps
-    assert not torch.allclose(asked, untrained, atol=0.01)
-    assert not torch.allclose(asked, foreign, atol=1e-3)
+    matching, foreign, untrained, without = maps
+    assert not torch.allclose(matching, untrained, atol=0.01)
+    assert not torch.allclose(matching, foreign, atol=1e-3)
     assert torch.equal(untrained, without)
 
 

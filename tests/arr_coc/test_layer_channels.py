@@ -36,9 +36,9 @@ QUERY = "where is the star?"
 
 
 def reading_all_channels(layer: ARRCOCLayer) -> ARRCOCLayer:
-    asked = layer.realiser.participation.asked
-    assert asked is not None
-    torch.nn.init.normal_(asked.near.weight, std=0.3)
+    query_scorer = layer.realiser.participation.asked
+    assert query_scorer is not None
+    torch.nn.init.normal_(query_scorer.near.weight, std=0.3)
     return layer
 
 
@@ -82,11 +82,11 @@ def test_a_saved_layer_is_loaded_with_its_channels_and_axes(tmp_path: Path) -> N
     assert layer.realiser.axes is not None
     layer.realiser.axes.fit(torch.randn(64, WIDTH))
     layer.save_pretrained(tmp_path)
-    again = ARRCOCLayer.from_pretrained(tmp_path)
-    assert again.config.channels == again.realiser.channels == "full40+text"
-    torch.testing.assert_close(again.state_dict(), layer.state_dict(), rtol=0, atol=0)
+    copy = ARRCOCLayer.from_pretrained(tmp_path)
+    assert copy.config.channels == copy.realiser.channels == "full40+text"
+    torch.testing.assert_close(copy.state_dict(), layer.state_dict(), rtol=0, atol=0)
     with pytest.raises(OptionError, match="no option channels to change"):
-        again.configure(channels="core13")
+        copy.configure(channels="core13")
 
 
 def test_channels_that_there_are_not(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_channels_that_there_are_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("channels", ["core13", "full40", "full40+text"])
 def test_weights_travel_with_their_channels(channels: str) -> None:
     realiser = RelevanceRealiser(WIDTH, "m", channels=channels)
-    again = deserialize_realiser(serialize_realiser(realiser), "m")
-    assert again is not None
-    assert again.channels == channels
-    torch.testing.assert_close(again.state_dict(), realiser.state_dict(), rtol=0, atol=0)
+    copy = deserialize_realiser(serialize_realiser(realiser), "m")
+    assert copy is not None
+    assert copy.channels == channels
+    torch.testing.assert_close(copy.state_dict(), realiser.state_dict(), rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def allocator_of(folder: Path, **allocate: object) -> StreamAllocator:
     return allocator
 
 
-def sent(feedback: Feedback) -> Feedback:
+def after_transfer(feedback: Feedback) -> Feedback:
     """Packet that the other side of a connection gets."""
     arrays = feedback_arrays(feedback)
     reply = AnswerReply(
@@ -152,9 +152,9 @@ def sent(feedback: Feedback) -> Feedback:
     )
     received = decode(encode(reply))
     assert isinstance(received, AnswerReply)
-    got = feedback_of(received, [array.tobytes() for array in arrays])
-    assert got is not None
-    return got
+    result = feedback_of(received, [array.tobytes() for array in arrays])
+    assert result is not None
+    return result
 
 
 def test_an_answer_s_embeddings_reach_the_stream_s_channels(trained: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_answer_s_embeddings_reach_the_stream_s_channels(trained: Path) -> No
     assert feedback.embedding.shape == (12, 16)
     assert feedback.embedding.dtype == np.float32
     assert feedback.embedding.any()
-    allocator.apply_feedback(sent(feedback))
+    allocator.apply_feedback(after_transfer(feedback))
     second = allocator.allocate(stream.show(picture))
     assert not torch.allclose(second.scores[2], first.scores[2], atol=1e-3)
 
@@ -188,8 +188,8 @@ def test_the_model_s_allocator_decides_which_channels_a_stream_computes(
     trained: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     view, caplog.handler.level = PictureStream().show(scenery(6, 9)), logging.WARNING
-    for wanted in ("auto", "full40"):
-        allocator_of(trained, channels=wanted).allocate(view)
+    for channels in ("auto", "full40"):
+        allocator_of(trained, channels=channels).allocate(view)
     assert not caplog.messages
     allocator_of(trained, channels="core13").allocate(view)
     assert caplog.messages == [

@@ -26,6 +26,6 @@ def test_every_example_runs(
         exec(compile(code, str(DOCUMENT), "exec"), names)
     assert len(names["results"]) == 2
     assert names["out"].relevance.shape == (1, 32, 32)
-    printed = capsys.readouterr().out
-    assert printed.startswith("Generation('")
-    assert re.search(r"Timings\(allocate_ms=\d+\.\d, ", printed)
+    output = capsys.readouterr().out
+    assert output.startswith("Generation('")
+    assert re.search(r"Timings\(allocate_ms=\d+\.\d, ", output)

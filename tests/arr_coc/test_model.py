@@ -70,19 +70,19 @@ def test_all_tokens_answer_as_the_stock_model(family: str, encode: Encode, pictu
 
 def test_an_answer_is_streamed_as_it_is_decoded_and_can_be_stopped(model: ARRCOCQwen, picture: np.ndarray) -> None:
     pieces: list[str] = []
-    whole = model.generate(picture, QUERY, max_tokens=12, on_text=pieces.append)
-    assert "".join(pieces) == whole.text
-    asked = []
+    full = model.generate(picture, QUERY, max_tokens=12, on_text=pieces.append)
+    assert "".join(pieces) == full.text
+    calls = []
 
     def stop_after_three() -> bool:
-        asked.append(True)
-        return len(asked) >= 3
+        calls.append(True)
+        return len(calls) >= 3
 
     stopped = model.generate(picture, QUERY, max_tokens=12, should_stop=stop_after_three)
     assert stopped.text_tokens == 3
-    assert whole.text_tokens > 3
-    assert whole.text.startswith(stopped.text)
-    assert stopped.tokens_used == whole.tokens_used
+    assert full.text_tokens > 3
+    assert full.text.startswith(stopped.text)
+    assert stopped.tokens_used == full.tokens_used
 
 
 @pytest.mark.parametrize("encode", ["sparse", "incremental"])
@@ -94,9 +94,9 @@ def test_caches_can_be_cleared(picture: np.ndarray, encode: Encode) -> None:
     model.generate(picture, QUERY, max_tokens=4, encode=encode)
     assert model._session.last.prefilled_tokens < prefilled
     model.forget()
-    again = model.generate(picture, QUERY, max_tokens=4, encode=encode)
+    last = model.generate(picture, QUERY, max_tokens=4, encode=encode)
     assert model._session.last.prefilled_tokens == prefilled
-    assert again.text == first.text
+    assert last.text == first.text
 
 
 @pytest.mark.parametrize("budget", ["auto", "adaptive"])
@@ -145,12 +145,12 @@ def test_every_kind_of_picture_is_the_same_picture(model: ARRCOCQwen, picture: n
 
 def test_frames_are_encoded_each_on_its_own(model: ARRCOCQwen, picture: np.ndarray) -> None:
     frames = [picture, np.roll(picture, 20, axis=1), np.roll(picture, 40, axis=1)]
-    listed = model.generate(frames, QUERY, max_tokens=8, budget=10)
-    assert listed.tokens_used == 30
+    expected = model.generate(frames, QUERY, max_tokens=8, budget=10)
+    assert expected.tokens_used == 30
     stacked = model.generate(np.stack(frames), QUERY, max_tokens=8, budget=10)
-    assert stacked.text == listed.text
-    one = model.generate(frames[-1:], QUERY, max_tokens=8, budget=10)
-    assert one.tokens_used == 10
+    assert stacked.text == expected.text
+    single = model.generate(frames[-1:], QUERY, max_tokens=8, budget=10)
+    assert single.tokens_used == 10
 
 
 def test_sampling_repeats_with_its_seed(model: ARRCOCQwen, picture: np.ndarray) -> None:
@@ -253,9 +253,9 @@ def test_a_result_is_one_line_and_a_picture(model: ARRCOCQwen, picture: np.ndarr
     assert repr(result) == str(result)
     assert repr(result).startswith(f"Generation({result.text!r}, 9 visual tokens, heat map 5x7, ")
     assert "\n" not in repr(result)
-    shown = result._repr_png_()
-    assert shown is not None
-    image = np.asarray(Image.open(io.BytesIO(shown)))
+    png = result._repr_png_()
+    assert png is not None
+    image = np.asarray(Image.open(io.BytesIO(png)))
     assert image.shape[1] == 640
     assert image.shape[0] > 640 * picture.shape[0] / picture.shape[1] + 20
     assert "prefill_ms=2.0, decode_ms=0.3, " in repr(replace(result.timings, prefill_ms=2, decode_ms=1 / 3))

@@ -44,22 +44,22 @@ def is_large(sample: Sample) -> bool:
     return sample.clip.frames[-1].size >= 512 * 512 * 3
 
 
-def sharp(made: Generation) -> set[tuple[int, ...]]:
-    return {tuple(region) for region in made.regions[made.overview :].tolist()}
+def sharp(generation: Generation) -> set[tuple[int, ...]]:
+    return {tuple(region) for region in generation.regions[generation.overview :].tolist()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_stock_model_glances_by_itself(family: str, picture: np.ndarray) -> None:
     model = ARRCOCQwen(tiny_qwen(family))
-    kept = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="keep")
-    assert kept.overview > 0
-    assert kept.tokens_used == len(kept.regions) == BUDGET
-    assert (kept.regions[: kept.overview, 0] > 0).all()
-    assert kept.timings.glance_ms > 0
-    dropped = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="drop")
-    assert dropped.overview == 0
-    assert len(dropped.regions) == BUDGET - kept.overview
-    assert dropped.tokens_used == BUDGET, "what was looked at is paid for"
+    with_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="keep")
+    assert with_overview.overview > 0
+    assert with_overview.tokens_used == len(with_overview.regions) == BUDGET
+    assert (with_overview.regions[: with_overview.overview, 0] > 0).all()
+    assert with_overview.timings.glance_ms > 0
+    without_overview = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, overview="drop")
+    assert without_overview.overview == 0
+    assert len(without_overview.regions) == BUDGET - with_overview.overview
+    assert without_overview.tokens_used == BUDGET, "what was looked at is paid for"
     plain = model.generate(picture, QUERY, max_tokens=3, budget=BUDGET, glance=False)
     assert (plain.overview, plain.timings.glance_ms, plain.tokens_used) == (0, 0, BUDGET)
     assert model.fallbacks == 0
@@ -68,18 +68,18 @@ def test_a_stock_model_glances_by_itself(family: str, picture: np.ndarray) -> No
 def test_an_answer_after_a_glance_is_that_of_its_packet_alone(
     picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[Any] = []
+    prompts: list[Any] = []
     answer = AnswerSession.answer
 
     def noting(self: AnswerSession, packets: Any, *rest: Any) -> Any:
-        shown.append(packets)
+        prompts.append(packets)
         return answer(self, packets, *rest)
 
     monkeypatch.setattr(AnswerSession, "answer", noting)
     model = ARRCOCQwen(tiny_qwen())
-    made = model.generate(picture, QUERY, budget=BUDGET, overview="keep")
+    generation = model.generate(picture, QUERY, budget=BUDGET, overview="keep")
     fresh = AnswerSession(model.qwen, model._session.options)
-    assert "".join(answer(fresh, shown[0], QUERY)) == made.text
+    assert "".join(answer(fresh, prompts[0], QUERY)) == generation.text
 
 
 def test_a_model_with_a_trained_allocator_does_not_glance_unless_it_is_asked_to(picture: np.ndarray) -> None:
@@ -89,18 +89,22 @@ def test_a_model_with_a_trained_allocator_does_not_glance_unless_it_is_asked_to(
 
 
 def test_two_questions_about_one_frame_get_different_regions(untrained: ARRCOCQwen) -> None:
-    sample = next(one for one in suite_samples("still", 12) if len(one.clip.things[-1]) > 1 and is_large(one))
+    sample = next(
+        candidate
+        for candidate in suite_samples("still", 12)
+        if len(candidate.clip.things[-1]) > 1 and is_large(candidate)
+    )
     frame = sample.clip.frames[-1]
     questions = [f"What colour is the {thing.kind}?" for thing in sample.clip.things[-1]]
-    made = [untrained.generate(frame, question, max_tokens=2, budget="27%") for question in questions]
+    generations = [untrained.generate(frame, question, max_tokens=2, budget="27%") for question in questions]
     overlaps = [
-        len(sharp(one) & sharp(other)) / len(sharp(one) | sharp(other))
-        for index, one in enumerate(made)
-        for other in made[:index]
+        len(sharp(generation) & sharp(other)) / len(sharp(generation) | sharp(other))
+        for index, generation in enumerate(generations)
+        for other in generations[:index]
     ]
     assert min(overlaps) < 0.7
     plain = [untrained.generate(frame, question, max_tokens=2, budget="27%", glance=False) for question in questions]
-    assert all(sharp(one) == sharp(plain[0]) for one in plain)
+    assert all(sharp(generation) == sharp(plain[0]) for generation in plain)
 
 
 def camouflage(seed: int) -> EvalQuestion:
@@ -128,30 +132,30 @@ def test_faint_text_gets_more_than_twice_the_tokens_of_bright_things_beside_it(u
 def test_of_several_frames_the_first_is_glanced_at_and_others_if_due(
     picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    glanced: list[int] = []
+    frame_indices: list[int] = []
     glance = AnswerSession.glance
 
-    def noting(self: AnswerSession, packets: Any, *rest: Any, **named: Any) -> Any:
-        glanced.append(packets[-1].stamp.frame_index)
-        return glance(self, packets, *rest, **named)
+    def noting(self: AnswerSession, packets: Any, *rest: Any, **options: Any) -> Any:
+        frame_indices.append(packets[-1].stamp.frame_index)
+        return glance(self, packets, *rest, **options)
 
     monkeypatch.setattr(AnswerSession, "glance", noting)
     model = ARRCOCQwen(tiny_qwen())
     clip, times_s = [picture, picture, 255 - picture, 255 - picture], (0, 2, 6, 7)
-    made = model.generate(clip, QUERY, 3, BUDGET, overview="keep", times_s=times_s)
-    assert glanced == [0, 2], "the third frame is another scene"
-    assert made.tokens_used == 4 * BUDGET
+    generation = model.generate(clip, QUERY, 3, BUDGET, overview="keep", times_s=times_s)
+    assert frame_indices == [0, 2], "the third frame is another scene"
+    assert generation.tokens_used == 4 * BUDGET
 
 
 def test_the_same_call_gives_the_same(picture: np.ndarray) -> None:
-    one, other = (ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 4, BUDGET) for _ in range(2))
-    assert (one.text, one.regions.tolist()) == (other.text, other.regions.tolist())
-    assert one.heatmap.tolist() == other.heatmap.tolist()
+    first, second = (ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 4, BUDGET) for _ in range(2))
+    assert (first.text, first.regions.tolist()) == (second.text, second.regions.tolist())
+    assert first.heatmap.tolist() == second.heatmap.tolist()
 
 
 def test_a_budget_of_all_tiles_needs_no_glance(picture: np.ndarray) -> None:
-    made = ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, "100%", glance=True)
-    assert (made.overview, made.timings.glance_ms) == (0, 0)
+    generation = ARRCOCQwen(tiny_qwen()).generate(picture, QUERY, 3, "100%", glance=True)
+    assert (generation.overview, generation.timings.glance_ms) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +200,13 @@ def test_a_model_whose_attention_cannot_be_read_answers_without_a_glance(picture
 
 @pytest.mark.parametrize("suite", ["still", "video"])
 def test_strategies_are_charged_for_what_they_look_at(suite: str, untrained: ARRCOCQwen) -> None:
-    sample = next(one for one in suite_samples(suite, 12) if is_large(one))
+    sample = next(candidate for candidate in suite_samples(suite, 12) if is_large(candidate))
     question = EvalQuestion.of(0, sample)
     ask = Ask(question.frames, question.times_s, question.text, Budget.parse("27%"), "sparse", max_tokens=8)
-    kept, dropped, plain = (
+    with_overview, without_overview, plain = (
         strategy.answer(untrained.qwen, ask) for strategy in (ARR_COC_GLANCE_KEEP, ARR_COC_GLANCE_DROP, ARR_COC_TOPK)
     )
-    assert kept.tokens == dropped.tokens == plain.tokens
-    assert kept.flops.prefill > plain.flops.prefill
-    assert dropped.flops.choose == kept.flops.choose > plain.flops.choose
-    assert kept.flops.encode < plain.flops.encode, "two parts attend to less than one"
+    assert with_overview.tokens == without_overview.tokens == plain.tokens
+    assert with_overview.flops.prefill > plain.flops.prefill
+    assert without_overview.flops.choose == with_overview.flops.choose > plain.flops.choose
+    assert with_overview.flops.encode < plain.flops.encode, "two parts attend to less than one"

@@ -90,10 +90,10 @@ def test_answers_follow_the_weights(model: ARRCOCQwen) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.7)
-    later = model.generate(picture(), QUESTION, max_tokens=8, budget=8)
+    second = model.generate(picture(), QUESTION, max_tokens=8, budget=8)
     fresh = ARRCOCQwen(model.qwen).generate(picture(), QUESTION, max_tokens=8, budget=8)
-    assert later.text == fresh.text
-    np.testing.assert_array_equal(later.heatmap, fresh.heatmap)
+    assert second.text == fresh.text
+    np.testing.assert_array_equal(second.heatmap, fresh.heatmap)
 
 
 def test_answers_between_steps_disturb_no_training(model: ARRCOCQwen) -> None:
@@ -127,14 +127,14 @@ def test_gradient_checkpointing_changes_no_gradient(model: ARRCOCQwen) -> None:
 def test_a_saved_model_comes_back_with_its_allocator(model: ARRCOCQwen, tmp_path: Path) -> None:
     model.allocator.configure(strategy="foveated", gradient="gumbel", temperature=0.5)
     model.save_pretrained(tmp_path / "new" / "saved")
-    again = ARRCOCQwen.from_pretrained(tmp_path / "new" / "saved")
-    assert again.allocator.config == model.allocator.config
-    assert again.qwen.preprocessing == model.qwen.preprocessing
-    assert again.qwen.realiser is not None
-    assert again.qwen.realiser.knows("saved")
-    batch = AnswerCollator(again.qwen)(examples())
+    copy = ARRCOCQwen.from_pretrained(tmp_path / "new" / "saved")
+    assert copy.allocator.config == model.allocator.config
+    assert copy.qwen.preprocessing == model.qwen.preprocessing
+    assert copy.qwen.realiser is not None
+    assert copy.qwen.realiser.knows("saved")
+    batch = AnswerCollator(copy.qwen)(examples())
     with torch.no_grad():
-        assert torch.equal(again(**batch).logits, model(**batch).logits)
+        assert torch.equal(copy(**batch).logits, model(**batch).logits)
     assert not list((tmp_path / "new").glob(".saved-*"))
 
 
@@ -163,8 +163,8 @@ def test_an_untrained_allocator_hears_no_question_and_is_saved_too(tmp_path: Pat
     after = model.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap
     assert not np.allclose(before, after, atol=1e-3)
     model.save_pretrained(tmp_path / "saved")
-    again = ARRCOCQwen.from_pretrained(tmp_path / "saved")
-    np.testing.assert_array_equal(again.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap, after)
+    copy = ARRCOCQwen.from_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(copy.generate(picture(), QUESTION, max_tokens=2, budget=8).heatmap, after)
 
 
 def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQwen, tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_an_earlier_model_s_weights_and_preprocessing_do_not_stay(model: ARRCOCQ
     model.save_pretrained(folder)
     assert [path.name for path in folder.glob("*.safetensors*")] == ["model.safetensors"]
     assert (folder / "notes.txt").read_text() == "mine"
-    again = ARRCOCQwen.from_pretrained(folder)
-    assert again.model.config.tie_word_embeddings
-    assert again.qwen.preprocessing == model.qwen.preprocessing
+    copy = ARRCOCQwen.from_pretrained(folder)
+    assert copy.model.config.tie_word_embeddings
+    assert copy.qwen.preprocessing == model.qwen.preprocessing
 
 
 def test_the_saved_model_stays_if_saving_fails(

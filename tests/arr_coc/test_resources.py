@@ -43,19 +43,19 @@ def test_an_installation_is_not_misled_by_a_package_of_that_name(
 
 def test_a_wheel_takes_every_file_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    taken = {
+    wheel_files = {
         (folder.removeprefix(f"{INSTALLED}/"), path.name)
         for folder, patterns in project["tool"]["setuptools"]["data-files"].items()
         for pattern in patterns
         for path in ROOT.glob(pattern)
     }
-    kept = {
+    repository_files = {
         (str(path.parent.relative_to(ROOT)), path.name)
         for name in FOLDERS
         for path in (ROOT / name).rglob("*")
         if path.is_file()
     }
-    assert taken == kept
+    assert wheel_files == repository_files
 
 
 def test_a_wheel_says_that_the_packages_are_typed(tmp_path: Path) -> None:

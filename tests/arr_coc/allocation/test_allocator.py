@@ -53,9 +53,9 @@ def test_details_get_the_fine_tokens() -> None:
 def test_a_still_picture_is_not_allocated_again() -> None:
     stream, allocator, picture = PictureStream(), StreamAllocator(OPTIONS), scenery(ROWS, COLS)
     first = allocator.allocate(stream.show(picture))
-    again = allocator.allocate(stream.show(picture))
-    assert again.allocation is first.allocation
-    assert again.stamp.frame_index == 1
+    second = allocator.allocate(stream.show(picture))
+    assert second.allocation is first.allocation
+    assert second.stamp.frame_index == 1
 
 
 def shaken(index: int) -> np.ndarray:
@@ -68,60 +68,60 @@ def shaken(index: int) -> np.ndarray:
 @pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
 def test_a_frame_that_is_asked_for_is_as_one_that_is_allocated(strategy: str) -> None:
     options = replace(OPTIONS, strategy=strategy)
-    one, other, stream, twin = StreamAllocator(options), StreamAllocator(options), PictureStream(), PictureStream()
+    eager, lazy, stream, twin = StreamAllocator(options), StreamAllocator(options), PictureStream(), PictureStream()
     for index in range(8):
-        allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
-        assert (planned.tiles, planned.is_chosen, planned.jitter_share) == (ROWS * COLS, False, None)
-        assert planned.tokens == 64
-        assert planned.allocation.regions.equal(allocated.allocation.regions)
-        assert planned.relevance.equal(allocated.relevance)
-        assert planned.jitter_share == allocated.jitter_share
-        assert planned.tokens == allocated.tokens
+        frame, lazy_frame = eager.allocate(stream.show(shaken(index))), lazy.observe(twin.show(shaken(index)))
+        assert (lazy_frame.tiles, lazy_frame.is_chosen, lazy_frame.jitter_share) == (ROWS * COLS, False, None)
+        assert lazy_frame.tokens == 64
+        assert lazy_frame.allocation.regions.equal(frame.allocation.regions)
+        assert lazy_frame.relevance.equal(frame.relevance)
+        assert lazy_frame.jitter_share == frame.jitter_share
+        assert lazy_frame.tokens == frame.tokens
         if index % 3 == 1:
-            one.mark_answered()
-            other.mark_answered()
-            assert one.change == other.change == 0
+            eager.mark_answered()
+            lazy.mark_answered()
+            assert eager.change == lazy.change == 0
 
 
 def test_frames_without_a_choice_count_in_relevance_and_change_alone() -> None:
-    one, other, stream, twin = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream(), PictureStream()
-    first, planned = one.allocate(stream.show(shaken(0))), other.observe(twin.show(shaken(0)))
-    assert planned.allocation.regions.equal(first.allocation.regions)
+    eager, lazy, stream, twin = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream(), PictureStream()
+    first, lazy_frame = eager.allocate(stream.show(shaken(0))), lazy.observe(twin.show(shaken(0)))
+    assert lazy_frame.allocation.regions.equal(first.allocation.regions)
     for index in range(1, 6):
-        allocated, planned = one.allocate(stream.show(shaken(index))), other.observe(twin.show(shaken(index)))
-        assert planned.relevance.equal(allocated.relevance)
-        assert planned.change_since == allocated.change_since
-        assert planned.change_since_look == allocated.change_since_look
+        frame, lazy_frame = eager.allocate(stream.show(shaken(index))), lazy.observe(twin.show(shaken(index)))
+        assert lazy_frame.relevance.equal(frame.relevance)
+        assert lazy_frame.change_since == frame.change_since
+        assert lazy_frame.change_since_look == frame.change_since_look
     # the choice before is that of the first frame, not of an unviewed one
-    assert (first.levels != planned.levels).mean() == planned.jitter_share
+    assert (first.levels != lazy_frame.levels).mean() == lazy_frame.jitter_share
 
 
 def test_a_frame_that_is_asked_for_late_has_its_own_regions_and_changes_no_others() -> None:
     frames = {}
     for late in (True, False):
         allocator, stream = StreamAllocator(OPTIONS), PictureStream()
-        seen = [allocator.observe(stream.show(shaken(index))) for index in range(2)]
-        frames[late] = [seen[0]] if late else []
+        first_two = [allocator.observe(stream.show(shaken(index))) for index in range(2)]
+        frames[late] = [first_two[0]] if late else []
         last = allocator.observe(stream.show(shaken(2)))
         assert all(frame.allocation.tokens > 60 for frame in frames[late])
         following = allocator.allocate(stream.show(shaken(3)))
         frames[late] += [last, following]
     fresh = StreamAllocator(OPTIONS).allocate(PictureStream().show(shaken(0)))
     assert frames[True][0].allocation.regions.equal(fresh.allocation.regions)
-    for one, other in zip(frames[True][1:], frames[False], strict=True):
-        assert one.allocation.regions.equal(other.allocation.regions)
+    for late_frame, frame in zip(frames[True][1:], frames[False], strict=True):
+        assert late_frame.allocation.regions.equal(frame.allocation.regions)
 
 
 def test_regions_that_were_never_chosen_were_not_shown() -> None:
     """An answer about a frame whose regions were never chosen leaves exploration unchanged."""
-    asked, unasked, views = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream()
+    eager, lazy, views = StreamAllocator(OPTIONS), StreamAllocator(OPTIONS), PictureStream()
     view = views.show(shaken(0))
-    asked.allocate(view)
-    unasked.observe(view)
-    for allocator in (asked, unasked):
+    eager.allocate(view)
+    lazy.observe(view)
+    for allocator in (eager, lazy):
         allocator.mark_answered()
-    one, other = asked.allocate(view), unasked.allocate(view)
-    assert not one.allocation.regions.equal(other.allocation.regions)
+    frame, lazy_frame = eager.allocate(view), lazy.allocate(view)
+    assert not frame.allocation.regions.equal(lazy_frame.allocation.regions)
 
 
 @pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk", "auto"])
@@ -275,32 +275,32 @@ def test_questions_share_the_tokens_and_one_alone_changes_nothing() -> None:
         for parameter in realiser.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     random = np.random.default_rng(1)
-    one, other = (
+    query, other = (
         QueryEmbedding(text, random.standard_normal((3, 8)).astype(np.float32), "tiny") for text in ("a?", "b?")
     )
 
-    def relevance(*queries: QueryEmbedding, again: tuple[QueryEmbedding, ...] = ()) -> torch.Tensor:
+    def relevance(*queries: QueryEmbedding, successors: tuple[QueryEmbedding, ...] = ()) -> torch.Tensor:
         stream, allocator = PictureStream(), StreamAllocator(OPTIONS, realiser)
         allocator.set_query(*queries)
-        if again:
-            allocator.set_query(*again)
-        assert allocator.question == (again or queries)[0].text
+        if successors:
+            allocator.set_query(*successors)
+        assert allocator.question == (successors or queries)[0].text
         allocator.allocate(stream.show(scenery(ROWS, COLS)))
         return allocator.allocate(stream.show(scenery(ROWS, COLS))).relevance
 
-    alone, both = [relevance(one), relevance(other)], relevance(one, other)
-    assert not torch.equal(both, alone[0])
-    assert not torch.equal(both, alone[1])
-    for own in alone:
-        firsts = own.flatten().argsort(descending=True, stable=True)[:5].tolist()
-        shown = both.flatten().argsort(descending=True, stable=True)[:10].tolist()
-        assert set(firsts) <= set(shown)
-    assert torch.equal(relevance(one, other, again=(one,)), alone[0])
+    singles, united = [relevance(query), relevance(other)], relevance(query, other)
+    assert not torch.equal(united, singles[0])
+    assert not torch.equal(united, singles[1])
+    for single in singles:
+        firsts = single.flatten().argsort(descending=True, stable=True)[:5].tolist()
+        united_firsts = united.flatten().argsort(descending=True, stable=True)[:10].tolist()
+        assert set(firsts) <= set(united_firsts)
+    assert torch.equal(relevance(query, other, successors=(query,)), singles[0])
     unheard = replace(other, model_id="another")
-    assert torch.equal(relevance(one, unheard), alone[0])
+    assert torch.equal(relevance(query, unheard), singles[0])
     copy = StreamAllocator(OPTIONS, realiser)
-    copy.set_query(one, other)
-    assert copy.copy_for_thread()._queries == (one, other)
+    copy.set_query(query, other)
+    assert copy.copy_for_thread()._queries == (query, other)
 
 
 def test_change_is_weighted_by_relevance_and_counts_from_the_last_answer() -> None:
@@ -351,12 +351,12 @@ def test_change_of_a_black_frame_counts_tiles() -> None:
 
 def test_exploration_shows_every_tile_in_the_end() -> None:
     options, picture = replace(OPTIONS, strategy="topk", budget=20), scenery(8, 9)
-    stream, allocator, seen = PictureStream(), StreamAllocator(options), np.zeros((8, 9), bool)
+    stream, allocator, shown_tiles = PictureStream(), StreamAllocator(options), np.zeros((8, 9), bool)
     for _ in range(90):
         frame = allocator.allocate(stream.show(picture))
-        seen |= frame.levels == 0
+        shown_tiles |= frame.levels == 0
         allocator.mark_answered()
-    assert seen[frame.scores[0].numpy() > 0.02].all()
+    assert shown_tiles[frame.scores[0].numpy() > 0.02].all()
 
 
 def test_without_exploration_the_best_stay() -> None:
@@ -479,13 +479,13 @@ def test_if_nothing_is_relevant_tiles_count() -> None:
 
 def blob(height: float = 0.8, col: int = 30) -> torch.Tensor:
     rows, cols = np.indices((34, 60))
-    made = 0.1 + height * np.exp(-((rows - 11) ** 2 + (cols - col) ** 2) / 30)
-    return torch.from_numpy(made.astype(np.float32))
+    values = 0.1 + height * np.exp(-((rows - 11) ** 2 + (cols - col) ** 2) / 30)
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def noise(scale: float = 1) -> torch.Tensor:
-    made = 0.5 + scale * (np.random.default_rng(0).random((34, 60)) - 0.5)
-    return torch.from_numpy(made.astype(np.float32))
+    values = 0.5 + scale * (np.random.default_rng(0).random((34, 60)) - 0.5)
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def selector_of(strategy: str, tensions: Tensions | None = None, *, levels: bool = False) -> RegionSelector:
@@ -495,9 +495,9 @@ def selector_of(strategy: str, tensions: Tensions | None = None, *, levels: bool
 def test_the_same_maps_keep_the_choice() -> None:
     selector, relevance, staleness = selector_of("foveated"), blob(), blob(col=5)
     first = chosen(selector, relevance, 273, staleness)
-    again = chosen(selector, relevance, 273, staleness)
-    assert again.allocation is first.allocation
-    assert again.selection is chosen(selector, relevance, 273, staleness).selection
+    second = chosen(selector, relevance, 273, staleness)
+    assert second.allocation is first.allocation
+    assert second.selection is chosen(selector, relevance, 273, staleness).selection
     for changed in ((blob(), 273, staleness), (relevance, 200, staleness), (relevance, 273, blob(col=50))):
         assert chosen(selector, *changed).allocation is not first.allocation
 
@@ -505,9 +505,9 @@ def test_the_same_maps_keep_the_choice() -> None:
 def test_jitter_is_counted_against_the_carried_map() -> None:
     selector = selector_of("topk", Tensions(explore=0))
     assert chosen(selector, blob(), 100, None).jitter_share == 0
-    elsewhere = blob(col=40)
-    assert 0.02 < chosen(selector, elsewhere, 100, None).jitter_share < 0.1
-    assert chosen(selector, elsewhere, 100, None).jitter_share == 0
+    other = blob(col=40)
+    assert 0.02 < chosen(selector, other, 100, None).jitter_share < 0.1
+    assert chosen(selector, other, 100, None).jitter_share == 0
     assert chosen(selector, blob(col=40), 100, None).jitter_share == 0
     selector.follow(moved(blob().shape, 0, 5))
     assert chosen(selector, blob(col=45), 100, None).jitter_share == 0
@@ -561,8 +561,8 @@ def test_an_adaptive_budget_moves_only_for_a_reason() -> None:
     assert chosen(selector, blob(0.79), "adaptive", None).allocation.tokens == tokens
     wide = torch.maximum(blob(), torch.maximum(blob(col=5), blob(col=55)))
     assert chosen(selector, wide, "adaptive", None).allocation.tokens == adaptive_budget(wide) > 1.05 * tokens
-    kept = chosen(selector, wide, "adaptive", None)
-    assert chosen(selector, wide, "adaptive", None).allocation.tokens == kept.allocation.tokens
+    second = chosen(selector, wide, "adaptive", None)
+    assert chosen(selector, wide, "adaptive", None).allocation.tokens == second.allocation.tokens
 
 
 def test_budgets_that_are_none() -> None:

@@ -111,14 +111,14 @@ def test_a_budget_too_small_for_a_cover_takes_the_best_regions() -> None:
 
 @pytest.mark.parametrize(("shape", "count"), [((34, 60), 64), ((34, 60), 255), ((16, 32), 32), ((8, 8), 1)])
 def test_even_tiles_have_no_holes_and_no_stripes(shape: tuple[int, int], count: int) -> None:
-    chosen = even_tiles(shape, count)
-    assert 0 < chosen.sum() <= count
-    assert chosen[shape[0] // 2, shape[1] // 2]
+    tiles = even_tiles(shape, count)
+    assert 0 < tiles.sum() <= count
+    assert tiles[shape[0] // 2, shape[1] // 2]
     if count > 32:
         side = int(2.5 * (shape[0] * shape[1] / count) ** 0.5)
         for row in range(0, shape[0] - side, side):
             for col in range(0, shape[1] - side, side):
-                assert chosen[row : row + side, col : col + side].any()
+                assert tiles[row : row + side, col : col + side].any()
 
 
 def test_uniform_has_one_level_and_the_same_number() -> None:
@@ -171,9 +171,9 @@ def test_batches_are_padded_and_masked() -> None:
     allocation = allocate(batch, [4, "adaptive", 9], "topk")
     assert allocation.regions.shape == (3, 36, 3)
     assert allocation.mask.sum(dim=1).tolist() == [4, 36, 9]
-    alone = allocate(batch[2], 9, "topk")
-    assert torch.equal(allocation.regions[2, :9], alone.regions)
-    assert torch.equal(allocation.relevance[2, :9], alone.relevance)
+    single = allocate(batch[2], 9, "topk")
+    assert torch.equal(allocation.regions[2, :9], single.regions)
+    assert torch.equal(allocation.relevance[2, :9], single.relevance)
     assert not allocation.regions[2, 9:].any()
     assert allocate(batch, 5, "grid").mask.all()
 
@@ -280,8 +280,8 @@ def test_limits_hold_for_budgets_that_adapt_and_for_no_others() -> None:
     assert [fixed_tokens(budget, 2040, limits) for budget in ("auto", 500, "50%")] == [30, 500, 1020]
     assert [fixed_tokens("auto", tiles, limits) for tiles in (90, 50, 10)] == [24, 20, 10]
     assert (most_tokens("adaptive", 2040, limits), least_tokens_wanted("auto", limits)) == (30, 20)
-    there = torch.from_numpy(spread)
-    assert 28 < adaptive_budget(there, limits) == tokens_for("adaptive", there, limits) <= 30
+    relevance = torch.from_numpy(spread)
+    assert 28 < adaptive_budget(relevance, limits) == tokens_for("adaptive", relevance, limits) <= 30
     assert adaptive_budget(torch.zeros(34, 60), limits) == 20
     assert allocate(spread, "adaptive", "topk", limits=TokenLimits(9, 9)).tokens == 9
 

@@ -49,12 +49,12 @@ def test_chance_draws_by_shares_and_a_low_temperature_leaves_less_to_it() -> Non
     torch.manual_seed(2)
 
     def hits(temperature: float) -> float:
-        drawn = (perturbed(relevance, temperature)[0].flatten().topk(5).indices for _ in range(200))
-        return sum(float((chosen % 8 == 3).float().mean()) for chosen in drawn) / 200
+        draws = (perturbed(relevance, temperature)[0].flatten().topk(5).indices for _ in range(200))
+        return sum(float((tiles % 8 == 3).float().mean()) for tiles in draws) / 200
 
-    fair, sure = hits(1.0), hits(0.05)
+    fair, certainty = hits(1.0), hits(0.05)
     assert 0.3 < fair < 0.95
-    assert sure > 0.99
+    assert certainty > 0.99
     assert hits(50.0) < 0.25
 
 

@@ -39,8 +39,8 @@ def motion_of(rng: np.random.Generator, shape: tuple[int, int]) -> TileMotion:
     for _ in range(rng.integers(0, 3)):
         (top, left), (down, right) = rng.integers(0, shape, 2), rng.integers(1, 6, 2)
         moves[:, top : top + down, left : left + right] = rng.normal(0, 12, (2, 1, 1))
-    alone = rng.random(shape) < 0.05
-    moves[:, alone] = rng.choice([1, 16, 32], (2, int(alone.sum()))) * rng.choice([-1, 1])
+    tiles = rng.random(shape) < 0.05
+    moves[:, tiles] = rng.choice([1, 16, 32], (2, int(tiles.sum()))) * rng.choice([-1, 1])
     return TileMotion(moves[0], moves[1], np.ones(shape, np.float32))
 
 
@@ -48,8 +48,8 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], draw: Any = None) -
     return torch.from_numpy((draw or rng.random)(size=shape).astype(np.float32))
 
 
-def same(one: Any, other: Any, atol: float = 1e-6) -> None:
-    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+def same(actual: Any, expected: Any, atol: float = 1e-6) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
 @given(shape=grids, seed=seeds)
@@ -61,20 +61,20 @@ def test_warps_of_one_frame_and_of_many(shape: tuple[int, int], seed: int) -> No
         pair = Warp.of(motion), Warp.of(motion, maps)
         for warp, history in zip(pair, histories, strict=True):
             history.add(frame, warp)
-        whole = [steps.step(warp) for steps, warp in zip(all_steps, pair, strict=True)]
-        assert (whole[0] is None) == (whole[1] is None)
-        if whole[0] is not None and whole[1] is not None:
-            np.testing.assert_array_equal(whole[1].origin, whole[0].origin)
-            np.testing.assert_array_equal(whole[1].newest, whole[0].newest)
+        whole_steps = [steps.step(warp) for steps, warp in zip(all_steps, pair, strict=True)]
+        assert (whole_steps[0] is None) == (whole_steps[1] is None)
+        if whole_steps[0] is not None and whole_steps[1] is not None:
+            np.testing.assert_array_equal(whole_steps[1].origin, whole_steps[0].origin)
+            np.testing.assert_array_equal(whole_steps[1].newest, whole_steps[0].newest)
         since = [history.since(int(seed % 3), shape) for history in histories]
         assert since[0] is not None
         assert since[1] is not None
         same(since[1].origin, since[0].origin, 1e-4)
         for kind in (np.bool_, np.int8, np.int64, np.float32, np.float64):
             kinds = torch.from_numpy(rng.integers(0, 100, shape).astype(kind))
-            taken = replace(since[0], maps=maps).nearest(kinds, 1)
-            assert taken.dtype == kinds.dtype
-            assert taken.equal(since[0].nearest(kinds, 1))
+            nearest = replace(since[0], maps=maps).nearest(kinds, 1)
+            assert nearest.dtype == kinds.dtype
+            assert nearest.equal(since[0].nearest(kinds, 1))
 
 
 @given(shape=grids, seed=seeds)
@@ -93,11 +93,11 @@ def test_blending(shape: tuple[int, int], seed: int) -> None:
             scale = float(rng.choice([0, 0.01, 0.3, 1]))
             relevance = relevance + scale * random(rng, shape, rng.normal)
             looks = looks + scale * 0.2 * random(rng, looks.shape, rng.normal)
-        held = [blend.step(relevance, looks, frame * FRAME_NS) for blend in blends]
-        same(held[1], held[0])
+        outputs = [blend.step(relevance, looks, frame * FRAME_NS) for blend in blends]
+        same(outputs[1], outputs[0])
         if before and not moves:
-            assert (held[0] is before[0]) == (held[1] is before[1])
-        before = held
+            assert (outputs[0] is before[0]) == (outputs[1] is before[1])
+        before = outputs
         if rng.random() < 0.1:
             same(*(blend.replace(relevance) for blend in blends))
 
@@ -115,19 +115,19 @@ def test_compiled_feedback_equals_the_reference(shape: tuple[int, int], seed: in
                 prior.follow(warp)
             looks = looks + 0.1 * random(rng, looks.shape, rng.normal)
         if rng.random() < 0.4:
-            shown = places[rng.random(len(places)) < 0.6]
-            regions = np.concatenate([np.zeros((len(shown), 1), np.int64), shown], axis=1).astype(np.int32)
-            attention = rng.random(len(shown), np.float32)
+            tiles = places[rng.random(len(places)) < 0.6]
+            regions = np.concatenate([np.zeros((len(tiles), 1), np.int64), tiles], axis=1).astype(np.int32)
+            attention = rng.random(len(tiles), np.float32)
             feedback = Feedback(FrameStamp(frame, media_ns, 0), regions, attention, attention)
-            asked = rng.random() < 0.7
+            on_request = rng.random() < 0.7
             for prior in priors:
-                if asked:
+                if on_request:
                     prior.on_request(frame, looks)
                 prior.update(feedback, looks, Warp.none(shape))
-        found = [prior.evaluate(media_ns, looks) for prior in priors]
-        assert (found[0] is None) == (found[1] is None)
-        if found[0] is not None:
-            same(found[1], found[0], 2e-6)
+        results = [prior.evaluate(media_ns, looks) for prior in priors]
+        assert (results[0] is None) == (results[1] is None)
+        if results[0] is not None:
+            same(results[1], results[0], 2e-6)
         assert priors[1].unknown_share(looks) == pytest.approx(priors[0].unknown_share(looks), abs=1e-6)
 
 
@@ -139,8 +139,8 @@ def test_compiled_changed_and_unseen_tiles_equal_the_reference(shape: tuple[int,
     versions, information = TileVersions(1, np.zeros(shape, np.int64)), random(rng, shape)
     for frame in range(8):
         epoch = versions.epoch + (rng.random() < 0.2)
-        moved = rng.random(shape) < 0.2
-        versions = TileVersions(epoch, np.where(moved, frame, versions.frame))
+        changed_tiles = rng.random(shape) < 0.2
+        versions = TileVersions(epoch, np.where(changed_tiles, frame, versions.frame))
         relevance = random(rng, shape) * float(rng.random() < 0.8)
         shares = [meter.measure(versions, relevance) for meter in meters]
         assert shares[1] == pytest.approx(float(shares[0]), abs=1e-6)
@@ -149,12 +149,12 @@ def test_compiled_changed_and_unseen_tiles_equal_the_reference(shape: tuple[int,
         if rng.random() < 0.4:
             for meter, exploration in zip(meters, explorations, strict=True):
                 meter.mark(versions)
-                exploration.mark_shown(torch.from_numpy(np.where(moved, 0, 1).astype(np.int8)))
+                exploration.mark_shown(torch.from_numpy(np.where(changed_tiles, 0, 1).astype(np.int8)))
 
 
 @given(shape=grids, seed=seeds)
 def test_structure(shape: tuple[int, int], seed: int) -> None:
-    rng, found = np.random.default_rng(seed), []
+    rng, structures = np.random.default_rng(seed), []
     noise = random(rng, (7, *shape), rng.normal) * float(rng.choice([0, 0.01, 0.2]))
     slope = torch.linspace(0, 1, shape[1]) * random(rng, (7, 1, 1)) + torch.linspace(0, 1, shape[0])[:, None]
     looks = (0.5 + noise + slope * float(rng.choice([0, 0.1, 1]))).contiguous()
@@ -163,8 +163,8 @@ def test_structure(shape: tuple[int, int], seed: int) -> None:
     for setting in ("reference", "compiled"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(SETTING, setting)
-            found.append((map_structure(looks[0]), picture_structure(looks).clamp(max=CLEAR)))
-    same(found[1], found[0], 1e-4)
+            structures.append((map_structure(looks[0]), picture_structure(looks).clamp(max=CLEAR)))
+    same(structures[1], structures[0], 1e-4)
 
 
 def test_the_interpreters_lock_is_kept() -> None:

@@ -34,22 +34,22 @@ def changed_picture(picture: np.ndarray, *tiles: tuple[int, int]) -> np.ndarray:
 
 
 def tiles_of(frame: FrameAllocation) -> np.ndarray:
-    shown = np.zeros((ROWS, COLS), bool)
+    tiles = np.zeros((ROWS, COLS), bool)
     regions = frame.allocation.regions.numpy()
     assert not regions[:, 0].any()
-    shown[regions[:, 1], regions[:, 2]] = True
-    return shown
+    tiles[regions[:, 1], regions[:, 2]] = True
+    return tiles
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 16), (5, 7), (9, 16), (1, 9)])
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.27, 0.5, 1.0])
 def test_the_lattice_is_even_and_spends_all(shape: tuple[int, int], share: float) -> None:
     count = max(1, round(share * shape[0] * shape[1]))
-    chosen = even_lattice(shape, count)
-    assert chosen.sum() == count
+    lattice = even_lattice(shape, count)
+    assert lattice.sum() == count
     for axis in (0, 1):
-        halves = np.array_split(chosen, 2, axis=axis)
-        expected = [count * half.size / chosen.size for half in halves]
+        halves = np.array_split(lattice, 2, axis=axis)
+        expected = [count * half.size / lattice.size for half in halves]
         assert all(abs(half.sum() - due) <= 0.15 * count + 1 for half, due in zip(halves, expected, strict=True))
 
 
@@ -67,11 +67,11 @@ def test_tiles_that_changed_most_come_first_and_the_rest_covers_the_frame() -> N
     change = np.zeros((ROWS, COLS))
     change[4, 7], change[0, 1], change[2, 2] = 3, 2, 1
     assert np.argwhere(changed_tiles(change, change.shape, 2)).tolist() == [[0, 1], [4, 7]]
-    chosen = changed_tiles(change, change.shape, BUDGET)
-    assert chosen.sum() == BUDGET
-    assert chosen[change > 0].all()
-    assert chosen[:3].any(axis=1).all(), "no row of the upper half is left out"
-    assert chosen[3:].any(axis=1).sum() >= 2
+    tiles = changed_tiles(change, change.shape, BUDGET)
+    assert tiles.sum() == BUDGET
+    assert tiles[change > 0].all()
+    assert tiles[:3].any(axis=1).all(), "no row of the upper half is left out"
+    assert tiles[3:].any(axis=1).sum() >= 2
     assert np.array_equal(changed_tiles(np.zeros_like(change), change.shape, BUDGET), FIRST)
     assert np.array_equal(changed_tiles(None, change.shape, BUDGET), FIRST)
 
@@ -79,29 +79,29 @@ def test_tiles_that_changed_most_come_first_and_the_rest_covers_the_frame() -> N
 def test_a_clip_shows_its_first_frame_whole_and_then_what_changed() -> None:
     changes = [np.zeros((5, 7)), np.zeros((5, 7))]
     changes[0][1, 2], changes[1][1, 2], changes[1][0, 0] = 9, 9, 8
-    chosen = clip_tiles(changes, (5, 7), 13)
-    assert chosen[0].all()
-    assert sum(int(tiles.sum()) for tiles in chosen) == 39
-    assert chosen[1][1, 2]
-    assert chosen[2][1, 2]
-    assert chosen[2][0, 0]
+    frames = clip_tiles(changes, (5, 7), 13)
+    assert frames[0].all()
+    assert sum(int(tiles.sum()) for tiles in frames) == 39
+    assert frames[1][1, 2]
+    assert frames[2][1, 2]
+    assert frames[2][0, 0]
 
 
 def test_every_frame_of_a_clip_shows_something() -> None:
     changes = [np.zeros((5, 7)), np.full((5, 7), 50.0)]
     for tokens in (24, 25):
-        chosen = clip_tiles(changes, (5, 7), tokens)
-        assert sum(int(tiles.sum()) for tiles in chosen) == 3 * tokens
-        assert all(tiles.any() for tiles in chosen)
+        frames = clip_tiles(changes, (5, 7), tokens)
+        assert sum(int(tiles.sum()) for tiles in frames) == 3 * tokens
+        assert all(tiles.any() for tiles in frames)
 
 
 def test_below_one_frame_each_frame_of_a_clip_has_its_own_budget() -> None:
     change = np.zeros((5, 7))
     change[1, 2] = 9
-    chosen = clip_tiles([change], (5, 7), 4)
-    assert [int(tiles.sum()) for tiles in chosen] == [4, 4]
-    assert chosen[1][1, 2]
-    assert np.array_equal(chosen[0], even_lattice((5, 7), 4))
+    frames = clip_tiles([change], (5, 7), 4)
+    assert [int(tiles.sum()) for tiles in frames] == [4, 4]
+    assert frames[1][1, 2]
+    assert np.array_equal(frames[0], even_lattice((5, 7), 4))
     assert np.array_equal(clip_tiles([], (5, 7), 9)[0], even_lattice((5, 7), 9))
 
 
@@ -115,14 +115,14 @@ def test_a_stream_compares_with_the_frame_that_was_answered_about() -> None:
     allocator.mark_answered()
     steps = [changed_picture(other, (1, 1)), changed_picture(other, (1, 1), (3, 4))]
     for step in steps:
-        shown = tiles_of(allocator.allocate(stream.show(step)))
-        assert shown.sum() == BUDGET
-        assert shown[1, 1]
-    assert shown[3, 4], "both of the two frames since the answer count"
+        tiles = tiles_of(allocator.allocate(stream.show(step)))
+        assert tiles.sum() == BUDGET
+        assert tiles[1, 1]
+    assert tiles[3, 4], "both of the two frames since the answer count"
     allocator.mark_answered()
     assert np.array_equal(tiles_of(allocator.allocate(stream.show(steps[-1]))), FIRST), "nothing changed since"
-    moved = tiles_of(allocator.allocate(stream.show(changed_picture(steps[-1], (0, 0)))))
-    assert moved[0, 0]
+    tiles = tiles_of(allocator.allocate(stream.show(changed_picture(steps[-1], (0, 0)))))
+    assert tiles[0, 0]
 
 
 def test_a_check_of_a_watch_shows_a_frame_too() -> None:
@@ -139,8 +139,8 @@ def test_a_small_budget_goes_to_the_tiles_that_changed_most() -> None:
     allocator.mark_answered()
     faint = picture.copy()
     faint[:32] ^= 1  # by one of 255, in ten tiles
-    shown = tiles_of(allocator.allocate(stream.show(changed_picture(faint, (4, 4), (2, 8)))))
-    assert np.argwhere(shown).tolist() == [[2, 8], [4, 4]]
+    tiles = tiles_of(allocator.allocate(stream.show(changed_picture(faint, (4, 4), (2, 8)))))
+    assert np.argwhere(tiles).tolist() == [[2, 8], [4, 4]]
 
 
 def test_a_cut_is_covered_evenly() -> None:
@@ -170,22 +170,22 @@ def test_a_question_about_a_zone_gets_the_changed_tiles_within() -> None:
     allocator = StreamAllocator(replace(OPTIONS, zones=ZoneOptions(focus=(left,))))
     allocator.allocate(stream.show(picture))
     allocator.mark_answered()
-    shown = tiles_of(allocator.allocate(stream.show(changed_picture(picture, (1, 1), (1, 8)))))
-    assert shown[1, 1]
-    assert not shown[:, 5:].any()
+    tiles = tiles_of(allocator.allocate(stream.show(changed_picture(picture, (1, 1), (1, 8)))))
+    assert tiles[1, 1]
+    assert not tiles[:, 5:].any()
 
 
 def test_pictures_of_one_prompt_are_compared_one_with_the_next() -> None:
     allocator, picture = FrameAllocator(OPTIONS), scenery(ROWS, COLS)
-    shown = []
+    tiles = []
     for number, frame in enumerate((picture, changed_picture(picture, (5, 9)), changed_picture(picture, (1, 1)))):
         stamp = FrameStamp(number, number * 40_000_000, 0)
-        shown.append(tiles_of(allocator.allocate(FramePlanes("rgb", (frame,)), stamp).allocation))
+        tiles.append(tiles_of(allocator.allocate(FramePlanes("rgb", (frame,)), stamp).allocation))
     allocator.close()
-    assert np.array_equal(shown[0], FIRST)
-    assert shown[1][5, 9]
-    assert shown[2][5, 9]
-    assert shown[2][1, 1]
+    assert np.array_equal(tiles[0], FIRST)
+    assert tiles[1][5, 9]
+    assert tiles[2][5, 9]
+    assert tiles[2][1, 1]
 
 
 def test_a_memory_holds_the_first_frame_and_what_changed_since() -> None:

@@ -36,12 +36,12 @@ def test_shown_tiles_wait_and_hidden_ones_gain() -> None:
 
 
 def test_every_tile_has_its_turn() -> None:
-    tracker, seen = ExplorationTracker(), set()
+    tracker, turns = ExplorationTracker(), set()
     for _ in range(12):
         turn = int(tracker.staleness(INFORMATION).argmax())
-        seen.add(turn)
+        turns.add(turn)
         tracker.mark_shown(levels(*(0 if tile == turn else -1 for tile in range(3))))
-    assert seen == {0, 1, 2}
+    assert turns == {0, 1, 2}
 
 
 def test_it_turns_with_answers_and_not_with_noise() -> None:
@@ -82,9 +82,9 @@ def feedback(
 
 def known_of(prior: FeedbackPrior, at_s: float = 0, looks: torch.Tensor = LOOKS) -> torch.Tensor:
     """Attention, similarity and trust of each tile [3, rows, cols]."""
-    known = prior.evaluate(round(at_s * NS_PER_S), looks)
-    assert known is not None
-    return known
+    values = prior.evaluate(round(at_s * NS_PER_S), looks)
+    assert values is not None
+    return values
 
 
 def test_nothing_is_known_at_first() -> None:
@@ -96,37 +96,37 @@ def test_nothing_is_known_at_first() -> None:
 def test_regions_speak_for_all_their_tiles() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.0625], [0.4, -0.9]), LOOKS, STILL)
-    known = known_of(prior)
-    assert known[0, :2, :2].tolist() == [[1, 1], [1, 1]]
-    assert known[0, 2, 3] == 0.5
-    assert known[1, 0, 0] == torch.tensor(0.4)
-    assert known[1, 2, 3] == 0
-    assert known[2].sum() == 5
+    values = known_of(prior)
+    assert values[0, :2, :2].tolist() == [[1, 1], [1, 1]]
+    assert values[0, 2, 3] == 0.5
+    assert values[1, 0, 0] == torch.tensor(0.4)
+    assert values[1, 2, 3] == 0
+    assert values[2].sum() == 5
 
 
 def test_a_coarse_region_is_not_looked_at_because_it_is_large() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(2, 0, 0), (0, 0, 5), (1, 1, 2)], [1.0, 0.25, 0.25]), LOOKS, STILL)
-    known = known_of(prior)
-    assert known[0, 0, 5] == 1
-    assert known[0, :, :4] == pytest.approx(np.sqrt(1 / 16 / 0.25))
-    assert known[0, 2:, 4:] == pytest.approx(np.sqrt(1 / 4))
+    values = known_of(prior)
+    assert values[0, 0, 5] == 1
+    assert values[0, :, :4] == pytest.approx(np.sqrt(1 / 16 / 0.25))
+    assert values[0, 2:, 4:] == pytest.approx(np.sqrt(1 / 4))
 
 
 def test_an_answer_that_looked_at_nothing_is_no_error() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 0, 0)], [0.0]), LOOKS, STILL)
-    known = known_of(prior)
-    assert known[0, 0, 0] == 0
+    values = known_of(prior)
+    assert values[0, 0, 0] == 0
 
 
 def test_it_is_carried_along_prior() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 1, 1)], [1.0]), LOOKS, moved(SHAPE, 1, 2))
     prior.follow(moved(SHAPE, 0, 1))
-    known = known_of(prior)
-    assert known[0, 2, 4] == known[2, 2, 4] == 1
-    assert known[2].sum() == 1
+    values = known_of(prior)
+    assert values[0, 2, 4] == values[2, 2, 4] == 1
+    assert values[2].sum() == 1
 
 
 def test_it_fades_in_steps() -> None:
@@ -142,18 +142,18 @@ def test_time_may_begin_below_zero() -> None:
     prior = FeedbackPrior()
     for row in (1, 2):
         prior.update(feedback([(0, row, 1)], [1.0], at_s=-0.1), LOOKS, STILL)
-        known = known_of(prior, -0.1)
-        assert known[0, row, 1] == 1
+        values = known_of(prior, -0.1)
+        assert values[0, row, 1] == 1
 
 
 def test_newer_answers_weigh_more_and_leave_others_alone() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([(0, 1, 1), (0, 3, 5)], [1.0, 1.0]), LOOKS, STILL)
     prior.update(feedback([(0, 1, 1), (0, 0, 0)], [0.25, 1.0], at_s=2), LOOKS, STILL)
-    known = known_of(prior, 2)
-    assert known[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
-    assert known[2, 1, 1] == known[0, 0, 0] == 1
-    assert known[2, 3, 5] == pytest.approx(math.exp(-2 / FADE_S))
+    values = known_of(prior, 2)
+    assert values[0, 1, 1] == pytest.approx(RENEW * 0.5 + (1 - RENEW))
+    assert values[2, 1, 1] == values[0, 0, 0] == 1
+    assert values[2, 3, 5] == pytest.approx(math.exp(-2 / FADE_S))
 
 
 def test_another_question_forgets() -> None:
@@ -162,15 +162,15 @@ def test_another_question_forgets() -> None:
     prior.reset()
     assert prior.evaluate(0, LOOKS) is None
     prior.update(feedback([(0, 0, 0)], [1.0]), LOOKS, STILL)
-    known = known_of(prior)
-    assert known[2].sum() == 1
+    values = known_of(prior)
+    assert values[2].sum() == 1
 
 
 def test_an_answer_about_no_token_teaches_nothing() -> None:
     prior = FeedbackPrior()
     prior.update(feedback([], []), LOOKS, STILL)
-    known = prior.evaluate(0, LOOKS)
-    assert known is None or not known[2].any()
+    values = prior.evaluate(0, LOOKS)
+    assert values is None or not values[2].any()
 
 
 def changed(change: float, row: int, col: int) -> torch.Tensor:
@@ -184,9 +184,9 @@ def test_new_content_of_a_tile_has_no_attention() -> None:
     prior.on_request(0, LOOKS)
     prior.update(feedback([(1, 0, 0), (0, 2, 3)], [1.0, 0.5]), LOOKS, STILL)
     for change, trust in ((0.0, 1), (RENEWAL / 5, 0.8), (-RENEWAL / 2, 0.5), (RENEWAL, 0), (2 * RENEWAL, 0)):
-        known = known_of(prior, looks=changed(change, 0, 1))
-        assert known[2, 0, 1] == pytest.approx(trust, abs=1e-6)
-        assert known[2, 0, 0] == known[2, 2, 3] == 1
+        values = known_of(prior, looks=changed(change, 0, 1))
+        assert values[2, 0, 1] == pytest.approx(trust, abs=1e-6)
+        assert values[2, 0, 0] == values[2, 2, 3] == 1
     assert prior.evaluate(0, LOOKS) is not None
 
 
@@ -207,10 +207,10 @@ def test_change_counts_from_the_frame_that_was_answered_about() -> None:
         prior.follow(moved(SHAPE, *way))
         prior.update(feedback([(0, 1, 1), (0, 2, 2)], [1.0, 1.0]), LOOKS, moved(SHAPE, *way))
         now = changed(1.0, 1, 1 + way[1])
-        known = known_of(prior, looks=now)
-        assert known[2].sum() == 2
-        unlike = known_of(prior)
-        assert unlike[2].sum() == (1 if frame_index == 0 else 2)
+        values = known_of(prior, looks=now)
+        assert values[2].sum() == 2
+        other_values = known_of(prior)
+        assert other_values[2].sum() == (1 if frame_index == 0 else 2)
 
 
 def test_change_is_measured_where_the_camera_has_carried_it() -> None:

@@ -37,8 +37,8 @@ def stamp(index: int) -> FrameStamp:
 def taught(frame: FrameAllocation, row: int, col: int) -> Feedback:
     """An answer that looked at two by two tiles, and at all others evenly."""
     places = [(0, r, c) for r in range(ROWS) for c in range(COLS)]
-    looked = [1.0 if r in (row, row + 1) and c in (col, col + 1) else 0.01 for _, r, c in places]
-    attention, regions = np.array(looked, np.float32), np.array(places, np.int32)
+    weights = [1.0 if r in (row, row + 1) and c in (col, col + 1) else 0.01 for _, r, c in places]
+    attention, regions = np.array(weights, np.float32), np.array(places, np.int32)
     return Feedback(frame.stamp, regions, attention, np.zeros_like(attention))
 
 
@@ -82,9 +82,9 @@ def test_attended_content_is_followed(name: str, draw) -> None:  # type: ignore[
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
     row, col = ROWS // 2 - 2, COLS // 2 - 2
     for index, pose in enumerate(poses):
-        made = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
+        result = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
         if index == 0:
-            allocator.on_answer(taught(made.allocation, row, col))
+            allocator.on_answer(taught(result.allocation, row, col))
             continue
         prior = evaluated(allocator.allocator)
         assert prior is not None
@@ -96,11 +96,11 @@ def test_a_thing_that_moves_over_a_still_ground_keeps_its_relevance() -> None:
     ground, thing = filmed(clutter(2), (0.0, 0.0, 1.0, 0.0)), clutter(3, 96, 96)
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
     for index in range(40):
-        shown, left = ground.copy(), 96 + 4 * index
-        shown[160:256, left : left + 96] = thing
-        made = allocator.allocate(planes(shown), stamp(index))
+        picture, left = ground.copy(), 96 + 4 * index
+        picture[160:256, left : left + 96] = thing
+        result = allocator.allocate(planes(picture), stamp(index))
         if index == 0:
-            allocator.on_answer(taught(made.allocation, 6, 4))
+            allocator.on_answer(taught(result.allocation, 6, 4))
         prior = evaluated(allocator.allocator)
         if prior is not None and index:
             assert centre_of(prior[0] * prior[2]) == pytest.approx([4.5 + index / 8, 6.5], abs=0.5)
@@ -122,10 +122,10 @@ def test_choices_of_a_panned_document_stay_on_it(way: tuple[float, float]) -> No
     wide, allocator, places = text_in_the_middle(), FrameAllocator(AllocatorOptions(budget=64, explore=0.0)), []
     for index in range(30):
         pose = (way[0] * (index - 15), way[1] * (index - 15), 1.0, 0.0)
-        made = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
-        chosen = made.packet.regions[made.packet.regions[:, 0] == 0]
-        weights = made.packet.relevance[made.packet.regions[:, 0] == 0]
-        middle = (chosen[:, :0:-1] * weights[:, None]).sum(axis=0) / weights.sum()
+        result = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
+        regions = result.packet.regions[result.packet.regions[:, 0] == 0]
+        weights = result.packet.relevance[result.packet.regions[:, 0] == 0]
+        middle = (regions[:, :0:-1] * weights[:, None]).sum(axis=0) / weights.sum()
         places.append(middle + np.array(way) * index / 32)
     assert np.std(places[3:], axis=0).max() < 0.2
 

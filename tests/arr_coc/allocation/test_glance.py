@@ -30,8 +30,8 @@ OTHER = QueryEmbedding("Is it round?", np.zeros((3, 8), np.float32), "some model
 def looked_at(frame: FrameAllocation, row: int, col: int) -> Feedback:
     """A glance that saw one tile's region, and nothing else."""
     regions = overview_regions((ROWS, COLS), frame.glance_tokens).astype(np.int32)
-    there = (regions[:, 1] == row >> regions[:, 0]) & (regions[:, 2] == col >> regions[:, 0])
-    attention = np.where(there, 1.0, 0.02).astype(np.float32)
+    is_target = (regions[:, 1] == row >> regions[:, 0]) & (regions[:, 2] == col >> regions[:, 0])
+    attention = np.where(is_target, 1.0, 0.02).astype(np.float32)
     return Feedback(frame.stamp, regions, attention, np.zeros(len(regions), np.float32))
 
 
@@ -97,19 +97,19 @@ def test_there_is_no_overview_if_all_is_shown_or_hardly_anything(budget: Any) ->
 def test_a_glance_draws_the_tokens_at_once() -> None:
     view, allocator = PictureStream().show(scenery(ROWS, COLS)), StreamAllocator(OPTIONS)
     before = allocator.allocate(view)
-    shown = {}
+    sharp_tiles = {}
     for row, col in ((0, 0), (8, 16)):
         allocator.set_query(QUESTION if row else OTHER)
         allocator.on_glance()
         allocator.apply_glance(looked_at(before, row, col))
         frame = allocator.reallocate(view)
-        shown[row, col] = frame.levels == 0
-        there = shown[row, col][row : row + 4, col : col + 4]
-        assert there.mean() > 2 * shown[row, col].mean()
+        sharp_tiles[row, col] = frame.levels == 0
+        target = sharp_tiles[row, col][row : row + 4, col : col + 4]
+        assert target.mean() > 2 * sharp_tiles[row, col].mean()
         assert frame.scores[2].max() > 0
         assert frame.stamp == before.stamp
-    both = (shown[0, 0] & shown[8, 16]).sum() / (shown[0, 0] | shown[8, 16]).sum()
-    assert both < 0.8
+    overlap = (sharp_tiles[0, 0] & sharp_tiles[8, 16]).sum() / (sharp_tiles[0, 0] | sharp_tiles[8, 16]).sum()
+    assert overlap < 0.8
 
 
 def test_the_same_glance_gives_the_same_frame_again() -> None:
@@ -129,9 +129,9 @@ def test_reallocating_counts_a_frame_once() -> None:
     stream, allocator = PictureStream(), StreamAllocator(OPTIONS)
     view = stream.show(scenery(ROWS, COLS))
     first = allocator.allocate(view)
-    again = allocator.reallocate(view)
-    assert again.allocation.regions.equal(first.allocation.regions)
-    assert again.jitter_share == 0
+    second = allocator.reallocate(view)
+    assert second.allocation.regions.equal(first.allocation.regions)
+    assert second.jitter_share == 0
     assert allocator.allocate(stream.show(scenery(ROWS, COLS))).jitter_share == 0
 
 
@@ -152,10 +152,10 @@ def test_glanced_relevance_moves_along_and_fades() -> None:
     allocator.on_glance()
     allocator.apply_glance(looked_at(frame, 5, 9))
     view = stream.show(wide[:, 64 : (COLS + 2) * 32])
-    moved = allocator.allocate(view, pan(view.grid.shape, 0, -64))
-    seen = moved.scores[2]
-    assert seen[4:8, 6:10].min() > seen[4:8, 10:14].max()
-    prior, looks = allocator._memory.prior, moved.maps.looks
+    frame = allocator.allocate(view, pan(view.grid.shape, 0, -64))
+    participation = frame.scores[2]
+    assert participation[4:8, 6:10].min() > participation[4:8, 10:14].max()
+    prior, looks = allocator._memory.prior, frame.maps.looks
     trust = [prior.evaluate(round(at_s * NS_PER_S), looks)[2].max() for at_s in (0.1, 10.0)]
     assert trust[0] == pytest.approx(GLANCE_TRUST)
     assert trust[1] < GLANCE_TRUST / 5
@@ -214,21 +214,23 @@ def test_an_overview_of_few_regions_is_made_only_on_request() -> None:
     assert len(GlanceOptions().overview(17, (16, 16))) == 0
 
 
-@pytest.mark.parametrize(("tokens", "later"), [("auto", 0), (4, 4)])
-def test_an_overview_of_four_regions_is_shown_with_the_frame_that_was_glanced_at_only(tokens: Any, later: int) -> None:
+@pytest.mark.parametrize(("tokens", "overview_tokens"), [("auto", 0), (4, 4)])
+def test_an_overview_of_four_regions_is_shown_with_the_frame_that_was_glanced_at_only(
+    tokens: Any, overview_tokens: int
+) -> None:
     stream, allocator = PictureStream(), StreamAllocator(replace(OPTIONS, budget=17, glance=GlanceOptions(tokens)))
     frame = allocator.allocate(stream.show(scenery(8, 8)))
-    assert (frame.overview, frame.glance_tokens, frame.allocation.tokens) == (later, 4, 17)
+    assert (frame.overview, frame.glance_tokens, frame.allocation.tokens) == (overview_tokens, 4, 17)
     view = stream.show(scenery(8, 8))
     allocator.allocate(view)
     allocator.on_glance()
     regions = overview_regions((8, 8), 4).astype(np.int32)
-    there = np.array([0.02, 0.02, 1.0, 0.02], np.float32)
-    allocator.apply_glance(Feedback(view.stamp, regions, there, np.zeros(4, np.float32)))
-    glanced = allocator.reallocate(view)
-    assert (glanced.overview, glanced.allocation.tokens) == (4, 17)
-    moved = allocator.allocate(stream.show(255 - scenery(8, 8)))
-    assert (moved.overview, moved.allocation.tokens) == (later, 17)
+    attention = np.array([0.02, 0.02, 1.0, 0.02], np.float32)
+    allocator.apply_glance(Feedback(view.stamp, regions, attention, np.zeros(4, np.float32)))
+    second = allocator.reallocate(view)
+    assert (second.overview, second.allocation.tokens) == (4, 17)
+    third = allocator.allocate(stream.show(255 - scenery(8, 8)))
+    assert (third.overview, third.allocation.tokens) == (overview_tokens, 17)
 
 
 def test_an_overview_larger_than_the_budget_is_refused_in_one_line() -> None:

@@ -30,7 +30,7 @@ class Model:
         self.packets: list[TokenPacket] = []
 
     @property
-    def kept(self) -> GroupPlace | None:
+    def next_place(self) -> GroupPlace | None:
         place = self.packets[0].place if self.packets else None
         return None if place is None else replace(place, frame=len(self.packets))
 
@@ -48,14 +48,14 @@ class Model:
             self.packets.append(packet)
 
 
-def same_packet(one: TokenPacket, other: TokenPacket) -> bool:
+def same_packet(packet: TokenPacket, other: TokenPacket) -> bool:
     arrays = (
-        (one.regions, other.regions),
-        (one.relevance, other.relevance),
-        (one.host_pixels, other.host_pixels),
-        (one.superseded, other.superseded),
+        (packet.regions, other.regions),
+        (packet.relevance, other.relevance),
+        (packet.host_pixels, other.host_pixels),
+        (packet.superseded, other.superseded),
     )
-    return (one.stamp, one.place, one.overview) == (other.stamp, other.place, other.overview) and all(
+    return (packet.stamp, packet.place, packet.overview) == (other.stamp, other.place, other.overview) and all(
         np.array_equal(a, b) for a, b in arrays
     )
 
@@ -98,17 +98,17 @@ class Run:
 
     def ask(self, budget: int | None = None) -> TokenPacket:
         """A packet of the next frame, which the model takes."""
-        self.shown = self.view()
-        self.frame = self.allocator.allocate(self.shown, budget=budget)
+        self.last_view = self.view()
+        self.frame = self.allocator.allocate(self.last_view, budget=budget)
         packet = self.send()
         self.allocator.mark_answered()
         return packet
 
     def send(self) -> TokenPacket:
         assert self.frame is not None
-        before = self.model.kept
-        preview = self.group.preview(self.shown, self.frame)
-        packet = self.group.packet(self.shown, self.frame, before)
+        before = self.model.next_place
+        preview = self.group.preview(self.last_view, self.frame)
+        packet = self.group.packet(self.last_view, self.frame, before)
         assert preview.reason in (self.newest.reason, "") or before is None
         if preview.reason == self.newest.reason:
             np.testing.assert_array_equal(preview.regions, self.newest.regions)
@@ -120,27 +120,31 @@ class Run:
     def check(self, packet: TokenPacket) -> None:
         frame, newest, options = self.frame, self.newest, self.group.options
         assert frame is not None
-        assert packet.stamp == self.shown.stamp
+        assert packet.stamp == self.last_view.stamp
         assert len(packet.regions) <= max(frame.inputs.plan.tokens, frame.tokens)
-        np.testing.assert_array_equal(packet.host_pixels, self.shown.gather(packet.regions))
+        np.testing.assert_array_equal(packet.host_pixels, self.last_view.gather(packet.regions))
         assert len(packet.regions) == len(packet.relevance) == newest.appended
         if packet.place is None:
             assert len(packet.regions) > options.tokens
-            assert same_packet(packet, packet_from(self.shown, frame))
+            assert same_packet(packet, packet_from(self.last_view, frame))
             return
         if packet.place.frame == 0:
             self.versions = []
-            assert same_packet(replace(packet, place=None), packet_from(self.shown, frame))
-        self.versions = [(one, at) for one, at in self.versions if not one.is_empty and one.place != packet.place]
+            assert same_packet(replace(packet, place=None), packet_from(self.last_view, frame))
+        self.versions = [
+            (earlier_packet, tile_versions)
+            for earlier_packet, tile_versions in self.versions
+            if not earlier_packet.is_empty and earlier_packet.place != packet.place
+        ]
         assert not packet.is_glance
-        self.versions.append((packet, self.shown.versions.frame))
+        self.versions.append((packet, self.last_view.versions.frame))
         if self.exact:
             self.check_group()
 
     def check_group(self) -> None:
-        newest, shape, now = self.newest, self.shown.grid.shape, self.shown.versions.frame
+        newest, shape, now = self.newest, self.last_view.grid.shape, self.last_view.versions.frame
         packets = [packet for packet, _ in self.versions]
-        assert {packet.stamp.epoch for packet in packets} == {self.shown.stamp.epoch}
+        assert {packet.stamp.epoch for packet in packets} == {self.last_view.stamp.epoch}
         lasted_ns = packets[-1].stamp.media_ns - packets[0].stamp.media_ns
         assert lasted_ns <= self.group.options.seconds * NS_PER_S
         tokens: list[tuple[tuple[slice, slice], tuple[int, ...], np.ndarray]] = []
@@ -157,14 +161,14 @@ class Run:
                 tiles, region, _ = tokens[number]
                 areas[tiles] = np.minimum(areas[tiles], area_of(region))
             for number in packet.superseded.tolist():
-                tiles, region, shown = tokens[number]
-                changed = (shown[tiles] != versions[tiles]).any()
+                tiles, region, token_versions = tokens[number]
+                changed = (token_versions[tiles] != versions[tiles]).any()
                 assert changed or (areas[tiles] < area_of(region)).all(), "a token goes for a reason"
         for number in live:
-            tiles, _, shown = tokens[number]
-            np.testing.assert_array_equal(shown[tiles], now[tiles], "a token shows the picture as it is")
-        chosen = [tokens[number][1] for number in sorted(live) if number >= packets[0].overview]
-        assert len({*chosen}) == len(chosen), "a region is shown twice"
+            tiles, _, token_versions = tokens[number]
+            np.testing.assert_array_equal(token_versions[tiles], now[tiles], "a token shows the picture as it is")
+        regions = [tokens[number][1] for number in sorted(live) if number >= packets[0].overview]
+        assert len({*regions}) == len(regions), "a region is shown twice"
         assert (len(tokens), len(live)) == (len(newest.regions), newest.held)
         assert newest.held <= self.group.options.tokens
         assert len(newest.regions) <= GROUP_GROWTH * newest.held
@@ -184,8 +188,8 @@ def area_of(region: tuple[int, ...]) -> int:
 SHAPES = {6: (0, 1), 7: (0, 2), 8: (1, 2), 9: (0, 3), 10: (1, 0), 11: (2, 0), 12: (2, 1), 13: (3, 0)}
 
 
-def options(budget: int = 10, memory: GroupOptions | None = None, **given: object) -> AllocatorOptions:
-    return AllocatorOptions(budget=budget, memory=memory or GroupOptions(), **given)  # type: ignore[arg-type]
+def options(budget: int = 10, memory: GroupOptions | None = None, **fields: object) -> AllocatorOptions:
+    return AllocatorOptions(budget=budget, memory=memory or GroupOptions(), **fields)  # type: ignore[arg-type]
 
 
 def question(text: str) -> QueryEmbedding:
@@ -233,8 +237,8 @@ def act(run: Run, action: str, value: object) -> None:
     if action == "again" and run.frame is not None:
         run.send()
     elif action == "fail":
-        run.shown = run.view()
-        run.frame = all_tokens(run.shown)
+        run.last_view = run.view()
+        run.frame = all_tokens(run.last_view)
         run.send()
         assert run.newest.reason in ("failed", "first", "epoch", "")
     else:
@@ -253,15 +257,15 @@ def feedback(run: Run, seed: int) -> Feedback:
 def look(run: Run) -> None:
     """A glance at the group, and the answer after it."""
     assert run.frame is not None
-    packet = run.group.glance_packet(run.shown, run.frame, run.model.kept)
-    if run.model.kept is None:
+    packet = run.group.glance_packet(run.last_view, run.frame, run.model.next_place)
+    if run.model.next_place is None:
         assert packet is None
     if packet is None:
         return
-    assert (packet.place, len(packet.regions), packet.overview) == (run.model.kept, 0, 0)
+    assert (packet.place, len(packet.regions), packet.overview) == (run.model.next_place, 0, 0)
     run.allocator.on_glance()
     run.allocator.apply_glance(feedback(run, 1))
-    run.frame = run.allocator.reallocate(run.shown)
+    run.frame = run.allocator.reallocate(run.last_view)
     run.send()
 
 
@@ -295,12 +299,12 @@ def test_a_group_keeps_its_promises(
 @pytest.mark.parametrize("budget", [1, 10, 34])
 def test_a_still_scene_ends_with_all_tiles_shown_at_level_0(levels: bool, budget: int) -> None:
     run = Run(options(budget, levels=levels))
-    asked = 0
+    requests = 0
     while (run.newest.areas if run.group.newest else np.ones(1)).any():
-        assert asked == 0 or len(run.ask().regions) or run.newest.areas.any() == 0
+        assert requests == 0 or len(run.ask().regions) or run.newest.areas.any() == 0
         run.ask()
-        asked += 1
-        assert asked <= 2 * ROWS * COLS
+        requests += 1
+        assert requests <= 2 * ROWS * COLS
     assert (run.newest.reason, len(run.ask().regions)) == ("", 0)
     assert run.newest.place == GroupPlace(1, len(run.model.packets))
 
@@ -384,10 +388,10 @@ def test_a_group_begins_when_time_goes_back() -> None:
 def test_a_group_begins_where_more_is_superseded_than_valid() -> None:
     run = Run(options(ROWS * COLS))
     run.ask()
-    everything = tuple(np.ndindex(ROWS, COLS))
-    run.change(*everything)
+    all_tiles = tuple(np.ndindex(ROWS, COLS))
+    run.change(*all_tiles)
     assert (run.ask().place, run.newest.reason) == (GroupPlace(1, 1), "")
-    run.change(*everything)
+    run.change(*all_tiles)
     assert (run.ask().place, run.newest.reason) == (GroupPlace(2, 0), "superseded")
 
 
@@ -397,8 +401,8 @@ def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> 
     run.ask()
     assert len(run.ask().regions) == 0, "no room is left to refine"
     assert (run.newest.place, run.newest.held) == (GroupPlace(1, 2), 20)
-    shown = {tuple(region) for region in run.newest.regions[:, 1:].tolist()}
-    hidden = [tile for tile in np.ndindex(ROWS, COLS) if tile not in shown]
+    visible = {tuple(region) for region in run.newest.regions[:, 1:].tolist()}
+    hidden = [tile for tile in np.ndindex(ROWS, COLS) if tile not in visible]
     run.change(*hidden)
     run.allocator.set_query(QueryEmbedding("another one", np.ones((2, 8), np.float32), "m"))
     assert (run.ask().place, run.newest.reason) == (GroupPlace(2, 0), "full")
@@ -424,9 +428,9 @@ def test_a_frame_that_alone_exceeds_the_limit_is_complete_in_itself() -> None:
 
 def test_a_group_is_never_numbered_as_one_that_the_model_holds() -> None:
     run = Run(options())
-    run.shown = run.view()
-    frame = run.allocator.allocate(run.shown)
-    assert run.group.packet(run.shown, frame, GroupPlace(7, 3)).place == GroupPlace(8, 0)
+    run.last_view = run.view()
+    frame = run.allocator.allocate(run.last_view)
+    assert run.group.packet(run.last_view, frame, GroupPlace(7, 3)).place == GroupPlace(8, 0)
 
 
 def test_the_same_frame_gives_the_same_packet_before_and_after_the_model_took_it() -> None:
@@ -436,8 +440,8 @@ def test_the_same_frame_gives_the_same_packet_before_and_after_the_model_took_it
     first = run.ask()
     assert first.place == GroupPlace(1, 1)
     assert run.frame is not None
-    for kept in (GroupPlace(1, 1), GroupPlace(1, 2)):
-        assert same_packet(run.group.packet(run.shown, run.frame, kept), first)
+    for place in (GroupPlace(1, 1), GroupPlace(1, 2)):
+        assert same_packet(run.group.packet(run.last_view, run.frame, place), first)
 
 
 def test_a_glance_at_the_group_takes_no_tokens() -> None:
@@ -454,7 +458,7 @@ def test_feedback_of_a_glance_at_the_group_reaches_the_tiles_that_it_names() -> 
     run.ask()
     run.allocator.on_glance()
     run.allocator.apply_glance(attention_to(run, (4, 6), (4, 5)))
-    frame = run.allocator.reallocate(run.shown)
+    frame = run.allocator.reallocate(run.last_view)
     assert frame.maps is not None
     assert frame.maps.prior is not None
     assert np.argwhere(frame.maps.prior[2].numpy() > 0).tolist() == [[4, 5], [4, 6]]
@@ -467,8 +471,10 @@ def test_tokens_of_the_group_are_explained() -> None:
     run.ask()
     assert run.frame is not None
     reasons = explain(run.frame, run.newest.regions)
-    assert [(0, one.row, one.col) for one in reasons] == [tuple(region) for region in run.newest.regions.tolist()]
-    assert sorted(one.rank for one in reasons) == list(range(1, 21))
+    assert [(0, reason.row, reason.col) for reason in reasons] == [
+        tuple(region) for region in run.newest.regions.tolist()
+    ]
+    assert sorted(reason.rank for reason in reasons) == list(range(1, 21))
     assert run.newest.states == ["shown"] * 10 + ["new"] * 10
     assert run.newest.shown_ns.tolist() == [0] * 10 + [FRAME_NS] * 10
     assert run.group.newest_of(run.frame) is run.newest
@@ -522,10 +528,10 @@ def test_a_paused_source_counts_its_frames() -> None:
     assert run.newest.lengths == (10, 10, 10)
 
 
-@pytest.mark.parametrize("given", [{"tokens": 0}, {"frames": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
-def test_limits_out_of_range_are_refused(given: dict[str, float]) -> None:
+@pytest.mark.parametrize("limits", [{"tokens": 0}, {"frames": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
+def test_limits_out_of_range_are_refused(limits: dict[str, float]) -> None:
     with pytest.raises(OptionError):
-        GroupOptions(**given)  # type: ignore[arg-type]
+        GroupOptions(**limits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("noise", "stays"), [(5, True), (40, False)])
@@ -544,10 +550,10 @@ def test_a_slow_drift_is_shown_again_in_time() -> None:
     run = Run(AllocatorOptions(budget=12, memory=GroupOptions(refine=False)), exact=False)
     run.ask()
     ground = run.picture.astype(np.int16)
-    appended = []
+    token_counts = []
     for step in range(8):
         run.picture = np.clip(ground + 4 * step, 0, 255).astype(np.uint8)
         run.ask()
-        appended.append(run.newest.appended)
-    assert appended[:4] == [0, 0, 0, 0]
-    assert appended[4] > 0
+        token_counts.append(run.newest.appended)
+    assert token_counts[:4] == [0, 0, 0, 0]
+    assert token_counts[4] > 0

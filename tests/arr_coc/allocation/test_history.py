@@ -59,24 +59,24 @@ def test_time_since_a_tile_changed_grows_in_quarters_and_ends() -> None:
     assert history.unchanged_s[1, 2] == 1.25
     assert history.unchanged_s[0, 0] == 2.25
     assert tracker.evaluate(int(2.4 * NS_PER_S), STILL, None, None) is history
-    settled = tracker.evaluate(90 * NS_PER_S, STILL, None, None)
-    assert (settled.unchanged_s == 5).all()
-    assert tracker.evaluate(900 * NS_PER_S, STILL, None, None) is settled
+    final = tracker.evaluate(90 * NS_PER_S, STILL, None, None)
+    assert (final.unchanged_s == 5).all()
+    assert tracker.evaluate(900 * NS_PER_S, STILL, None, None) is final
 
 
 def test_the_texture_is_filled_once_while_nothing_moves() -> None:
     tracker = observing()
     filled = tracker.fill(TEXTURE, 0, STILL, None, None)
     assert tracker.fill(TEXTURE, 1, STILL, None, None) is filled
-    held = np.random.default_rng(0).random(SHAPE, np.float32)
-    tracker.remember(held)
+    relevance = np.random.default_rng(0).random(SHAPE, np.float32)
+    tracker.remember(relevance)
     assert tracker.fill(TEXTURE, 1, STILL, None, None) is filled
     tracker.observe(versions(), None, 2)
-    again = tracker.fill(TEXTURE, 2, STILL, None, None)
-    assert torch.equal(again.channels[34], torch.from_numpy(held))
-    tracker.remember(held)
+    second = tracker.fill(TEXTURE, 2, STILL, None, None)
+    assert torch.equal(second.channels[34], torch.from_numpy(relevance))
+    tracker.remember(relevance)
     tracker.observe(versions(), None, 3)
-    assert tracker.fill(TEXTURE, 3, STILL, None, None) is again
+    assert tracker.fill(TEXTURE, 3, STILL, None, None) is second
 
 
 def test_motion_is_that_of_the_newest_frame() -> None:
@@ -91,27 +91,27 @@ def test_motion_is_that_of_the_newest_frame() -> None:
 
 def test_relevance_is_carried_along_and_unknown_where_content_came_in() -> None:
     tracker = observing()
-    held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
-    tracker.remember(held)
+    relevance = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
+    tracker.remember(relevance)
     tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
     history = tracker.evaluate(0, STILL, None, None)
     assert history.relevance is not None
-    assert (history.relevance[0, :, 1:] == held[:, :-1]).all()
+    assert (history.relevance[0, :, 1:] == relevance[:, :-1]).all()
     assert history.relevance[1].tolist() == [[0, 1, 1, 1]] * ROWS
     assert not history.relevance[0, :, 0].any()
 
 
 def test_the_same_relevance_held_after_a_move_is_not_moved_twice() -> None:
     tracker = observing()
-    held = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
-    tracker.remember(held)
+    relevance = np.arange(12, dtype=np.float32).reshape(SHAPE) / 12
+    tracker.remember(relevance)
     tracker.follow(pan(SHAPE, 0, 32), moved(SHAPE, 0, 1), moved(SHAPE, 0, 1))
     tracker.observe(versions(), pan(SHAPE, 0, 32), 1)
-    tracker.remember(held)
+    tracker.remember(relevance)
     tracker.observe(versions(), None, 2)
     history = tracker.evaluate(2, STILL, None, None)
     assert history.relevance is not None
-    assert (history.relevance[0] == held).all()
+    assert (history.relevance[0] == relevance).all()
     assert (history.relevance[1] == 1).all()
 
 
@@ -126,11 +126,11 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     assert (first[0] == first[1]).all()
     assert (first[2] == 0.5).all()
     tracker.update(feedback(5 * NS_PER_S, [(0, 2, 3)]), SHAPE, Warp.none(SHAPE), STILL)
-    later = tracker.evaluate(0, STILL, prior(), None).attention
-    assert later is not None
-    assert later[0, 1, 2] == 0
-    assert later[1, 1, 2] == pytest.approx(np.exp(-1))
-    assert later[1, 2, 3] == pytest.approx(1 - np.exp(-1))
+    second = tracker.evaluate(0, STILL, prior(), None).attention
+    assert second is not None
+    assert second[0, 1, 2] == 0
+    assert second[1, 1, 2] == pytest.approx(np.exp(-1))
+    assert second[1, 2, 3] == pytest.approx(1 - np.exp(-1))
 
 
 def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
@@ -145,17 +145,17 @@ def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
 def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
     tracker, taught = observing(), feedback()
     tracker.update(taught, SHAPE, Warp.none(SHAPE), STILL)
-    shown = tracker.evaluate(0, STILL, prior(), None).embedding
-    assert shown is not None
+    before = tracker.evaluate(0, STILL, prior(), None).embedding
+    assert before is not None
     assert taught.embedding is not None
-    assert (shown[:, 1, 2] == taught.embedding[0]).all()
-    assert (shown[:, :2, :2] == taught.embedding[1][:, None, None]).all()
-    assert not shown[:, 2].any()
+    assert (before[:, 1, 2] == taught.embedding[0]).all()
+    assert (before[:, :2, :2] == taught.embedding[1][:, None, None]).all()
+    assert not before[:, 2].any()
     tracker.update(feedback(1, [(0, 0, 0)], seed=1), SHAPE, Warp.none(SHAPE), STILL)
     mixed = tracker.evaluate(0, STILL, prior(), None).embedding
     assert mixed is not None
-    assert (mixed[:, 1, 2] == shown[:, 1, 2]).all()
-    assert not (mixed[:, 0, 0] == shown[:, 0, 0]).any()
+    assert (mixed[:, 1, 2] == before[:, 1, 2]).all()
+    assert not (mixed[:, 0, 0] == before[:, 0, 0]).any()
     tracker.follow(pan(SHAPE, 32, 0), moved(SHAPE, 1, 0), moved(SHAPE, 1, 0))
     after = tracker.evaluate(0, np.concatenate([STILL[:, :1], STILL[:, :-1]], axis=1), prior(), None).embedding
     assert after is not None
@@ -166,15 +166,15 @@ def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
 def test_an_embedding_fades_as_its_tile_looks_different() -> None:
     tracker = observing()
     tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
-    known = tracker.evaluate(0, STILL, None, None).embedding
+    full = tracker.evaluate(0, STILL, None, None).embedding
     looks = STILL.copy()
     looks[0, 1, 2], looks[1, 0, 0] = 0.125, 0.3
     faded = tracker.evaluate(0, looks, None, None).embedding
-    assert known is not None
+    assert full is not None
     assert faded is not None
-    np.testing.assert_allclose(faded[:, 1, 2], known[:, 1, 2] / 2)
+    np.testing.assert_allclose(faded[:, 1, 2], full[:, 1, 2] / 2)
     assert not faded[:, 0, 0].any()
-    assert (faded[:, 1, 1] == known[:, 1, 1]).all()
+    assert (faded[:, 1, 1] == full[:, 1, 1]).all()
 
 
 def full_realiser(seed: int = 0) -> RelevanceRealiser:
@@ -210,13 +210,15 @@ def test_a_stream_s_past_enters_its_relevance_and_a_cut_forgets_it() -> None:
         np.zeros(len(regions), np.float32),
         np.random.default_rng(1).uniform(-1, 1, (len(regions), 16)).astype(np.float32),
     )
-    plain, embedded = (allocator_after(picture, replace(taught, embedding=kept)) for kept in (None, taught.embedding))
+    plain, embedded = (
+        allocator_after(picture, replace(taught, embedding=embedding)) for embedding in (None, taught.embedding)
+    )
     assert not torch.allclose(plain.scores[2], first.scores[2], atol=1e-3)
     assert not torch.allclose(plain.scores[2], embedded.scores[2], atol=1e-3)
     allocator.apply_feedback(taught)
     stream.cut()
-    again = allocator.allocate(stream.show(picture))
-    assert torch.equal(again.scores, first.scores)
+    last = allocator.allocate(stream.show(picture))
+    assert torch.equal(last.scores, first.scores)
 
 
 def allocator_after(picture: np.ndarray, taught: Feedback):  # type: ignore[no-untyped-def]
@@ -241,23 +243,23 @@ def test_the_same_frames_give_the_same_allocations() -> None:
 
 def test_a_still_scene_settles() -> None:
     stream, allocator, picture = PictureStream(), asked_allocator(), scenery(6, 9)
-    held = [allocator.allocate(stream.show(picture)).relevance for _ in range(400)]
-    assert held[-1].data_ptr() == held[-2].data_ptr() == held[-40].data_ptr()
+    maps = [allocator.allocate(stream.show(picture)).relevance for _ in range(400)]
+    assert maps[-1].data_ptr() == maps[-2].data_ptr() == maps[-40].data_ptr()
 
 
-@pytest.mark.parametrize(("wanted", "trained"), [("full40", "core13"), ("core13", "full40+text")])
+@pytest.mark.parametrize(("channels", "trained"), [("full40", "core13"), ("core13", "full40+text")])
 def test_the_allocator_s_own_channels_win_with_a_warning(
-    wanted: str, trained: str, caplog: pytest.LogCaptureFixture
+    channels: str, trained: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    allocator = StreamAllocator(replace(OPTIONS, channels=wanted), RelevanceRealiser(channels=trained))
+    allocator = StreamAllocator(replace(OPTIONS, channels=channels), RelevanceRealiser(channels=trained))
     allocator.allocate(PictureStream().show(scenery(6, 9)))
     assert caplog.messages == [
-        f"the model's allocator was trained on the channels {trained}; it is given these, not {wanted}"
+        f"the model's allocator was trained on the channels {trained}; it is given these, not {channels}"
     ]
 
 
-@pytest.mark.parametrize("wanted", ["auto", "core13", "full40"])
-def test_channels_that_fit_are_not_spoken_of(wanted: str, caplog: pytest.LogCaptureFixture) -> None:
-    realiser = None if wanted != "auto" else RelevanceRealiser(channels="full40")
-    StreamAllocator(replace(OPTIONS, channels=wanted), realiser).allocate(PictureStream().show(scenery(6, 9)))
+@pytest.mark.parametrize("channels", ["auto", "core13", "full40"])
+def test_channels_that_fit_are_not_spoken_of(channels: str, caplog: pytest.LogCaptureFixture) -> None:
+    realiser = None if channels != "auto" else RelevanceRealiser(channels="full40")
+    StreamAllocator(replace(OPTIONS, channels=channels), realiser).allocate(PictureStream().show(scenery(6, 9)))
     assert not caplog.messages

@@ -55,8 +55,8 @@ def test_an_inspection_keeps_its_numbers_while_frames_go_on() -> None:
     before = [part.copy() for part in (maps.channels, maps.scores, maps.frame_relevance, maps.blended)]
     for shade in (0, 255):
         allocator.allocate(stream.show(np.full((ROWS * 32, COLS * 32, 3), shade, np.uint8)))
-    for kept, part in zip(before, (maps.channels, maps.scores, maps.frame_relevance, maps.blended), strict=True):
-        np.testing.assert_array_equal(kept, part)
+    for copy, part in zip(before, (maps.channels, maps.scores, maps.frame_relevance, maps.blended), strict=True):
+        np.testing.assert_array_equal(copy, part)
 
 
 def test_only_the_newest_frame_can_be_inspected() -> None:
@@ -72,9 +72,9 @@ def test_feedback_is_shown() -> None:
     frame = allocator.allocate(stream.show(scenery(ROWS, COLS)))
     allocator.mark_answered()
     regions = frame.allocation.regions.numpy().astype(np.int32)
-    looked = np.zeros(len(regions), np.float32)
-    looked[3] = 1.0
-    allocator.apply_feedback(Feedback(frame.stamp, regions, looked, np.zeros(len(regions), np.float32)))
+    attention = np.zeros(len(regions), np.float32)
+    attention[3] = 1.0
+    allocator.apply_feedback(Feedback(frame.stamp, regions, attention, np.zeros(len(regions), np.float32)))
     view = stream.show(scenery(ROWS, COLS))
     allocator.allocate(view)
     maps = allocator.inspect(view.stamp)
@@ -97,7 +97,7 @@ def test_channels_of_the_past_are_shown_as_the_scorers_read_them(profile: str) -
 
 
 def test_a_device_shows_the_same() -> None:
-    host, device = (StreamAllocator(replace(OPTIONS, on_device=there), realiser()) for there in (False, True))
+    host, device = (StreamAllocator(replace(OPTIONS, on_device=on_device), realiser()) for on_device in (False, True))
     view = PictureStream().show(scenery(ROWS, COLS))
     for allocator in (host, device):
         allocator.set_query(question())
@@ -105,11 +105,11 @@ def test_a_device_shows_the_same() -> None:
     host.allocate(view)
     with DeviceTensors() as tensors:
         device.allocate(DeviceView(view, tensors.place))
-        here, there = host.inspect(view.stamp), device.inspect(view.stamp)
-    assert here is not None
-    assert there is not None
+        host_maps, device_maps = host.inspect(view.stamp), device.inspect(view.stamp)
+    assert host_maps is not None
+    assert device_maps is not None
     for name in ("channels", "entropy", "scores", "weights", "frame_relevance", "blended"):
-        np.testing.assert_allclose(getattr(there, name), getattr(here, name), atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(getattr(device_maps, name), getattr(host_maps, name), atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -122,8 +122,8 @@ def test_a_copy_for_another_thread_chooses_alike_and_disturbs_nothing(on_device:
     fresh.set_query(question())
     expected = fresh.allocate(PictureStream().show(picture))
     assert not copy.on_device
-    chosen = copy.allocate(PictureStream().show(picture))
-    assert chosen.allocation.regions.equal(expected.allocation.regions)
-    assert chosen.scores.allclose(expected.scores)
+    frame = copy.allocate(PictureStream().show(picture))
+    assert frame.allocation.regions.equal(expected.allocation.regions)
+    assert frame.scores.allclose(expected.scores)
     assert copy.question == "where?"
-    assert allocator.inspect(chosen.stamp) is None
+    assert allocator.inspect(frame.stamp) is None

@@ -39,13 +39,13 @@ class Load:
         """The tokens and the times of `answers` answers."""
         tokens, times = [], []
         for _ in range(answers):
-            shown = self._coming.pop(0)
-            took = (base_ms + slope_ms * shown) * self._noise()
-            verdict = self.control.observe(took, shown, self.tiles)
+            budget = self._coming.pop(0)
+            ttft_ms = (base_ms + slope_ms * budget) * self._noise()
+            verdict = self.control.observe(ttft_ms, budget, self.tiles)
             self.verdicts += [] if verdict is None else [verdict]
             self._coming.append(self.control.budget_for(self.tiles))
-            tokens.append(shown)
-            times.append(took)
+            tokens.append(budget)
+            times.append(ttft_ms)
         return np.array(tokens), np.array(times)
 
     def _noise(self) -> float:
@@ -53,8 +53,8 @@ class Load:
         return max(0.3, 1 + self.noise * scatter) * (8 if self._random.random() < self.outliers else 1)
 
 
-def load(start: int = 273, target_ms: float = TARGET_MS, **how: object) -> Load:
-    return Load(BudgetController(target_ms, start), **how)  # type: ignore[arg-type]
+def load(start: int = 273, target_ms: float = TARGET_MS, **settings: object) -> Load:
+    return Load(BudgetController(target_ms, start), **settings)  # type: ignore[arg-type]
 
 
 def turns(tokens: np.ndarray) -> int:
@@ -117,10 +117,10 @@ def test_a_budget_stays_within_the_limits_that_are_given(took_ms: float, tokens:
 
 
 @pytest.mark.parametrize(
-    "how", [{"noise": 0.1}, {"noise": 0.2, "exponential": True}, {"noise": 0.05, "outliers": 0.02}]
+    "settings", [{"noise": 0.1}, {"noise": 0.2, "exponential": True}, {"noise": 0.05, "outliers": 0.02}]
 )
-def test_p95_is_held_below_the_target_whatever_the_scatter(how: dict[str, object]) -> None:
-    times = np.concatenate([load(seed=seed, **how).run(50, 2, 200)[1][SETTLED:] for seed in range(4)])
+def test_p95_is_held_below_the_target_whatever_the_scatter(settings: dict[str, object]) -> None:
+    times = np.concatenate([load(seed=seed, **settings).run(50, 2, 200)[1][SETTLED:] for seed in range(4)])
     assert np.mean(times > TARGET_MS) < 0.05
 
 
@@ -135,8 +135,8 @@ def test_answers_that_are_alone_in_being_late_move_nothing() -> None:
 
 def test_the_first_answer_may_be_slow_and_is_not_trusted_alone() -> None:
     control = BudgetController(TARGET_MS, 200)
-    for took in (4000.0, 430.0, 435.0, 425.0, 430.0):
-        control.observe(took, 200, 1024)
+    for ttft_ms in (4000.0, 430.0, 435.0, 425.0, 430.0):
+        control.observe(ttft_ms, 200, 1024)
         assert control.budget_for(1024) == pytest.approx(200, rel=0.1)
 
 
@@ -175,10 +175,10 @@ def test_small_frames_are_never_given_more_than_their_tiles() -> None:
 
 def test_a_time_that_is_none_is_left_out() -> None:
     control, other = BudgetController(TARGET_MS), BudgetController(TARGET_MS)
-    for took in (900.0, float("nan"), -5.0, 0.0, float("inf"), 910.0, 905.0, 900.0):
-        assert control.observe(took, 273, 1024) is None
-        if took >= 900 and np.isfinite(took):
-            other.observe(took, 273, 1024)
+    for ttft_ms in (900.0, float("nan"), -5.0, 0.0, float("inf"), 910.0, 905.0, 900.0):
+        assert control.observe(ttft_ms, 273, 1024) is None
+        if ttft_ms >= 900 and np.isfinite(ttft_ms):
+            other.observe(ttft_ms, 273, 1024)
     assert control.budget_for(1024) == other.budget_for(1024) < 273
 
 

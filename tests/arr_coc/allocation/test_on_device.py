@@ -40,8 +40,8 @@ class DeviceView(TextureView):
         self._place = place
 
     def texture_array(self) -> tuple[torch.Tensor, torch.Tensor]:
-        made = texture_array(self)
-        return made.channels.to(self._place), made.entropy.to(self._place)
+        texture = texture_array(self)
+        return texture.channels.to(self._place), texture.entropy.to(self._place)
 
     def luma(self) -> torch.Tensor:
         raise NotImplementedError
@@ -66,32 +66,32 @@ class Pair:
     ) -> None:
         self.place, self.stream = place, PictureStream()
         self.host = StreamAllocator(options, realiser(query_dim))
-        there = replace(options, on_device=True)
-        self.device = StreamAllocator(there, realiser(query_dim), measures_change=measures_change)
+        device_options = replace(options, on_device=True)
+        self.device = StreamAllocator(device_options, realiser(query_dim), measures_change=measures_change)
 
     def show(self, picture: np.ndarray, motion: TileMotion | None = None) -> tuple[FrameAllocation, FrameAllocation]:
         view = self.stream.show(picture)
-        there = self.device.allocate(DeviceView(view, self.place), motion)
-        assert there.relevance.device == self.place
-        return self.host.allocate(view, motion), there
+        frame = self.device.allocate(DeviceView(view, self.place), motion)
+        assert frame.relevance.device == self.place
+        return self.host.allocate(view, motion), frame
 
-    def both(self, call: str, *arguments: Any) -> list[Any]:
-        return [getattr(allocator, call)(*arguments) for allocator in (self.host, self.device)]
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        return [getattr(allocator, method)(*arguments) for allocator in (self.host, self.device)]
 
 
-def assert_equal(one: FrameAllocation, other: FrameAllocation, *, change: bool = True) -> None:
-    assert one.tokens <= other.tokens, "those that are planned"
-    torch.testing.assert_close(other.relevance.cpu(), one.relevance, atol=2e-5, rtol=0)
-    torch.testing.assert_close(other.scores.cpu(), one.scores, atol=2e-5, rtol=0)
-    assert other.allocation.regions.tolist() == one.allocation.regions.tolist()
-    torch.testing.assert_close(other.allocation.relevance, one.allocation.relevance, atol=2e-5, rtol=0)
-    np.testing.assert_array_equal(other.levels, one.levels)
-    assert other.jitter_share == pytest.approx(one.jitter_share, abs=1e-6)
+def assert_equal(host: FrameAllocation, device: FrameAllocation, *, change: bool = True) -> None:
+    assert host.tokens <= device.tokens, "those that are planned"
+    torch.testing.assert_close(device.relevance.cpu(), host.relevance, atol=2e-5, rtol=0)
+    torch.testing.assert_close(device.scores.cpu(), host.scores, atol=2e-5, rtol=0)
+    assert device.allocation.regions.tolist() == host.allocation.regions.tolist()
+    torch.testing.assert_close(device.allocation.relevance, host.allocation.relevance, atol=2e-5, rtol=0)
+    np.testing.assert_array_equal(device.levels, host.levels)
+    assert device.jitter_share == pytest.approx(host.jitter_share, abs=1e-6)
     if change:
-        assert other.change_since == pytest.approx(one.change_since, abs=1e-4)
-        assert other.change_since_look == pytest.approx(one.change_since_look, abs=1e-4)
-    assert other.strategy == one.strategy
-    assert (other.glance_tokens, other.overview, other.tokens) == (one.glance_tokens, one.overview, one.tokens)
+        assert device.change_since == pytest.approx(host.change_since, abs=1e-4)
+        assert device.change_since_look == pytest.approx(host.change_since_look, abs=1e-4)
+    assert device.strategy == host.strategy
+    assert (device.glance_tokens, device.overview, device.tokens) == (host.glance_tokens, host.overview, host.tokens)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "topk", "mixed", "foveated", "grid", "uniform", "random"])
@@ -102,20 +102,20 @@ def test_a_moving_scene_is_allocated_as_in_host_memory(tensors: DeviceTensors, s
     for index in range(12):
         picture = wide[:, index * 9 : index * 9 + COLS * 32].astype(np.int16)
         picture = np.clip(picture + rng.integers(-6, 7, picture.shape), 0, 255).astype(np.uint8)
-        one, other = pair.show(picture, pan((ROWS, COLS), 0, -9) if index else None)
-        assert_equal(one, other)
+        host, device = pair.show(picture, pan((ROWS, COLS), 0, -9) if index else None)
+        assert_equal(host, device)
         if index % 4 == 1:
-            pair.both("mark_answered")
+            pair.call("mark_answered")
         if index % 4 == 2:
-            pair.both("apply_feedback", feedback_on(one, 3, 3 + index))
+            pair.call("apply_feedback", feedback_on(host, 3, 3 + index))
         if index == 6:
-            pair.both("mark_looked")
+            pair.call("mark_looked")
 
 
 def test_the_limits_of_a_share_hold_on_the_device(tensors: DeviceTensors) -> None:
     pair = Pair(replace(OPTIONS, budget="auto", limits=TokenLimits(6, 8)), tensors.place)
-    one, other = pair.show(scenery(ROWS, COLS))
-    assert (one.tokens, other.tokens) == (8, 8)
+    host, device = pair.show(scenery(ROWS, COLS))
+    assert (host.tokens, device.tokens) == (8, 8)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "topk", "foveated"])
@@ -123,19 +123,19 @@ def test_an_adaptive_budget_follows_relevance_on_the_device(tensors: DeviceTenso
     """As many tokens as in host memory, frame by frame, held while they would move by little."""
     options = replace(OPTIONS, strategy=strategy, budget="adaptive", limits=TokenLimits(10, 90))
     assert suits_device(options, "core13")
-    pair, wide, planned = Pair(options, tensors.place), scenery(ROWS, COLS + 8), []
+    pair, wide, budgets = Pair(options, tensors.place), scenery(ROWS, COLS + 8), []
     for index in range(10):
         picture = wide[:, index * 9 : index * 9 + COLS * 32].copy()
         if index < 4:
             picture[:, 3 * 32 :] = 90
-        one, other = pair.show(picture, pan((ROWS, COLS), 0, -9) if index else None)
-        assert one.inputs.plan.tokens == other.inputs.plan.tokens
-        assert_equal(one, other)
-        planned.append(other.inputs.plan.tokens)
+        host, device = pair.show(picture, pan((ROWS, COLS), 0, -9) if index else None)
+        assert host.inputs.plan.tokens == device.inputs.plan.tokens
+        assert_equal(host, device)
+        budgets.append(device.inputs.plan.tokens)
         if index == 4:
-            pair.both("mark_answered")
-            pair.both("apply_feedback", feedback_on(one, 9, 3))
-    assert 2 <= len(set(planned)) < len(planned), planned
+            pair.call("mark_answered")
+            pair.call("apply_feedback", feedback_on(host, 9, 3))
+    assert 2 <= len(set(budgets)) < len(budgets), budgets
 
 
 def test_an_adaptive_budget_costs_one_number_a_frame() -> None:
@@ -154,51 +154,51 @@ def test_a_still_scene_settles_and_is_not_scored_again(tensors: DeviceTensors) -
     pair, picture = Pair(OPTIONS, tensors.place), scenery(ROWS, COLS)
     pair.show(scenery(ROWS, COLS, seed=4))
     for _ in range(40):
-        one, other = pair.show(picture)
-        assert_equal(one, other)
-    assert pair.show(picture)[1].relevance is other.relevance
+        host, device = pair.show(picture)
+        assert_equal(host, device)
+    assert pair.show(picture)[1].relevance is device.relevance
 
 
 def test_a_question_is_heard_on_the_device(tensors: DeviceTensors) -> None:
     pair = Pair(OPTIONS, tensors.place, query_dim=24)
     rng = np.random.default_rng(0)
     for text in ("what?", "where?"):
-        pair.both("set_query", QueryEmbedding(text, rng.normal(size=(4, 24)).astype(np.float32), "model"))
+        pair.call("set_query", QueryEmbedding(text, rng.normal(size=(4, 24)).astype(np.float32), "model"))
         assert_equal(*pair.show(scenery(ROWS, COLS)))
 
 
 def test_a_void_is_covered_evenly_and_what_answers_saw_overrules_that(tensors: DeviceTensors) -> None:
     pair = Pair(replace(OPTIONS, strategy="auto"), tensors.place)
     blank = np.full((ROWS * 32, COLS * 32, 3), 90, np.uint8)
-    one, other = pair.show(blank)
-    assert one.strategy == "grid"
-    assert_equal(one, other)
-    pair.both("mark_answered")
-    pair.both("apply_feedback", feedback_on(one, *one.allocation.regions[0, 1:].tolist()))
+    host, device = pair.show(blank)
+    assert host.strategy == "grid"
+    assert_equal(host, device)
+    pair.call("mark_answered")
+    pair.call("apply_feedback", feedback_on(host, *host.allocation.regions[0, 1:].tolist()))
     blank[:32, :32] += 3
-    one, other = pair.show(blank)
-    assert_equal(one, other)
+    host, device = pair.show(blank)
+    assert_equal(host, device)
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_glance_draws_the_tokens_at_once(tensors: DeviceTensors, keep: bool) -> None:
     pair = Pair(replace(OPTIONS, strategy="auto", glance=GlanceOptions(12, keep=keep)), tensors.place)
     view = pair.stream.show(scenery(ROWS, COLS))
-    one, other = pair.host.allocate(view), pair.device.allocate(DeviceView(view, pair.place))
-    assert pair.both("glance_due", 0) == [True, True]
-    pair.both("on_glance")
+    host, device = pair.host.allocate(view), pair.device.allocate(DeviceView(view, pair.place))
+    assert pair.call("glance_due", 0) == [True, True]
+    pair.call("on_glance")
     regions = np.array([[3, row, col] for row in range(2) for col in range(3)], np.int32)
-    looked = np.array([0, 1, 0, 0, 0.2, 0], np.float32)
-    pair.both("apply_glance", Feedback(one.stamp, regions, looked, looked))
+    attention = np.array([0, 1, 0, 0, 0.2, 0], np.float32)
+    pair.call("apply_glance", Feedback(host.stamp, regions, attention, attention))
     assert_equal(pair.host.reallocate(view), pair.device.reallocate(DeviceView(view, pair.place)))
-    assert pair.both("glance_due", 1) == [False, False]
-    assert other.stamp == one.stamp
+    assert pair.call("glance_due", 1) == [False, False]
+    assert device.stamp == host.stamp
 
 
 def test_nothing_is_remembered_across_a_cut(tensors: DeviceTensors) -> None:
     pair = Pair(OPTIONS, tensors.place)
     pair.show(scenery(ROWS, COLS))
-    pair.both("mark_answered")
+    pair.call("mark_answered")
     pair.stream.cut()
     assert_equal(*pair.show(scenery(ROWS, COLS, seed=7), pan((ROWS, COLS), 0, 500)))
 
@@ -210,19 +210,19 @@ def test_no_frame_is_copied_to_the_host(strategy: str) -> None:
         pair = Pair(replace(OPTIONS, strategy=strategy), tensors.place, measures_change=False)
         wide = scenery(ROWS, COLS + 8)
         first = pair.show(wide[:, : COLS * 32])[0]
-        pair.both("mark_answered")
-        pair.both("apply_feedback", feedback_on(first, 4, 4))
+        pair.call("mark_answered")
+        pair.call("apply_feedback", feedback_on(first, 4, 4))
         with tensors.counted() as copies:
             frames = []
             for index in range(1, 9):
                 motion = pan((ROWS, COLS), 0, -9)
                 frames.append(pair.show(wide[:, index * 9 : index * 9 + COLS * 32], motion))
-            pair.both("mark_answered")
+            pair.call("mark_answered")
         assert copies == []
         with tensors.counted() as copies:
-            chosen = frames[-1][1].allocation
+            allocation = frames[-1][1].allocation
         assert copies == ["to"], "the regions and their relevance, once they are asked for"
-        assert chosen.regions.tolist() == frames[-1][0].allocation.regions.tolist()
+        assert allocation.regions.tolist() == frames[-1][0].allocation.regions.tolist()
         assert_equal(*frames[-1], change=False)
 
 
@@ -230,8 +230,8 @@ def test_a_trigger_on_change_costs_one_copy_of_its_numbers() -> None:
     with DeviceTensors() as tensors:
         pair = Pair(OPTIONS, tensors.place)
         pair.show(scenery(ROWS, COLS))
-        pair.both("mark_answered")
-        pair.both("mark_looked")
+        pair.call("mark_answered")
+        pair.call("mark_looked")
         before = tensors.bytes
         with tensors.counted() as copies:
             pair.show(scenery(ROWS, COLS, seed=1))
@@ -256,17 +256,17 @@ def test_frames_are_allocated_in_host_memory_once_the_device_is_gone() -> None:
     with DeviceTensors() as tensors:
         pair = Pair(OPTIONS, tensors.place, query_dim=24)
         question = QueryEmbedding("what?", np.ones((4, 24), np.float32), "model")
-        pair.both("set_query", question)
+        pair.call("set_query", question)
         pair.show(scenery(ROWS, COLS))
         pair.stream.cut()
         view = pair.stream.show(scenery(ROWS, COLS, seed=2))
         with tensors.counted():
-            taken = pair.device.allocate(view)
-        assert taken.relevance.is_cpu
-        assert torch.equal(taken.allocation.regions, pair.host.allocate(view).allocation.regions)
+            frame = pair.device.allocate(view)
+        assert frame.relevance.is_cpu
+        assert torch.equal(frame.allocation.regions, pair.host.allocate(view).allocation.regions)
         for call, arguments in (("mark_answered", ()), ("mark_looked", ()), ("set_query", (question,))):
-            pair.both(call, *arguments)
-        assert pair.both("glance_due", 0) == [False, False]
+            pair.call(call, *arguments)
+        assert pair.call("glance_due", 0) == [False, False]
 
 
 def test_options_that_need_the_host_are_reported() -> None:

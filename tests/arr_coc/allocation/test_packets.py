@@ -48,8 +48,8 @@ def test_a_token_packet_is_complete_in_itself(strategy: str) -> None:
     assert (packet.regions == frame.allocation.regions.numpy()).all()
     assert packet.pixels.shape == (len(packet.regions), 3, 32, 32)
     for (level, row, col), pixels in zip(packet.regions.tolist(), packet.pixels, strict=True):
-        shown = view.read(level)[row * 32 : row * 32 + 32, col * 32 : col * 32 + 32].transpose(2, 0, 1)
-        assert (pixels[:, : shown.shape[1], : shown.shape[2]] == shown).all()
+        texels = view.read(level)[row * 32 : row * 32 + 32, col * 32 : col * 32 + 32].transpose(2, 0, 1)
+        assert (pixels[:, : texels.shape[1], : texels.shape[2]] == texels).all()
     view.release()
     assert packet.pixels.any()
 
@@ -97,10 +97,10 @@ def test_scores_weights_and_memory_add_up_to_the_relevance(frame: FrameAllocatio
 def test_ranks_go_by_relevance_and_of_equals_by_place(frame: FrameAllocation) -> None:
     reasons = explain(frame)
     assert sorted(reason.rank for reason in reasons) == list(range(1, len(reasons) + 1))
-    ranked = [reason.relevance for reason in sorted(reasons, key=lambda reason: reason.rank)]
-    assert ranked == sorted(ranked, reverse=True)
-    even = dataclasses.replace(frame, relevance=torch.full_like(frame.relevance, 0.5))
-    assert [reason.rank for reason in explain(even)] == list(range(1, len(reasons) + 1))
+    order = [reason.relevance for reason in sorted(reasons, key=lambda reason: reason.rank)]
+    assert order == sorted(order, reverse=True)
+    flat = dataclasses.replace(frame, relevance=torch.full_like(frame.relevance, 0.5))
+    assert [reason.rank for reason in explain(flat)] == list(range(1, len(reasons) + 1))
 
 
 def test_a_tile_has_the_values_of_its_place() -> None:
@@ -131,12 +131,12 @@ def test_each_frame_that_is_answered_about_is_reported_with_its_reasons(tmp_path
     result = run(
         configured(video, answer=AnswerConfig(every_s=0.5), output=OutputConfig(why=str(tmp_path / "w.jsonl")))
     )
-    answers, whys = result.of(Answer), result.of(Explanation)
-    assert [why.frame_index for why in whys] == [one.frame_index for one in answers] == [0, 5, 10, 11]
+    answers, explanations = result.of(Answer), result.of(Explanation)
+    assert [event.frame_index for event in explanations] == [event.frame_index for event in answers] == [0, 5, 10, 11]
     tokens = {frame.frame_index: frame.tokens for frame in result.of(FrameReady)}
-    assert [len(why.tokens) for why in whys] == [tokens[why.frame_index] for why in whys]
-    assert result.events.index(whys[1]) < result.events.index(answers[1])
-    assert [one.text for one in plain.of(Answer)] == [one.text for one in answers]
+    assert [len(event.tokens) for event in explanations] == [tokens[event.frame_index] for event in explanations]
+    assert result.events.index(explanations[1]) < result.events.index(answers[1])
+    assert [event.text for event in plain.of(Answer)] == [event.text for event in answers]
     video_file = tmp_path / "a.mp4"
     video_file.unlink()
 
@@ -151,11 +151,12 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
     )
     result = run(configured(video, answer=often, output=OutputConfig(mqtt="mqtt://x")))
     pictures = result.of(AskedPicture)
-    assert [one.frame_index for one in pictures] == [one.frame_index for one in result.of(Answer)] == [0, 5, 10, 11]
-    shown = cv2.imdecode(np.frombuffer(pictures[1].jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert [event.frame_index for event in pictures] == [0, 5, 10, 11]
+    assert [event.frame_index for event in result.of(Answer)] == [0, 5, 10, 11]
+    image = cv2.imdecode(np.frombuffer(pictures[1].jpeg, np.uint8), cv2.IMREAD_COLOR)
     frame = list(moving_square(12, 192, 128))[5]
-    assert shown.shape == (128, 192, 3)
-    assert np.abs(shown.mean() - frame.mean()) < 5
+    assert image.shape == (128, 192, 3)
+    assert np.abs(image.mean() - frame.mean()) < 5
     for picture, reply in zip(pictures, result.of(Answer), strict=True):
         assert picture.map is not None
         assert picture.level == 0
@@ -166,16 +167,18 @@ def test_each_frame_that_is_asked_about_is_sent_as_a_picture_where_an_output_wan
 def test_a_wide_picture_has_its_level(tmp_path: Path) -> None:
     video = str(make_video(tmp_path / "a.mp4", list(moving_square(2, 1280, 64)), 10))
     (picture,) = run(configured(video, output=OutputConfig(mqtt="mqtt://x"))).of(AskedPicture)[:1]
-    shown = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR)
-    assert (picture.level, shown.shape) == (1, (32, 640, 3))
+    image = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert (picture.level, image.shape) == (1, (32, 640, 3))
     assert picture.map is not None
     assert picture.map.cols == 40
 
 
 def test_the_file_holds_reasons_only_and_captions_none(tmp_path: Path, frame: FrameAllocation) -> None:
-    why = Explanation(frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame))
+    explanation = Explanation(
+        frame_index=3, pts_s=0.1, strategy="foveated", weights=weights_of(frame), tokens=explain(frame)
+    )
     for sink in (ExplanationSink(str(tmp_path / "why.jsonl")), JsonlSink(str(tmp_path / "captions.jsonl"))):
-        for event in (why, answer(0.1, "a")):
+        for event in (explanation, answer(0.1, "a")):
             sink.write(event)
         sink.close()
     (line,) = (tmp_path / "why.jsonl").read_text("utf-8").splitlines()

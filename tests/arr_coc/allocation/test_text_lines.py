@@ -50,13 +50,13 @@ def view_of(picture: Picture) -> Iterator[TextureView]:
         yield view
 
 
-def found(picture: Picture) -> npt.NDArray[np.bool_]:
+def lines_of(picture: Picture) -> npt.NDArray[np.bool_]:
     with view_of(picture) as view:
         return line_tiles(line_strength(view), None)
 
 
 def test_lines_are_found_in_their_places() -> None:
-    along_rows, along_cols = found(print_of(100, 230))
+    along_rows, along_cols = lines_of(print_of(100, 230))
     assert along_rows[3, 4:16].all()
     assert along_rows[7, 4:16].all()
     assert not along_rows[[0, 1, 5, 9, 10, 11]].any()
@@ -65,7 +65,7 @@ def test_lines_are_found_in_their_places() -> None:
 
 
 def test_lines_that_run_down_are_found_too() -> None:
-    along_rows, along_cols = found(print_of(100, 230).transpose(1, 0, 2))
+    along_rows, along_cols = lines_of(print_of(100, 230).transpose(1, 0, 2))
     assert along_cols[4:16, 3].all()
     assert not along_rows.any()
 
@@ -83,7 +83,7 @@ def test_other_shapes_are_not_taken_for_lines(kind: str) -> None:
     elif kind == "boxes":
         for top, left in rng.integers(0, 350, (20, 2)):
             picture[top : top + 40, left * 2 : left * 2 + 60] = rng.integers(0, 256, 3)
-    assert found(picture).mean() < 0.03
+    assert lines_of(picture).mean() < 0.03
 
 
 def test_a_line_that_was_shown_stays_one_a_little_longer() -> None:
@@ -141,14 +141,14 @@ def test_covers_with_lines_are_disjoint_whole_and_use_the_budget(size: tuple[int
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 3))
 def test_without_lines_the_tree_is_the_quadtree(rows: int, cols: int, top: int) -> None:
-    none = np.zeros((2, rows, cols), bool)
-    assert isinstance(line_tree(top, none), QuadTree)
-    tree, plain = LineTree((rows, cols), top, none), QuadTree((rows, cols), top)
+    no_lines = np.zeros((2, rows, cols), bool)
+    assert isinstance(line_tree(top, no_lines), QuadTree)
+    tree, plain = LineTree((rows, cols), top, no_lines), QuadTree((rows, cols), top)
     relevance = torch.from_numpy(np.random.default_rng(rows).random((rows, cols)).astype(np.float32))
     for budget in (plain.roots, plain.roots + 7, rows * cols):
         covers = [
-            one.regions[one.leaves(one.refine(one.root(), one.split_worth(relevance, None, 0), budget))]
-            for one in (tree, plain)
+            cover.regions[cover.leaves(cover.refine(cover.root(), cover.split_worth(relevance, None, 0), budget))]
+            for cover in (tree, plain)
         ]
         assert covers[0].tolist() == covers[1].tolist()
 
@@ -199,11 +199,11 @@ def test_strategies_keep_their_budget_and_overlap_nowhere(strategy: str, tokens:
 
 
 def test_mixed_shows_more_of_a_line_for_the_same_tokens() -> None:
-    shown = [
+    tiles = [
         shape_map(allocate_frame(request_of(lines, 12), "mixed").regions.numpy(), GRID)[5, 2:18] != ABSENT
         for lines in (None, one_line())
     ]
-    assert shown[1].sum() > 1.5 * shown[0].sum()
+    assert tiles[1].sum() > 1.5 * tiles[0].sum()
     pairs = line_pairs(one_line())
     assert pairs.tolist() == [[6, 5, col] for col in range(1, 9)]
 

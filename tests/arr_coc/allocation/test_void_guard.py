@@ -61,10 +61,10 @@ def test_a_scene_is_not_nothing(frames: FrameAllocator, session: AnswerSession) 
 
 def test_attention_overrules_the_guard(frames: FrameAllocator, session: AnswerSession) -> None:
     assert strategies(frames, session, white_noise(5)) == ("grid", "grid")
-    one = np.zeros(2, np.float32)
-    one[0] = 1
+    attention = np.zeros(2, np.float32)
+    attention[0] = 1
     regions = np.array([[0, 3, 4], [0, 8, 12]], np.int32)
     with frames.texture.lease() as view:
         frames.allocator.mark_answered()
-        frames.allocator.apply_feedback(Feedback(view.stamp, regions, one, one))
+        frames.allocator.apply_feedback(Feedback(view.stamp, regions, attention, attention))
         assert frames.allocator.reallocate(view).strategy != "grid"

@@ -32,35 +32,35 @@ def test_whole_tiles_move_and_others_come_in(dy: int, dx: int) -> None:
     nearest = moved(SHAPE, dy, dx).nearest(values, -1)
     for row in range(8):
         for col in range(12):
-            inside = 0 <= row - dy < 8 and 0 <= col - dx < 12
-            assert nearest[row, col] == (values[row - dy, col - dx] if inside else -1)
-    both = moved(SHAPE, dy, dx).sample(torch.stack([values, values]), -1)
-    assert both.equal(torch.stack([nearest, nearest]))
+            in_view = 0 <= row - dy < 8 and 0 <= col - dx < 12
+            assert nearest[row, col] == (values[row - dy, col - dx] if in_view else -1)
+    stacked = moved(SHAPE, dy, dx).sample(torch.stack([values, values]), -1)
+    assert stacked.equal(torch.stack([nearest, nearest]))
 
 
 def test_values_between_tiles_are_mixed_and_kinds_are_not() -> None:
     ramp = torch.from_numpy(PLACES[1])
     assert (moved(SHAPE, 0, 0.25).sample(ramp, np.nan)[:, 1:] == ramp[:, 1:] - 0.25).all()
     kinds = torch.arange(96).reshape(SHAPE)
-    near = moved(SHAPE, 0.3, -0.4).nearest(kinds, 0)
-    assert near.dtype == torch.int64
-    assert (near == kinds).all()
+    nearest = moved(SHAPE, 0.3, -0.4).nearest(kinds, 0)
+    assert nearest.dtype == torch.int64
+    assert (nearest == kinds).all()
 
 
 def test_unknown_values_stay_unknown_and_do_not_spread() -> None:
     values = torch.ones(SHAPE)
     values[:, :4] = np.nan
-    there = moved(SHAPE, 0, 0.25).sample(values, np.nan)
-    assert there[:, :4].isnan().all()
-    assert (there[:, 4:] == 1).all()
+    samples = moved(SHAPE, 0, 0.25).sample(values, np.nan)
+    assert samples[:, :4].isnan().all()
+    assert (samples[:, 4:] == 1).all()
     assert (moved(SHAPE, 0, 0.25).sample(values, 7)[:, :4] == 7).all()
 
 
 def test_content_that_came_into_view_has_no_past() -> None:
-    inside = zoomed(0.8).inside
-    assert inside[2:6, 2:10].all()
-    assert not inside[0].any()
-    assert not inside[:, 0].any()
+    in_view = zoomed(0.8).inside
+    assert in_view[2:6, 2:10].all()
+    assert not in_view[0].any()
+    assert not in_view[:, 0].any()
     assert moved(SHAPE, 99, 0).inside.sum() == 0
 
 
@@ -73,9 +73,9 @@ def test_warps_of_many_frames_are_one_warp(rate: float, angle_deg: float) -> Non
     for frames in (0, 1, 7, 30):
         warp, expected = history.since(30 - frames, SHAPE), zoomed(rate**frames, angle_deg * frames)
         assert warp is not None
-        both = warp.inside & expected.inside
-        assert both.sum() > 12
-        assert warp.origin[:, both] == pytest.approx(expected.origin[:, both], abs=0.01)
+        in_view = warp.inside & expected.inside
+        assert in_view.sum() > 12
+        assert warp.origin[:, in_view] == pytest.approx(expected.origin[:, in_view], abs=0.01)
 
 
 def test_slow_motion_adds_up_exactly() -> None:
@@ -146,10 +146,10 @@ def test_tiles_go_their_own_way() -> None:
 def test_whole_tiles_follow_a_zoom(rate: float) -> None:
     values, _ = follow([zoomed(rate)] * 60, PLACES[1])
     expected = zoomed(rate**60)
-    known = expected.inside & (values >= 0)
-    assert known.sum() > 0.6 * expected.inside.sum()
-    assert np.abs(values - expected.origin[1])[known].max() < 1.5
-    assert np.abs(values - expected.origin[1])[known].mean() < 0.6
+    in_view = expected.inside & (values >= 0)
+    assert in_view.sum() > 0.6 * expected.inside.sum()
+    assert np.abs(values - expected.origin[1])[in_view].max() < 1.5
+    assert np.abs(values - expected.origin[1])[in_view].mean() < 0.6
 
 
 def test_things_that_move_apart_do_not_mix() -> None:
@@ -177,14 +177,14 @@ def test_tiles_outside_the_moving_box_are_read_as_in_the_whole_grid(seed: int) -
         part = slice(top, top + rng.integers(1, 4)), slice(left, left + rng.integers(1, 6))
         dy[part], dx[part] = rng.normal(0, 40, 2) if seed % 2 else rng.normal(0, 40, (2, *dy[part].shape))
         warps.append(Warp.of(TileMotion(dy, dx, np.ones(shape, np.float32))))
-    part_then, whole_then = warps[0], whole(warps[0])
+    part_then, whole_then = warps[0], without_box(warps[0])
     for warp in warps[1:]:
-        assert warp.box != whole(warp).box
-        part_then, whole_then = part_then.then(warp), whole(whole_then.then(whole(warp)))
+        assert warp.box != without_box(warp).box
+        part_then, whole_then = part_then.then(warp), without_box(whole_then.then(without_box(warp)))
         np.testing.assert_allclose(part_then.origin, whole_then.origin, rtol=0, atol=1e-5)
 
 
-def whole(warp: Warp) -> Warp:
+def without_box(warp: Warp) -> Warp:
     """The same warp, whose tiles all count as moving."""
     copy = Warp(warp.origin, warp.newest)
     rows, cols = warp.origin.shape[1:]
@@ -194,7 +194,7 @@ def whole(warp: Warp) -> Warp:
 
 def test_a_warp_that_moves_nothing_gives_the_same_values() -> None:
     values = torch.from_numpy(np.random.default_rng(0).random((2, 4, 5), np.float32))
-    still = Warp.none((4, 5))
-    assert still.box is None
-    assert still.sample(values, np.nan).equal(values)
-    assert still.nearest(values, 0).equal(values)
+    identity = Warp.none((4, 5))
+    assert identity.box is None
+    assert identity.sample(values, np.nan).equal(values)
+    assert identity.nearest(values, 0).equal(values)

@@ -99,8 +99,8 @@ def test_a_zone_of_which_a_strategy_shows_nothing_gets_its_best_tiles() -> None:
     assert len(regions) >= 1
     few = torch.zeros(40, 40, dtype=torch.bool)
     few[0, 0] = few[0, 1] = True
-    chosen = choose(replace(request, within=few, tokens=1), "grid").regions.tolist()
-    assert chosen in ([[0, 0, 0]], [[0, 0, 1]])
+    fallback = choose(replace(request, within=few, tokens=1), "grid").regions.tolist()
+    assert fallback in ([[0, 0, 0]], [[0, 0, 1]])
 
 
 def test_a_zone_smaller_than_what_is_counted_has_the_tile_that_it_lies_on() -> None:
@@ -112,16 +112,16 @@ def test_a_zone_smaller_than_what_is_counted_has_the_tile_that_it_lies_on() -> N
 
 def test_an_overview_shows_the_zone_alone() -> None:
     options = AllocatorOptions(budget=64, glance=GlanceOptions(), zones=ZoneOptions(focus=(LEFT,)))
-    shown = PictureStream().show(scenery(ROWS, COLS))
-    frame = StreamAllocator(options).allocate(shown)
+    frame_view = PictureStream().show(scenery(ROWS, COLS))
+    frame = StreamAllocator(options).allocate(frame_view)
     overview = frame.inputs.plan.overview
     within = zone_tiles(LEFT, GRID).numpy()
     assert len(overview) == frame.glance_tokens > 0
     assert region_pool(overview, within, np.logical_or).all()
-    packet = overview_packet(shown, frame.glance_tokens, overview)
+    packet = overview_packet(frame_view, frame.glance_tokens, overview)
     assert packet.regions.tolist() == overview.tolist()
-    assert region_pool(packet_from(shown, frame).regions, within, np.logical_or).all()
-    small = StreamAllocator(replace(options, zones=ZoneOptions(focus=(SMALL,)))).allocate(shown)
+    assert region_pool(packet_from(frame_view, frame).regions, within, np.logical_or).all()
+    small = StreamAllocator(replace(options, zones=ZoneOptions(focus=(SMALL,)))).allocate(frame_view)
     assert (small.glance_tokens, small.tokens) == (0, 12)
 
 
@@ -130,10 +130,10 @@ def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
     stream, allocator = PictureStream(), StreamAllocator(options)
     within = zone_tiles(LEFT, GRID).numpy()
     for _ in range(8):
-        shown = stream.show(scenery(ROWS, COLS))
-        frame = allocator.allocate(shown)
+        frame_view = stream.show(scenery(ROWS, COLS))
+        frame = allocator.allocate(frame_view)
         assert allocator.group is not None
-        packet = allocator.group.packet(shown, frame, allocator.group.next_place)
+        packet = allocator.group.packet(frame_view, frame, allocator.group.next_place)
         assert region_pool(packet.regions, within, np.logical_or).all()
     newest = allocator.group.newest
     assert newest is not None
@@ -142,20 +142,20 @@ def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
 
 
 def test_a_whole_frame_is_black_outside_of_the_zone() -> None:
-    shown = PictureStream().show(scenery(ROWS, COLS))
-    frame = StreamAllocator(AllocatorOptions(zones=ZoneOptions(focus=(LEFT,)))).allocate(shown)
-    image = frame_packet_from(shown, frame).image
+    frame_view = PictureStream().show(scenery(ROWS, COLS))
+    frame = StreamAllocator(AllocatorOptions(zones=ZoneOptions(focus=(LEFT,)))).allocate(frame_view)
+    image = frame_packet_from(frame_view, frame).image
     assert not image[:, 320:].any()
-    assert (image[:, :320] == shown.read(0)[:, :320]).all()
+    assert (image[:, :320] == frame_view.read(0)[:, :320]).all()
 
 
 def test_the_same_map_gives_the_same_tensor() -> None:
     maps = ZoneMaps(ZoneOptions(((LEFT, 2.0),)))
-    one, other = torch.ones(ROWS, COLS), torch.ones(ROWS, COLS)
-    made = maps.weigh(one, GRID)
-    assert maps.weigh(other, GRID, "staleness") is not made
-    assert maps.weigh(one, GRID) is made
-    assert maps.weigh(other, GRID) is not made
+    relevance, other = torch.ones(ROWS, COLS), torch.ones(ROWS, COLS)
+    product = maps.weigh(relevance, GRID)
+    assert maps.weigh(other, GRID, "staleness") is not product
+    assert maps.weigh(relevance, GRID) is product
+    assert maps.weigh(other, GRID) is not product
     assert maps.within(GRID) is None
 
 

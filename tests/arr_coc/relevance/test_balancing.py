@@ -34,18 +34,18 @@ def test_participation_counts_as_far_as_it_is_trusted() -> None:
     balancer = AdaptiveTensionBalancer()
     full = balancer(scores(), torch.ones(1))[0]
     half = balancer(scores(), torch.full((1,), 0.5))[0]
-    none = balancer(scores(), torch.zeros(1))[0]
+    zero = balancer(scores(), torch.zeros(1))[0]
     assert half[2] == full[2] / 2
-    assert none[2] == 0
-    assert torch.isfinite(RelevanceRealiser().balanced(scores(), none[None])).all()
+    assert zero[2] == 0
+    assert torch.isfinite(RelevanceRealiser().balanced(scores(), zero[None])).all()
 
 
 def test_weak_saliency_raises_information() -> None:
     balancer = AdaptiveTensionBalancer()
-    strong, weak, none = (balancer(scores(saliency=height), torch.zeros(1))[0] for height in (0.3, 0.15, 0.1))
+    strong, weak, faint = (balancer(scores(saliency=height), torch.zeros(1))[0] for height in (0.3, 0.15, 0.1))
     assert weak[1] < 0.55 * strong[1]
     assert weak[0] > strong[0]
-    assert none[1] < weak[1]
+    assert faint[1] < weak[1]
     flat = balancer(torch.zeros(1, 3, 4, 5), torch.zeros(1))[0]
     assert flat.tolist() == [1, 0, 0]
 
@@ -118,22 +118,22 @@ def test_relevance_lies_between_the_scores() -> None:
 
 def test_feedback_moves_the_odds_of_relevance() -> None:
     torch.manual_seed(0)
-    realiser, query, known = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), prior()[None]
-    known[:, 0] += 0.1
-    before, after = realiser(batch(texture()), query), realiser(batch(texture()), query, known)
+    realiser, query, feedback = RelevanceRealiser(query_dim=8), torch.randn(1, 4, 8), prior()[None]
+    feedback[:, 0] += 0.1
+    before, after = realiser(batch(texture()), query), realiser(batch(texture()), query, feedback)
     assert torch.equal(after.scores, before.scores)
-    moved = torch.logit(after.relevance) - torch.logit(before.relevance)
-    assert torch.allclose(moved, realiser.participation.evidence(known), atol=1e-4)
-    assert moved[0, 2, 3] > 1
-    assert moved[0, 0, 0] < 0
+    difference = torch.logit(after.relevance) - torch.logit(before.relevance)
+    assert torch.allclose(difference, realiser.participation.evidence(feedback), atol=1e-4)
+    assert difference[0, 2, 3] > 1
+    assert difference[0, 0, 0] < 0
 
 
 def test_nothing_is_beyond_doubt() -> None:
     dull = TextureArray(torch.zeros(1, 13, 5, 6), torch.zeros(1, 5, 6))
-    realiser, known = RelevanceRealiser(), prior()[None]
-    known[:, 0] = 0
-    known[:, 1, 2, 3] = 1
-    relevance = realiser(dull, prior=known).relevance
+    realiser, feedback = RelevanceRealiser(), prior()[None]
+    feedback[:, 0] = 0
+    feedback[:, 1, 2, 3] = 1
+    relevance = realiser(dull, prior=feedback).relevance
     assert torch.isfinite(relevance).all()
     assert relevance[0, 2, 3] > relevance[0, 0, 0]
 
@@ -152,20 +152,20 @@ def test_hearing_once_is_enough(scorer: str) -> None:
     realiser, query = RelevanceRealiser(query_dim=8, scorer=scorer), torch.randn(1, 4, 8)
     query_weights = realiser.participation.encode_query(query)
     assert query_weights is not None
-    again = realiser(batch(texture()), query, query_weights=query_weights).relevance
-    assert torch.equal(again, realiser(batch(texture()), query).relevance)
+    second = realiser(batch(texture()), query, query_weights=query_weights).relevance
+    assert torch.equal(second, realiser(batch(texture()), query).relevance)
     assert RelevanceRealiser().participation.encode_query(query) is None
 
 
 def test_steady_relevance_does_again_only_what_moved() -> None:
-    steady, picture, known = CachedRelevance(RelevanceRealiser()), texture(), prior()
+    steady, picture, feedback = CachedRelevance(RelevanceRealiser()), texture(), prior()
     first = steady.compute(picture, None)
     assert steady.compute(picture, None) is first
-    taught = steady.compute(picture, known)
+    taught = steady.compute(picture, feedback)
     assert taught.relevance.argmax() == 2 * 6 + 3
     assert torch.equal(taught.scores[:2], first.scores[:2])
-    assert steady.compute(picture, known) is taught
-    assert not torch.equal(steady.compute(texture(1), known).relevance, taught.relevance)
+    assert steady.compute(picture, feedback) is taught
+    assert not torch.equal(steady.compute(texture(1), feedback).relevance, taught.relevance)
 
 
 def test_learned_parts_hear_only_their_own_model() -> None:
@@ -175,25 +175,25 @@ def test_learned_parts_hear_only_their_own_model() -> None:
     steady.set_query(question("b"))
     assert torch.equal(steady.compute(picture, None).relevance, silent.relevance)
     steady.set_query(question("a"))
-    asked = steady.compute(picture, None)
-    assert asked.weights[2] > 0
+    answer = steady.compute(picture, None)
+    assert answer.weights[2] > 0
     steady.set_query(question("a", seed=1))
-    assert not torch.equal(steady.compute(picture, None).relevance, asked.relevance)
+    assert not torch.equal(steady.compute(picture, None).relevance, answer.relevance)
     assert not RelevanceRealiser().knows("")
 
 
 @pytest.mark.parametrize("broken", ["channels", "entropy", "query", "prior", "weights"])
 def test_values_that_are_not_finite_are_named(broken: str) -> None:
     realiser, picture = RelevanceRealiser(query_dim=8), batch(texture())
-    query, known = torch.rand(1, 4, 8), prior()[None]
+    query, feedback = torch.rand(1, 4, 8), prior()[None]
     if broken == "weights":
         torch.nn.init.constant_(realiser.balancer.out.weight, float("nan"))
     else:
-        {"channels": picture.channels, "entropy": picture.entropy, "query": query, "prior": known}[broken][0, 0] = (
+        {"channels": picture.channels, "entropy": picture.entropy, "query": query, "prior": feedback}[broken][0, 0] = (
             float("inf") if broken == "prior" else float("nan")
         )
     with pytest.raises(NonFiniteError, match=broken):
-        realiser(picture, query, known)
+        realiser(picture, query, feedback)
 
 
 def test_a_device_without_memory_is_lost_and_another_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,9 @@ def test_stale_tiles_alone_give_what_computing_everything_gives(
         for row, col in tiles:
             picture[row * 32 : row * 32 + 32, col * 32 : col * 32 + 32] = rng.integers(0, 256, (32, 32, 3))
         view = stream.show(picture)
-        some, everything = texture_array(view, cache=cache), texture_array(view)
-        assert torch.equal(some.channels, everything.channels)
-        assert torch.equal(some.entropy, everything.entropy)
+        partial, full = texture_array(view, cache=cache), texture_array(view)
+        assert torch.equal(partial.channels, full.channels)
+        assert torch.equal(partial.entropy, full.entropy)
 
 
 def test_nothing_changed_gives_the_same_object() -> None:
@@ -67,10 +67,10 @@ def test_another_epoch_and_another_size_are_stale() -> None:
 def test_an_earlier_result_is_not_overwritten() -> None:
     stream, cache = PictureStream(), TextureArrayCache()
     first = texture_array(stream.show(scenery(4, 4)), cache=cache)
-    kept = first.channels.clone(), first.entropy.clone()
+    copies = first.channels.clone(), first.entropy.clone()
     texture_array(stream.show(scenery(4, 4, seed=3)), cache=cache)
-    assert torch.equal(first.channels, kept[0])
-    assert torch.equal(first.entropy, kept[1])
+    assert torch.equal(first.channels, copies[0])
+    assert torch.equal(first.entropy, copies[1])
 
 
 def test_ranges_and_places() -> None:

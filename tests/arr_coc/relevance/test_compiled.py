@@ -59,12 +59,12 @@ def flickering(rows: int, cols: int, seed: int) -> Iterator[npt.NDArray[np.uint8
 @needs_kernel
 @pytest.mark.parametrize("grid", GRIDS)
 def test_channels_are_those_of_the_reference(grid: tuple[int, int], ways: Iterator[str]) -> None:
-    found: list[list[TextureArray]] = []
+    runs: list[list[TextureArray]] = []
     for _ in ways:
         stream, cache = PictureStream(), TextureArrayCache()
         pictures = flickering(*grid, seed=sum(grid))
-        found.append([texture_array(stream.show(picture), "core13", cache) for picture in pictures])
-    for reference, compiled in zip(*found, strict=True):
+        runs.append([texture_array(stream.show(picture), "core13", cache) for picture in pictures])
+    for reference, compiled in zip(*runs, strict=True):
         exact = [*range(8), 11, 12]
         assert reference.channels[exact].equal(compiled.channels[exact])
         assert reference.entropy.equal(compiled.entropy)
@@ -93,16 +93,16 @@ class _Asking:
         rng, relevance = np.random.default_rng(3), CachedRelevance(self.realiser)
         if self.query is not None:
             relevance.set_query(self.query)
-        stream, cache, found = PictureStream(), TextureArrayCache(), []
+        stream, cache, maps = PictureStream(), TextureArrayCache(), []
         prior = None
         for index, picture in enumerate(flickering(*grid, seed=7)):
             if with_prior and index % 2:
                 prior = torch.from_numpy(rng.random((3, *grid), np.float32))
             texture = texture_array(stream.show(picture), "core13", cache)
-            found.append(relevance.compute(texture, prior))
+            maps.append(relevance.compute(texture, prior))
             if with_prior:
-                found.append(relevance.compute(texture, torch.from_numpy(rng.random((3, *grid), np.float32))))
-        return found
+                maps.append(relevance.compute(texture, torch.from_numpy(rng.random((3, *grid), np.float32))))
+        return maps
 
 
 @needs_kernel
@@ -115,9 +115,9 @@ def test_scores_are_those_of_the_reference(
     query = QueryEmbedding("what?", np.random.default_rng(1).normal(size=(3, QUERY)).astype(np.float32), "m")
     asking = _Asking(trained(scorer, seed=grid[0]), query if asks else None)
     reference, compiled = (asking.maps(grid, with_prior) for _ in ways)
-    for one, other in zip(reference, compiled, strict=True):
+    for expected, actual in zip(reference, compiled, strict=True):
         for name in ("relevance", "scores", "weights"):
-            torch.testing.assert_close(getattr(other, name), getattr(one, name), rtol=0, atol=ROUNDING, msg=name)
+            torch.testing.assert_close(getattr(actual, name), getattr(expected, name), rtol=0, atol=ROUNDING, msg=name)
 
 
 @needs_kernel
@@ -132,19 +132,19 @@ def test_kept_scores_equal_scoring_all_tiles_bit_for_bit(scorer: str | None, mon
         view = stream.show(picture)
         texture, anew = texture_array(view, "core13", cache), CachedRelevance(realiser)
         anew.set_query(query)
-        whole = texture_array(view)
-        assert texture.channels.equal(whole.channels)
-        assert texture.entropy.equal(whole.entropy)
-        one, other = following.compute(texture, None), anew.compute(whole, None)
-        assert one.scores.equal(other.scores)
-        assert one.relevance.equal(other.relevance)
+        full = texture_array(view)
+        assert texture.channels.equal(full.channels)
+        assert texture.entropy.equal(full.entropy)
+        actual, expected = following.compute(texture, None), anew.compute(full, None)
+        assert actual.scores.equal(expected.scores)
+        assert actual.relevance.equal(expected.relevance)
 
 
 @needs_kernel
 @pytest.mark.parametrize("strategy", ["foveated", "mixed", "topk"])
 def test_choices_are_those_of_the_reference(strategy: str, ways: Iterator[str]) -> None:
     """With the bundled allocator, answers' feedback among the frames."""
-    realiser, chosen = bundled_realiser(), []
+    realiser, choices = bundled_realiser(), []
     query = QueryEmbedding(
         "what?", np.random.default_rng(0).normal(size=(4, 192)).astype(np.float32), realiser.trained_for
     )
@@ -154,12 +154,12 @@ def test_choices_are_those_of_the_reference(strategy: str, ways: Iterator[str]) 
         allocator.set_query(query)
         for picture in flickering(18, 32, 9):
             frame = allocator.allocate(stream.show(picture))
-            chosen.append(frame.allocation.regions)
+            choices.append(frame.allocation.regions)
             allocator.mark_answered()
             regions, attention = frame.allocation.regions.numpy().astype(np.int32), rng.random(frame.tokens, np.float32)
             allocator.apply_feedback(Feedback(frame.stamp, regions, attention, attention))
-    half = len(chosen) // 2
-    assert all(one.equal(other) for one, other in zip(chosen[:half], chosen[half:], strict=True))
+    half = len(choices) // 2
+    assert all(expected.equal(actual) for expected, actual in zip(choices[:half], choices[half:], strict=True))
 
 
 def bundled_realiser() -> RelevanceRealiser:
@@ -201,12 +201,12 @@ class LevelBalancer(AdaptiveTensionBalancer):
 
 
 @needs_kernel
-@pytest.mark.parametrize("how", ["another class", "a hook"])
-def test_parts_that_the_kernel_does_not_know_are_asked_themselves(how: str) -> None:
+@pytest.mark.parametrize("kind", ["another class", "a hook"])
+def test_parts_that_the_kernel_does_not_know_are_asked_themselves(kind: str) -> None:
     realiser = RelevanceRealiser().eval()
-    if how == "a hook":
+    if kind == "a hook":
         realiser.balancer.register_forward_hook(lambda part, given, weights: torch.ones_like(weights))
     else:
         realiser.balancer = LevelBalancer()
-    made = CachedRelevance(realiser).compute(texture_array(PictureStream().show(scenery(8, 10))), None)
-    assert torch.equal(made.weights, torch.ones(3))
+    maps = CachedRelevance(realiser).compute(texture_array(PictureStream().show(scenery(8, 10))), None)
+    assert torch.equal(maps.weights, torch.ones(3))

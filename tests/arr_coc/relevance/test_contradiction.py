@@ -14,9 +14,9 @@ BRIGHT, FAINT = (1, 1), (6, 8)
 
 def saliency() -> torch.Tensor:
     """One bright thing on a ground of little saliency: [1, 8, 10]."""
-    found = torch.full((1, 8, 10), 0.05)
-    found[0, 0:3, 0:3] = 0.8
-    return found
+    values = torch.full((1, 8, 10), 0.05)
+    values[0, 0:3, 0:3] = 0.8
+    return values
 
 
 def looked_at(place: tuple[int, int], trust: float = GLANCE_TRUST) -> torch.Tensor:
@@ -36,9 +36,9 @@ def test_looking_away_from_what_stands_out_is_a_contradiction() -> None:
 
 
 def test_looking_everywhere_alike_is_none() -> None:
-    even = looked_at(FAINT)
-    even[0, 0] = 0.5
-    assert contradiction(saliency(), even).tolist() == [pytest.approx(0, abs=1e-5)]
+    flat = looked_at(FAINT)
+    flat[0, 0] = 0.5
+    assert contradiction(saliency(), flat).tolist() == [pytest.approx(0, abs=1e-5)]
 
 
 def test_it_fades_with_trust() -> None:
@@ -53,8 +53,8 @@ def test_nothing_is_contradicted_if_nothing_is_known_or_stands_out(prior: torch.
 
 
 def test_frames_of_a_batch_are_judged_by_themselves() -> None:
-    together = contradiction(saliency().repeat(2, 1, 1), torch.cat([looked_at(FAINT), looked_at(BRIGHT)]))
-    assert together.tolist() == [1.0, 0.0]
+    batch = contradiction(saliency().repeat(2, 1, 1), torch.cat([looked_at(FAINT), looked_at(BRIGHT)]))
+    assert batch.tolist() == [1.0, 0.0]
 
 
 def bright_and_faint() -> TextureArray:
@@ -69,18 +69,18 @@ def test_salient_tiles_no_longer_outbid_attended_ones() -> None:
     realiser, texture = RelevanceRealiser(), bright_and_faint()
     before = realiser(texture).relevance[0]
     assert before[BRIGHT] > before[FAINT]
-    looked = realiser(texture, prior=looked_at(FAINT))
-    assert looked.relevance[0][FAINT] > 2 * looked.relevance[0][BRIGHT]
-    assert looked.weights[0, 1] == 0, "what stands out is no guide"
-    agreeing = realiser(texture, prior=looked_at(BRIGHT))
-    assert agreeing.weights[0, 1] > 0
-    assert agreeing.relevance[0][BRIGHT] > before[BRIGHT]
+    contradictory = realiser(texture, prior=looked_at(FAINT))
+    assert contradictory.relevance[0][FAINT] > 2 * contradictory.relevance[0][BRIGHT]
+    assert contradictory.weights[0, 1] == 0, "what stands out is no guide"
+    consistent = realiser(texture, prior=looked_at(BRIGHT))
+    assert consistent.weights[0, 1] > 0
+    assert consistent.relevance[0][BRIGHT] > before[BRIGHT]
 
 
 def test_learned_parts_that_hear_the_question_know_better() -> None:
     torch.manual_seed(0)
     realiser, texture, question = RelevanceRealiser(query_dim=8), bright_and_faint(), torch.randn(1, 4, 8)
-    heard = realiser(texture, question, looked_at(FAINT))
-    assert torch.equal(heard.weights, realiser(texture, question).weights)
-    unheard = realiser(texture, None, looked_at(FAINT))
-    assert unheard.weights[0, 1] == 0
+    with_question = realiser(texture, question, looked_at(FAINT))
+    assert torch.equal(with_question.weights, realiser(texture, question).weights)
+    without_question = realiser(texture, None, looked_at(FAINT))
+    assert without_question.weights[0, 1] == 0

@@ -7,15 +7,15 @@ from arr_coc.errors import ShapeError
 from arr_coc.relevance.embedding_axes import EmbeddingAxes
 
 
-def drawn(rows: int, width: int, seed: int = 0) -> torch.Tensor:
+def embeddings_of(rows: int, width: int, seed: int = 0) -> torch.Tensor:
     """Embeddings whose first direction varies most."""
     rows_of = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
     return rows_of * torch.linspace(9, 0.1, width) + 3
 
 
 def test_axes_begin_the_same_for_everyone_and_orthogonal() -> None:
-    first, again = EmbeddingAxes(64), EmbeddingAxes(64)
-    assert torch.equal(first.axes, again.axes)
+    first, second = EmbeddingAxes(64), EmbeddingAxes(64)
+    assert torch.equal(first.axes, second.axes)
     products = first.axes @ first.axes.T
     assert torch.allclose(products, torch.eye(16) * products[0, 0], atol=1e-5)
     assert not list(first.parameters())
@@ -23,7 +23,7 @@ def test_axes_begin_the_same_for_everyone_and_orthogonal() -> None:
 
 
 def test_fitted_axes_are_the_principal_components() -> None:
-    axes, rows = EmbeddingAxes(40), drawn(4000, 40)
+    axes, rows = EmbeddingAxes(40), embeddings_of(4000, 40)
     axes.fit(rows)
     components = axes(rows)
     assert components.shape == (4000, 16)
@@ -41,23 +41,23 @@ def test_fitted_axes_are_the_principal_components() -> None:
 
 def test_components_end_at_one_and_any_shape_is_taken() -> None:
     axes = EmbeddingAxes(20)
-    axes.fit(drawn(500, 20))
-    assert axes(drawn(6, 20).view(2, 3, 20) * 1e4).abs().max() == 1
-    assert axes(drawn(6, 20).bfloat16()).dtype == torch.float32
+    axes.fit(embeddings_of(500, 20))
+    assert axes(embeddings_of(6, 20).view(2, 3, 20) * 1e4).abs().max() == 1
+    assert axes(embeddings_of(6, 20).bfloat16()).dtype == torch.float32
 
 
 def test_fitting_twice_gives_the_same_axes() -> None:
-    first, again = EmbeddingAxes(24), EmbeddingAxes(24)
-    for axes in (first, again):
-        axes.fit(drawn(100, 24))
-    assert torch.equal(first.axes, again.axes)
+    first, second = EmbeddingAxes(24), EmbeddingAxes(24)
+    for axes in (first, second):
+        axes.fit(embeddings_of(100, 24))
+    assert torch.equal(first.axes, second.axes)
 
 
 def test_narrow_embeddings_leave_components_empty() -> None:
     axes = EmbeddingAxes(8)
-    axes.fit(drawn(100, 8))
-    assert axes(drawn(3, 8))[:, :8].any()
-    assert not axes(drawn(3, 8))[:, 8:].any()
+    axes.fit(embeddings_of(100, 8))
+    assert axes(embeddings_of(3, 8))[:, :8].any()
+    assert not axes(embeddings_of(3, 8))[:, 8:].any()
 
 
 @pytest.mark.parametrize("rows", [torch.zeros(15, 24), torch.zeros(100, 23), torch.zeros(24)])

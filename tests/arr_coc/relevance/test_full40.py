@@ -40,10 +40,10 @@ def test_stale_tiles_alone_give_what_computing_everything_gives(
         for row, col in tiles:
             picture[row * 32 : row * 32 + 32, col * 32 : col * 32 + 32] = rng.integers(0, 256, (32, 32, 3))
         view = stream.show(picture)
-        some, everything = texture_array(view, profile, cache), texture_array(view, profile)
-        assert torch.equal(some.channels, everything.channels)
-        assert torch.equal(some.entropy, everything.entropy)
-        assert torch.equal(some.appearance, texture_array(view).appearance)
+        partial, full = texture_array(view, profile, cache), texture_array(view, profile)
+        assert torch.equal(partial.channels, full.channels)
+        assert torch.equal(partial.entropy, full.entropy)
+        assert torch.equal(partial.appearance, texture_array(view).appearance)
 
 
 def test_another_profile_from_one_cache_is_computed_anew() -> None:
@@ -92,12 +92,12 @@ def test_the_distance_to_edges_is_exact_and_ends_at_64_pixels() -> None:
 def test_a_line_is_an_edge_and_a_flat_tile_is_far_from_it() -> None:
     luma = np.full((16, 16 * 8), 60, np.uint8)
     luma[:, 8:10] = 220
-    found = detail(luma)
-    assert found.edges[0].any(dim=0).nonzero().flatten().tolist() == [1, 2]
-    distance = edge_distance(found.edges)[0, 0]
+    luma_detail = detail(luma)
+    assert luma_detail.edges[0].any(dim=0).nonzero().flatten().tolist() == [1, 2]
+    distance = edge_distance(luma_detail.edges)[0, 0]
     assert distance[0] < 0.2 < distance[1]
     assert (distance[3:] == 1).all()
-    assert (found.laplacian[0, 0, 1:] == 0).all()
+    assert (luma_detail.laplacian[0, 0, 1:] == 0).all()
 
 
 def test_the_low_pass_keeps_the_mean_and_spreads_a_spot() -> None:

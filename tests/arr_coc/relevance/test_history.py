@@ -53,23 +53,23 @@ def test_each_part_fills_its_own_channels() -> None:
 def test_motion_counts_as_far_as_it_is_trusted() -> None:
     motion = np.zeros((3, *SHAPE), np.float32)
     motion[:, 0, 0], motion[:, 1, 1], motion[:, 2, 2] = (3, 4, 1), (300, 0, 0.5), (300, 0, 0)
-    found = FrameHistory(motion=motion).channels(SHAPE)[MOTION]
-    assert found[0, 0] == pytest.approx(5 / 32)
-    assert found[1, 1] == 0.5
-    assert found[2, 2] == found[3, 3] == 0
+    speed = FrameHistory(motion=motion).channels(SHAPE)[MOTION]
+    assert speed[0, 0] == pytest.approx(5 / 32)
+    assert speed[1, 1] == 0.5
+    assert speed[2, 2] == speed[3, 3] == 0
 
 
 def test_eccentricity_grows_with_distance_from_the_peak() -> None:
     relevance = np.zeros(SHAPE, np.float32)
     assert not eccentricity(relevance).any()
     relevance[0, 0] = 1
-    found = eccentricity(relevance)
-    assert found[0, 0] == 0
-    assert found[-1, -1] == pytest.approx(1)
-    assert found[3, 4] == pytest.approx(5 / np.hypot(3, 5))
-    known = FrameHistory(relevance=np.stack([relevance, np.ones_like(relevance)])).channels(SHAPE)
-    assert (known[ECCENTRICITY] == found).all()
-    assert (known[PREVIOUS][:2] == np.stack([relevance, np.ones_like(relevance)])).all()
+    distance = eccentricity(relevance)
+    assert distance[0, 0] == 0
+    assert distance[-1, -1] == pytest.approx(1)
+    assert distance[3, 4] == pytest.approx(5 / np.hypot(3, 5))
+    channels = FrameHistory(relevance=np.stack([relevance, np.ones_like(relevance)])).channels(SHAPE)
+    assert (channels[ECCENTRICITY] == distance).all()
+    assert (channels[PREVIOUS][:2] == np.stack([relevance, np.ones_like(relevance)])).all()
 
 
 def test_time_and_attention_have_their_places() -> None:
@@ -113,11 +113,11 @@ def test_known_embeddings_of_a_batch_are_those_of_a_history() -> None:
     full, history = texture_array(PictureStream().show(scenery(ROWS, COLS)), "full40"), full_history()
     assert history.embedding is not None
     assert history.question is not None
-    one = FrameHistory(embedding=history.embedding, question=history.question)
+    embedding_history = FrameHistory(embedding=history.embedding, question=history.question)
     batch = type(full)(full.channels[None], full.entropy[None])
     components = torch.from_numpy(history.embedding)[None].requires_grad_()
     filled = with_embeddings(batch, components, torch.from_numpy(history.question)[None])
-    assert torch.allclose(filled.channels[0], with_history(full, one).channels, atol=1e-5)
+    assert torch.allclose(filled.channels[0], with_history(full, embedding_history).channels, atol=1e-5)
     filled.channels.sum().backward()
     assert components.grad is not None
     unasked = with_embeddings(batch, components, None)

@@ -112,8 +112,8 @@ def test_rows_of_zeros_are_no_words(name: str, texture: TextureArray) -> None:
     for parameter in scorer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     padded = torch.cat([query, torch.zeros(2, 4, 8)], dim=1)
-    alone, _ = scorer(texture, query=query)
-    assert torch.allclose(scorer(texture, query=padded)[0], alone, atol=1e-6)
+    expected, _ = scorer(texture, query=query)
+    assert torch.allclose(scorer(texture, query=padded)[0], expected, atol=1e-6)
     wordless, _ = scorer(texture, query=torch.zeros(2, 0, 8))
     assert torch.isfinite(wordless).all()
     assert torch.allclose(scorer(texture, query=torch.zeros(2, 3, 8))[0], wordless, atol=1e-6)
@@ -127,10 +127,10 @@ def test_likenesses_to_words_are_pooled_by_their_maximum_mean_and_sum(column: in
         scorer.pooling.fill_(-1e4)[:, column] = 0.0
     words = [torch.randn(1, 1, 8) for _ in range(4)]
     scorer.words.weight.data[..., 0] = scorer.words.weight.data[..., 2] = 0  # each word is read without its neighbours
-    apart = torch.stack([scorer.likeness(hidden, scorer.encode_query(word)) for word in words])
-    together = scorer.likeness(hidden, scorer.encode_query(torch.cat([*words, torch.zeros(1, 2, 8)], dim=1)))
-    pooled = (apart.amax(dim=0), apart.mean(dim=0), apart.sum(dim=0))[column]
-    assert torch.allclose(together, pooled, atol=1e-5)
+    singles = torch.stack([scorer.likeness(hidden, scorer.encode_query(word)) for word in words])
+    likeness = scorer.likeness(hidden, scorer.encode_query(torch.cat([*words, torch.zeros(1, 2, 8)], dim=1)))
+    pooled = (singles.amax(dim=0), singles.mean(dim=0), singles.sum(dim=0))[column]
+    assert torch.allclose(likeness, pooled, atol=1e-5)
 
 
 @pytest.mark.parametrize("query_dim", [192, 2048])
@@ -148,8 +148,8 @@ def test_a_query_scorer_that_there_is_not() -> None:
 
 def test_a_trained_scorer_needs_no_feedback(texture: TextureArray) -> None:
     scorer, query = ParticipatoryScorer(query_dim=8), torch.randn(2, 5, 8)
-    both, trust = scorer(texture, query=query, prior=torch.rand(2, 3, 7, 9))
-    assert torch.equal(both, scorer(texture, query=query)[0])
+    score, trust = scorer(texture, query=query, prior=torch.rand(2, 3, 7, 9))
+    assert torch.equal(score, scorer(texture, query=query)[0])
     assert trust.tolist() == [1, 1]
 
 

@@ -22,15 +22,15 @@ def first(relevance: torch.Tensor, count: int) -> set[int]:
 
 
 def test_one_question_keeps_its_relevance() -> None:
-    alone = maps_of(1)
-    assert united_relevance([alone]) is alone
+    maps = maps_of(1)
+    assert united_relevance([maps]) is maps
 
 
 def test_the_same_question_twice_is_that_question() -> None:
-    alone = maps_of(1)
-    twice = united_relevance([alone, alone])
-    assert torch.equal(twice.relevance, alone.relevance)
-    assert torch.equal(twice.scores, alone.scores)
+    maps = maps_of(1)
+    twice = united_relevance([maps, maps])
+    assert torch.equal(twice.relevance, maps.relevance)
+    assert torch.equal(twice.scores, maps.scores)
 
 
 @pytest.mark.parametrize("questions", [2, 4, 8])
@@ -39,21 +39,21 @@ def test_each_question_has_its_share_whatever_its_scale(questions: int, scale: f
     maps = [maps_of(seed, scale if seed else 1.0) for seed in range(questions)]
     united = united_relevance(maps).relevance
     for share in (1, 3, 10):
-        shown = first(united, questions * share)
-        assert all(first(one.relevance, share) <= shown for one in maps)
+        united_tiles = first(united, questions * share)
+        assert all(first(question_maps.relevance, share) <= united_tiles for question_maps in maps)
 
 
 def test_tiles_that_two_questions_ask_for_count_once() -> None:
-    one, other = maps_of(1), maps_of(2)
-    united = united_relevance([one, one, other]).relevance
-    assert first(united, 20) >= first(one.relevance, 10) | first(other.relevance, 10)
+    maps, other_maps = maps_of(1), maps_of(2)
+    united = united_relevance([maps, maps, other_maps]).relevance
+    assert first(united, 20) >= first(maps.relevance, 10) | first(other_maps.relevance, 10)
 
 
 def test_values_stay_those_of_relevance_and_scores_are_the_largest() -> None:
-    one, other = maps_of(1), maps_of(2)
-    united = united_relevance([one, other])
+    maps, other_maps = maps_of(1), maps_of(2)
+    united = united_relevance([maps, other_maps])
     assert united.relevance.shape == SHAPE
     assert 0 <= united.relevance.min() <= united.relevance.max() <= 1
-    assert united.relevance.max() == (one.relevance.max() + other.relevance.max()) / 2
-    assert torch.equal(united.scores, torch.maximum(one.scores, other.scores))
-    assert torch.allclose(united.weights, (one.weights + other.weights) / 2)
+    assert united.relevance.max() == (maps.relevance.max() + other_maps.relevance.max()) / 2
+    assert torch.equal(united.scores, torch.maximum(maps.scores, other_maps.scores))
+    assert torch.allclose(united.weights, (maps.weights + other_maps.weights) / 2)
