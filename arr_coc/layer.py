@@ -208,12 +208,12 @@ class ARRCOCLayer(nn.Module):
         texture = image_texture(_at_grid(image, shape), self.config.channels)
         texture = texture.to(vision_embeds.device)
         texture = self._with_embeddings(texture, vision_embeds, query_embeds)
-        prior = _resemblance(vision_embeds, query_embeds, shape)
+        prior = _similarity_prior(vision_embeds, query_embeds, shape)
         realised = self.realise(texture, query_embeds, prior)
         choice = self.choose(texture, realised, prior)
         device = vision_embeds.device
         return ARRCOCOutput(
-            tokens=_gathered(vision_embeds, choice),
+            tokens=_pool_tokens(vision_embeds, choice),
             positions=choice.positions.to(device),
             budgets=choice.budgets.to(device),
             relevance=realised.relevance,
@@ -476,7 +476,7 @@ def _check_inputs(
     return rows, cols
 
 
-def _resemblance(
+def _similarity_prior(
     vision_embeds: torch.Tensor, query_embeds: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor | None:
     """Cosine of tile and mean question, as a fully trusted prior [B, 3, gh, gw]; None if the widths differ."""
@@ -487,7 +487,7 @@ def _resemblance(
     return torch.stack([cosine, cosine, torch.ones_like(cosine)], dim=1)
 
 
-def _gathered(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
+def _pool_tokens(vision_embeds: torch.Tensor, choice: LayerChoice) -> torch.Tensor:
     """Means of the embeddings over each region's tiles, with a gradient to relevance: [B, K, D]."""
     batch, _, width = vision_embeds.shape
     tokens = choice.presence.shape[1]

@@ -81,7 +81,7 @@ class BatchOptions(GenerateOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _GenerateCall:
     """Options of one call of `generate`."""
 
     allocator: AllocatorOptions
@@ -439,21 +439,21 @@ class ARRCOCQwen(nn.Module):
         form = None if schema is None else AnswerSchema.given(schema)
         if form is not None and thinking == "show":
             raise OptionError("thoughts that are part of an answer fit no schema", 'give thinking="hide" or "off"')
-        asking = _Asking(allocator, encode, on_text, should_stop, form)
+        call = _GenerateCall(allocator, encode, on_text, should_stop, form)
         if inputs is not None:
-            return [self._answer_chat(prompt, asking) for prompt in prompts_of_inputs(self.qwen, inputs)]
+            return [self._answer_chat(prompt, call) for prompt in prompts_of_inputs(self.qwen, inputs)]
         if messages is not None:
             chats: list[Any] = [messages]
             several = isinstance(messages, (list, tuple)) and messages and isinstance(messages[0], (list, tuple))
             if several:
                 chats = list(messages)
             prompts = [prompt_of_messages(self.qwen, chat, thinking=thinking != "off") for chat in chats]
-            answers = [self._answer_chat(prompt, asking) for prompt in prompts]
+            answers = [self._answer_chat(prompt, call) for prompt in prompts]
             return answers if several else answers[0]
         if isinstance(query, (list, tuple)):
-            pairs = _paired(image_or_frames, query)
-            return [self._answer(pictures, question, None, asking) for pictures, question in pairs]
-        return self._answer(image_or_frames, query, times_s, asking)
+            pairs = _question_pairs(image_or_frames, query)
+            return [self._answer(pictures, question, None, call) for pictures, question in pairs]
+        return self._answer(image_or_frames, query, times_s, call)
 
     def forget(self) -> None:
         """Drop what was kept of earlier answers, so that the next one costs what the first one did.
@@ -486,10 +486,12 @@ class ARRCOCQwen(nn.Module):
         self._bind(self.qwen)
         return self
 
-    def _answer(self, image_or_frames: Any, query: Any, times_s: Sequence[float] | None, asking: _Asking) -> Generation:
+    def _answer(
+        self, image_or_frames: Any, query: Any, times_s: Sequence[float] | None, call: _GenerateCall
+    ) -> Generation:
         """The answer to one question about a picture or frames."""
         _check_question(query)
-        allocator = PictureAllocator(self.qwen, query, asking.allocator, asking.encode)
+        allocator = PictureAllocator(self.qwen, query, call.allocator, call.encode)
         pictures = [widened(picture) for picture in to_frames(image_or_frames)]
         glancer = Glancer(self._session, query, timed=len(pictures) > 1)
         packets: list[Packet] = []
@@ -498,15 +500,15 @@ class ARRCOCQwen(nn.Module):
             packets.append(allocator.allocate(picture, stamp, glancer.after(packets)))
         spent_ms = (time.perf_counter() - started_s) * 1e3
         self.fallbacks += allocator.fallbacks
-        self._speak(self._session.answer(packets, query, asking.should_stop, asking.schema), asking)
+        self._speak(self._session.answer(packets, query, call.should_stop, call.schema), call)
         answer_input = _AnswerInput(packets, glancer.glances, allocator.relevance, pictures[-1], spent_ms)
-        return answer_input.generation(self._session.last, asking.schema)
+        return answer_input.generation(self._session.last, call.schema)
 
-    def _answer_chat(self, prompt: ChatPrompt, asking: _Asking) -> Generation:
+    def _answer_chat(self, prompt: ChatPrompt, call: _GenerateCall) -> Generation:
         """The answer that follows a whole prompt; tokens of each picture are chosen by itself."""
         qwen = fitted_model(self.qwen) if prompt.fitted else self.qwen
-        glance = asking.allocator.glance
-        options = replace(asking.allocator, glance=None if glance is None else replace(glance, keep=False))
+        glance = call.allocator.glance
+        options = replace(call.allocator, glance=None if glance is None else replace(glance, keep=False))
         answer_input = _AnswerInput([], [], np.zeros((0, 0), np.float32), None, 0.0)
         pieces: list[Ids | Packet] = []
         started_s = time.perf_counter()
@@ -515,7 +517,7 @@ class ARRCOCQwen(nn.Module):
                 pieces.append(piece)
                 continue
             _check_question(prompt.query)
-            allocator = PictureAllocator(qwen, prompt.query, options, asking.encode)
+            allocator = PictureAllocator(qwen, prompt.query, options, call.encode)
             glancer = Glancer(self._session, prompt.query, timed=False)
             packet = allocator.allocate(piece, _stamps(len(answer_input.packets) + 1, None)[-1], glancer.after([]))
             pieces.append(packet)
@@ -528,14 +530,14 @@ class ARRCOCQwen(nn.Module):
                 0.0,
             )
         answer_input = replace(answer_input, spent_ms=(time.perf_counter() - started_s) * 1e3)
-        self._speak(self._session.answer_chat(pieces, asking.should_stop, asking.schema), asking)
-        return answer_input.generation(self._session.last, asking.schema)
+        self._speak(self._session.answer_chat(pieces, call.should_stop, call.schema), call)
+        return answer_input.generation(self._session.last, call.schema)
 
-    def _speak(self, answer: Generator[str, None, None], asking: _Asking) -> None:
+    def _speak(self, answer: Generator[str, None, None], call: _GenerateCall) -> None:
         with closing(answer) as pieces:
             for piece in pieces:
-                if asking.on_text is not None:
-                    asking.on_text(piece)
+                if call.on_text is not None:
+                    call.on_text(piece)
         most = self._session.options.decoding.max_tokens
         if self._session.last.is_lost_in_thoughts(most):
             log.warning("hidden thoughts took max_new_tokens = %d, and no answer is left; raise it", most)
@@ -584,7 +586,7 @@ def _fields_of(text: str, schema: AnswerSchema | None) -> dict[str, Any] | None:
     return None
 
 
-def _paired(pictures: Any, questions: Sequence[str]) -> list[tuple[Any, str]]:
+def _question_pairs(pictures: Any, questions: Sequence[str]) -> list[tuple[Any, str]]:
     """Each question with its picture; one picture is every question's."""
     if not questions:
         raise OptionError("there is no question in the list; give at least one")
@@ -620,18 +622,18 @@ def _versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
 
 def _drop_tied(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
     """Leave out weights that are another's too, as a head's that are the embeddings': safetensors writes each once."""
-    for name in _tied(module):
+    for name in _tied_names(module):
         state.pop(prefix + name, None)
 
 
 def _add_tied(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Give such weights again."""
-    for name, first in _tied(module).items():
+    for name, first in _tied_names(module).items():
         if prefix + first in state:
             state.setdefault(prefix + name, state[prefix + first])
 
 
-def _tied(module: nn.Module) -> dict[str, str]:
+def _tied_names(module: nn.Module) -> dict[str, str]:
     """Names of parameters that have another name too, each with its first one."""
     first: dict[int, str] = {}
     parameters = module.named_parameters(remove_duplicate=False)

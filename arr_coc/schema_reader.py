@@ -74,19 +74,19 @@ class SchemaReader:
         properties = {
             _field(name, where): self.short(item, name_in(where, name), level + 1) for name, item in value.items()
         }
-        return object_of(_some(properties, where), list(properties))
+        return object_of(_checked_fields(properties, where), list(properties))
 
     def node(self, value: object, where: str, level: int) -> Node:
         """Return the normal form of a JSON Schema."""
         self._enter(where, level)
-        value = self._resolved(value, where)
-        schema = self._made(value, where, level)
+        value = self._resolve(value, where)
+        schema = self._parse(value, where, level)
         described, description = nullable(schema)[0], value.get("description")
         if isinstance(description, str) and description.strip():
             described["description"] = " ".join(description.split())[:DESCRIPTION_CHARS_MAX]
         return schema
 
-    def _made(self, value: Mapping[str, Any], where: str, level: int) -> Node:
+    def _parse(self, value: Mapping[str, Any], where: str, level: int) -> Node:
         if (alternatives := value.get("anyOf", value.get("oneOf"))) is not None:
             return self._nullable(alternatives, where, level)
         if "const" in value:
@@ -110,7 +110,7 @@ class SchemaReader:
         if level > LEVELS_MAX:
             raise _refusal(where, f"a schema is nested at most {LEVELS_MAX} deep", "ask for fewer levels")
 
-    def _resolved(self, value: object, where: str) -> Mapping[str, Any]:
+    def _resolve(self, value: object, where: str) -> Mapping[str, Any]:
         """Return a schema, or that which its reference names. Raises OptionError for a loop of references."""
         references: set[str] = set()
         while isinstance(value, dict) and "$ref" in value:
@@ -148,7 +148,7 @@ class SchemaReader:
             required = value.get("required", [])
             if not isinstance(required, list) or any(name not in nodes for name in required):
                 raise _refusal(where, f"required names a field that is no property: {shown(required)}")
-            return object_of(_some(nodes, where), [name for name in nodes if name in required])
+            return object_of(_checked_fields(nodes, where), [name for name in nodes if name in required])
         if kind == "array":
             if "items" not in value:
                 raise _refusal(where, "a list needs items", 'give such as "items": {"type": "string"}')
@@ -210,7 +210,7 @@ def _field(name: str, where: str) -> str:
     return name
 
 
-def _some(properties: dict[str, Node], where: str) -> dict[str, Node]:
+def _checked_fields(properties: dict[str, Node], where: str) -> dict[str, Node]:
     if not properties:
         raise _refusal(where, "an object without a field says nothing", "name its fields")
     return properties

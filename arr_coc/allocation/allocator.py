@@ -315,7 +315,7 @@ class StreamAllocator:
         maps = self._realise(
             memory, texture, None if last_inputs is None else last_inputs.appearance, view.stamp.media_ns
         )
-        relevance = self._raised(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
+        relevance = self._with_floor(memory.blend.step(maps.realised.relevance, maps.looks, view.stamp.media_ns))
         change = None if memory.picture is None else memory.picture.change(view)
         return self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=False)
 
@@ -334,7 +334,7 @@ class StreamAllocator:
         maps = self._realise(memory, last.maps.texture, last.maps.looks, view.stamp.media_ns)
         if last.is_chosen:
             memory.selector.note_judgement(last.inputs, last.selection)
-        relevance, lines = self._raised(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
+        relevance, lines = self._with_floor(memory.blend.replace(maps.realised.relevance)), last.inputs.lines
         change = last.inputs.change
         frame = self._plan(memory, view, maps, relevance, lines, change, (budget, at_most), after_glance=True)
         _ = frame.selection
@@ -422,7 +422,7 @@ class StreamAllocator:
         realised = self._questions.unite(self._relevance.compute(scored, prior), scored, prior)
         return FrameMaps(texture, scored, self._texture.versions, looks, prior, realised)
 
-    def _raised(self, relevance: torch.Tensor) -> torch.Tensor:
+    def _with_floor(self, relevance: torch.Tensor) -> torch.Tensor:
         """The relevance of a frame, or the floor of a tile if that is higher."""
         if self._floor is None:
             return relevance

@@ -181,7 +181,7 @@ class SelectionInputs:
         memory, options = self.memory, self.options
         if memory.selection is not None and memory.is_made_from(self):
             return memory.selection
-        void, uses_grid = self._judged() if options.strategy == "auto" else (None, False)
+        void, uses_grid = self._void_state() if options.strategy == "auto" else (None, False)
         lines = None if self.lines is None else line_tiles(self.lines, memory.lines)
         request = AllocationRequest(
             self.relevance,
@@ -209,7 +209,7 @@ class SelectionInputs:
             lines=lines,
         )
 
-    def _judged(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
+    def _void_state(self) -> tuple[torch.Tensor, torch.Tensor | bool]:
         """True if the picture is a void, judged anew only if it is another, and whether it is covered evenly therefore:
         not if answers looked at some tiles more than at others. A number only if the host may look at it."""
         memory, void = self.memory, self.memory.void

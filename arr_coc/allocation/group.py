@@ -195,7 +195,7 @@ class GroupOfPictures:
     ) -> TokenPacket | None:
         """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group
         begins with this frame."""
-        if self._newest is None or self._ended(view, frame, model_place):
+        if self._newest is None or self._end_reason(view, frame, model_place):
             return None
         regions, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
         place = self._newest.next_place
@@ -206,20 +206,22 @@ class GroupOfPictures:
         repeated = newest is not None and frame is self._frame and newest.versions.is_comparable(view.versions)
         if newest is not None and repeated and model_place in (newest.place, newest.next_place):
             return newest
-        reason = self._ended(view, frame, model_place)
+        reason = self._end_reason(view, frame, model_place)
         if newest is not None and not reason:
             if newest.place is not None and newest.place.frames > 1:
-                grown = self._followed(newest, view, frame, newest.place.frames)
+                successor = self._window_frame(newest, view, frame, newest.place.frames)
             else:
-                grown = self._grown(newest, view, frame, only_news=not (self.options.refine or self._asks_anew))
-                if grown is None and not self._asks_anew:  # the group is not given up for detail of what did not change
-                    grown = self._grown(newest, view, frame, only_news=True)
-            if grown is not None and len(grown.regions) <= GROUP_GROWTH * grown.held:
-                return grown
-            reason = "full" if grown is None else "superseded"
+                only_news = not (self.options.refine or self._asks_anew)
+                successor = self._delta_frame(newest, view, frame, only_news=only_news)
+                if successor is None and not self._asks_anew:
+                    # the group is not given up for detail of what did not change
+                    successor = self._delta_frame(newest, view, frame, only_news=True)
+            if successor is not None and len(successor.regions) <= GROUP_GROWTH * successor.held:
+                return successor
+            reason = "full" if successor is None else "superseded"
         return self._key_frame(view, frame, reason, model_place)
 
-    def _ended(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupReason:
+    def _end_reason(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupReason:
         """Return why the group cannot go on with a frame, whatever that appends; empty if it can."""
         newest = self._newest
         if newest is None or newest.place is None:
@@ -262,14 +264,14 @@ class GroupOfPictures:
             lengths=(len(regions),),
         )
 
-    def _followed(
+    def _window_frame(
         self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, frames: int
     ) -> GroupFrame | None:
         """Return the newest `frames` frames at most, with another one, or as they are if nothing changed and the
         question is the same; None if they exceed the limit."""
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
-        if not self._asks_anew and not (changed.any() and _differing(newest.picture, picture, changed).any()):
+        if not self._asks_anew and not (changed.any() and _difference_mask(newest.picture, picture, changed).any()):
             return replace(
                 newest, stamp=view.stamp, place=newest.next_place, reason="", relevance=np.zeros(0, np.float32)
             )
@@ -290,7 +292,7 @@ class GroupOfPictures:
             lengths=(*lengths, len(regions)),
         )
 
-    def _grown(
+    def _delta_frame(
         self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, *, only_news: bool
     ) -> GroupFrame | None:
         """Return the group with a frame that goes on with it; None if what must be shown exceeds its limit.
@@ -304,7 +306,7 @@ class GroupOfPictures:
         areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if changed.any():
-            changed = _differing(newest.picture, picture, changed)
+            changed = _difference_mask(newest.picture, picture, changed)
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
         if (superseded != newest.superseded).any():  # the rest of what a coarse token showed is not shown any more
@@ -347,7 +349,7 @@ class GroupOfPictures:
             begun_ns=newest.begun_ns,
             areas=areas,
             versions=view.versions,
-            picture=_replaced(newest.picture, picture, changed | (areas != before)),
+            picture=_with_tiles(newest.picture, picture, changed | (areas != before)),
         )
 
 
@@ -357,7 +359,7 @@ def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDAr
     return picture.reshape(shape[0], side, shape[1], side * 3)
 
 
-def _differing(reference: npt.NDArray[np.uint8], current: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
+def _difference_mask(reference: npt.NDArray[np.uint8], current: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
     """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
     shape, (rows, cols), mask = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
     before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (reference, current))
@@ -365,7 +367,7 @@ def _differing(reference: npt.NDArray[np.uint8], current: npt.NDArray[np.uint8],
     return mask
 
 
-def _replaced(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
+def _with_tiles(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:
     """Return a picture with these tiles of another one, both level 2."""
     shape, (rows, cols) = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles)
     if not len(rows):

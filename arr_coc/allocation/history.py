@@ -113,7 +113,7 @@ class HistoryTracker:
             mean = (decay * past.mean + (1 - decay) * attention).astype(np.float32)
         self._attention = _Attention(attention, mean, media_ns)
         if feedback.embedding is not None:
-            self._embedding = self._embedded(feedback, shape, warp, _sampled(warp, appearance, np.nan))
+            self._embedding = self._new_embedding(feedback, shape, warp, _sampled(warp, appearance, np.nan))
 
     def fill(
         self, texture: TextureArray, media_ns: int, appearance: Map, prior: Map | None, question: Map | None
@@ -151,8 +151,8 @@ class HistoryTracker:
             motion=self._motion,
             relevance=self._before,
             unchanged_s=unchanged_s,
-            attention=None if prior is None else self._attended(prior[2]),
-            embedding=self._shown(appearance),
+            attention=None if prior is None else self._attention_maps(prior[2]),
+            embedding=self._embedding_map(appearance),
             question=question,
         )
         return self._history
@@ -168,19 +168,19 @@ class HistoryTracker:
             self._before = np.stack([self._newest, np.ones_like(self._newest)])
         self._newest = None
 
-    def _attended(self, trust: Map) -> Map | None:
+    def _attention_maps(self, trust: Map) -> Map | None:
         if self._attention is None:
             return None
         return np.stack([self._attention.last, self._attention.mean, trust])
 
-    def _shown(self, appearance: Map) -> Map | None:
+    def _embedding_map(self, appearance: Map) -> Map | None:
         """Embeddings, fading on tiles whose appearance has changed."""
         if self._embedding is None:
             return None
         change = np.nan_to_num(np.abs(appearance - self._embedding.appearance).max(axis=0))
         return self._embedding.components * (1 - np.minimum(change / np.float32(RENEWAL), 1))
 
-    def _embedded(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
+    def _new_embedding(self, feedback: Feedback, shape: tuple[int, int], warp: Warp, appearance: Map) -> _Embedding:
         """The earlier map, overlaid by the tokens of this answer; a coarse one covers all of its tiles."""
         assert feedback.embedding is not None
         order = paint(feedback.regions, np.arange(len(feedback.regions)), shape, -1)

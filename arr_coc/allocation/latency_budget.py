@@ -121,15 +121,15 @@ class BudgetController:
             # share of the time to the first token that grows with tokens, until answers show it
             self._known_slope = 0.7 * ttft_ms / tokens
         else:
-            self._look_for_another_load(ttft_ms / self._line.at(tokens))
+            self._detect_load_change(ttft_ms / self._line.at(tokens))
         self._samples.append((tokens, ttft_ms))
         if abs(self._streak) >= STREAK:
-            self._begin_again()
-        self._line = _fitted(self._samples, self._known_slope)
+            self._restart()
+        self._line = _fit(self._samples, self._known_slope)
         # by this share the known slope moves with each answer towards the one that is seen
         self._known_slope += 0.1 * (self._line.per_token_ms - self._known_slope)
 
-    def _look_for_another_load(self, ratio: float) -> None:
+    def _detect_load_change(self, ratio: float) -> None:
         usual = np.array(self._ratios or [1.0])
         side = 0
         if abs(ratio - 1) > max(NARROW, WIDE * _deviation(usual)):
@@ -137,7 +137,7 @@ class BudgetController:
         self._streak = self._streak + side if self._streak * side > 0 else side
         self._ratios.append(ratio)
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         """Start over under another load: earlier answers count only for the scatter."""
         assert self._line is not None
         before = self._line
@@ -182,7 +182,7 @@ class BudgetController:
         return None
 
 
-def _fitted(samples: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
+def _fit(samples: deque[tuple[int, float]], known_slope: float) -> LatencyModel:
     """The line through the answers, neither falling nor below 0 at no tokens."""
     tokens, ttft = (np.array(column, dtype=np.float64) for column in zip(*samples, strict=True))
     slope, base = known_slope, float(np.median(ttft - known_slope * tokens))

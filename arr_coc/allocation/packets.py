@@ -133,8 +133,8 @@ def explain(frame: FrameAllocation, regions: npt.NDArray[np.integer[Any]] | None
             relevance=float(relevance[index]),
             now=float(now[index]),
             memory=float(relevance[index] - now[index]),
-            scores=_named(scores[:, index]),
-            shares=_named(shares[:, index]),
+            scores=_by_score(scores[:, index]),
+            shares=_by_score(shares[:, index]),
         )
         for index, (level, row, col) in enumerate(regions)
     ]
@@ -145,5 +145,5 @@ def _normalised(frame: FrameAllocation) -> npt.NDArray[np.float32]:
     return weights / max(float(weights.sum()), 1e-6)
 
 
-def _named(values: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
+def _by_score(values: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
     return dict(zip(SCORES, map(float, values), strict=True))

@@ -100,12 +100,12 @@ class TemporalBlend:
         elif not (self._is_settled and relevance is self._current):
             share = math.exp(-elapsed_ns / self._tau_ns)
             self._kept_share = share * (self._kept_share if relevance is self._current else 1)
-            self._past = self._blended(past, relevance, appearance, share)
+            self._past = self._blend(past, relevance, appearance, share)
         self._warp, self._current, self._media_ns = None, relevance, media_ns
         assert self._past is not None
         return self._past.output
 
-    def _blended(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
+    def _blend(self, past: _Past, relevance: torch.Tensor, appearance: torch.Tensor, share: float) -> _Past:
         """The state that the next frame is blended with; `share` is the past's on tiles of unchanged appearance."""
         if self._maps is not None and relevance.is_cpu:
             origin = None if self._warp is None else self._warp.origin
@@ -165,7 +165,7 @@ class ExplorationTracker:
         if self._shown_at is None or self._information is None:
             self._shown_at = torch.zeros_like(information, dtype=torch.int64)
             self._information = information.clone()
-        drifted = self._drifted(information, self._information)
+        drifted = self._drift(information, self._information)
         if drifted is not None:
             self._information = drifted
             self._staleness = None
@@ -173,7 +173,7 @@ class ExplorationTracker:
             self._staleness = (self._answers - self._shown_at) * self._information
         return self._staleness
 
-    def _drifted(self, information: torch.Tensor, reference: torch.Tensor) -> torch.Tensor | None:
+    def _drift(self, information: torch.Tensor, reference: torch.Tensor) -> torch.Tensor | None:
         """The `reference` information, updated by values that left the band; None if the host sees none of them."""
         if self._maps is not None and information.is_cpu:
             return self._maps.drift(information, reference, INFORMATION_BAND)
@@ -322,11 +322,11 @@ class FeedbackPrior:
             return None
         tick, key = media_ns // TICK_NS, self._evaluated_for
         if key is None or key[0] != tick or key[1] is not appearance:
-            self._prior = self._evaluated(self._feedback, tick * TICK_NS, appearance)
+            self._prior = self._evaluate(self._feedback, tick * TICK_NS, appearance)
             self._evaluated_for = tick, appearance
         return self._prior
 
-    def _evaluated(self, feedback: _FeedbackMaps, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
+    def _evaluate(self, feedback: _FeedbackMaps, media_ns: int, appearance: torch.Tensor) -> torch.Tensor:
         if self._maps is not None and appearance.is_cpu:
             origin, limits = None if self._warp is None else self._warp.origin, (RENEWAL, FADE_S)
             maps = feedback.values, feedback.learned_ns, feedback.confidence, feedback.appearance
@@ -381,7 +381,7 @@ class ChangeMeter:
     def measure(self, versions: TileVersions | None, relevance: torch.Tensor) -> torch.Tensor | float:
         """Share of a frame's `relevance` [rows, cols] that lies on tiles that have changed, in [0, 1]; of
         the tiles, if nothing is relevant. A scalar on a device, unless it is known without asking that."""
-        relevance = self._weighed(relevance)
+        relevance = self._weights_of(relevance)
         if self._marked is None or versions is None:
             return 1.0
         if self._marked is versions:
@@ -395,7 +395,7 @@ class ChangeMeter:
         total = relevance.sum()
         return torch.where(total > 0, (relevance * changed).sum() / total, changed.mean())
 
-    def _weighed(self, relevance: torch.Tensor) -> torch.Tensor:
+    def _weights_of(self, relevance: torch.Tensor) -> torch.Tensor:
         """The weights of a frame's tiles, whose relevance is noted."""
         if not self._keep_vanished:
             return relevance

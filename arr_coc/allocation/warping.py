@@ -114,15 +114,15 @@ class Warp:
         way_at_origin = way = self.origin - _places(*self.origin.shape[1:])
         if (box := newer.box) is not None:
             way_at_origin = way.copy()
-            way_at_origin[:, box.rows, box.cols] = _read_exactly(way, newer.origin[:, box.rows, box.cols])
+            way_at_origin[:, box.rows, box.cols] = _bilinear(way, newer.origin[:, box.rows, box.cols])
         # a tile that moved neither now nor before takes its own way
         borders = _at_borders(way) & (newer._moving_tiles | (self.newest != 0).any(axis=0))
         if borders.any():
             way_at_origin = way.copy() if way_at_origin is way else way_at_origin
-            way_at_origin[:, borders] = self._way_of_the_same_thing(way, newer, borders)
+            way_at_origin[:, borders] = self._way_of_nearest_motion(way, newer, borders)
         return Warp(newer.origin + way_at_origin, newer.newest)
 
-    def _way_of_the_same_thing(self, way: Map, newer: Warp, tiles: npt.NDArray[np.bool_]) -> Map:
+    def _way_of_nearest_motion(self, way: Map, newer: Warp, tiles: npt.NDArray[np.bool_]) -> Map:
         """For each of the n `tiles` bool [gh, gw], of the nine tiles around its origin, the way of the one whose last
         motion is the nearest: float32 [2, n]."""
         rows, cols = way.shape[1:]
@@ -213,7 +213,7 @@ class _Places:
         return total.reshape(maps.shape)
 
 
-def _read_exactly(values: Map, origin: Map) -> Map:
+def _bilinear(values: Map, origin: Map) -> Map:
     """Bilinear values of maps [C, gh, gw] at float places [2, gh, gw], up to a tile beyond the edge along their slope.
     OpenCV rounds places to a 32nd of a tile, which would add up over frames."""
     rows, cols = values.shape[1:]

@@ -30,8 +30,8 @@ class ZoneMaps:
 
     def __init__(self, options: ZoneOptions) -> None:
         self.options = options
-        self._weights = lru_cache(maxsize=4)(self._made_weights)
-        self._weighed: dict[str, tuple[torch.Tensor, TileGrid, torch.Tensor]] = {}
+        self._weights = lru_cache(maxsize=4)(self._make_weights)
+        self._products: dict[str, tuple[torch.Tensor, TileGrid, torch.Tensor]] = {}
 
     def within(self, grid: TileGrid) -> torch.Tensor | None:
         """Return the tiles that questions are about, bool [rows, cols] in host memory; None for all."""
@@ -47,13 +47,13 @@ class ZoneMaps:
             grid: Its tile grid.
             name: Name under which the result is kept.
         """
-        entry = self._weighed.get(name)
+        entry = self._products.get(name)
         if entry is None or entry[0] is not values or entry[1] != grid:
             entry = values, grid, values * self._weights(grid, values.device)
-            self._weighed[name] = entry
+            self._products[name] = entry
         return entry[2]
 
-    def _made_weights(self, grid: TileGrid, device: torch.device) -> torch.Tensor:
+    def _make_weights(self, grid: TileGrid, device: torch.device) -> torch.Tensor:
         weights = np.ones(grid.shape, np.float32)
         for polygon, factor in self.options.weights:
             weights *= 1 + covered_shares(polygon, grid) * np.float32(factor - 1)

@@ -168,7 +168,7 @@ class RelevanceRealiser(nn.Module):
             evidence = self.participation.evidence(prior, doubt)
             relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + evidence)
         if checked and not torch.isfinite(relevance).all():
-            raise NonFiniteError(_first_broken(texture, query, prior, scores, weights))
+            raise NonFiniteError(_non_finite_message(texture, query, prior, scores, weights))
         return RelevanceMaps(relevance, scores, weights)
 
     def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -188,7 +188,7 @@ class RelevanceRealiser(nn.Module):
         return None if hears else contradiction(saliency, prior)
 
 
-def _first_broken(
+def _non_finite_message(
     texture: TextureArray,
     query: torch.Tensor | None,
     prior: torch.Tensor | None,

@@ -93,9 +93,9 @@ class CompiledScores:
         film = isinstance(self._query_scorer, QueryAttention)
         # weights that came back from a device while frames were allocated are not trained any more
         self._parameters = [parameter for parameter in realiser.parameters() if not parameter.is_inference()]
-        self._made_for = self._versions
+        self._built_versions = self._versions
         self._scores = arrays.copy(np.zeros((3, *shape), np.float32))
-        self._weights = _packed(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
+        self._weights = _pack_weights(realiser, query_weights if isinstance(query_weights, FilmWeights) else None)
         self._scorer = self._make_scorer(film)
         self._balance = self._make_balance(query)
 
@@ -134,7 +134,7 @@ class CompiledScores:
     @property
     def is_outdated(self) -> bool:
         """True if a weight of the realiser was written to since, as in training."""
-        return self._versions != self._made_for
+        return self._versions != self._built_versions
 
     @property
     def _versions(self) -> list[int]:
@@ -180,7 +180,7 @@ def follows(realiser: RelevanceRealiser) -> bool:
     return not hooked and type(realiser.participation.asked) in (type(None), QueryAttention, QueryCrossAttention)
 
 
-def _packed(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
+def _pack_weights(realiser: RelevanceRealiser, film: FilmWeights | None) -> Map:
     """The weights that `picture` of kernels/scores.h reads, in its order; zeros for those of a question without one."""
     perspective, query_scorer = realiser.perspective, realiser.participation.asked
     first = [_first_layer(perspective.wide)]
@@ -280,12 +280,12 @@ class CachedRelevance:
         no memory left.
         """
         try:
-            return self._made(texture, prior)
+            return self._compute(texture, prior)
         except torch.OutOfMemoryError as error:
             reason = str(error).splitlines()[0]
             raise DeviceLost(f"no memory is left on {texture.channels.device} to score frames: {reason}") from error
 
-    def _made(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
+    def _compute(self, texture: TextureArray, prior: torch.Tensor | None) -> RelevanceMaps:
         previous, same_picture = self._realised, texture is self._texture
         if previous is not None and same_picture and prior is self._prior:
             return previous
@@ -298,13 +298,13 @@ class CachedRelevance:
         reuses_scores = previous is not None and same_picture
         maps = None
         if self._kernel is not None and self._device.type == "cpu":
-            maps = self._made_compiled(self._kernel, texture, prior, same_picture=reuses_scores)
+            maps = self._compute_compiled(self._kernel, texture, prior, same_picture=reuses_scores)
         if maps is None:
-            maps = self._made_by_modules(texture, prior, previous if reuses_scores else None)
+            maps = self._compute_by_modules(texture, prior, previous if reuses_scores else None)
         self._texture, self._prior, self._realised = texture, prior, maps
         return maps
 
-    def _made_by_modules(
+    def _compute_by_modules(
         self, texture: TextureArray, prior: torch.Tensor | None, previous: RelevanceMaps | None
     ) -> RelevanceMaps:
         """Relevance by the realiser's modules; `previous`, of the same picture, saves its scores."""
@@ -319,7 +319,7 @@ class CachedRelevance:
         return RelevanceMaps(host_maps[0], host_maps[1:], maps.weights[0].cpu())
 
     @torch.no_grad()
-    def _made_compiled(
+    def _compute_compiled(
         self, kernel: ctypes.CDLL, texture: TextureArray, prior: torch.Tensor | None, *, same_picture: bool
     ) -> RelevanceMaps | None:
         """The same by the compiled kernel; None if a value is not finite."""

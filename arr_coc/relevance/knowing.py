@@ -314,7 +314,7 @@ class ParticipatoryScorer(nn.Module):
             return learned_score, torch.ones_like(learned_score[:, 0, 0])
         if prior is None:
             return texture.channels.new_zeros(batch, rows, cols), texture.channels.new_zeros(batch)
-        score, usual, trust = self._recalled(prior)
+        score, usual, trust = self._recall(prior)
         return usual + trust * (score - usual), trust.amax(dim=(1, 2))
 
     def evidence(self, prior: torch.Tensor, doubt: torch.Tensor | None = None) -> torch.Tensor:
@@ -324,12 +324,12 @@ class ParticipatoryScorer(nn.Module):
         0 on tiles looked at as usual, and if nothing is known of a tile. `doubt` [B], in [0, 1], is how far what
         stands out is no guide: attention, which then is the only one, is trusted more.
         """
-        score, usual, trust = self._recalled(prior)
+        score, usual, trust = self._recall(prior)
         if doubt is not None:
             trust = torch.lerp(trust, (ALONE * trust).clamp(max=1), doubt[:, None, None])
         return 2 * trust * torch.log((score + FAINT) / (usual + FAINT))  # twice, for a prior holds square roots
 
-    def _recalled(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _recall(self, prior: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A prior's score and trust [B, gh, gw], and the usual score: the mean [B, 1, 1] of the known ones."""
         trust = prior[:, 2]
         share = self.recall.softmax(dim=0)
