@@ -292,11 +292,19 @@ class StreamAllocator:
         budget: Budget | None = None,
         at_most: int | None = None,
     ) -> FrameAllocation:
-        """Take in the frame in `view`, and leave the choice of its regions until they are asked for.
+        """Take in a frame, and leave the choice of its regions until they are asked for.
 
         For streams of which few frames are viewed or answered about: a frame changes relevance and memory at once, and
-        its choice builds on the last choice made before the next frame came. Arguments and errors are those of
-        `allocate`.
+        its choice builds on the last choice made before the next frame came.
+
+        Args:
+            view: Texture of the frame.
+            motion: Movement of its tiles since the frame before; None: nothing moved.
+            budget: In place of the options' for this frame.
+            at_most: Limit of the budget, in tokens.
+
+        Raises:
+            BudgetError, NonFiniteError, DeviceLost: As `allocate`.
         """
         memory, last = self._memory_of(view), self._last
         if last is not None and last.is_chosen:

@@ -135,9 +135,15 @@ class HistoryTracker:
         return self._filled[2]
 
     def evaluate(self, media_ns: int, appearance: Map, prior: Map | None, question: Map | None) -> FrameHistory:
-        """The history of the frame observed last; arguments as `fill` takes them.
+        """The history of the frame observed last.
 
         The same object while nothing moved, for a quarter of a second or, once no tile has changed for long, for good.
+
+        Args:
+            media_ns: Media time of the frame.
+            appearance: Appearance of its tiles, float32 [C, gh, gw].
+            prior: Attention, similarity and trust, float32 [3, gh, gw]; None before the first answer.
+            question: Components of the question's embedding, float32 [16]; None without one.
         """
         assert self._changed_ns is not None, "observed before"
         age_s = np.maximum(media_ns // _TICK_NS * _TICK_NS - self._changed_ns, 0) / NS_PER_S

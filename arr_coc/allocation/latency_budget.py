@@ -102,10 +102,16 @@ class BudgetController:
         return None if self._line is None else self._line.at(tokens) * self._above()
 
     def observe(self, ttft_ms: float, tokens: int, tiles: int) -> Verdict | None:
-        """Take in an answer: its time to the first token, the tokens of its frame and the frame's tiles.
+        """Take in an answer.
 
-        Returns "missed" if the target cannot be met even with the fewest tokens, "met" if it can again; each once. An
-        invalid time, as between two clocks that differ, is left out.
+        Args:
+            ttft_ms: Its time to the first token. An invalid one, as between two clocks that differ, is left out.
+            tokens: Tokens of its frame.
+            tiles: Tiles of its frame.
+
+        Returns:
+            "missed" if the target cannot be met even with the fewest tokens, "met" if it can again; each once, else
+            None.
         """
         if not (math.isfinite(ttft_ms) and ttft_ms > 0):
             return None
