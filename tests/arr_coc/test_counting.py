@@ -21,10 +21,8 @@ NEVER_ONE = {
     "CONFIG_BYTES_MAX",
     "FRAME_BYTES_MAX",
     "TEXT_BYTES_MAX",
-    "needed",
-    "known",
-    "window.frames * frame.steps + other_tokens",
-    "needed_bytes",
+    "request_tokens",
+    "vocabulary",
     "expected",
     "expected_bytes",
     "memory_bytes",
@@ -43,9 +41,9 @@ NEVER_ONE = {
     "nbytes",
     "cols",
 }
-"""Tokens of a whole prompt, limits, and sizes of files and messages."""
+"""Tokens of a whole prompt or vocabulary, limits, and sizes of files and messages."""
 
-NAMES = {"name", "self.name", "self._dtype", "base", "path", "allocator"}
+NAMES = {"name", "self.name", "self._dtype", "base", "allocator"}
 """No numbers: `NAME answers at ADDRESS`, `SCENE has frames 0..9`."""
 
 SOURCES = [
