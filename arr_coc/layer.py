@@ -177,8 +177,8 @@ class ARRCOCLayer(nn.Module):
         arguments = {name: size for name, size in sizes.items() if size is not None}
         if config is not None and arguments:
             raise OptionError(f"a config has its own sizes, got {', '.join(arguments)} too", "give one or the other")
-        of = self.config = _checked(config or (_config_of(**arguments) if arguments else ARRCOCConfig()))
-        self.realiser = RelevanceRealiser(of.query_dim, of.trained_for, of.scorer, of.channels)
+        self.config = config = _checked(config or (_config_of(**arguments) if arguments else ARRCOCConfig()))
+        self.realiser = RelevanceRealiser(config.query_dim, config.trained_for, config.scorer, config.channels)
 
     def forward(
         self,

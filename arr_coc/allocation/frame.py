@@ -117,11 +117,11 @@ class Selection:
             buffer = torch.cat([*parts, choice.mask.int()]).cpu()
         except torch.AcceleratorError as error:
             raise DeviceLost(f"the GPU failed while a frame was chosen from ({str(error).splitlines()[0]})") from error
-        regions, relevance, two, mask = buffer.split((3 * count, count, 2, count))
+        regions, relevance, scalars, mask = buffer.split((3 * count, count, 2, count))
         length = int(mask.sum())
         region_relevance, (jitter_share, grid) = (
             relevance.view(torch.float32)[:length],
-            two.view(torch.float32).tolist(),
+            scalars.view(torch.float32).tolist(),
         )
         if not torch.isfinite(region_relevance).all():
             raise NonFiniteError("the relevance of the chosen regions holds NaN or Inf")

@@ -149,8 +149,8 @@ class LineTree(CoverTree):
                 indices = np.flatnonzero((down == way[0]) & (across == way[1]))
                 if not len(indices):
                     continue
-                children, of = _children(regions[indices], way, shape)
-                waiting[scale - sum(way)].append((children, count + indices[of]))
+                children, parent_index = _children(regions[indices], way, shape)
+                waiting[scale - sum(way)].append((children, count + indices[parent_index]))
             blocks.append(regions)
             parents.append(parent)
             halved.append(down + across == 1)
@@ -209,6 +209,6 @@ def _children(regions: Ints, way: tuple[int, int], shape: tuple[int, int]) -> tu
     codes = _CODES[tuple((region_scales(regions) - way).T)]
     places = (regions[:, None, 1:] << way) + parts
     children = np.concatenate([np.broadcast_to(codes[:, None, None], (*places.shape[:2], 1)), places], axis=2)
-    of = np.arange(len(regions)).repeat(len(parts))
+    parent_index = np.arange(len(regions)).repeat(len(parts))
     on_grid = exist_on(children.reshape(-1, 3), shape)
-    return children.reshape(-1, 3)[on_grid], of[on_grid]
+    return children.reshape(-1, 3)[on_grid], parent_index[on_grid]

@@ -205,7 +205,7 @@ class LevelBalancer(AdaptiveTensionBalancer):
 def test_parts_that_the_kernel_does_not_know_are_asked_themselves(kind: str) -> None:
     realiser = RelevanceRealiser().eval()
     if kind == "a hook":
-        realiser.balancer.register_forward_hook(lambda part, given, weights: torch.ones_like(weights))
+        realiser.balancer.register_forward_hook(lambda part, inputs, weights: torch.ones_like(weights))
     else:
         realiser.balancer = LevelBalancer()
     maps = CachedRelevance(realiser).compute(texture_array(PictureStream().show(scenery(8, 10))), None)
