@@ -131,9 +131,18 @@ def _vllm_layer(config: Config, place: VllmPlace) -> ConfigLayer:
 
 
 def watch_named(config: Config, arguments: Sequence[str], *, limit_s: float | None, watch_options: WatchOptions) -> int:
-    """Watch the sources of NAME=SOURCE at once, each with this configuration; return the exit status.
+    """Watch the sources of NAME=SOURCE at once; return the exit status.
 
-    A camera that cannot be watched is reported, and the others are. Raises ConfigError for names that cannot be used.
+    A camera that cannot be watched is reported, and the others are.
+
+    Args:
+        config: Configuration of every camera, but for the source.
+        arguments: Cameras as NAME=SOURCE.
+        limit_s: Time after which the run ends, in seconds; None without a limit.
+        watch_options: Options of the display.
+
+    Raises:
+        ConfigError: The names cannot be used, or as `watch_together`.
     """
     from stream.fleet.cameras import read_named
 
@@ -153,9 +162,16 @@ def watch_together(
 ) -> int:
     """Watch cameras at once, each with its configuration; return the exit status of all.
 
-    `problems` are those of other cameras, by name. The cameras are on nodes of `cluster`, if that is given, and `vllm`
-    is started for those whose configurations name its address. Raises ConfigError if two cameras would write one file,
-    or the cluster or the server cannot be used.
+    Args:
+        configs: Configuration of each camera, by name.
+        problems: Problems of other cameras, by name, which are reported.
+        limit_s: Time after which the run ends, in seconds; None without a limit.
+        watch_options: Options of the display.
+        cluster: Ray cluster whose nodes run the cameras; this machine runs them without it.
+        vllm: vLLM server to start, for the cameras whose configurations name its address.
+
+    Raises:
+        ConfigError: Two cameras would write one file, or the cluster or the server cannot be used.
     """
     from stream.fleet.cameras import NamedCamera, check_together
 

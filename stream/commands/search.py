@@ -95,7 +95,17 @@ def search(
 def search_of(
     since: str | None, before: str | None, cameras: Sequence[str] | None, kinds: Sequence[str] | None = None
 ) -> Search:
-    """Return the search that the options ask for. Raises ConfigError for a time or a kind that is none."""
+    """Return the search that the options ask for.
+
+    Args:
+        since: Earliest time, as typed: `2h`, `14:30`, `2026-11-27`; None for no limit.
+        before: Time that all moments precede, as typed; None for no limit.
+        cameras: Names of cameras; None for all.
+        kinds: Kinds of moments; None for all.
+
+    Raises:
+        ConfigError: A time cannot be read, `since` is not before `before`, or a kind is unknown.
+    """
     from datetime import datetime
 
     from stream.errors import ConfigError

@@ -27,10 +27,15 @@ SEPARATOR = " · "
 
 
 def compose(view: CameraSnapshot, message: str, width: int, height: int) -> list[Row]:
-    """The whole view of a single camera, once its run has begun, without its last line, which is for input: `height`
-    rows. The terminal cuts rows that are too wide.
+    """Return the view of a single camera whose run has begun, without the last line, which is for input.
 
-    `message` is shown in place of the run's status.
+    The terminal cuts rows that are too wide.
+
+    Args:
+        view: State of the camera.
+        message: Text in place of the run's status; empty for none.
+        width: Width of the terminal, in cells.
+        height: Number of rows returned.
     """
     assert view.info is not None
     assert view.figures is not None
@@ -180,7 +185,14 @@ def state_text(view: CameraSnapshot, indent: str = "") -> tuple[str, str]:
 def transcript_rows(
     entries: Sequence[TranscriptEntry], partial: TranscriptEntry | None, width: int, height: int
 ) -> list[Row]:
-    """The newest lines that fit; if there are fewer, empty ones below them. `partial` is still being generated."""
+    """Return the newest lines that fit; if there are fewer, empty ones below them.
+
+    Args:
+        entries: Finished entries, the oldest first.
+        partial: Entry that is still being generated.
+        width: Width of the rows, in cells.
+        height: Number of rows returned.
+    """
     rows: list[Row] = []
     for entry in reversed([*entries, *([] if partial is None else [partial])]):
         if len(rows) >= height:

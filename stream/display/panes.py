@@ -27,9 +27,17 @@ one."""
 def compose_several(
     cameras: Sequence[CameraSnapshot], notes: Sequence[str], uptime_s: float, message: str, width: int, height: int
 ) -> list[Row]:
-    """Return the whole view but its last line, which is for input: `height` rows. The terminal cuts what is too wide.
+    """Return the view of several cameras without the last line, which is for input.
 
-    Without a `message` the newest of `notes`, lines about several cameras, have its place.
+    The terminal cuts what is too wide.
+
+    Args:
+        cameras: State of each camera.
+        notes: Lines about several cameras, the oldest first.
+        uptime_s: Time since the start, in seconds.
+        message: Text in place of the notes; empty for none.
+        width: Width of the terminal, in cells.
+        height: Number of rows returned.
     """
     header = [_header(cameras, uptime_s, width)] if height >= 3 else []
     shown_notes = [message] if message else notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]

@@ -291,8 +291,14 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
 
 
 def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes: int) -> int:
-    """Return the largest `answer.memory.tokens`, up to those of the load, that fits the memory and the context; 0 if
-    not even one frame does."""
+    """Return the largest `answer.memory.tokens` that fits the memory and the context; 0 if not even one frame does.
+
+    Args:
+        facts: Specification of the model.
+        dtype: Type of the weights.
+        load: Largest request; its `memory_tokens` are the upper limit.
+        free_bytes: Memory for weights, caches and activations.
+    """
 
     def fails(tokens: int) -> bool:
         trial_load = replace(load, memory_tokens=tokens)

@@ -39,7 +39,14 @@ def python(version_info: tuple[int, ...] = tuple(sys.version_info[:3])) -> Diagn
 
 
 def library(module: str, distribution: str, *, part: str | None = None, imported: bool = True) -> DiagnosticCheck:
-    """Check a library's version; `imported`: it must also import, which finds broken installations."""
+    """Check a library's version.
+
+    Args:
+        module: Name of the module.
+        distribution: Name of the distribution that has it.
+        part: Name of the row; the module's if None.
+        imported: Also import it, which finds broken installations.
+    """
     part, remedy = part or module, f"pip install {distribution}"
     try:
         version_text = version(distribution)
@@ -231,6 +238,12 @@ def texture(
     """Check a texture store, which is needed only if it is the configured one.
 
     It is tried in a separate process: drivers have been known to hang, and to crash.
+
+    Args:
+        backend: Name of the store.
+        configured_backend: Name of the store that runs use; the check of another one is `absent`, not `broken`.
+        trial: Command that opens the store, in place of the usual one.
+        limit_s: Time limit of the command, in seconds.
     """
     part = f"texture {backend}"
     state: State = "broken" if backend == configured_backend else "absent"

@@ -61,16 +61,34 @@ def outline(shape: str) -> tuple[Contour, ...]:
 
 
 def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: float = 0.0) -> tuple[Contour, ...]:
-    """The contours of a shape about `size_px` high, its middle at (x, y), turned by an angle (anticlockwise)."""
+    """Return the contours of a shape at a place in an image.
+
+    Args:
+        shape: One of `SHAPE_NAMES`.
+        x_px: Column of the middle, in pixels.
+        y_px: Row of the middle, in pixels.
+        size_px: Height of the shape before it is turned, roughly, in pixels.
+        angle_deg: Anticlockwise turn, in degrees.
+
+    Returns:
+        Contours, each float [n, 2]: x and y of its points, in pixels.
+
+    Raises:
+        KeyError: The shape is unknown.
+    """
     turn = math.radians(angle_deg)
     rotation = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]]) * (size_px / 2)
     return tuple(points @ rotation + (x_px, y_px) for points in outline(shape))
 
 
 def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
-    """Fills what lies inside an odd number of contours, with smooth edges; what lies outside the image is cut off.
+    """Fill what lies inside an odd number of contours, with smooth edges.
 
-    (0, 0) is the image's corner; for OpenCV it is the middle of the first pixel.
+    Args:
+        image: uint8 RGB [H, W, 3], changed in place; what lies outside is cut off.
+        contours: Contours, each float [n, 2]: x and y of its points, in pixels. (0, 0) is the image's corner; for
+            OpenCV it is the middle of the first pixel.
+        rgb: Colour of the area.
     """
     fixed = [np.round((points - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32) for points in contours]
     cv2.fillPoly(image, fixed, rgb, cv2.LINE_AA, _SUBPIXEL_BITS)
@@ -233,7 +251,14 @@ class GroundTruth:
     def of(
         cls, width_px: int, height_px: int, things: list[SceneObject], words: Sequence[tuple[str, Box]] = ()
     ) -> GroundTruth:
-        """The facts about a frame; things that are visible by less than `LEAST_VISIBLE` are left out."""
+        """Return the facts about a frame.
+
+        Args:
+            width_px: Width of the frame, in pixels.
+            height_px: Height of the frame, in pixels.
+            things: Objects of the frame; those visible by less than `LEAST_VISIBLE` are left out.
+            words: Words with their boxes, in pixels; left out likewise.
+        """
         visible_things = [thing for thing in things if thing.visible_share(width_px, height_px) >= LEAST_VISIBLE]
         visible_words = [(word, box) for word, box in words if visible_share(box, width_px, height_px) >= LEAST_VISIBLE]
         return cls(
@@ -266,7 +291,18 @@ DIRECTIONS: dict[Movement, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0),
 
 
 def gradient(width_px: int, height_px: int, first: RGB, second: RGB, angle_deg: float = 90.0) -> Image:
-    """A linear gradient between two colours; 90 degrees runs from top to bottom. Equal colours give a plain one."""
+    """Return a linear gradient between two colours.
+
+    Args:
+        width_px: Width of the image, in pixels.
+        height_px: Height of the image, in pixels.
+        first: Colour at the beginning.
+        second: Colour at the end; the same as `first` for a plain image.
+        angle_deg: Direction: 0 runs from left to right, 90 from top to bottom.
+
+    Returns:
+        uint8 RGB [height_px, width_px, 3].
+    """
     x = np.linspace(-0.5, 0.5, width_px, dtype=np.float32)[None, :] * math.cos(math.radians(angle_deg))
     y = np.linspace(-0.5, 0.5, height_px, dtype=np.float32)[:, None] * math.sin(math.radians(angle_deg))
     reach = abs(math.cos(math.radians(angle_deg))) + abs(math.sin(math.radians(angle_deg)))
@@ -276,7 +312,19 @@ def gradient(width_px: int, height_px: int, first: RGB, second: RGB, angle_deg: 
 
 
 def page(width_px: int, height_px: int, paper: RGB, ink: RGB, line_px: int, rng: np.random.Generator) -> Image:
-    """A page of grey "words": short bars on ruled lines, as small print looks from afar."""
+    """Return a page of grey "words": short bars on ruled lines, as small print looks from afar.
+
+    Args:
+        width_px: Width of the image, in pixels.
+        height_px: Height of the image, in pixels.
+        paper: Colour of the ground.
+        ink: Colour of the bars.
+        line_px: Distance of the lines, in pixels.
+        rng: Source of the lengths of the bars.
+
+    Returns:
+        uint8 RGB [height_px, width_px, 3].
+    """
     image = np.empty((height_px, width_px, 3), dtype=np.uint8)
     image[:] = paper
     for top in range(line_px // 2, height_px, line_px):

@@ -50,7 +50,14 @@ class TextMask:
 
 
 def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> TextMask:
-    """The text in one line, capitals `height_px` high, `spacing_px` between characters beyond the face's own."""
+    """Set a text in one line.
+
+    Args:
+        face: Typeface.
+        text: Characters to set; not empty.
+        height_px: Height of the capitals, in pixels.
+        spacing_px: Space between characters beyond the face's own, in pixels.
+    """
     pen_px = 0.0
     spots: list[tuple[Glyph, int]] = []
     for character in text:
@@ -73,7 +80,16 @@ def set_text(face: Face, text: str, height_px: int, spacing_px: float = 0.0) -> 
 
 
 def stamp(image: Image, mask: Mask, left_px: int, top_px: int, rgb: RGB, opacity: float = 1.0) -> None:
-    """Paints a colour through a mask whose top left lies at the given pixel; what lies outside is cut off."""
+    """Paint a colour through a mask.
+
+    Args:
+        image: uint8 RGB [H, W, 3], changed in place; what lies outside is cut off.
+        mask: Coverage of each pixel, uint8 [h, w]: 255 is the full colour.
+        left_px: Column of the mask's left edge in the image.
+        top_px: Row of the mask's upper edge in the image.
+        rgb: Colour.
+        opacity: Share of the colour where the mask is 255.
+    """
     height, width = mask.shape
     x0, y0 = max(0, left_px), max(0, top_px)
     x1, y1 = min(image.shape[1], left_px + width), min(image.shape[0], top_px + height)
@@ -113,9 +129,17 @@ Field = npt.NDArray[np.float32]
 
 
 def octaves(rng: np.random.Generator, width: int, height: int, coarsest: int = 2, count: int = 4) -> Field:
-    """Value noise, float32 [height, width] with a standard deviation near 1: octaves of halving size and weight.
+    """Return value noise: octaves of halving size and weight (Perlin's turbulence, with random values for gradients).
 
-    The coarsest has `coarsest` cells along the shorter side (Perlin's turbulence, with random values for gradients).
+    Args:
+        rng: Source of the noise.
+        width: Width of the field.
+        height: Height of the field.
+        coarsest: Cells of the coarsest octave along the shorter side.
+        count: Number of octaves.
+
+    Returns:
+        float32 [height, width] with a standard deviation near 1.
     """
     total = np.zeros((height, width), np.float32)
     for octave in range(count):
@@ -135,7 +159,18 @@ def muted(rng: np.random.Generator) -> RGB:
 
 
 def mixed(share: Field, first: RGB, second: RGB, width_px: int, height_px: int) -> Image:
-    """Two colours mixed by a field of shares in [0, 1], enlarged to the size asked for."""
+    """Mix two colours by a field of shares, and enlarge the image.
+
+    Args:
+        share: Share of the second colour, float32 [h, w] in [0, 1].
+        first: Colour for a share of 0.
+        second: Colour for a share of 1.
+        width_px: Width of the result, in pixels.
+        height_px: Height of the result, in pixels.
+
+    Returns:
+        uint8 RGB [height_px, width_px, 3].
+    """
     start, end = np.asarray(first, np.float32), np.asarray(second, np.float32)
     small = (start + share[..., None] * (end - start)).astype(np.uint8)
     return np.asarray(cv2.resize(small, (width_px, height_px), interpolation=cv2.INTER_LINEAR), np.uint8)
@@ -183,7 +218,16 @@ def printed(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
 
 
 def grained(rng: np.random.Generator, image: Image, sigma: float) -> Image:
-    """The image with grain of a standard deviation near `sigma` levels: the nearest of `GRAINS`."""
+    """Add grain to an image.
+
+    Args:
+        rng: Chooses the part of the grain's field.
+        image: uint8 RGB [H, W, 3].
+        sigma: Standard deviation of the grain, in levels of 255; the nearest of `GRAINS` is used.
+
+    Returns:
+        A new image of the same shape; `image` itself if the nearest grain is 0.
+    """
     height, width = image.shape[:2]
     level = min(GRAINS, key=lambda grain: abs(grain - sigma))
     if not level:
@@ -215,7 +259,14 @@ def _unit_grain() -> Field:
 
 
 def clutter(rng: np.random.Generator, image: Image, count: int, boxes: npt.NDArray[np.float64]) -> None:
-    """Strokes, bars and specks in dull colours, none of which is a thing; none in the `boxes`, float64 [N, 4]."""
+    """Draw strokes, bars and specks in dull colours, none of which is a thing.
+
+    Args:
+        rng: Source of the shapes.
+        image: uint8 RGB [H, W, 3], changed in place.
+        count: Number of attempts; those that meet a box draw nothing.
+        boxes: Boxes to leave free, float64 [N, 4]: left, top, right and bottom, in pixels.
+    """
     height, width = image.shape[:2]
     for _ in range(count):
         x, y = int(rng.integers(width)), int(rng.integers(height))
@@ -250,7 +301,13 @@ def _slope(rng: np.random.Generator, width: int, height: int) -> Field:
 
 
 def shadow(image: Image, box_px: Box, depth: float = 0.35) -> None:
-    """Darkens softly what lies under and to the lower right of a box."""
+    """Darken softly what lies under and to the lower right of a box.
+
+    Args:
+        image: uint8 RGB [H, W, 3], changed in place.
+        box_px: Left, top, right and bottom, in pixels.
+        depth: Share of the brightness that is lost at the darkest place.
+    """
     left, top, right, bottom = box_px
     shift = 0.12 * (bottom - top)
     x0, y0 = max(0, round(left - shift)), max(0, round(top - shift))

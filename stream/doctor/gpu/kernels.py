@@ -191,7 +191,11 @@ def _compare_outside(view: CudaView, level0: Picture) -> None:
 def compare_difference(size: Size, seed: int, noise: int | None = None, layout: str | None = None) -> None:
     """Frames that are on the device, as tensors with any strides: which tiles differ, and all levels.
 
-    `noise` is the largest change of a sample, `layout` HWC, CHW or strided; without them the seed draws both.
+    Args:
+        size: (height, width) of the frames, in pixels.
+        seed: Seed of the pictures and of what is not given.
+        noise: Largest change of a sample between the two frames; drawn if None.
+        layout: Layout of the tensors: HWC, CHW or strided; drawn if None.
     """
     rng = np.random.default_rng(seed)
     noise = noise or int(rng.choice([1, 3, 4, 5, 9, 60]))

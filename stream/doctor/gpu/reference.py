@@ -33,7 +33,16 @@ def random_planes(
     sampling: str = "420",
     colour: Colour | None = None,
 ) -> FramePlanes:
-    """Return noise in every plane."""
+    """Return noise in every plane.
+
+    Args:
+        rng: Source of the noise.
+        height: Height of the frame, in pixels.
+        width: Width of the frame, in pixels.
+        layout: Layout of the planes.
+        sampling: Chroma subsampling of `yuv` planes, a key of `SUBSAMPLINGS`.
+        colour: Colour description; the default one if None.
+    """
     down, across = SUBSAMPLINGS[sampling]
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "yuv": ((height, width), *[(-(-height // down), -(-width // across))] * 2),
@@ -55,7 +64,13 @@ def copied(planes: FramePlanes) -> FramePlanes:
 
 
 def with_tiles_of(planes: FramePlanes, other: FramePlanes, tiles: npt.NDArray[np.bool_]) -> FramePlanes:
-    """Return `planes`, with the tiles where `tiles` bool [rows, cols] is True taken from `other`."""
+    """Return a copy of a frame in which some tiles are those of another one.
+
+    Args:
+        planes: Frame whose other tiles stay.
+        other: Frame of the same size and layout that the tiles are taken from.
+        tiles: bool [rows, cols], True for the tiles to take.
+    """
     mixed = copied(planes)
     for target, source in zip(mixed.planes, other.planes, strict=True):
         down = -(-planes.height_px // target.shape[0])
@@ -78,7 +93,14 @@ def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDAr
 
 
 def random_picture(rng: np.random.Generator, height: int, width: int, kind: str = "noise") -> Picture:
-    """Return RGB [height, width, 3]: noise, or large soft shapes with flat parts and hard edges."""
+    """Return a picture, uint8 RGB [height, width, 3].
+
+    Args:
+        rng: Source of the picture.
+        height: Height, in pixels.
+        width: Width, in pixels.
+        kind: `noise`, or any other word for large soft shapes with flat parts and hard edges.
+    """
     if kind == "noise":
         return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
     rows, cols = np.mgrid[:height, :width]
@@ -96,7 +118,16 @@ def smooth_picture() -> Picture:
 
 
 def bilinear(level: Floats, x: Floats, y: Floats) -> Floats:
-    """Interpolate a level [H, W, 3] at points; texel centres lie at .5, edges are repeated: [n, 3]."""
+    """Interpolate a level at points; edges are repeated.
+
+    Args:
+        level: Texels, float [H, W, 3]; their centres lie at .5.
+        x: Columns of the points, float [n].
+        y: Rows of the points, float [n].
+
+    Returns:
+        Colours, float [n, 3].
+    """
     left, top = np.floor(x - 0.5).astype(int), np.floor(y - 0.5).astype(int)
     right_share, below_share = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
 
@@ -123,12 +154,31 @@ def trilinear(levels: Sequence[Floats], points: Floats) -> Floats:
 
 
 def require_equal(actual: Any, expected: Any, label: str) -> None:
-    """Compare two arrays or tensors in host memory, value by value."""
+    """Compare two arrays or tensors in host memory, value by value.
+
+    Args:
+        actual: Values to check.
+        expected: Values of the reference.
+        label: Name of the values in the message.
+
+    Raises:
+        CheckFailed: The shapes or the values differ.
+    """
     require_close(actual, expected, label, 0)
 
 
 def require_close(actual: Any, expected: Any, label: str, tolerance: float) -> None:
-    """Compare two arrays or tensors in host memory; values may be `tolerance` apart, and none is NaN."""
+    """Compare two arrays or tensors in host memory.
+
+    Args:
+        actual: Values to check.
+        expected: Values of the reference, of the same shape.
+        label: Name of the values in the message.
+        tolerance: Largest difference that is allowed; a NaN is never.
+
+    Raises:
+        CheckFailed: The shapes differ, or values by more than `tolerance`.
+    """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
         raise CheckFailed(f"{label}: the shape is {list(actual.shape)} and should be {list(expected.shape)}")

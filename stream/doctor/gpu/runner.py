@@ -233,8 +233,13 @@ def examine_gpu(
 ) -> Iterator[GpuRow]:
     """Yield the row of each check as soon as it has ended.
 
-    A check is left out if one that it needs does not work, or after `TOTAL_S`. `begin` receives the name of the check
-    that runs next.
+    A check is left out if one that it needs does not work, or after `TOTAL_S`.
+
+    Args:
+        checks: Checks to run, each after those that it needs.
+        begin: Receives the name of the check that runs next.
+        clock: Clock of the limit; the monotonic one if None.
+        run: Runs a check, and returns its row.
     """
     clock = clock or MonotonicClock()
     end_ns = clock.now_ns() + int(TOTAL_S * CheckSettings.patience * NS_PER_S)

@@ -79,7 +79,18 @@ def _tiles(picture: Picture, tiles: list[tuple[int, int]]) -> Picture:
 
 
 def gl_level(gl: GlDevice, name: int, level: int, height: int, width: int) -> Picture:
-    """Return a level of a texture as OpenGL sees it: uint8 RGBA [height, width, 4]."""
+    """Return a level of a texture as OpenGL sees it.
+
+    Args:
+        gl: Device that holds the texture.
+        name: OpenGL name of the texture.
+        level: Level of the mipmap, 0 for the finest.
+        height: Height of the level, in texels.
+        width: Width of the level, in texels.
+
+    Returns:
+        uint8 RGBA [height, width, 4].
+    """
     out = np.full((height, width, 4), 1, np.uint8)
     with gl.current():
         names = gl.library.gl
