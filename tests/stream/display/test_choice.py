@@ -29,7 +29,7 @@ def terminals(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 @NAMES
 @pytest.mark.parametrize(
-    ("descriptors", "term", "watched", "kind", "keys", "typed"),
+    ("descriptors", "term", "watch_options", "kind", "keys", "questions_fd"),
     [
         ((0, 1), "xterm", WATCHED, LiveDisplay, 0, None),
         ((1,), "xterm", WATCHED, LiveDisplay, None, None),
@@ -46,21 +46,21 @@ def terminals(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 def test_it_is_a_live_view_or_plain_lines(
     descriptors: tuple[int, ...],
     term: str,
-    watched: WatchOptions,
+    watch_options: WatchOptions,
     kind: type,
     keys: int | None,
-    typed: int | None,
+    questions_fd: int | None,
     names: list[str],
     terminals: set[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminals.update(descriptors)
     monkeypatch.setenv("TERM", term)
-    opened = open_display(names, captions=True, watch_options=watched)
+    opened = open_display(names, captions=True, watch_options=watch_options)
     try:
         assert type(opened) is kind
         assert getattr(opened, "_keys", None) == keys
-        assert opened._questions._questions_fd == typed  # type: ignore[attr-defined]
+        assert opened._questions._questions_fd == questions_fd  # type: ignore[attr-defined]
     finally:
         opened.close()
 
@@ -75,13 +75,13 @@ def test_if_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str],
 
 
 @NAMES
-@pytest.mark.parametrize("watched", [None, WATCHED])
+@pytest.mark.parametrize("watch_options", [None, WATCHED])
 def test_for_machines_it_is_lines_of_json(
-    names: list[str], watched: WatchOptions | None, terminals: set[int], monkeypatch: pytest.MonkeyPatch
+    names: list[str], watch_options: WatchOptions | None, terminals: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminals.update((0, 1))
     monkeypatch.setattr(logs, "as_json", lambda: True)
-    assert type(open_display(names, captions=True, watch_options=watched)) is JsonDisplay
+    assert type(open_display(names, captions=True, watch_options=watch_options)) is JsonDisplay
 
 
 def test_a_terminal_of_another_program_is_left_alone() -> None:

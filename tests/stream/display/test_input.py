@@ -25,11 +25,11 @@ class Piped:
     """A reader at the end of a pipe, and its calls."""
 
     def __init__(self) -> None:
-        self.asked: queue.Queue[str] = queue.Queue()
-        self.shown: queue.Queue[str] = queue.Queue()
+        self.questions: queue.Queue[str] = queue.Queue()
+        self.replies: queue.Queue[str] = queue.Queue()
         self.source, self.sink = os.pipe()
-        pending = PendingQuestions(self.asked.put)
-        self.reader = QuestionReader(self.source, lambda line: pending.put(line, self.shown.put))
+        pending = PendingQuestions(self.questions.put)
+        self.reader = QuestionReader(self.source, lambda line: pending.put(line, self.replies.put))
 
     def end(self) -> None:
         os.close(self.sink)
@@ -38,32 +38,32 @@ class Piped:
 
 @pytest.fixture
 def piped() -> Iterator[Piped]:
-    made = Piped()
-    yield made
-    made.reader.close()
-    made.reader.close()
-    os.close(made.source)
-    if made.sink >= 0:
-        made.end()
+    pipe = Piped()
+    yield pipe
+    pipe.reader.close()
+    pipe.reader.close()
+    os.close(pipe.source)
+    if pipe.sink >= 0:
+        pipe.end()
 
 
 def test_each_line_is_asked(piped: Piped) -> None:
     os.write(piped.sink, "who?\r\n what\x1b[D\tnow 你? \nand the".encode())
-    assert [piped.asked.get(timeout=LIMIT_S) for _ in range(2)] == ["who?", "what now 你?"]
+    assert [piped.questions.get(timeout=LIMIT_S) for _ in range(2)] == ["who?", "what now 你?"]
     piped.end()
-    assert piped.asked.get(timeout=LIMIT_S) == "and the"
+    assert piped.questions.get(timeout=LIMIT_S) == "and the"
     piped.reader._thread.join(LIMIT_S)
     assert not piped.reader._thread.is_alive()
 
 
 def test_lines_that_are_no_question_are_refused(piped: Piped) -> None:
     os.write(piped.sink, b"  \n" + b"x" * (QUERY_LIMIT_CHARS + 1) + b"\nwho?\n")
-    assert piped.asked.get(timeout=LIMIT_S) == "who?"
-    assert [piped.shown.get(timeout=LIMIT_S) for _ in range(2)] == [
+    assert piped.questions.get(timeout=LIMIT_S) == "who?"
+    assert [piped.replies.get(timeout=LIMIT_S) for _ in range(2)] == [
         "not asked: the question is empty",
         "not asked: a question has at most 4000 characters, this one has 4001",
     ]
-    assert piped.asked.empty()
+    assert piped.questions.empty()
 
 
 def test_a_descriptor_that_cannot_be_read_ends_it() -> None:
@@ -83,23 +83,23 @@ def test_the_longest_question_is_one() -> None:
 def test_characters_may_come_in_pieces(piped: Piped) -> None:
     for byte in "é你\n".encode():
         os.write(piped.sink, bytes([byte]))
-    assert piped.asked.get(timeout=LIMIT_S) == "é你"
+    assert piped.questions.get(timeout=LIMIT_S) == "é你"
 
 
 def test_a_line_without_an_end_is_bounded(piped: Piped) -> None:
     for _ in range(2 * KEPT_CHARS // 4096):
         os.write(piped.sink, b"x" * 4096)
     piped.end()
-    assert "this one has" in piped.shown.get(timeout=LIMIT_S)
+    assert "this one has" in piped.replies.get(timeout=LIMIT_S)
     assert len(piped.reader._line) <= KEPT_CHARS
 
 
 @given(st.text(max_size=40))
 def test_a_question_is_printable_and_one_line(line: str) -> None:
-    asked: list[str] = []
-    PendingQuestions(asked.append).put(line, lambda reason: None)
-    assert all(question.isprintable() or not question.isascii() for question in asked)
-    assert not any("\n" in question or "\x1b" in question for question in asked)
+    questions: list[str] = []
+    PendingQuestions(questions.append).put(line, lambda reason: None)
+    assert all(question.isprintable() or not question.isascii() for question in questions)
+    assert not any("\n" in question or "\x1b" in question for question in questions)
 
 
 def test_a_question_waits_until_it_is_taken() -> None:
@@ -127,23 +127,23 @@ def test_a_line_that_is_no_question_is_refused_once_for_all_cameras() -> None:
     questions = Questions(["door", "yard"])
     refused: list[str] = []
     questions.put("who?", refused.append)
-    asked: list[str] = []
+    asked_questions: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
+        questions.add(name, lambda text, name=name: asked_questions.append(f"{name} {text}"))  # type: ignore[misc]
     questions.put("  ", refused.append)
     questions.put("door:", refused.append)
     questions.remove("yard")
     questions.put("who?", refused.append)
     assert refused == ["not asked: no camera runs", *["not asked: the question is empty"] * 2]
-    assert asked == ["door who?"]
+    assert asked_questions == ["door who?"]
 
 
 def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
     questions = Questions(["door", "yard", "gate"])
     refused: list[str] = []
-    asked: list[str] = []
+    asked_questions: list[str] = []
     for name in ("door", "yard"):
-        questions.add(name, lambda text, name=name: asked.append(f"{name} {text}"))  # type: ignore[misc]
+        questions.add(name, lambda text, name=name: asked_questions.append(f"{name} {text}"))  # type: ignore[misc]
     questions.put("nosuch: is it open?", refused.append)
     questions.put("gate:is it open?", refused.append)
     assert refused == [
@@ -153,16 +153,16 @@ def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
     questions.remove("yard")
     questions.put("is it 10:30 there?", refused.append)
     questions.put("10:30 on the clock?", refused.append)
-    assert asked == ["door is it 10:30 there?", "door 10:30 on the clock?"]
+    assert asked_questions == ["door is it 10:30 there?", "door 10:30 on the clock?"]
     assert len(refused) == 2
 
 
 def test_to_a_camera_without_a_name_any_line_is_a_question() -> None:
     questions = Questions(ALONE)
-    asked: list[str] = []
-    questions.add("", asked.append)
+    asked_questions: list[str] = []
+    questions.add("", asked_questions.append)
     questions.put("door: who?", print)
-    assert asked == ["door: who?"]
+    assert asked_questions == ["door: who?"]
 
 
 @pytest.mark.parametrize("names", [ALONE, ("door", "yard")])
@@ -172,28 +172,28 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
 ) -> None:
     if kind == "progress" and names is not ALONE:
         return
-    read, write = os.pipe()
+    read_fd, write_fd = os.pipe()
     display: Display
     if kind == "progress":
-        display = ProgressDisplay(captions=False, questions_fd=read)
+        display = ProgressDisplay(captions=False, questions_fd=read_fd)
     elif kind == "json":
-        display = JsonDisplay(names, captions=False, questions_fd=read)
+        display = JsonDisplay(names, captions=False, questions_fd=read_fd)
     else:
-        display = LinesDisplay(None, names, questions_fd=read)
+        display = LinesDisplay(None, names, questions_fd=read_fd)
     runs = {name: ScriptedRun([]) for name in names}
     try:
         for name, run in runs.items():
             display.attach(run, None, name)
             display.write(frame(0, 0.0), name)
-        os.write(write, b"\n/help\nwhere is it?\nand now?\n")
+        os.write(write_fd, b"\n/help\nwhere is it?\nand now?\n")
         until(lambda: all(len(run.queries) == 2 for run in runs.values()))
         for name in names:
             display.write(QueryChanged(query="and now?"), name)
             display.write(summary(), name)
         display.close()
     finally:
-        os.close(read)
-        os.close(write)
+        os.close(read_fd)
+        os.close(write_fd)
     assert all(run.queries == ["where is it?", "and now?"] for run in runs.values())
     err = capfd.readouterr().err
     assert err.index("not asked: the question is empty") < err.index(HELP)

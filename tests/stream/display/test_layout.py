@@ -182,14 +182,14 @@ def test_the_newest_text_is_shown_if_there_is_no_room_for_all() -> None:
 
 
 def test_the_status_is_what_matters_most_now() -> None:
-    lost = dataclasses.replace(VIEW, state="source lost for 1:03: no route", ill=True, pending="Who?")
+    outage_view = dataclasses.replace(VIEW, state="source lost for 1:03: no route", ill=True, pending="Who?")
     assert shown(dataclasses.replace(VIEW, state="loading a model"))[-1] == " loading a model"
-    assert shown(lost)[-1] == " source lost for 1:03: no route"
-    assert shown(lost, message="stopping now")[-1] == " stopping now"
+    assert shown(outage_view)[-1] == " source lost for 1:03: no route"
+    assert shown(outage_view, message="stopping now")[-1] == " stopping now"
 
 
 def test_before_anything_was_measured_there_are_dashes() -> None:
-    nothing = dataclasses.replace(
+    empty_figures = dataclasses.replace(
         FIGURES,
         frames=0,
         fps_run=None,
@@ -200,5 +200,5 @@ def test_before_anything_was_measured_there_are_dashes() -> None:
         tiles=0,
         dropped={},
     )
-    lines = shown(dataclasses.replace(VIEW, figures=nothing))
+    lines = shown(dataclasses.replace(VIEW, figures=empty_figures))
     assert lines[15:20] == [" delay    –", " answers  0", " late     –", " tokens   –", " dropped  nothing"]

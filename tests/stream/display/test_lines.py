@@ -52,12 +52,12 @@ def test_answers_go_to_stdout_and_what_happens_to_stderr(capsys: pytest.CaptureF
 
 
 def test_figures_come_from_time_to_time_also_without_events(capfd: pytest.CaptureFixture[str]) -> None:
-    run, looked = ScriptedRun([]), threading.Semaphore(0)
-    run.drops = lambda: looked.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
+    run, polls = ScriptedRun([]), threading.Semaphore(0)
+    run.drops = lambda: polls.release() or {"capture.replaced": 2}  # type: ignore[method-assign, func-returns-value]
     display = LinesDisplay(0.01)
     display.attach(run, None)
     run.statistics.add(frame(0, 1.5))
-    assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
+    assert all(polls.acquire(timeout=LIMIT_S) for _ in range(3))
     display.close()
     assert "figures" not in {thread.name for thread in threading.enumerate()}
     lines = capfd.readouterr().err.splitlines()
@@ -73,21 +73,21 @@ def test_the_line_of_figures() -> None:
         "1:12.0 / 1:30.4  25.0 frames per second · delay 4 ms, p95 8 ms · answer 310 to 621 ms"
         " · 64 of 240 tokens · 3 frames, 2 answers dropped"
     )
-    lost = dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 12.0))
-    assert "25.0 frames per second · source lost for 0:12 · " in figures_text(lost, "1:12.0")
+    outage_figures = dataclasses.replace(FIGURES, outage=ActiveOutage("no route", 12.0))
+    assert "25.0 frames per second · source lost for 0:12 · " in figures_text(outage_figures, "1:12.0")
 
 
 def test_while_a_model_is_loaded_that_is_reported_once_and_a_question_waits(capfd: pytest.CaptureFixture[str]) -> None:
-    run, asked, looked = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
-    run.ask = lambda query: asked.set()  # type: ignore[method-assign, assignment]
-    run.drops = lambda: looked.release() or {}  # type: ignore[method-assign, func-returns-value]
+    run, question_event, polls = ScriptedRun([]), threading.Event(), threading.Semaphore(0)
+    run.ask = lambda query: question_event.set()  # type: ignore[method-assign, assignment]
+    run.drops = lambda: polls.release() or {}  # type: ignore[method-assign, func-returns-value]
     reader, writer = os.pipe()
     display = LinesDisplay(0.01, questions_fd=reader)
     display.attach(run, None)
     display.write(Notice(code="loading", message="loading tiny"))
     os.write(writer, b"Who?\n")
-    assert asked.wait(LIMIT_S)
-    assert all(looked.acquire(timeout=LIMIT_S) for _ in range(3))
+    assert question_event.wait(LIMIT_S)
+    assert all(polls.acquire(timeout=LIMIT_S) for _ in range(3))
     display.close()
     assert capfd.readouterr().err == "loading tiny …\nasking, once the model is loaded: Who?\n"
     os.close(reader)
@@ -176,8 +176,8 @@ def test_a_message_of_a_signal_is_a_line(capfd: pytest.CaptureFixture[str]) -> N
 def test_stderr_needs_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w", closefd=True) as gone:
-        monkeypatch.setattr(sys, "stderr", gone)
+    with os.fdopen(writer, "w", closefd=True) as closed_pipe:
+        monkeypatch.setattr(sys, "stderr", closed_pipe)
         display = LinesDisplay(None)
         display.attach(ScriptedRun([]), None)
         display.write(QueryChanged(query="Who?"))
@@ -187,14 +187,14 @@ def test_stderr_needs_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_figures_that_cannot_be_had_do_not_end_those_that_follow() -> None:
     calls: list[int] = []
-    again = threading.Event()
+    recovery = threading.Event()
 
     def call() -> None:
         calls.append(len(calls))
         if len(calls) < 3:
             raise OSError(errno.EMFILE, "too many open files")
-        again.set()
+        recovery.set()
 
     repeated = RepeatedCall(0.001, call)
-    assert again.wait(LIMIT_S)
+    assert recovery.wait(LIMIT_S)
     repeated.close()

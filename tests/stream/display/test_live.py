@@ -43,10 +43,10 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    made = Terminal()
-    yield made
-    made.display.close()
-    made.pty.close()
+    live_terminal = Terminal()
+    yield live_terminal
+    live_terminal.display.close()
+    live_terminal.pty.close()
 
 
 def test_text_is_shown_as_it_is_generated(terminal: Terminal) -> None:
@@ -237,14 +237,14 @@ def test_before_the_view_one_word_shows_progress(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lines_of_a_writer_are_whole() -> None:
-    shown: list[str] = []
-    lines = LineWriter(shown.append)
+    messages: list[str] = []
+    lines = LineWriter(messages.append)
     assert lines.writable()
     print("one", "two", file=lines)
     lines.write("\nthr")
-    assert shown == ["one two"]
+    assert messages == ["one two"]
     print("ee\nfour", file=lines)
-    assert shown == ["one two", "three", "four"]
+    assert messages == ["one two", "three", "four"]
 
 
 def test_a_terminal_that_takes_no_output_does_not_block_the_run(terminal: Terminal) -> None:
@@ -320,49 +320,49 @@ class Cameras:
 
 @pytest.fixture
 def pty() -> Iterator[Pty]:
-    with closing(Pty(80, 16)) as made:
-        yield made
+    with closing(Pty(80, 16)) as pseudo_terminal:
+        yield pseudo_terminal
 
 
 def test_each_camera_has_its_pane_and_what_is_typed_goes_to_one_or_to_all(pty: Pty) -> None:
     with closing(LiveDisplay(pty.program, pty.program, ["door", "yard", "gone"])) as view:
-        shown = Cameras(view)
+        cameras = Cameras(view)
         pty.shows("opening")
-        shown.cameras["door"].write(frame(0, 0.0))
-        shown.cameras["door"].write(AnswerDeltaEvent(answer=0, text="a per", pts_s=0.0))
+        cameras.cameras["door"].write(frame(0, 0.0))
+        cameras.cameras["door"].write(AnswerDeltaEvent(answer=0, text="a per", pts_s=0.0))
         pty.shows("0:00.0  a per")
-        shown.cameras["door"].write(answer(0.0, "a person"))
-        shown.cameras["door"].write(answer(2.0, "a person"))
+        cameras.cameras["door"].write(answer(0.0, "a person"))
+        cameras.cameras["door"].write(answer(2.0, "a person"))
         pty.shows("a person (×2, to 0:02.0)")
         view.show_failure("gone", "it is not there")
         pty.shows("3 cameras, 1 not well")
         pty.type("door: who?\r")
-        until(lambda: shown.runs["door"].queries == ["who?"])
+        until(lambda: cameras.runs["door"].queries == ["who?"])
         pty.type("where is it?\r")
-        until(lambda: shown.runs["yard"].queries == ["where is it?"])
-        assert shown.runs["door"].queries == ["who?", "where is it?"]
+        until(lambda: cameras.runs["yard"].queries == ["where is it?"])
+        assert cameras.runs["door"].queries == ["who?", "where is it?"]
         view.show_message("finishing")
         pty.shows("finishing")
-        shown.cameras["door"].write(summary())
+        cameras.cameras["door"].write(summary())
         pty.shows("finished")
 
 
 def test_the_last_answers_of_each_camera_stay_on_the_terminal(pty: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    monkeypatch.setattr(live, "print_answer", lambda at, text: written.append(f"{at}  {text}"))
+    lines: list[str] = []
+    monkeypatch.setattr(live, "print_answer", lambda at, text: lines.append(f"{at}  {text}"))
     with closing(LiveDisplay(pty.program, None, ["door", "yard"])) as view:
-        shown = Cameras(view)
-        for camera in shown.cameras.values():
+        cameras = Cameras(view)
+        for camera in cameras.cameras.values():
             camera.write(Notice(code="model-world", message="knows scenes only"))
         for second in range(15):
-            shown.cameras["door"].write(answer(float(second), f"answer {second}"))
-        shown.cameras["yard"].write(answer(0.0, "no person"))
-        shown.cameras["yard"].write(answer(2.0, "word " * 20))
+            cameras.cameras["door"].write(answer(float(second), f"answer {second}"))
+        cameras.cameras["yard"].write(answer(0.0, "no person"))
+        cameras.cameras["yard"].write(answer(2.0, "word " * 20))
         pty.shows("note: knows scenes only")
         assert sum("knows scenes only" in row for row in pty.rows) == 1, "once for all cameras"
-    assert written[:12] == [f"door  0:{second:02}.0  answer {second}" for second in range(3, 15)]
-    assert written[12] == "yard  0:00.0  no person"
-    first, second = written[13].split("\n")
+    assert lines[:12] == [f"door  0:{second:02}.0  answer {second}" for second in range(3, 15)]
+    assert lines[12] == "yard  0:00.0  no person"
+    first, second = lines[13].split("\n")
     assert first.startswith("yard  0:02.0  word word")
     assert second.startswith("              word")
-    assert len(written) == 14
+    assert len(lines) == 14

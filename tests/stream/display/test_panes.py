@@ -16,11 +16,11 @@ from stream.monitor.statistics import RunStatistics
 FIGURES = replace(RunStatistics(MonotonicClock()).snapshot({"q": 3}), fps=24.96, answers=7, ttft_ms=120.4)
 
 
-def camera(name: str, text: str = "nothing", **more: object) -> CameraSnapshot:
-    given = CameraSnapshot(
+def camera(name: str, text: str = "nothing", **fields: object) -> CameraSnapshot:
+    snapshot = CameraSnapshot(
         name, "", model="tiny", query="Who?", figures=FIGURES, entries=[TranscriptEntry("12:00:01", text)]
     )
-    return replace(given, **more)  # type: ignore[arg-type]
+    return replace(snapshot, **fields)  # type: ignore[arg-type]
 
 
 def texts(rows: list[Row]) -> list[str]:
@@ -34,8 +34,8 @@ def composed(*cameras: CameraSnapshot, width: int = 70, height: int = 12, messag
 
 
 def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None:
-    again = TranscriptEntry("12:00:00", "a cat", count=3, until="12:00:09")
-    rows = composed(camera("door"), camera("yard", entries=[again]))
+    entry = TranscriptEntry("12:00:00", "a cat", count=3, until="12:00:09")
+    rows = composed(camera("door"), camera("yard", entries=[entry]))
     assert rows[0].startswith(" 2 cameras  tiny  Who?")
     assert rows[0].endswith("running 1:05")
     assert rows[1] == f" door  25.0 fps · 7 answers · first token 120 ms · 3 dropped {'─' * 9}"
@@ -46,9 +46,9 @@ def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None
 
 
 def test_a_problem_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
-    lost = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
+    outage = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
     new = camera("new", state="opening", figures=None, entries=[], query="")
-    rows = composed(camera("door"), lost, new, height=14)
+    rows = composed(camera("door"), outage, new, height=14)
     assert rows[0].startswith(" 3 cameras, 1 not well  tiny")
     assert rows[6].startswith(" yard  source lost for 3s: no frame comes")
     assert rows[7].startswith("       comes no frame")
@@ -66,14 +66,16 @@ def test_different_questions_stand_in_the_panes() -> None:
 def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
     entries = [TranscriptEntry(f"0:{second:02}.0", f"answer {second}") for second in range(30)]
     running = [camera(name, entries=entries) for name in ("door", "yard")]
-    gone = CameraSnapshot("gone", "opening")
-    rows = composed(*running, gone, width=80, height=23)
+    idle_camera = CameraSnapshot("gone", "opening")
+    rows = composed(*running, idle_camera, width=80, height=23)
     assert sum(row == "" for row in rows) == 2, "all are filled but those of the camera that does not run"
     for head in (1, 10):
         assert rows[head + 1 : head + 7] == [f"   0:{second}.0  answer {second}" for second in range(24, 30)]
         assert rows[head + 7].startswith(" delay ")
     assert [number for number, row in enumerate(rows) if "──" in row] == [1, 10, 19]
-    assert [number for number, row in enumerate(composed(*running, gone, gone, height=23)) if "──" in row] == [
+    assert [
+        number for number, row in enumerate(composed(*running, idle_camera, idle_camera, height=23)) if "──" in row
+    ] == [
         1,
         9,
         16,
@@ -83,11 +85,11 @@ def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
 
 def test_the_newest_notes_are_wrapped_on_a_tall_terminal_and_cut_to_one_row_on_a_low_one() -> None:
     notes = ["an old note", "web page at http://127.0.0.1:8080/", "note: " + "this model only knows scenes " * 4]
-    for height, shown in ((23, 3), (12, 1)):
+    for height, note_rows in ((23, 3), (12, 1)):
         rows = texts(compose_several([camera("door")], notes, 65.0, "", 80, height))
         assert [row for row in rows if row.startswith(tuple(f" {note[:12]}" for note in notes))]
         assert len(rows) == height
-        assert rows[-shown].startswith(" web page" if shown > 1 else " note: this model")
+        assert rows[-note_rows].startswith(" web page" if note_rows > 1 else " note: this model")
 
 
 def test_many_cameras_have_a_row_each_and_those_without_room_are_counted() -> None:

@@ -57,8 +57,8 @@ def test_a_turn_is_reported_on_stdout_or_with_captions_in_files_on_stderr(
         display.write(answer(62.5, "a caption that goes to files"))
     display.write(turned(63, "no", 0.04))
     display.close()
-    printed = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
-    assert tuple(capsys.readouterr()) == ((printed, "") if captions else ("", printed))
+    lines = "1:02.0  yes (97 %): is it here?\n1:03.0  no (96 %): is it here?\n"
+    assert tuple(capsys.readouterr()) == ((lines, "") if captions else ("", lines))
 
 
 def test_messages_and_losses_go_to_stderr_and_do_not_flood(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,8 +123,8 @@ def test_at_a_terminal_there_is_progress_and_the_answer_as_it_is_generated(monke
     display.show_message("finishing soon")
     assert display._live is not None
     display._live.refresh()
-    shown = screen.getvalue()
-    assert all(part in shown for part in ("half a sen", "finishing soon", "frame 5"))
+    screen_text = screen.getvalue()
+    assert all(part in screen_text for part in ("half a sen", "finishing soon", "frame 5"))
     display.write(answer(0.4, "half a sentence"))
     display._live.refresh()
     display.close()
@@ -141,8 +141,8 @@ def test_a_message_without_a_terminal_is_a_line(capfd: pytest.CaptureFixture[str
 def test_a_reader_that_is_gone_is_not_an_error_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w", closefd=True) as gone:
-        monkeypatch.setattr(sys, "stdout", gone)
+    with os.fdopen(writer, "w", closefd=True) as closed_pipe:
+        monkeypatch.setattr(sys, "stdout", closed_pipe)
         with pytest.raises(ReaderGone, match="reader of stdout is gone"):
             ProgressDisplay(captions=True).write(answer(0, "text"))
         monkeypatch.undo()

@@ -77,8 +77,8 @@ def test_the_end_of_a_path_stays(path: str, width: int, text: str) -> None:
 
 @given(st.text(), st.integers(0, 40))
 def test_a_path_fits(text: str, width: int) -> None:
-    for one in (cut_path(text, width), cut_path(f"rtsp://{text}", width)):
-        assert cell_len(one) <= width
+    for path in (cut_path(text, width), cut_path(f"rtsp://{text}", width)):
+        assert cell_len(path) <= width
 
 
 CLIP = ClipWritten(match=1, watch="until", picture="a.jpg", video=None, start_s=2.0, end_s=8.5)
@@ -108,8 +108,8 @@ def test_each_event_has_its_line(event: Event, line: str | None) -> None:
 
 def test_losses_do_not_flood() -> None:
     texts = EventText()
-    skipped = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
-    lines = [texts.line(skipped) for _ in range(SKIPS_SHOWN + 3)]
+    event = Skipped(frame_index=7, pts_s=1.0, what="packet 7", reason="broken")
+    lines = [texts.line(event) for _ in range(SKIPS_SHOWN + 3)]
     assert lines[:2] == ["skipped packet 7 before 0:01.0: broken"] * 2
     assert lines[SKIPS_SHOWN:] == ["skipped more; the summary counts them", None, None]
 
@@ -158,8 +158,8 @@ def test_the_summary_names_groups_and_what_they_saved() -> None:
 
 
 def test_changes_of_watches_are_named() -> None:
-    text, here = EventText(), StandingQuestion("here", "is it here?")
-    assert text.line(WatchesChanged(watch="here", watches=[here])) == "watch added: here: is it here?"
-    assert text.line(WatchesChanged(watch="gone", watches=[here])) == "watch removed: gone"
-    refused = WatchesChanged(watch="nix", watches=[here], error="no watch is named 'nix'")
+    text, watch = EventText(), StandingQuestion("here", "is it here?")
+    assert text.line(WatchesChanged(watch="here", watches=[watch])) == "watch added: here: is it here?"
+    assert text.line(WatchesChanged(watch="gone", watches=[watch])) == "watch removed: gone"
+    refused = WatchesChanged(watch="nix", watches=[watch], error="no watch is named 'nix'")
     assert text.line(refused) == "the watch nix is not changed: no watch is named 'nix'"

@@ -44,44 +44,44 @@ def test_a_small_model_fits_every_card() -> None:
 
 
 def test_each_stream_takes_what_it_keeps() -> None:
-    given = config(answer={"encode": "incremental", "memory": {"enabled": False}})
-    one = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(given))
-    eight = model_fit.size_text(one.total + 7 * one.kept)
-    assert cards.cards(given).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
-    assert cards.cards(given, 8).found.startswith(
-        f"{eight} of GPU memory for incremental, 400 visual tokens, 8 streams; "
+    configuration = config(answer={"encode": "incremental", "memory": {"enabled": False}})
+    estimate = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(configuration))
+    size = model_fit.size_text(estimate.total + 7 * estimate.kept)
+    assert cards.cards(configuration).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
+    assert cards.cards(configuration, 8).found.startswith(
+        f"{size} of GPU memory for incremental, 400 visual tokens, 8 streams; "
     )
-    assert "caches of 8 streams " in model_fit.memory(given, streams=8).found
-    assert "caches of frames " in model_fit.memory(given).found
+    assert "caches of 8 streams " in model_fit.memory(configuration, streams=8).found
+    assert "caches of frames " in model_fit.memory(configuration).found
 
 
 def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "facts_of", lambda config: (LARGE, "large"))
-    found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert found.endswith("; 8 to 16 GB too small, 24 to 80 GB fits")
+    finding = cards.cards(config(answer={"dtype": "bfloat16"})).found
+    assert finding.endswith("; 8 to 16 GB too small, 24 to 80 GB fits")
     monkeypatch.setattr(cards, "facts_of", lambda config: (dataclasses.replace(LARGE, kv_heads=16), "large"))
     memory = {"enabled": True, "tokens": 60_000}
-    found = cards.cards(config(answer={"dtype": "bfloat16", "memory": memory})).found
-    assert "; 8 to 16 GB too small, 24 GB up to answer.memory.tokens = " in found
-    assert found.endswith(", 32 to 80 GB fits")
+    finding = cards.cards(config(answer={"dtype": "bfloat16", "memory": memory})).found
+    assert "; 8 to 16 GB too small, 24 GB up to answer.memory.tokens = " in finding
+    assert finding.endswith(", 32 to 80 GB fits")
 
 
 def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     huge = dataclasses.replace(LARGE, parameters=20_000_000_000, checkpoint_bytes=40_000_000_000)
     monkeypatch.setattr(cards, "facts_of", lambda config: (huge, "huge"))
-    found = cards.cards(config(answer={"dtype": "bfloat16"})).found
-    assert found.endswith("; 8 to 32 GB too small, 48 to 80 GB fits")
+    finding = cards.cards(config(answer={"dtype": "bfloat16"})).found
+    assert finding.endswith("; 8 to 32 GB too small, 48 to 80 GB fits")
 
 
 def test_the_largest_memory_is_the_last_that_fits() -> None:
     load = Workload(273, 200, memory_tokens=200_000)
-    free = 22 << 30
-    most = cards.most_memory_tokens(LARGE, "bfloat16", load, free)
+    free_bytes = 22 << 30
+    most = cards.most_memory_tokens(LARGE, "bfloat16", load, free_bytes)
     for tokens, fits in ((most, True), (most + 1, False)):
-        needed = MemoryEstimate.of(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=tokens)).total
-        assert (needed <= free) == fits
+        needed_bytes = MemoryEstimate.of(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=tokens)).total
+        assert (needed_bytes <= free_bytes) == fits
     assert cards.most_memory_tokens(LARGE, "bfloat16", load, 1 << 30) == 0
-    assert cards.most_memory_tokens(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=300), free) == 300
+    assert cards.most_memory_tokens(LARGE, "bfloat16", dataclasses.replace(load, memory_tokens=300), free_bytes) == 300
 
 
 def test_the_largest_memory_fits_the_context() -> None:
@@ -116,16 +116,16 @@ def test_a_model_that_cannot_be_found_is_absent(tmp_path: Path, hub: HubServer) 
 
 
 def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServer) -> None:
-    given, here = config(answer={"model": "own/scenes", "device": "cpu"}), config(answer={"device": "cpu"})
-    check = model_fit.model(given, lambda: 10**9)
+    hub_config, local_config = config(answer={"model": "own/scenes", "device": "cpu"}), config(answer={"device": "cpu"})
+    check = model_fit.model(hub_config, lambda: 10**9)
     assert check.state == "absent"
     assert check.found.startswith("own/scenes: Qwen3-VL, 5.1 M parameters, 400 visual tokens a frame, context of 8192")
     assert check.found.endswith("; not on this machine yet, 10 MB to download, 1.0 GB free on the disk")
     assert check.remedy == "the first run downloads it"
-    assert cards.cards(given) == cards.cards(here)
-    assert model_fit.memory(given, lambda: 10**9) == model_fit.memory(here, lambda: 10**9)
+    assert cards.cards(hub_config) == cards.cards(local_config)
+    assert model_fit.memory(hub_config, lambda: 10**9) == model_fit.memory(local_config, lambda: 10**9)
     assert len([line for line in hub.requests if line.endswith("config.json")]) == 1, "the hub is asked once"
-    full = model_fit.model(given, lambda: 10**6)
+    full = model_fit.model(hub_config, lambda: 10**6)
     assert (full.state, full.remedy) == ("broken", "make room, or set HF_HOME to a folder on another disk")
     long = config(answer={"model": "own/scenes"}, allocate={"budget": 9000})
     assert model_fit.model(long).remedy == "lower --budget"
@@ -133,7 +133,7 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
 
 
 @pytest.mark.parametrize(
-    ("size", "needed", "fits"),
+    ("size", "memory_text", "fits"),
     [
         ("2B", "5.5 GB", "; 8 to 80 GB fits"),
         ("4B", "10.2 GB", "; 8 GB too small, 12 to 80 GB fits"),
@@ -141,14 +141,16 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
     ],
 )
 def test_a_folder_without_weights_is_planned_for_by_its_index(
-    tmp_path: Path, size: str, needed: str, fits: str
+    tmp_path: Path, size: str, memory_text: str, fits: str
 ) -> None:
     folder = write_index_folder(tmp_path / f"Qwen3-VL-{size}", size)
-    given = config(answer={"model": str(folder), "dtype": "bfloat16", "device": "cpu"})
-    found = cards.cards(given).found
-    assert found.startswith(f"{needed} of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens{fits}")
-    assert model_fit.memory(given, lambda: 10**12).state == "works"
-    missing = model_fit.model(given)
+    configuration = config(answer={"model": str(folder), "dtype": "bfloat16", "device": "cpu"})
+    finding = cards.cards(configuration).found
+    assert finding.startswith(
+        f"{memory_text} of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens{fits}"
+    )
+    assert model_fit.memory(configuration, lambda: 10**12).state == "works"
+    missing = model_fit.model(configuration)
     assert (missing.state, missing.remedy) == ("broken", "download the model again")
     assert missing.found.startswith(f"Qwen3-VL-{size} lacks 1 of 1 weight file")
 
@@ -183,18 +185,23 @@ def test_requirements_of_a_run() -> None:
 
 
 def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
-    kept = config(answer={"memory": {"enabled": True, "tokens": 1000}})
-    spec, _ = model_fit.facts_of(kept)
+    configuration = config(answer={"memory": {"enabled": True, "tokens": 1000}})
+    spec, _ = model_fit.facts_of(configuration)
     assert spec is not None
-    load = model_fit.load_of(kept)
+    load = model_fit.load_of(configuration)
     assert (load.memory_tokens, load.prompt_tokens) == (1000, 1000 + load.other_tokens)
-    one, three = (MemoryEstimate.of(spec, "auto", model_fit.load_of(kept, streams)) for streams in (1, 3))
-    assert three.groups == 3 * one.groups > 0
-    assert (one.kept, one.total - one.groups) == (0, one.weights + one.cache + one.activations)
+    one_stream, three_streams = (
+        MemoryEstimate.of(spec, "auto", model_fit.load_of(configuration, streams)) for streams in (1, 3)
+    )
+    assert three_streams.groups == 3 * one_stream.groups > 0
+    assert (one_stream.kept, one_stream.total - one_stream.groups) == (
+        0,
+        one_stream.weights + one_stream.cache + one_stream.activations,
+    )
     without = model_fit.load_of(config(answer={"memory": {"enabled": False}}))
     assert (MemoryEstimate.of(spec, "auto", without).groups, without.memory_tokens) == (0, 0)
-    assert "visual memory of 1000 tokens " in model_fit.memory(kept).found
-    assert "visual memory of 3 times 1000 tokens" in model_fit.cards(kept, 3).found
+    assert "visual memory of 1000 tokens " in model_fit.memory(configuration).found
+    assert "visual memory of 3 times 1000 tokens" in model_fit.cards(configuration, 3).found
     broken = model_fit.model(config(answer={"memory": {"enabled": True, "tokens": 9000}}))
     assert (broken.state, broken.remedy) == ("broken", "lower answer.memory.tokens")
 

@@ -64,9 +64,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_driver_describes_its_devices(use: Any) -> None:
     use(FakeDriver(count=2))
-    found = read_driver()
-    assert found.cuda_text == "12.4"
-    assert found.devices == (NvidiaDevice("NVIDIA Test 9000", (9, 0), 81920, 132),) * 2
+    driver_info = read_driver()
+    assert driver_info.cuda_text == "12.4"
+    assert driver_info.devices == (NvidiaDevice("NVIDIA Test 9000", (9, 0), 81920, 132),) * 2
     assert driver_devices() == 2
     result = system.driver()
     assert result.finding == "CUDA 12.4, NVIDIA Test 9000, NVIDIA Test 9000, 81920 MB"

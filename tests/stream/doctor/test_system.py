@@ -30,13 +30,13 @@ def config(**sections: dict[str, Any]) -> Config:
 
 
 def test_a_check_is_reported_before_it_is_made_and_given_before_the_next_begins() -> None:
-    begun: list[str] = []
-    checks = examine(config(answer={"device": "cpu"}), begin=begun.append)
-    assert begun == []
+    parts: list[str] = []
+    checks = examine(config(answer={"device": "cpu"}), begin=parts.append)
+    assert parts == []
     assert next(checks).part == "python"
-    assert begun == ["python"]
+    assert parts == ["python"]
     assert next(checks).part == "libraries"
-    assert begun == ["python", "libraries"]
+    assert parts == ["python", "libraries"]
 
 
 def test_here_everything_that_is_needed_works_and_a_check_that_breaks_hides_no_other(
@@ -44,13 +44,13 @@ def test_here_everything_that_is_needed_works_and_a_check_that_breaks_hides_no_o
 ) -> None:
     assert system.ffmpeg().state == "works"
     monkeypatch.setattr(system, "ffmpeg", Mock(side_effect=RuntimeError("no\nluck")))
-    made = list(examine(config(answer={"device": "cpu"})))
-    checks = {check.part: check for check in made}
-    assert len(checks) == len(made)
-    assert not all_needed_work(made)
+    results = list(examine(config(answer={"device": "cpu"})))
+    checks = {check.part: check for check in results}
+    assert len(checks) == len(results)
+    assert not all_needed_work(results)
     ffmpeg = checks.pop("ffmpeg")
     assert (ffmpeg.state, ffmpeg.found) == ("broken", "cannot be used: no luck")
-    assert all_needed_work(list(checks.values())), [check for check in made if check.state == "broken"]
+    assert all_needed_work(list(checks.values())), [check for check in results if check.state == "broken"]
     assert all(check.remedy for check in checks.values() if check.state != "works")
     assert all_needed_work([DiagnosticCheck("cuda", "absent", "")])
 
@@ -65,8 +65,8 @@ class TestSoftware:
 
     def test_two_packages_of_opencv_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "overwrite" not in system.opencv().found
-        both = {"cv2": ["opencv-python-headless", "opencv-python", "opencv-python"]}
-        monkeypatch.setattr(system, "packages_distributions", lambda: both)
+        packages = {"cv2": ["opencv-python-headless", "opencv-python", "opencv-python"]}
+        monkeypatch.setattr(system, "packages_distributions", lambda: packages)
         check = system.opencv()
         assert check.state == "works"
         assert check.found.endswith("; opencv-python and opencv-python-headless overwrite each other")
@@ -102,18 +102,18 @@ class TestSoftware:
         assert (check.state, check.remedy) == ("broken", "pip install rich typer")
 
     def test_decoders(self) -> None:
-        every = dict.fromkeys(abilities.DECODERS, True)
-        assert system.decoders(every).state == "works"
-        some = system.decoders({**every, "AV1": False})
+        support = dict.fromkeys(abilities.DECODERS, True)
+        assert system.decoders(support).state == "works"
+        some = system.decoders({**support, "AV1": False})
         assert (some.state, some.found) == ("absent", "H.264, HEVC, VP9, MJPEG; not AV1")
-        none = system.decoders(dict.fromkeys(every, False))
-        assert (none.state, none.found.partition(";")[0]) == ("broken", "none")
+        failure = system.decoders(dict.fromkeys(support, False))
+        assert (failure.state, failure.found.partition(";")[0]) == ("broken", "none")
 
     def test_hardware_decoding(self) -> None:
         some = system.hardware_decoding({"cuda": None, "vaapi": "it is off"})
         assert (some.state, some.found) == ("works", "cuda decodes video, if capture.decoder selects it")
-        none = system.hardware_decoding({"cuda": "operation not permitted", "vaapi": "it is off"})
-        assert (none.state, none.found) == (
+        failure = system.hardware_decoding({"cuda": "operation not permitted", "vaapi": "it is off"})
+        assert (failure.state, failure.found) == (
             "absent",
             "no device decodes video (cuda: operation not permitted; vaapi: it is off)",
         )
@@ -197,9 +197,9 @@ class TestHardware:
         expected = DiagnosticCheck("texture cpu", "works", "host memory, NumPy and OpenCV", "install a compiler")
         assert check == expected
 
-    @pytest.mark.parametrize(("wanted", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
+    @pytest.mark.parametrize(("configured_backend", "state"), [("auto", "absent"), ("cpu", "absent"), ("gl", "broken")])
     @pytest.mark.parametrize(
-        ("program", "found", "remedy"),
+        ("program", "finding", "remedy"),
         [
             ("print('no EGL here'); print('install Mesa'); exit(1)", "no EGL here", "install Mesa"),
             ("print('out of memory'); print(); exit(1)", "out of memory", system.NEWER_DRIVER),
@@ -208,12 +208,16 @@ class TestHardware:
             ("import time; time.sleep(60)", "did not open within 0.2 s", system.NEWER_DRIVER),
         ],
     )
-    def test_a_store_that_cannot_be_used(self, wanted: str, state: str, program: str, found: str, remedy: str) -> None:
-        check = system.texture("gl", wanted, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30)
-        assert check == DiagnosticCheck("texture gl", state, found, remedy)
+    def test_a_store_that_cannot_be_used(
+        self, configured_backend: str, state: str, program: str, finding: str, remedy: str
+    ) -> None:
+        check = system.texture(
+            "gl", configured_backend, (sys.executable, "-c", program), limit_s=0.2 if "sleep" in program else 30
+        )
+        assert check == DiagnosticCheck("texture gl", state, finding, remedy)
 
     @pytest.mark.parametrize(
-        ("device", "devices", "built_for", "state", "found"),
+        ("device", "devices", "built_for", "state", "finding"),
         [
             ("auto", 0, None, "absent", "no NVIDIA driver"),
             ("cpu", 1, None, "absent", "a driver with 1 device(s), but torch for the CPU"),
@@ -223,13 +227,19 @@ class TestHardware:
         ],
     )
     def test_cuda_that_cannot_be_used(
-        self, device: str, devices: int, built_for: str | None, state: str, found: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        device: str,
+        devices: int,
+        built_for: str | None,
+        state: str,
+        finding: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.version, "cuda", built_for)
         monkeypatch.setattr(system, "_usable", lambda name: name in ("auto", "cpu"))
         check = system.cuda(device, lambda: devices)
-        assert (check.state, check.found) == (state, found)
+        assert (check.state, check.found) == (state, finding)
         assert check.remedy
 
     @pytest.mark.parametrize(("device", "state"), [("auto", "works"), ("cpu", "works"), ("cuda:7", "broken")])
@@ -292,8 +302,8 @@ class TestFitness:
         assert "--dtype bfloat16" in short.remedy
 
     def test_one_process_takes_less(self) -> None:
-        alone = config(answer={"device": "cpu"}, pipeline={"single_process": True})
-        assert "processes 262 MB" in model_fit.memory(alone, lambda: GB).found
+        configuration = config(answer={"device": "cpu"}, pipeline={"single_process": True})
+        assert "processes 262 MB" in model_fit.memory(configuration, lambda: GB).found
 
     def test_a_model_that_cannot_be_read_needs_at_least_the_processes(self, tmp_path: Path) -> None:
         unknown = config(answer={"model": str(tmp_path)})
@@ -321,14 +331,14 @@ class TestFitness:
         assert model_fit.tokens_of(config(allocate={"max_tokens": 90}, answer={"target_ms": 500}))[0] == 90
 
     @pytest.mark.parametrize(
-        ("limit", "used"),
+        ("limit", "usage"),
         [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
     )
-    def test_a_container_has_what_it_may(self, tmp_path: Path, limit: str, used: str) -> None:
+    def test_a_container_has_what_it_may(self, tmp_path: Path, limit: str, usage: str) -> None:
         (tmp_path / "memory").mkdir()
         unlimited = model_fit.free_memory_bytes(tmp_path)
         assert unlimited > 0
-        (tmp_path / used).write_text("3000\n")
+        (tmp_path / usage).write_text("3000\n")
         (tmp_path / limit).write_text("max\n")
         assert model_fit.free_memory_bytes(tmp_path) > 10_000
         (tmp_path / limit).write_text("10000\n")

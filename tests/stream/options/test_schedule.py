@@ -16,7 +16,7 @@ def unix_s(text: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "inside", "outside"),
+    ("schedule", "inside_times", "outside_times"),
     [
         ("08:00-17:30 UTC", ["2026-11-27 08:00", "2026-11-28 17:29"], ["2026-11-27 07:59", "2026-11-27 17:30"]),
         ("mon-fri 08:00-17:30 UTC", ["2026-11-27 12:00"], ["2026-11-28 12:00"]),
@@ -33,19 +33,19 @@ def unix_s(text: str) -> float:
         ("Sun 9:00-10:00 UTC; thu 9:00-10:00 UTC", ["2026-11-29 09:30", "2026-11-26 09:30"], ["2026-11-27 09:30"]),
     ],
 )
-def test_hours_of_days(schedule: str, inside: list[str], outside: list[str]) -> None:
-    read = Schedule.of(schedule)
-    assert [read.contains(unix_s(moment)) for moment in inside] == [True] * len(inside)
-    assert [read.contains(unix_s(moment)) for moment in outside] == [False] * len(outside)
+def test_hours_of_days(schedule: str, inside_times: list[str], outside_times: list[str]) -> None:
+    parsed_schedule = Schedule.of(schedule)
+    assert [parsed_schedule.contains(unix_s(moment)) for moment in inside_times] == [True] * len(inside_times)
+    assert [parsed_schedule.contains(unix_s(moment)) for moment in outside_times] == [False] * len(outside_times)
 
 
 def test_hours_are_those_of_the_time_zone_also_when_it_changes_them() -> None:
-    read = Schedule.of("sun 02:30-04:00 Europe/Berlin")
-    assert read.contains(unix_s("2026-10-25 00:45")), "02:45 in summer time"
-    assert read.contains(unix_s("2026-10-25 01:45")), "02:45 again, an hour later"
-    assert not read.contains(unix_s("2026-10-25 03:00")), "04:00"
-    assert not read.contains(unix_s("2026-03-29 00:59")), "01:59, before 02:00 to 03:00 are left out"
-    assert read.contains(unix_s("2026-03-29 01:00")), "03:00"
+    schedule = Schedule.of("sun 02:30-04:00 Europe/Berlin")
+    assert schedule.contains(unix_s("2026-10-25 00:45")), "02:45 in summer time"
+    assert schedule.contains(unix_s("2026-10-25 01:45")), "02:45 again, an hour later"
+    assert not schedule.contains(unix_s("2026-10-25 03:00")), "04:00"
+    assert not schedule.contains(unix_s("2026-03-29 00:59")), "01:59, before 02:00 to 03:00 are left out"
+    assert schedule.contains(unix_s("2026-03-29 01:00")), "03:00"
 
 
 def test_without_a_zone_hours_are_the_machines() -> None:

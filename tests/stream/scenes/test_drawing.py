@@ -40,9 +40,9 @@ def test_there_are_eleven_shapes_that_differ() -> None:
     for shape, mask in masks.items():
         assert np.abs(np.concatenate(outline(shape))).max() <= 1.21
         rows, cols = np.nonzero(mask)
-        found = (cols.min(), rows.min(), cols.max() + 1, rows.max() + 1)
+        bounds = (cols.min(), rows.min(), cols.max() + 1, rows.max() + 1)
         (body, *_) = placed(shape, 60, 60, 80)
-        np.testing.assert_allclose(found, (*body.min(axis=0), *body.max(axis=0)), atol=1.5)
+        np.testing.assert_allclose(bounds, (*body.min(axis=0), *body.max(axis=0)), atol=1.5)
         for other in SHAPE_NAMES:
             assert other == shape or (mask & masks[other]).sum() / (mask | masks[other]).sum() < 0.9
     with pytest.raises(KeyError):
@@ -105,8 +105,8 @@ def test_grain_has_the_deviation_asked_for(level: int) -> None:
 
 def test_clutter_leaves_the_taken_boxes_alone() -> None:
     image = grey(400, 400)
-    taken = np.array([[100.0, 100.0, 300.0, 250.0]])
-    clutter(np.random.default_rng(0), image, 200, taken)
+    boxes = np.array([[100.0, 100.0, 300.0, 250.0]])
+    clutter(np.random.default_rng(0), image, 200, boxes)
     assert (image[100:250, 100:300] == GREY).all()
     assert 0.02 < (image != GREY).any(axis=2).mean() < 0.3
 
@@ -143,13 +143,13 @@ def test_the_street_scene_pans_past_all_signs() -> None:
     assert min(lefts) >= 0
     assert max(lefts) < scene.width_px + way_px - 100
     assert scene.facts(0).caption == "a red circle moves right."
-    inks, seen = {word: ink for word, _, ink in SIGNS}, set()
+    inks, words = {word: ink for word, _, ink in SIGNS}, set()
     for index in (0, 60, scene.frames - 1):
         image, facts = scene.render(index), scene.facts(index)
         for word, box in facts.words:
             left, top, right, bottom = (max(0, int(edge)) for edge in box)
             inked = (np.abs(image[top:bottom, left:right].astype(int) - inks[word]) < 24).all(axis=2)
             assert 0.2 < inked.mean() < 0.8
-            seen.add(word)
+            words.add(word)
         assert [label for label, _ in facts.labels[len(facts.things) :]] == [word for word, _ in facts.words]
-    assert seen == set(inks)
+    assert words == set(inks)

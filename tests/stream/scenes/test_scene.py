@@ -27,14 +27,14 @@ def changed_tiles(before: np.ndarray, after: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", SCENE_NAMES)
 def test_a_scene_gives_the_same_frames_every_time_and_owns_them(name: str) -> None:
-    scene, again = load_scene(name), load_scene(name)
+    scene, second_scene = load_scene(name), load_scene(name)
     for frame_index in (0, scene.frames // 2, scene.frames - 1):
         image = scene.render(frame_index)
         assert image.shape == (scene.height_px, scene.width_px, 3)
         assert image.dtype == np.uint8
-        np.testing.assert_array_equal(image, again.render(frame_index))
+        np.testing.assert_array_equal(image, second_scene.render(frame_index))
         image[:] = 0
-        np.testing.assert_array_equal(scene.render(frame_index), again.render(frame_index))
+        np.testing.assert_array_equal(scene.render(frame_index), second_scene.render(frame_index))
 
 
 @pytest.mark.parametrize("frame_index", [-1, 288])
@@ -153,8 +153,8 @@ def test_backgrounds() -> None:
     assert tuple(image[0, 0]) == (10, 20, 30)
     assert tuple(image[-1, -1]) == (200, 100, 50)
     np.testing.assert_array_equal(image[:, 0], image[:, -1])
-    printed = page(200, 100, (180, 180, 180), (120, 120, 120), 12, np.random.default_rng(0))
-    assert set(np.unique(printed)) == {120, 180}
+    page_image = page(200, 100, (180, 180, 180), (120, 120, 120), 12, np.random.default_rng(0))
+    assert set(np.unique(page_image)) == {120, 180}
 
 
 PACED_TILE_PX = 32
@@ -162,9 +162,9 @@ PACED_TILE_PX = 32
 
 @pytest.fixture(scope="module")
 def scene() -> PacedScene:
-    made = open_scene("paced-720p30")
-    assert isinstance(made, PacedScene)
-    return made
+    paced_scene = open_scene("paced-720p30")
+    assert isinstance(paced_scene, PacedScene)
+    return paced_scene
 
 
 @pytest.mark.parametrize("name", PACED_SCENES)
@@ -185,14 +185,14 @@ def test_other_names_open_what_they_did_or_get_the_nearest_right_one() -> None:
 def test_frames_are_planes_that_the_caller_owns_and_the_same_every_time(scene: PacedScene) -> None:
     first = scene.planes(100)
     assert (first.layout, [plane.shape for plane in first.planes]) == ("yuv", [(720, 1280), (360, 640), (360, 640)])
-    kept = [plane.copy() for plane in first.planes]
+    planes = [plane.copy() for plane in first.planes]
     for plane in first.planes:
         plane[:] = 0
-    for plane, again, other in zip(
-        kept, scene.planes(100).planes, open_scene(scene.name).planes(100).planes, strict=True
+    for plane, repeated_plane, other_plane in zip(
+        planes, scene.planes(100).planes, open_scene(scene.name).planes(100).planes, strict=True
     ):
-        np.testing.assert_array_equal(plane, again)
-        np.testing.assert_array_equal(plane, other)
+        np.testing.assert_array_equal(plane, repeated_plane)
+        np.testing.assert_array_equal(plane, other_plane)
 
 
 @pytest.mark.parametrize("frame_index", [-1, 108_000])

@@ -15,7 +15,7 @@ def bundled() -> ARRCOCQwen:
     return ARRCOCQwen.from_pretrained()
 
 
-@pytest.mark.parametrize("still", [one for one in STILLS if not one.general], ids=lambda still: still.name)
+@pytest.mark.parametrize("still", [still for still in STILLS if not still.general], ids=lambda still: still.name)
 @pytest.mark.parametrize("encode", ["full", "sparse"])
 def test_the_bundled_model_answers_the_first_examples_right(bundled: ARRCOCQwen, still: Still, encode: str) -> None:
     assert still.answer is not None

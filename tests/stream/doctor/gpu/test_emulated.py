@@ -174,10 +174,10 @@ def test_growth_is_a_failure(machine: CpuMachine, monkeypatch: pytest.MonkeyPatc
     from stream.doctor.gpu import stores
 
     before, after = {"device": 0.0, "host": 100.0, "files": 9.0}, {"device": 0.0, "host": 150.0, "files": 9.0}
-    held = iter([before, after, after, after])
-    monkeypatch.setattr(stores, "held_mib", lambda device: next(held))
+    readings = iter([before, after, after, after])
+    monkeypatch.setattr(stores, "held_mib", lambda device: next(readings))
     assert run(BY_NAME["leaks"]).state == "works", "it grew once"
-    held = iter([before, after] * 2)
+    readings = iter([before, after] * 2)
     report = run(BY_NAME["leaks"])
     assert report.finding == "after 100 updates grown by {'device': 0.0, 'host': 50.0, 'files': 0.0}"
 
@@ -218,9 +218,9 @@ def test_the_whole_command_on_an_emulated_device(tmp_path: Path) -> None:
     require("gl")
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "tests.cuda_on_cpu.doctor", "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     report = json.loads(path.read_text())
     assert [row for row in report["rows"] if row["state"] == "broken"] == []
-    assert (done.returncode, report["ended"]) == (0, "finished")
-    assert "CUDA on the CPU" in done.stdout
-    assert all(len(line) <= 80 for line in done.stdout.splitlines()[:-1])
+    assert (process.returncode, report["ended"]) == (0, "finished")
+    assert "CUDA on the CPU" in process.stdout
+    assert all(len(line) <= 80 for line in process.stdout.splitlines()[:-1])

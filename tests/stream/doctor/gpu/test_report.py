@@ -40,18 +40,18 @@ def test_neither_user_nor_host_nor_folders_are_named(private: None) -> None:
         "~/cache/a.cubin on <host> (<host>) by <user>, <python>/lib/x.py, <program>/stream/cli.py, ~/b.py, ~/c.py; "
         "graceful"
     )
-    written = report.as_json()
+    report_json = report.as_json()
     for name in ("grace,", "gpu-box-17", "/home/", sys.prefix, os.getcwd(), "/root"):
-        assert name not in written
+        assert name not in report_json
 
 
 def test_a_real_traceback_names_no_folder() -> None:
     report = GpuReport()
     report.add(run_check(GpuCheck("x", "tests.support.bad_checks:names_everybody", "")))
-    written = report.as_json()
-    assert "names_everybody" in written
+    report_json = report.as_json()
+    assert "names_everybody" in report_json
     for folder in (os.getcwd(), sys.prefix, str(Path.home())):
-        assert folder not in written
+        assert folder not in report_json
 
 
 def test_a_line_has_80_columns_and_a_measurement_as_many_lines_as_it_needs() -> None:
@@ -83,12 +83,12 @@ def test_the_file_has_counts_environment_and_rows() -> None:
     report.add(GpuRow("driver", "works", "CUDA 13", facts={"cuda": "13.0"}, seconds=1.5))
     report.add(GpuRow("torch", "broken", "no", remedy="do this", traceback="Traceback"))
     assert summary_line(report, "r.json") == "1 works, 1 broken; attach r.json to a report"
-    written = json.loads(report.as_json())
-    assert (written["report"], written["ended"]) == ("gpu", "running")
-    assert written["counts"] == {"works": 1, "slow": 0, "broken": 1, "absent": 0}
-    assert written["environment"]["driver"] == {"cuda": "13.0"}
-    assert {"cpu", "python", "torch"} <= written["environment"].keys()
-    assert written["rows"][1] == {
+    document = json.loads(report.as_json())
+    assert (document["report"], document["ended"]) == ("gpu", "running")
+    assert document["counts"] == {"works": 1, "slow": 0, "broken": 1, "absent": 0}
+    assert document["environment"]["driver"] == {"cuda": "13.0"}
+    assert {"cpu", "python", "torch"} <= document["environment"].keys()
+    assert document["rows"][1] == {
         "name": "torch",
         "state": "broken",
         "finding": "no",

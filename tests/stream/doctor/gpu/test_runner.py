@@ -139,14 +139,14 @@ def test_no_check_begins_after_five_minutes() -> None:
 
 
 def test_every_check_exists_and_needs_earlier_ones() -> None:
-    earlier: set[str] = set()
+    check_names: set[str] = set()
     for check in CHECKS:
         module, _, name = check.function.partition(":")
         assert callable(getattr(import_module(module), name))
-        assert set(check.needs) <= earlier
+        assert set(check.needs) <= check_names
         assert check.remedy
-        assert check.name not in earlier
-        earlier.add(check.name)
+        assert check.name not in check_names
+        check_names.add(check.name)
 
 
 def test_every_row_is_explained() -> None:
