@@ -93,9 +93,9 @@ def test_the_list_of_commands_is_cut_off_nowhere(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
-    printed = capsys.readouterr().out.partition("Commands:")[2]
-    assert all(f"  {name} " in printed for name in COMMANDS)
-    assert "..." not in printed
+    command_list = capsys.readouterr().out.partition("Commands:")[2]
+    assert all(f"  {name} " in command_list for name in COMMANDS)
+    assert "..." not in command_list
 
 
 def sections_of(command: str, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
@@ -121,17 +121,17 @@ def test_help_begins_with_the_ten_most_used_options_and_ends_with_two_examples(
     assert titles[-1] == "Examples"
     params = {param.name: param for param in COMMANDS[command].params}
     ten = [params[name] for name in MOST_USED[command].split()]
-    printed = [line.split()[0].rstrip(",") for line in sections["Most used options"] if line.startswith("  -")]
-    assert (len(ten), printed) == (10, [(param.opts[1:] or param.opts)[0] for param in ten])
+    option_names = [line.split()[0].rstrip(",") for line in sections["Most used options"] if line.startswith("  -")]
+    assert (len(ten), option_names) == (10, [(param.opts[1:] or param.opts)[0] for param in ten])
 
 
 @pytest.mark.parametrize("command", MOST_USED)
 def test_help_lists_every_option_once(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for section in sections_of(command, capsys).values() for line in section]
-    printed = [word.rstrip(",") for line in lines if line.startswith("  -") for word in line[:24].split()]
+    option_names = [word.rstrip(",") for line in lines if line.startswith("  -") for word in line[:24].split()]
     for option in COMMANDS[command].params:
         if option.param_type_name == "option":
-            assert printed.count(option.opts[0]) == 1, option.name
+            assert option_names.count(option.opts[0]) == 1, option.name
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,10 @@ def test_an_option_stands_in_the_group_of_its_key(option: str, group: str, capsy
 
 def test_groups_name_keys_that_exist() -> None:
     keys, names = set(known_keys()), {option.name for _, option in OPTIONS}
-    for named in (key for group in GROUPS.values() for key in group):
-        assert any(key.startswith(named) for key in keys) if named[-1] in "._" else named in keys | names, named
+    for key_prefix in (key for group in GROUPS.values() for key in group):
+        assert (
+            any(key.startswith(key_prefix) for key in keys) if key_prefix[-1] in "._" else key_prefix in keys | names
+        ), key_prefix
 
 
 @pytest.mark.parametrize("command", EXAMPLES)
@@ -188,8 +190,8 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         "heavy = {'torch', 'transformers', 'cv2', 'av', 'zmq', 'matplotlib', 'rich', 'numpy'} & set(sys.modules);"
         "sys.exit(' '.join(sorted(heavy)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -310,15 +312,15 @@ def test_ctrl_c_before_the_run_has_a_status_and_no_traceback(
 
 
 def test_captions_of_two_runs_are_the_same_bytes(tmp_path: Path, clip: str, model: str) -> None:
-    written = []
+    runs = []
     for number in range(2):
         paths = [tmp_path / f"{number}.{suffix}" for suffix in ("jsonl", "vtt", "srt")]
         outputs = [argument for path in paths for argument in ("-o", str(path))]
         options = ["-m", model, "--no-timing", "--single-process", "--every", "0.5", "--set", "answer.max_tokens=8"]
         assert main(["caption", clip, *outputs, *options]) == 0
-        written.append([path.read_bytes() for path in paths])
-    assert written[0] == written[1]
-    lines = [json.loads(line) for line in written[0][0].splitlines()]
+        runs.append([path.read_bytes() for path in paths])
+    assert runs[0] == runs[1]
+    lines = [json.loads(line) for line in runs[0][0].splitlines()]
     assert lines[0]["type"] == "started"
     assert lines[-1]["type"] == "summary"
     assert sum(line["type"] == "answer" for line in lines) >= 3
@@ -332,25 +334,25 @@ def test_demo_leaves_captions_summary_and_video(tmp_path: Path, model: str, caps
     names = [".arr-coc-demo", "captions.jsonl", "captions.vtt", "heatmap.mp4", "summary.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["frames"] == 8
-    printed = capsys.readouterr().err
-    assert all(str(folder / name) in printed for name in names[1:])
+    messages = capsys.readouterr().err
+    assert all(str(folder / name) in messages for name in names[1:])
     assert main(["demo", "-o", str(folder), *options]) == 0, "its own results it writes anew"
 
 
 def test_demo_overwrites_no_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = tmp_path / "summary.json"
-    mine.write_text("mine")
+    user_file = tmp_path / "summary.json"
+    user_file.write_text("mine")
     status, error = error_of(capsys, "demo", "-o", str(tmp_path))
-    assert (status, mine.read_text()) == (2, "mine")
+    assert (status, user_file.read_text()) == (2, "mine")
     assert "summary.json' exists already and was not written by demo; name another folder with -o" in error
-    assert list(tmp_path.iterdir()) == [mine]
+    assert list(tmp_path.iterdir()) == [user_file]
 
 
 def test_bench_measures_and_writes(tmp_path: Path, clip: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report_path, drawn = tmp_path / "b.json", tmp_path / "b.png"
+    report_path, chart_path = tmp_path / "b.json", tmp_path / "b.png"
     options = ["-m", model, "--single-process", "--set", "answer.max_tokens=4"]
-    assert main(["bench", clip, "--json", str(report_path), "--png", str(drawn), *options]) == 0
+    assert main(["bench", clip, "--json", str(report_path), "--png", str(chart_path), *options]) == 0
     (series,) = json.loads(report_path.read_text(encoding="utf-8"))["series"]
     assert series["runs"][0]["figures"]["fps"]["value"] > 0
-    assert drawn.stat().st_size > 1000
+    assert chart_path.stat().st_size > 1000
     assert "fps" in capsys.readouterr().out

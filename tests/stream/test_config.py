@@ -206,7 +206,7 @@ def test_options_beyond_the_model_are_refused_with_the_remedy(options: list[str]
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"),
+    ("options", "keeps_memory"),
     [
         *(([], True), (["--memory"], True), (["--memory", "--encode", "incremental"], True), (["--no-memory"], False)),
         *((["--memory-frames", "2"], True), (["--memory-frames", "1"], True), (["--encode", "full"], False)),
@@ -214,8 +214,8 @@ def test_options_beyond_the_model_are_refused_with_the_remedy(options: list[str]
         (["--budget", "4000", "--max-budget", "4000"], True),
     ],
 )
-def test_a_memory_is_kept_if_it_can_be(options: list[str], kept: bool) -> None:
-    assert run_config(*options).answer.keeps_groups is kept
+def test_a_memory_is_kept_if_it_can_be(options: list[str], keeps_memory: bool) -> None:
+    assert run_config(*options).answer.keeps_groups is keeps_memory
 
 
 @pytest.mark.parametrize("key", ["frames", "kept", "on_cut"])
@@ -242,23 +242,23 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
 
 def run_config(*arguments: str) -> Config:
     """The configuration that a command with these options would run."""
-    made: list[Config] = []
+    configs: list[Config] = []
     probe = typer.Typer()
 
     @probe.command()
     @takes_options
     def caption(*, options: GivenOptions) -> int:
-        made.append(options.configuration())
+        configs.append(options.configuration())
         return 0
 
     probe(args=list(arguments), standalone_mode=False)
-    return made[0]
+    return configs[0]
 
 
 def test_several_files_are_merged_key_by_key_and_the_last_wins(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text("[answer]\nmax_tokens = 7\n[answer.memory]\nframes = 3\n", encoding="utf-8")
-    config = run_config("-c", "gpu", "-c", "webcam", "--config", str(own))
+    config_file = tmp_path / "own.toml"
+    config_file.write_text("[answer]\nmax_tokens = 7\n[answer.memory]\nframes = 3\n", encoding="utf-8")
+    config = run_config("-c", "gpu", "-c", "webcam", "--config", str(config_file))
     assert config.answer.model == "Qwen/Qwen3-VL-2B-Instruct", "only gpu has it"
     assert config.capture.max_tiles == 920, "only webcam has it"
     assert (config.answer.max_tokens, config.answer.memory.frames) == (7, 3), "the file comes last"

@@ -84,8 +84,8 @@ def test_only_zones_that_change_something_reach_the_allocator(tmp_path: Path) ->
     assert RunPlan.of(built(tmp_path, A), FILE).allocator.zones is None
     weighed = built(tmp_path, A + "weight = 2\n[zones.m]\nbox = [0, 0, 0.5, 1]\nmask = true\nweight = 3\n")
     assert RunPlan.of(weighed, FILE).allocator.zones == ZoneOptions(((BOX, 2.0), (BOX, 0.0)))
-    only = built(tmp_path, A, "answer.zone=a")
-    assert RunPlan.of(only, FILE).allocator.zones == ZoneOptions((), (BOX,))
+    config = built(tmp_path, A, "answer.zone=a")
+    assert RunPlan.of(config, FILE).allocator.zones == ZoneOptions((), (BOX,))
 
 
 def test_the_example_of_the_documents_is_valid() -> None:

@@ -231,8 +231,8 @@ def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:
     timed = json.loads(encode_event(ANSWER))
     plain = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None)))
     assert timed.keys() - plain.keys() == {"timing", "prefilled_tokens", "appended_tokens"}
-    kept = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None, group=1)))
-    assert timed.keys() - kept.keys() == {"timing", "prefilled_tokens"}
+    grouped_fields = json.loads(encode_event(msgspec.structs.replace(ANSWER, timing=None, group=1)))
+    assert timed.keys() - grouped_fields.keys() == {"timing", "prefilled_tokens"}
 
 
 def test_other_objects_are_refused() -> None:

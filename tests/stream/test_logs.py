@@ -76,13 +76,13 @@ def test_events_are_objects_but_frames_and_pieces_of_text(capfd: pytest.CaptureF
         sink.write(event)
     sink.show_message("finishing")
     sink.close()
-    printed = capfd.readouterr()
-    objects = [json.loads(line) for line in printed.err.splitlines()]
-    assert [one["event"] for one in objects] == ["started", "answer", "answer", "summary", "signal"]
-    assert objects[1]["text"] == "a cat"
-    assert objects[-1]["message"] == "finishing"
-    assert all(list(one)[:3] == ["ts", "level", "event"] for one in objects)
-    assert printed.out == "0:00.5  a cat\n"
+    output = capfd.readouterr()
+    records = [json.loads(line) for line in output.err.splitlines()]
+    assert [record["event"] for record in records] == ["started", "answer", "answer", "summary", "signal"]
+    assert records[1]["text"] == "a cat"
+    assert records[-1]["message"] == "finishing"
+    assert all(list(record)[:3] == ["ts", "level", "event"] for record in records)
+    assert output.out == "0:00.5  a cat\n"
 
 
 @pytest.mark.usefixtures("machine")
@@ -93,33 +93,33 @@ def test_captions_that_go_to_a_file_are_not_printed(capfd: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("machine")
 def test_remarks_of_the_command_are_objects_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    written = tmp_path / "a.vtt"
-    written.touch()
+    path = tmp_path / "a.vtt"
+    path.touch()
     report_error("cannot\nread")
     report_note("note: starting afresh")
-    report_written([str(written), "nothing-came.m3u8"])
-    printed = lines(capfd)
-    assert [(one["level"], one["event"]) for one in printed] == [
+    report_written([str(path), "nothing-came.m3u8"])
+    records = lines(capfd)
+    assert [(record["level"], record["event"]) for record in records] == [
         ("error", "error"),
         ("info", "note"),
         ("info", "wrote"),
     ]
-    assert (printed[0]["message"], printed[1]["message"], printed[2]["path"]) == (
+    assert (records[0]["message"], records[1]["message"], records[2]["path"]) == (
         "cannot read",
         "starting afresh",
-        str(written),
+        str(path),
     )
 
 
 def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    written = tmp_path / "a.vtt"
-    written.touch()
+    path = tmp_path / "a.vtt"
+    path.touch()
     logs.set_up(debug=False, as_json=False)
     report_error("cannot\nread")
     report_note("note: starting afresh")
-    report_written([str(written), "nothing-came.m3u8"])
+    report_written([str(path), "nothing-came.m3u8"])
     logs.NotesHandler().emit(logging.makeLogRecord({"msg": "careful"}))
-    assert capfd.readouterr().err == f"error: cannot read\nnote: starting afresh\nwrote {written}\nnote: careful\n"
+    assert capfd.readouterr().err == f"error: cannot read\nnote: starting afresh\nwrote {path}\nnote: careful\n"
     display = open_display(captions=False)
     assert isinstance(display, ProgressDisplay)
     display.close()
@@ -129,8 +129,8 @@ def test_people_are_informed_in_plain_lines(capfd: pytest.CaptureFixture[str], t
 def test_stderr_needs_no_reader(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "wb", buffering=0) as gone:
-        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(gone, write_through=True))
+    with os.fdopen(writer, "wb", buffering=0) as closed_pipe:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(closed_pipe, write_through=True))
         logs.set_up(debug=False, as_json=as_json)
         try:
             logging.getLogger("stream.x").warning("lost")
@@ -186,17 +186,17 @@ def test_text_that_utf8_cannot_carry_is_written_all_the_same() -> None:
     assert entry["more"]["name"].startswith("c")
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("is_gone", [False, True])
 def test_a_full_disk_behind_stdout_is_an_error_and_a_closed_terminal_is_none(
-    monkeypatch: pytest.MonkeyPatch, gone: bool
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     class Full(io.StringIO):
         def write(self, _: str) -> int:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sys, "stdout", Full())
-    monkeypatch.setattr(logs, "leave_gone_terminal", lambda: gone)
-    if gone:
+    monkeypatch.setattr(logs, "leave_gone_terminal", lambda: is_gone)
+    if is_gone:
         logs.print_line("a caption")
         return
     with pytest.raises(OutputFailed, match="cannot write stdout: No space left on device"):

@@ -116,9 +116,9 @@ def test_no_output_shows_the_masked_part(name: str, plain: ShownRun, hidden: Sho
     if name == ".rrd" and not RERUN:
         pytest.skip("no rerun-sdk, 700 MB: pip install 'arr-coc-stream[rerun]'")
     assert sum(map(secret_pixels, SHOWING[name](plain))) > 50, "the test would not see it"
-    shown = SHOWING[name](hidden)
-    assert shown
-    assert [secret_pixels(picture) for picture in shown] == [0] * len(shown)
+    pictures = SHOWING[name](hidden)
+    assert pictures
+    assert [secret_pixels(picture) for picture in pictures] == [0] * len(pictures)
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -151,12 +151,12 @@ def heat(folder: Path, name: str, secret: tuple[int, int, int], *, is_masked: bo
 def test_a_heat_map_is_the_same_whatever_is_masked(suffix: str, tmp_path: Path) -> None:
     secrets = {"magenta": SECRET, "green": (30, 220, 30)}
     for is_masked in (False, True):
-        one, other = (
+        first, second = (
             heat(tmp_path / f"{name}-{is_masked}", f"heat{suffix}", secret, is_masked=is_masked)
             for name, secret in secrets.items()
         )
-        assert len(one) == len(other) > 0
-        same = all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+        assert len(first) == len(second) > 0
+        same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
         assert same == is_masked
 
 
@@ -166,7 +166,7 @@ def test_the_model_gets_nothing_of_it_however_it_encodes(encode: str, source: st
     answer = AnswerConfig.model_validate(
         {"encode": encode, "every_s": 0.2, "shadow": {"every": None if encode == "full" else 1}}
     )
-    for zones, seen in (({}, True), ({"hidden": HIDDEN}, False)):
+    for zones, is_visible in (({}, True), ({"hidden": HIDDEN}, False)):
         config = Config(
             source=source,
             capture=CaptureConfig(max_frames=12),
@@ -177,12 +177,12 @@ def test_the_model_gets_nothing_of_it_however_it_encodes(encode: str, source: st
         masked.SEEN.clear()
         list(run_in_threads(config, model_loader="tests.support.masked:SeeingModel").run())
         assert len(masked.SEEN) >= 2
-        assert bool(sum(map(secret_pixels, masked.SEEN))) == seen
+        assert bool(sum(map(secret_pixels, masked.SEEN))) == is_visible
 
 
 def test_a_frame_process_masks_as_well(source: str) -> None:
     """The configuration travels there; the pictures come back in events."""
-    for zones, seen in (({}, True), ({"hidden": HIDDEN}, False)):
+    for zones, is_visible in (({}, True), ({"hidden": HIDDEN}, False)):
         config = Config(
             source=source,
             capture=CaptureConfig(max_frames=6),
@@ -193,12 +193,12 @@ def test_a_frame_process_masks_as_well(source: str) -> None:
         run = watch(open_supervised(settings=config))
         pictures = [image for event in run.of(AskedPicture) for image in masked.pictures_in(event.jpeg)]
         assert pictures
-        assert bool(sum(map(secret_pixels, pictures))) == seen
+        assert bool(sum(map(secret_pixels, pictures))) == is_visible
 
 
 @pytest.mark.parametrize("picture", ["scaled", "composite", "parts"])
 def test_a_server_with_an_api_gets_nothing_of_it(picture: str, source: str) -> None:
-    for zones, seen in (({}, True), ({"hidden": HIDDEN}, False)):
+    for zones, is_visible in (({}, True), ({"hidden": HIDDEN}, False)):
         with FakeApiServer() as server:
             api = ApiConfig.model_validate({"url": server.url, "picture": picture})
             config = Config(
@@ -209,9 +209,9 @@ def test_a_server_with_an_api_gets_nothing_of_it(picture: str, source: str) -> N
                 pipeline={"single_process": True},  # type: ignore[arg-type]
             )
             list(run_in_threads(config).run())
-            shown = [image[..., ::-1] for request in range(len(server.bodies)) for image in server.pictures(request)]
-        assert shown
-        assert bool(sum(map(secret_pixels, shown))) == seen
+            pictures = [image[..., ::-1] for request in range(len(server.bodies)) for image in server.pictures(request)]
+        assert pictures
+        assert bool(sum(map(secret_pixels, pictures))) == is_visible
 
 
 def still(path: Path, secret: tuple[int, int, int]) -> np.ndarray:
@@ -298,8 +298,8 @@ def test_no_size_or_form_mixes_the_masked_part_into_what_is_around(
     """Two frames that differ in the whole masked part, up to its border, give the same planes."""
     monkeypatch.setattr(planes_module, "quarter_turns", lambda _: turns)
     fit, mask = FrameFitter.of(CaptureConfig.model_validate(capture)), PictureMask([box_polygon(BOX)])
-    one, other = (to_planes(coded(pixel_format, size, turns, value), fit, "frame") for value in (0, 255))
-    assert not all(np.array_equal(a, b) for a, b in zip(one.planes, other.planes, strict=True))
-    one, other = mask.apply(one), mask.apply(other)
-    assert all(np.array_equal(a, b) for a, b in zip(one.planes, other.planes, strict=True))
-    assert (one.planes[0] > 60).any(), "not all is black"
+    first, second = (to_planes(coded(pixel_format, size, turns, value), fit, "frame") for value in (0, 255))
+    assert not all(np.array_equal(a, b) for a, b in zip(first.planes, second.planes, strict=True))
+    first, second = mask.apply(first), mask.apply(second)
+    assert all(np.array_equal(a, b) for a, b in zip(first.planes, second.planes, strict=True))
+    assert (first.planes[0] > 60).any(), "not all is black"

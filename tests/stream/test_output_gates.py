@@ -58,10 +58,10 @@ def dotted(node: ast.expr) -> str:
 def printing(node: ast.AST, function: str = "") -> Iterator[tuple[str, str]]:
     """Each call that prints: the function around it, and the called function."""
     for child in ast.iter_child_nodes(node):
-        inside = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
+        caller = child.name if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
         if isinstance(child, ast.Call) and dotted(child.func) in PRINTS:
-            yield inside, dotted(child.func)
-        yield from printing(child, inside)
+            yield caller, dotted(child.func)
+        yield from printing(child, caller)
 
 
 def found() -> set[tuple[str, str, str]]:
@@ -75,9 +75,9 @@ def found() -> set[tuple[str, str, str]]:
 
 
 def test_only_the_gates_print() -> None:
-    known = GATES | CONSTANT | ELSEWHERE
-    assert not found() - known, "print through stream.logs.say or stream.logs.print_line, PlainConsole for rich"
-    assert not known - found(), "these do not print any more; take them out of the list"
+    gates = GATES | CONSTANT | ELSEWHERE
+    assert not found() - gates, "print through stream.logs.say or stream.logs.print_line, PlainConsole for rich"
+    assert not gates - found(), "these do not print any more; take them out of the list"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def keyword(call: ast.Call, name: str) -> str | None:
-    return next((ast.unparse(given.value) for given in call.keywords if given.arg == name), None)
+    return next((ast.unparse(argument.value) for argument in call.keywords if argument.arg == name), None)
 
 
 def test_children_are_started_in_one_place() -> None:
@@ -78,9 +78,9 @@ def test_models_and_checkpoints_are_read_as_data() -> None:
 
 def test_a_childs_environment_keeps_only_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "/a", ".", "b/c", "/d"]))
-    made = python_environment({"OMP_NUM_THREADS": "1"})
-    assert made["PYTHONPATH"] == os.pathsep.join(["/a", "/d"])
-    assert (made["OMP_NUM_THREADS"], made["PYTHONSAFEPATH"]) == ("1", "1")
+    environment = python_environment({"OMP_NUM_THREADS": "1"})
+    assert environment["PYTHONPATH"] == os.pathsep.join(["/a", "/d"])
+    assert (environment["OMP_NUM_THREADS"], environment["PYTHONSAFEPATH"]) == ("1", "1")
     monkeypatch.setenv("PYTHONPATH", ":")
     assert "PYTHONPATH" not in python_environment()
 
@@ -88,14 +88,14 @@ def test_a_childs_environment_keeps_only_absolute_paths(monkeypatch: pytest.Monk
 def test_the_command_leaves_the_working_folder_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ":/named:lib")
-    kept = [ROOT, "/named", sys.path[-1]]
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(tmp_path / "lib"), *kept])
+    paths = [ROOT, "/named", sys.path[-1]]
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(tmp_path / "lib"), *paths])
     leave_out_working_folder()
-    assert sys.path == kept
+    assert sys.path == paths
     monkeypatch.setenv("PYTHONPATH", f":{tmp_path}")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *kept])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *paths])
     leave_out_working_folder()
-    assert sys.path == [str(tmp_path), *kept], "it was asked for by name"
+    assert sys.path == [str(tmp_path), *paths], "it was asked for by name"
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHONPATH", ":")
     leave_out_working_folder()
@@ -136,10 +136,10 @@ def test_a_child_imports_nothing_from_the_working_folder(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", paths)
     command = python_command("tests.support.child")
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=trapped, env=python_environment(), input="exit 3 gone", text=True, capture_output=True
     )
-    assert (done.returncode, done.stdout) == (3, "gone\n"), done.stderr
+    assert (process.returncode, process.stdout) == (3, "gone\n"), process.stderr
     assert list((tmp_path / "proof").iterdir()) == []
 
 
@@ -162,8 +162,8 @@ def test_no_command_runs_code_of_the_working_folder(command: str, trapped: Path,
 def test_neither_does_one_on_the_path_of_python(tmp_path: Path) -> None:
     """An empty entry of PYTHONPATH is the working folder; Python's own imports at its start are out of reach."""
     bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
-    elsewhere = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None}
-    at_start = {"sitecustomize", "usercustomize", *bare.stdout.replace(".", " ").split(), *elsewhere}
+    missing_modules = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name) is None}
+    at_start = {"sitecustomize", "usercustomize", *bare.stdout.replace(".", " ").split(), *missing_modules}
     assert {"random", "secrets", "queue", "numpy", "torch", "av"} & at_start == set()
     folder = tmp_path / "downloads"
     folder.mkdir()
@@ -174,7 +174,7 @@ def test_neither_does_one_on_the_path_of_python(tmp_path: Path) -> None:
 
 def run_there(folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
     command = [sys.executable, str(Path(ROOT, "run_stream.py")), *arguments]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=folder,
         env=environment,
@@ -183,7 +183,7 @@ def run_there(folder: Path, arguments: list[str], environment: dict[str, str]) -
         text=True,
         timeout=LIMIT_S,
     )
-    assert done.returncode in ((0, 1) if arguments == ["doctor"] else (0,)), done.stderr
+    assert process.returncode in ((0, 1) if arguments == ["doctor"] else (0,)), process.stderr
 
 
 @pytest.mark.parametrize("option", ["-P", None])
@@ -191,8 +191,8 @@ def test_the_script_finds_its_program_however_python_is_started(option: str | No
     if option is not None and sys.version_info < (3, 11):
         pytest.skip("Python 3.10 has no -P")
     command = [sys.executable, *([option] if option else []), str(Path(ROOT, "run_stream.py")), "--version"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.stdout.startswith("arr-coc-stream "), done.stderr
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert process.stdout.startswith("arr-coc-stream "), process.stderr
 
 
 INTERRUPT_AT = """
@@ -220,17 +220,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize("at", ["1", "2", "3", "4", "10", "40", "120", "exit"])
 def test_ctrl_c_at_any_moment_ends_without_a_word(at: str) -> None:
     command = [sys.executable, "-c", INTERRUPT_AT, at, str(Path(ROOT, "run_stream.py")), "keys", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    assert (done.returncode, done.stderr) == (130, "")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (process.returncode, process.stderr) == (130, "")
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:
     """A shell ignores it for the commands in its background."""
     code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN){INTERRUPT_AT}"
     command = [sys.executable, "-c", code, "3", str(Path(ROOT, "run_stream.py")), "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("arr-coc-stream ")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("arr-coc-stream ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -254,6 +254,6 @@ def test_a_working_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
         "import os, runpy, sys; os.rmdir(os.getcwd()); del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')"
     )
     command = [sys.executable, "-c", code, str(script), "caption", "scene:demo"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     message = "error: the working folder was removed; change to a folder that exists\n"
-    assert (done.returncode, done.stderr) == (2, message)
+    assert (process.returncode, process.stderr) == (2, message)

@@ -14,7 +14,7 @@ from tests.hostile.nasty import FORBIDDEN
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("\x1b]0;owned\x07a\x1b[2J\x1b[1;31mb", "ab"),
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
@@ -30,8 +30,8 @@ from tests.hostile.nasty import FORBIDDEN
         ("\x00\x07\x08\x7f", ""),
     ],
 )
-def test_control_sequences_and_invisible_characters_are_removed(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_control_sequences_and_invisible_characters_are_removed(text: str, expected: str) -> None:
+    assert printable(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_lines_stay_lines_only_on_request() -> None:
 
 
 def test_marks_do_not_pile_up() -> None:
-    shown = printable("Z" + "\u0301" * 500 + "x")
-    assert sum(unicodedata.combining(char) > 0 for char in shown) == MARKS_MAX
+    text = printable("Z" + "\u0301" * 500 + "x")
+    assert sum(unicodedata.combining(char) > 0 for char in text) == MARKS_MAX
 
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
-    for shown in (printable(text), printable_span(text), printable_lines(text)):
-        assert not FORBIDDEN.search(shown.replace("\n", ""))
-        shown.encode()
+    for printable_text in (printable(text), printable_span(text), printable_lines(text)):
+        assert not FORBIDDEN.search(printable_text.replace("\n", ""))
+        printable_text.encode()
     once = printable(text)
     assert printable(once) == once
     assert "\n" not in printable_span(text)
@@ -75,9 +75,9 @@ def test_any_text_becomes_printable_utf8_and_stays_so(text: str) -> None:
 
 @given(st.text())
 def test_json_keeps_its_value_and_is_printable(text: str) -> None:
-    printed = printable_json(json.dumps({"text": text}, ensure_ascii=False))
-    assert json.loads(printed) == {"text": text}
-    assert not FORBIDDEN.search(printed)
+    line = printable_json(json.dumps({"text": text}, ensure_ascii=False))
+    assert json.loads(line) == {"text": text}
+    assert not FORBIDDEN.search(line)
 
 
 def test_characters_outside_utf8_are_replaced() -> None:

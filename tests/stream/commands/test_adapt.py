@@ -45,23 +45,23 @@ def test_an_allocator_is_made_and_used(
 ) -> None:
     questions = tmp_path / "questions.txt"
     questions.write_text("Where is the red square?\nWhat is in the upper left?\n")
-    made = str(tmp_path / "made")
+    folder = str(tmp_path / "made")
     short = ("--frames", "10", "--steps", "4", "--question", str(questions))
-    assert main(["adapt", str(clip), "-m", str(model), "-o", made, *short]) == 0
-    printed = capsys.readouterr()
-    assert "4 questions about 2 frames that nothing was" in printed.out
-    assert "16 questions about 8 frames, 4 steps" in printed.out
-    assert max(map(len, printed.out.splitlines())) <= 80
-    assert f"wrote {made}/adapt.json" in printed.err
+    assert main(["adapt", str(clip), "-m", str(model), "-o", folder, *short]) == 0
+    output = capsys.readouterr()
+    assert "4 questions about 2 frames that nothing was" in output.out
+    assert "16 questions about 8 frames, 4 steps" in output.out
+    assert max(map(len, output.out.splitlines())) <= 80
+    assert f"wrote {folder}/adapt.json" in output.err
     about = json.loads((tmp_path / "made" / "adapt.json").read_text())
     assert about["steps"] == 4
     answered = ["caption", str(clip), "-m", str(model), "--single-process", "--set", "answer.max_tokens=2"]
-    assert main([*answered, "--allocator", made, "--max-frames", "3"]) == 0
+    assert main([*answered, "--allocator", folder, "--max-frames", "3"]) == 0
     capsys.readouterr()
-    assert main(["adapt", str(clip), "-m", str(model), "-o", made]) == 2
+    assert main(["adapt", str(clip), "-m", str(model), "-o", folder]) == 2
     assert "is finished; use it with --allocator" in one_line(capsys)
     other = tiny_folder(tmp_path / "other", seed=9)
-    assert main([*answered[:3], str(other), *answered[4:], "--allocator", made]) == 2
+    assert main([*answered[:3], str(other), *answered[4:], "--allocator", folder]) == 2
     assert "was made for another model than other, or for other weights of it; make one" in one_line(capsys)
 
 
@@ -120,23 +120,27 @@ sys.exit(main(sys.argv[2:]))
 
 
 def test_on_a_full_disk_what_was_saved_stays(model: Path, clip: Path, tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10", "--steps", "3"]
+    folder = tmp_path / "made"
+    arguments = ["adapt", str(clip), "-m", str(model), "-o", str(folder), "--frames", "10", "--steps", "3"]
     failed = subprocess.run(
-        [sys.executable, "-c", SMALL_DISK, "3000", *asked], capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S
+        [sys.executable, "-c", SMALL_DISK, "3000", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=LIMIT_S,
     )
     assert failed.returncode == 1
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
-    assert f"cannot write {made}: File too large; the last save is intact; make room, and go on" in line
-    assert [path.name for path in made.iterdir()] == ["adapt.json"]
-    assert main([*asked, "--resume"]) == 0
+    assert f"cannot write {folder}: File too large; the last save is intact; make room, and go on" in line
+    assert [path.name for path in folder.iterdir()] == ["adapt.json"]
+    assert main([*arguments, "--resume"]) == 0
 
 
 def test_ctrl_c_saves_and_reports_how_to_continue(model: Path, clip: Path, tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    asked = ["adapt", str(clip), "-m", str(model), "-o", str(made), "--frames", "10"]
+    folder = tmp_path / "made"
+    arguments = ["adapt", str(clip), "-m", str(model), "-o", str(folder), "--frames", "10"]
     with subprocess.Popen(
-        [sys.executable, "run_stream.py", *asked, "--steps", "1000000"],
+        [sys.executable, "run_stream.py", *arguments, "--steps", "1000000"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -152,5 +156,5 @@ def test_ctrl_c_saves_and_reports_how_to_continue(model: Path, clip: Path, tmp_p
         assert run.wait(LIMIT_S) == 130
     assert "stopping: saving the allocator" in rest
     assert "not finished: the same command with --resume continues from here" in rest
-    assert {path.name for path in made.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
-    assert main([*asked, "--steps", "1", "--resume"]) == 0
+    assert {path.name for path in folder.iterdir()} >= {"adapt.json", "checkpoint.pt", "pictures.pt", "config.json"}
+    assert main([*arguments, "--steps", "1", "--resume"]) == 0

@@ -19,17 +19,17 @@ from tests.stream.bench.test_report import recorded
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[BenchPlan]:
     """The plans that are asked for; each is answered with runs that were made by hand."""
-    asked: list[BenchPlan] = []
+    recorded_plans: list[BenchPlan] = []
 
     def measure(plan: BenchPlan, on_run: Any) -> BenchResult:
-        asked.append(plan)
+        recorded_plans.append(plan)
         for number, name in plan.turns():
             on_run(number, name)
         runs = tuple(report(recorded(101)) for _ in range(plan.runs))
         return BenchResult(tuple(Series(name, config, runs) for name, config in plan.configs.items()), False)
 
     monkeypatch.setattr("stream.bench.measure.measure", measure)
-    return asked
+    return recorded_plans
 
 
 def test_one_run_of_one_configuration_is_the_default(
@@ -68,30 +68,33 @@ def test_a_comparison_changes_keys_of_the_same_configuration(
     assert (a.allocate.budget, a.allocate.strategy) == ("auto", "auto")
     assert (b.allocate.budget, b.allocate.strategy, b.answer.every_s) == (32, "topk", 1)
     assert plans[0].runs == 5
-    written = json.loads(report_path.read_text(encoding="utf-8"))
-    assert [one["name"] for one in written["series"]] == ["A", "B"]
+    document = json.loads(report_path.read_text(encoding="utf-8"))
+    assert [series["name"] for series in document["series"]] == ["A", "B"]
     captured = capsys.readouterr()
     assert "run 5 of 5 of B\n" in captured.err
     assert "allocate.budget: A auto, B 32" in captured.out
 
 
 def test_files_to_compare_with_are_merged_and_the_last_wins(plans: list[BenchPlan], tmp_path: Path) -> None:
-    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
-    one.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
-    two.write_text("[allocate]\nbudget = 32\n", encoding="utf-8")
-    assert main(["bench", "scene:demo", "--against", str(one), "--against", str(two)]) == 0
+    first_file, second_file = tmp_path / "one.toml", tmp_path / "two.toml"
+    first_file.write_text("[allocate]\nbudget = 64\nstrategy = 'topk'\n", encoding="utf-8")
+    second_file.write_text("[allocate]\nbudget = 32\n", encoding="utf-8")
+    assert main(["bench", "scene:demo", "--against", str(first_file), "--against", str(second_file)]) == 0
     b = plans[0].configs["B"]
     assert (b.allocate.budget, b.allocate.strategy) == (32, "topk")
 
 
 @pytest.mark.parametrize("option", ["-c", "--against"])
 def test_no_configuration_file_is_overwritten(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
-    for path in (one, two):
+    first_file, second_file = tmp_path / "one.toml", tmp_path / "two.toml"
+    for path in (first_file, second_file):
         path.write_text("[allocate]\nbudget = 64\n", encoding="utf-8")
-    assert main(["bench", "scene:demo", option, str(one), option, str(two), "--json", str(two)]) == 2
+    assert (
+        main(["bench", "scene:demo", option, str(first_file), option, str(second_file), "--json", str(second_file)])
+        == 2
+    )
     assert "is the input; it would be overwritten" in capsys.readouterr().err
-    assert two.read_text(encoding="utf-8").startswith("[allocate]")
+    assert second_file.read_text(encoding="utf-8").startswith("[allocate]")
 
 
 def test_figures_before_a_failure_are_shown_and_the_failure_reported(

@@ -92,7 +92,7 @@ BROKEN = DiagnosticCheck("model", "broken", "is not there", "give another")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+def configs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     configs: list[Config] = []
 
     def examine(config: Config, streams: int, begin: Any = None) -> list[DiagnosticCheck]:
@@ -105,26 +105,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     return configs
 
 
-def test_without_a_terminal_each_check_is_a_line(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_check_is_a_line(configs: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "works   python        3.11",
         "absent  plots         no matplotlib; do: pip install it",
     ]
-    assert asked == [Config()]
+    assert configs == [Config()]
 
 
-def test_something_needed_that_is_broken_is_a_status(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_something_needed_that_is_broken_is_a_status(configs: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["doctor", "-m", "x", "--budget", "64", "--dtype", "bfloat16", "--device", "cpu", "--backend", "gl"]) == 1
     )
-    (config,) = asked
+    (config,) = configs
     assert (config.answer.model, config.allocate.budget) == ("x", 64)
     assert (config.answer.dtype, config.answer.device, config.texture.backend) == ("bfloat16", "cpu", "gl")
     assert capsys.readouterr().out.splitlines()[-1] == "broken  model         is not there; do: give another"
 
 
-def test_streams_needs_a_whole_number(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_needs_a_whole_number(configs: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--streams", "4"]) == 0
     assert capsys.readouterr().out.splitlines() == ["works   cards         4 streams"]
     assert main(["doctor", "--streams", "0"]) == 2
@@ -133,11 +133,11 @@ def test_streams_needs_a_whole_number(asked: list[Config], capsys: pytest.Captur
     assert main(["doctor", "--streams", "many"]) == 2
 
 
-def test_as_json_doctor(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_json_doctor(configs: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", "-m", "x"]) == 1
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["works"] is False
-    assert printed["checks"][1] == {
+    report = json.loads(capsys.readouterr().out)
+    assert report["works"] is False
+    assert report["checks"][1] == {
         "part": "plots",
         "state": "absent",
         "found": "no matplotlib",
@@ -145,28 +145,28 @@ def test_as_json_doctor(asked: list[Config], capsys: pytest.CaptureFixture[str])
     }
 
 
-def test_a_wrong_value_is_reported_in_a_line(asked: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_reported_in_a_line(configs: list[Config], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--budget", "many"]) == 2
     assert "--budget: allocate.budget should be" in capsys.readouterr().err
-    assert asked == []
+    assert configs == []
 
 
 def test_each_line_is_out_before_the_next_check_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Into a pipe, which Python would buffer."""
     reader, writer = os.pipe()
-    seen = []
+    outputs = []
 
     def examine(config: Config, streams: int, begin: Any = None) -> Iterator[DiagnosticCheck]:
         for check in CHECKS:
             yield check
-            seen.append(os.read(reader, 4096).decode() if select.select([reader], [], [], 0)[0] else "")
+            outputs.append(os.read(reader, 4096).decode() if select.select([reader], [], [], 0)[0] else "")
 
     monkeypatch.setattr(doctor, "examine", examine)
     with open(writer, "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
         assert main(["doctor"]) == 0
     os.close(reader)
-    assert [line.split()[:2] for line in seen] == [["works", "python"], ["absent", "plots"]]
+    assert [line.split()[:2] for line in outputs] == [["works", "python"], ["absent", "plots"]]
 
 
 def test_a_reader_that_has_gone_ends_it_quietly(
@@ -194,7 +194,7 @@ def test_a_terminal_shows_what_is_checked_and_what_was_found(monkeypatch: pytest
             begin(check.part)
             terminal.until(lambda part=check.part: f"checking {part}" in terminal.output, LIMIT_S)
             yield check
-            terminal.until(lambda found=check.found: found in terminal.output, LIMIT_S)
+            terminal.until(lambda finding=check.found: finding in terminal.output, LIMIT_S)
 
     monkeypatch.setattr(doctor, "examine", examine)
     monkeypatch.setenv("TERM", "xterm")
@@ -221,7 +221,7 @@ def test_on_a_terminal_it_fits_80_columns() -> None:
     command = [sys.executable, "run_stream.py", "doctor", "--device", "cpu"]
     with subprocess.Popen(command, cwd=ROOT, stdout=terminal, env=environment) as process:
         os.close(terminal)
-        shown = b""
+        output = b""
         with open(controller, "rb", buffering=0) as reader:
             while True:
                 try:
@@ -230,8 +230,8 @@ def test_on_a_terminal_it_fits_80_columns() -> None:
                     break
                 if not data:
                     break
-                shown += data
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", CONTROL.sub("", shown.decode()))]
+                output += data
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", CONTROL.sub("", output.decode()))]
     assert process.returncode == 0
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("works", "absent")) for line in lines) >= 15

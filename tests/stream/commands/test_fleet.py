@@ -24,18 +24,18 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, status: int, **ends: str | Exception | None) -> dict[str, Config]:
-        seen: dict[str, Config] = {}
+        configs: dict[str, Config] = {}
 
         class Scripted:
             def __init__(self, cameras: list[NamedCamera], display: object, **options: object) -> None:
-                seen.update({camera.name: camera.config for camera in cameras})
+                configs.update({camera.name: camera.config for camera in cameras})
 
             def run(self) -> list[CameraOutcome]:
-                return [outcome(name, ends.get(name, "finished")) for name in seen]
+                return [outcome(name, ends.get(name, "finished")) for name in configs]
 
         monkeypatch.setattr(fleet_run, "Fleet", Scripted)
         assert main(list(arguments)) == status
-        return seen
+        return configs
 
     return run
 
@@ -51,28 +51,28 @@ A, B = "a=scene:demo", "b=scene:street"
 
 def test_cameras_with_names_are_watched_at_once(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = ("-o", "all.jsonl", "-o", "{camera}.vtt", "--heatmap", "{name}.mp4")
-    seen = watched("watch", A, B, "-q", "What?", *outputs, "--remember", "{camera}.sqlite", status=0)
-    assert [config.source for config in seen.values()] == ["scene:demo", "scene:street"]
-    assert seen["b"].output.paths == ("all.jsonl", "b.vtt")
-    assert seen["b"].output.heatmap == "b.mp4"
-    assert [config.output.frame_id for config in seen.values()] == ["a", "b"]
-    assert [config.output.remember for config in seen.values()] == ["a.sqlite", "b.sqlite"]
-    assert [config.output.remember_camera for config in seen.values()] == ["a", "b"]
-    assert all(config.answer.query == "What?" and config.capture.realtime for config in seen.values())
+    configs = watched("watch", A, B, "-q", "What?", *outputs, "--remember", "{camera}.sqlite", status=0)
+    assert [config.source for config in configs.values()] == ["scene:demo", "scene:street"]
+    assert configs["b"].output.paths == ("all.jsonl", "b.vtt")
+    assert configs["b"].output.heatmap == "b.mp4"
+    assert [config.output.frame_id for config in configs.values()] == ["a", "b"]
+    assert [config.output.remember for config in configs.values()] == ["a.sqlite", "b.sqlite"]
+    assert [config.output.remember_camera for config in configs.values()] == ["a", "b"]
+    assert all(config.answer.query == "What?" and config.capture.realtime for config in configs.values())
     assert capsys.readouterr().err.splitlines() == ["2 cameras: 2 finished"]
 
 
 def test_a_folder_takes_the_captions_of_each_and_a_broker_their_names(watched: Watched) -> None:
     Path("out").mkdir()
-    seen = watched("watch", "köln.2=scene:demo", B, "-o", "out", "--mqtt", "mqtt://127.0.0.1", status=0)
-    assert seen["köln.2"].output.paths == ("out/köln.2.vtt",)
-    assert [config.output.mqtt_name for config in seen.values()] == ["k_ln_2", "b"]
+    configs = watched("watch", "köln.2=scene:demo", B, "-o", "out", "--mqtt", "mqtt://127.0.0.1", status=0)
+    assert configs["köln.2"].output.paths == ("out/köln.2.vtt",)
+    assert [config.output.mqtt_name for config in configs.values()] == ["k_ln_2", "b"]
 
 
-@pytest.mark.parametrize(("folder", "own"), [("clips", "clips/b"), ("of-{camera}", "of-b")])
-def test_each_camera_has_a_folder_of_clips(watched: Watched, folder: str, own: str) -> None:
-    seen = watched("watch", A, B, "--until", "is it red?", "--go-on", "--force", "--clips", folder, status=3)
-    assert seen["b"].output.clips == own
+@pytest.mark.parametrize(("folder", "clips_folder"), [("clips", "clips/b"), ("of-{camera}", "of-b")])
+def test_each_camera_has_a_folder_of_clips(watched: Watched, folder: str, clips_folder: str) -> None:
+    configs = watched("watch", A, B, "--until", "is it red?", "--go-on", "--force", "--clips", folder, status=3)
+    assert configs["b"].output.clips == clips_folder
     assert not Path(folder).exists()
 
 
@@ -109,8 +109,8 @@ def test_a_camera_that_cannot_be_watched_is_reported_in_a_line_and_the_others_ar
 ) -> None:
     assert watched("watch", A, B, "--server", "tcp://10.0.0.1:5", status=2) == {}
     assert capsys.readouterr().err.count("leaves this machine without keys: make some with `keys FOLDER`") == 2
-    seen = watched("watch", A, "b=gone.mp4", "c=-", status=1)
-    assert set(seen) == {"a"}
+    configs = watched("watch", A, "b=gone.mp4", "c=-", status=1)
+    assert set(configs) == {"a"}
     assert capsys.readouterr().err.splitlines() == [
         "error: b: gone.mp4 does not exist; check the name, or use scene:NAME for a generated clip",
         "error: c: the source '-' is watched alone; take it out, and watch it in another run",
@@ -132,10 +132,10 @@ def test_a_file_names_cameras_and_options_win_over_it(watched: Watched, capsys: 
         "[cameras.b]\nsource = 'scene:street'\nanswer.qery = 'x'\n[cameras.c]\nsource = 'scene:street'\n",
         encoding="utf-8",
     )
-    seen = watched("fleet", "f.toml", "--budget", "50", status=1)
-    assert set(seen) == {"a", "c"}
-    assert (seen["a"].answer.query, seen["a"].answer.every_s, seen["a"].allocate.budget) == ("What?", 4.0, 50)
-    assert seen["c"].capture.realtime
+    configs = watched("fleet", "f.toml", "--budget", "50", status=1)
+    assert set(configs) == {"a", "c"}
+    assert (configs["a"].answer.query, configs["a"].answer.every_s, configs["a"].allocate.budget) == ("What?", 4.0, 50)
+    assert configs["c"].capture.realtime
     assert capsys.readouterr().err.splitlines() == [
         "error: f.toml: camera b: unknown key answer.qery; did you mean answer.query?",
         "3 cameras: 2 finished, 1 not begun",
@@ -143,8 +143,8 @@ def test_a_file_names_cameras_and_options_win_over_it(watched: Watched, capsys: 
     assert watched("fleet", "f.toml", "--go-on", status=2) == {}
     assert watched("fleet", "f.toml", "--web-rate", "5", status=2) == {}
     assert capsys.readouterr().err.splitlines()[-1] == "error: --web-rate needs --web; give for example --web 8090"
-    seen = watched("fleet", "f.toml", "--web", "8080", "--web-rate", "5", status=1)
-    assert {(config.output.web, config.output.web_rate) for config in seen.values()} == {("8080", 5.0)}
+    configs = watched("fleet", "f.toml", "--web", "8080", "--web-rate", "5", status=1)
+    assert {(config.output.web, config.output.web_rate) for config in configs.values()} == {("8080", 5.0)}
     assert watched("fleet", "f.toml", "--web", "0.0.0.0:8080", status=2) == {}
     assert "error: --web 0.0.0.0:8080 can be reached from other machines" in capsys.readouterr().err
     watched("fleet", "gone.toml", status=2)

@@ -30,17 +30,17 @@ LEFT_OUT = GpuRow("torch", "absent", "needs driver, which is absent", needed="dr
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Rows that the checks give; an exception among them is raised."""
-    given: list[Any] = []
+    scripted_rows: list[Any] = []
 
     def examine_gpu(begin: Callable[[str], None]) -> Iterator[GpuRow]:
-        for row in given:
+        for row in scripted_rows:
             if isinstance(row, BaseException):
                 raise row
             begin(row.name)
             yield row
 
     monkeypatch.setattr(runner, "examine_gpu", examine_gpu)
-    return given
+    return scripted_rows
 
 
 def test_rows_are_lines_and_a_file(rows: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +127,9 @@ def test_ctrl_c_in_the_middle_of_a_check_keeps_the_rows(tmp_path: Path) -> None:
         until(lambda: path.exists() and '"good"' in path.read_text(), LIMIT_S)
         assert json.loads(path.read_text())["ended"] == "running"
         os.kill(process.pid, signal.SIGINT)
-        shown, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    assert shown.splitlines()[-1].startswith("1 works; attach ")
+    assert output.splitlines()[-1].startswith("1 works; attach ")
     report = json.loads(path.read_text())
     assert report["ended"] == "interrupted"
     assert [row["name"] for row in report["rows"]] == ["good"]

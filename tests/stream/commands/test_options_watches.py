@@ -21,11 +21,11 @@ QUESTION = "is there a light?"
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A clip in which it gets light, and one in which it stays dark."""
-    folder, made = tmp_path_factory.mktemp("clips"), {}
+    folder, paths = tmp_path_factory.mktemp("clips"), {}
     for name, lit_from in (("light", 4), ("dark", 99)):
         frames = [np.full((96, 128, 3), 250 if index >= lit_from else 60, np.uint8) for index in range(8)]
-        made[name] = str(make_video(folder / f"{name}.mp4", iter(frames), 10))
-    return made
+        paths[name] = str(make_video(folder / f"{name}.mp4", iter(frames), 10))
+    return paths
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def test_the_status_is_the_verdict(command: str, clips: dict[str, str], capsys: 
 def test_going_on_it_reads_to_the_end(clips: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     assert run("caption", clips["light"], "--go-on", "-o", str(path)) == 0
-    written = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert (written[-1]["ended"], written[-1]["frames"], written[-1]["found"]) == ("finished", 8, True)
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert (events[-1]["ended"], events[-1]["frames"], events[-1]["found"]) == ("finished", 8, True)
     assert run("caption", clips["dark"], "--go-on", "-o", str(path)) == 3
 
 
@@ -118,16 +118,16 @@ def test_a_model_that_cannot_watch_is_refused(
 
 def watches_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *options: str) -> Config:
     """The configuration of a command."""
-    given: list[Config] = []
+    configs: list[Config] = []
 
     def stop(config: Config) -> None:
-        given.append(config)
+        configs.append(config)
         raise ConfigError("enough")
 
     monkeypatch.setattr("stream.commands.run.check_run", stop)
     assert cli.main(["caption", "clip.mp4", *options]) == 2
     capsys.readouterr()
-    return given[0]
+    return configs[0]
 
 
 def test_options_add_to_the_watches_of_files(
@@ -135,20 +135,20 @@ def test_options_add_to_the_watches_of_files(
 ) -> None:
     path = tmp_path / "a.toml"
     path.write_text('[[watch]]\nquestion = "a?"\nhold_s = 2\n[[watch]]\nquestion = "b?"\n', encoding="utf-8")
-    given = watches_of(
+    config = watches_of(
         capsys, monkeypatch, "-c", str(path), "--watch", "c?", "--watch", "d?", "--until", "e?", "--force", "-q", "x"
     )
-    assert [(one.name, one.hold_s, one.ends_run, one.force) for one in given.watch] == [
+    assert [(watch.name, watch.hold_s, watch.ends_run, watch.force) for watch in config.watch] == [
         ("a", 2.0, False, True),
         ("b", 0.0, False, True),
         ("c", 0.0, False, True),
         ("d", 0.0, False, True),
         ("e", 0.0, True, True),
     ]
-    assert (given.answer.captions, given.watches_only, given.asked) == (True, False, "x")
-    given = watches_of(capsys, monkeypatch, "--watch", "c?", "--until", "e?", "--go-on")
-    assert [one.ends_run for one in given.watch] == [False, False]
-    assert (given.watches_only, given.asked) == (True, "c?")
+    assert (config.answer.captions, config.watches_only, config.asked) == (True, False, "x")
+    config = watches_of(capsys, monkeypatch, "--watch", "c?", "--until", "e?", "--go-on")
+    assert [watch.ends_run for watch in config.watch] == [False, False]
+    assert (config.watches_only, config.asked) == (True, "c?")
     assert watches_of(capsys, monkeypatch, "-q", "x").answer.captions is False
 
 
@@ -176,14 +176,14 @@ def test_several_watches_report_each_and_start_commands(
     ],
 )
 def test_names_are_made_from_questions(questions: list[str], names: list[str]) -> None:
-    made = Config.model_validate({"watch": questions})
-    assert [one.name for one in made.watch] == names
-    assert Config.model_validate_json(made.model_dump_json()) == made
+    config = Config.model_validate({"watch": questions})
+    assert [watch.name for watch in config.watch] == names
+    assert Config.model_validate_json(config.model_dump_json()) == config
 
 
 def test_a_made_name_leaves_given_ones_alone() -> None:
-    made = Config.model_validate({"watch": ["is it?", {"question": "was it?", "name": "is_it"}]})
-    assert [one.name for one in made.watch] == ["is_it_2", "is_it"]
+    config = Config.model_validate({"watch": ["is it?", {"question": "was it?", "name": "is_it"}]})
+    assert [watch.name for watch in config.watch] == ["is_it_2", "is_it"]
 
 
 @pytest.mark.parametrize(("threshold", "no_below"), [(0.6, 0.4), (0.3, 0.3)])

@@ -97,7 +97,7 @@ def test_a_mistyped_name_costs_no_libraries(folder: Path, line: str) -> None:
 
 
 def refused_without_loading(folder: Path, line: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(HEAVY), *line.split()],
         capture_output=True,
         text=True,
@@ -105,11 +105,11 @@ def refused_without_loading(folder: Path, line: str) -> None:
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (printed,) = done.stderr.splitlines()
-    assert printed.startswith("error: ")
-    assert WRONG[line] in printed
-    assert json.loads(done.stdout) == {"status": 2, "loaded": []}
+    assert process.returncode == 0, process.stderr[-2000:]
+    (message,) = process.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert WRONG[line] in message
+    assert json.loads(process.stdout) == {"status": 2, "loaded": []}
 
 
 def test_valid_options_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +147,8 @@ def test_sources_that_cannot_be(
 def test_outputs_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "dir.vtt").mkdir()
-    for path, why in (("nosuch/a.vtt", "there is no folder 'nosuch'; make it first"), ("dir.vtt", "it is a folder")):
-        with pytest.raises(OutputError, match=why):
+    for path, reason in (("nosuch/a.vtt", "there is no folder 'nosuch'; make it first"), ("dir.vtt", "it is a folder")):
+        with pytest.raises(OutputError, match=reason):
             check_run(Config(source="clip.mp4", output=OutputConfig(paths=(path,))))
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(OutputError, match=r"cannot write 'a\.vtt': Permission denied"):

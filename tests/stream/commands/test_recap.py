@@ -32,9 +32,9 @@ def summarise(handler: ApiHandler, body: dict[str, Any]) -> None:
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        made.behaviour = summarise
-        yield made
+    with api_server() as fake_server:
+        fake_server.behaviour = summarise
+        yield fake_server
 
 
 @pytest.fixture(autouse=True)
@@ -147,15 +147,15 @@ def test_progress_is_shown_at_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["recap", *SINCE, "--camera", "yard", "--api", server.url]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        *(f"asking the model, {number} of {known}" for number, known in ((1, 2), (2, 2), (3, 3))),
+        *(f"asking the model, {number} of {total}" for number, total in ((1, 2), (2, 2), (3, 3))),
     ]
 
 
 def test_the_bundled_model_is_asked_and_reported_to_be_of_no_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recap", *SINCE, "--camera", "door"]) == 0
-    printed = capsys.readouterr()
-    assert "only knows drawn scenes and cannot summarise; name another model with -m" in printed.err
-    head, text = printed.out.splitlines()
+    output = capsys.readouterr()
+    assert "only knows drawn scenes and cannot summarise; name another model with -m" in output.err
+    head, text = output.out.splitlines()
     assert head.endswith("door  (1 moment)")
     assert text.startswith("    ")
 
@@ -173,5 +173,5 @@ def test_other_ends_are_one_line(
     options: list[str], status: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recap", *options]) == status
-    (printed,) = capsys.readouterr().err.splitlines()
-    assert printed.startswith(line)
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith(line)

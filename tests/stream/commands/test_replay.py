@@ -56,10 +56,10 @@ def recorded(clip: str, model: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 def changed(recorded: Path, to: Path) -> Path:
     """A copy in which the second answer was another one."""
-    part, seen = open_part(to), 0
+    part, answer_count = open_part(to), 0
     for record in Recording(recorded).records():
-        seen += _is_answer(record)
-        part.append(encode_record(_other(record) if seen == 2 and _is_answer(record) else record))
+        answer_count += _is_answer(record)
+        part.append(encode_record(_other(record) if answer_count == 2 and _is_answer(record) else record))
     part.close()
     return to
 
@@ -71,8 +71,8 @@ def _is_answer(record: AnyRecord) -> bool:
 def _other(record: AnyRecord) -> ReceivedMessage:
     assert isinstance(record, ReceivedMessage)
     assert isinstance(record.message, AnswerReply)
-    given = {name: getattr(record.message, name) for name in record.message.__struct_fields__}
-    return ReceivedMessage(AnswerReply(**{**given, "text": "something\x1b else"}), record.parts)
+    fields = {name: getattr(record.message, name) for name in record.message.__struct_fields__}
+    return ReceivedMessage(AnswerReply(**{**fields, "text": "something\x1b else"}), record.parts)
 
 
 def test_a_run_is_answered_again_alike(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,11 +97,11 @@ def test_an_answer_that_differs_is_shown_with_the_recorded_one(
     assert lines[2] == "        recorded  something else"
     assert lines[-1] == "4 answers, 1 differ, the first at 0:00.5, of 12 frames"
     assert main(["replay", folder, "--json"]) == 1
-    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["type"] for line in printed] == ["replayed"] * 4 + ["replay-summary"]
-    assert [line["same"] for line in printed[:-1]] == [True, False, True, True]
-    assert printed[1]["recorded"] == "something\x1b else"
-    summary = printed[-1]
+    replies = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["type"] for line in replies] == ["replayed"] * 4 + ["replay-summary"]
+    assert [line["same"] for line in replies[:-1]] == [True, False, True, True]
+    assert replies[1]["recorded"] == "something\x1b else"
+    summary = replies[-1]
     assert (summary["answers"], summary["differing"], summary["first_s"]) == (4, 1, 0.5)
     assert summary["recorded"]["frames"] == 12
 
@@ -112,9 +112,9 @@ def test_a_truncated_recording_is_reported_and_the_rest_answered(
     data = (recorded / "0001.rec").read_bytes()
     (tmp_path / "0001.rec").write_bytes(data[: len(data) // 2])
     assert main(["replay", str(tmp_path)]) == 0
-    printed = capsys.readouterr()
-    assert "note: 0001.rec was cut short or damaged after" in printed.err
-    assert printed.out.splitlines()[-1].startswith(("1 answer, all the same, of ", "2 answers, all the same, of "))
+    output = capsys.readouterr()
+    assert "note: 0001.rec was cut short or damaged after" in output.err
+    assert output.out.splitlines()[-1].startswith(("1 answer, all the same, of ", "2 answers, all the same, of "))
 
 
 def test_looks_are_shown_with_their_question(
@@ -210,9 +210,9 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(
     monkeypatch.setattr(RecordLog, "append", full)
     out = tmp_path / "a.jsonl"
     assert caption(clip, model, tmp_path / "rec", "-o", str(out)) == 0
-    written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert sum(line["type"] == "answer" for line in written) == 4
-    (notice,) = (line for line in written if line["type"] == "notice" and line["code"] == "recording-ended")
+    events = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert sum(line["type"] == "answer" for line in events) == 4
+    (notice,) = (line for line in events if line["type"] == "notice" and line["code"] == "recording-ended")
     assert "No space left on device" in notice["message"]
     assert main(["replay", str(tmp_path / "rec")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 answer, all the same, of ")

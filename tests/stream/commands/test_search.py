@@ -68,9 +68,14 @@ def test_words_cameras_times_and_kinds_narrow_it(folder: Path, capsys: pytest.Ca
 def test_json_lines_have_all_fields(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "open", "--json"]) == 0
     (line,) = printed(capsys)
-    found = json.loads(line)
-    assert found["time"] == found["until"] == "2023-11-14T22:13:22.000Z"
-    assert (found["kind"], found["camera"], found["watch"], found["fields"]) == ("match", "yard", "gate", {"cars": 1})
+    moment = json.loads(line)
+    assert moment["time"] == moment["until"] == "2023-11-14T22:13:22.000Z"
+    assert (moment["kind"], moment["camera"], moment["watch"], moment["fields"]) == (
+        "match",
+        "yard",
+        "gate",
+        {"cars": 1},
+    )
     assert main(["search", "person", "--json"]) == 0
     (line,) = printed(capsys)
     assert line.isascii()

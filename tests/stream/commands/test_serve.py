@@ -35,9 +35,9 @@ def control(run: WatchedRun) -> Iterator[ControlSink]:
     config = Config(source="camera", output=OutputConfig(control="tcp://127.0.0.1:*"))
     monitor = RunMonitor(config)
     monitor.follow(run)
-    with closing(ControlSink(config, monitor)) as made:
-        made.write(frame(0, 0.0))
-        yield made
+    with closing(ControlSink(config, monitor)) as sink:
+        sink.write(frame(0, 0.0))
+        yield sink
 
 
 def error_of_of_ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -117,27 +117,27 @@ def answering(endpoint: str, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_several_files_are_merged_and_the_last_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
-    one.write_text("[answer]\nmax_tokens = 7\nseed = 3\n", encoding="utf-8")
-    two.write_text("[answer]\nmax_tokens = 9\n", encoding="utf-8")
+    first_file, second_file = tmp_path / "one.toml", tmp_path / "two.toml"
+    first_file.write_text("[answer]\nmax_tokens = 7\nseed = 3\n", encoding="utf-8")
+    second_file.write_text("[answer]\nmax_tokens = 9\n", encoding="utf-8")
     served: list[Config] = []
     monkeypatch.setattr(
         "stream.runtime.answer_worker.serve_answers", lambda config, endpoint, ready: served.append(config)
     )
-    assert main(["serve-answers", "tcp://127.0.0.1:5555", "-c", str(one), "-c", str(two)]) == 130
+    assert main(["serve-answers", "tcp://127.0.0.1:5555", "-c", str(first_file), "-c", str(second_file)]) == 130
     assert (served[0].answer.max_tokens, served[0].answer.seed) == (9, 3)
 
 
 def test_keys_are_made_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "keys"
     assert main(["keys", str(folder)]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    lines = printed.out.splitlines()
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = output.out.splitlines()
     assert lines[0].startswith(f"{folder}/server: for the machine that listens")
     assert lines[1].startswith(f"{folder}/client: for the machines that connect")
     assert lines[2].startswith("More clients: put the public key of each into ")
-    assert "SECRET" not in printed.out.upper().replace("KEEP IT SECRET", "")
+    assert "SECRET" not in output.out.upper().replace("KEEP IT SECRET", "")
     for secret in (folder / "server" / "server.key_secret", folder / "client" / "client.key_secret"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     for half in ("server", "client"):
@@ -184,10 +184,10 @@ def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         status, error = error_of(capsys, "serve-answers", endpoint)
     assert status == 2
     assert error.startswith(f"error: cannot open {endpoint}: ")
@@ -209,27 +209,29 @@ def finish(run: subprocess.Popen[str]) -> tuple[int, str]:
 def test_two_runs_at_once_write_what_each_writes_alone(tmp_path: Path) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     with answering(endpoint):
-        both = [caption(tmp_path, endpoint, "together", number) for number in range(2)]
-        together = [finish(run) for run in both]
-        alone = [finish(caption(tmp_path, endpoint, "alone", number)) for number in range(2)]
-    assert [status for status, _ in (*together, *alone)] == [0] * 4
+        runs = [caption(tmp_path, endpoint, "together", number) for number in range(2)]
+        parallel_results = [finish(run) for run in runs]
+        serial_results = [finish(caption(tmp_path, endpoint, "alone", number)) for number in range(2)]
+    assert [status for status, _ in (*parallel_results, *serial_results)] == [0] * 4
     for number in range(len(QUERIES)):
         for suffix in ("jsonl", "vtt"):
-            written = [(tmp_path / f"{name}{number}.{suffix}").read_bytes() for name in ("together", "alone")]
-            assert written[0] == written[1]
-            assert len(written[0]) > 40
+            contents = [(tmp_path / f"{name}{number}.{suffix}").read_bytes() for name in ("together", "alone")]
+            assert contents[0] == contents[1]
+            assert len(contents[0]) > 40
 
 
 @pytest.mark.slow
 def test_with_keys_only_their_holders_are_answered(tmp_path: Path) -> None:
-    ours, others, endpoint = tmp_path / "ours", tmp_path / "others", f"tcp://127.0.0.1:{free_port()}"
-    for folder in (ours, others):
+    server_keys, foreign_keys, endpoint = tmp_path / "ours", tmp_path / "others", f"tcp://127.0.0.1:{free_port()}"
+    for folder in (server_keys, foreign_keys):
         assert main(["keys", str(folder)]) == 0
-    with answering(endpoint, "--keys", str(ours / "server")):
+    with answering(endpoint, "--keys", str(server_keys / "server")):
         options = ["caption", "scene:demo", "--max-frames", "5", "--server", endpoint]
-        status, err = finish(start(*options, "-o", str(tmp_path / "a.vtt"), "--set", f"network.keys={ours / 'client'}"))
+        status, err = finish(
+            start(*options, "-o", str(tmp_path / "a.vtt"), "--set", f"network.keys={server_keys / 'client'}")
+        )
         assert status == 0, err
-        for wrong in (["--set", f"network.keys={others / 'client'}"], []):
+        for wrong in (["--set", f"network.keys={foreign_keys / 'client'}"], []):
             status, err = finish(start(*options, *wrong))
             assert status == 2
             lines = [line for line in err.splitlines() if line.startswith("error: ")]

@@ -64,7 +64,7 @@ def test_one_process_answers_for_all_and_another_after_it_died(clips: list[str])
         assert shared._supervisor is not None
         until(shared._supervisor.child.exit_error)
         answers.append(run(clips[0]))
-    assert [len(given) for given in answers] == [2, 2, 2]
+    assert [len(run_answers) for run_answers in answers] == [2, 2, 2]
     assert pids[0] == pids[1]
     assert pids[2] != pids[0]
 
@@ -89,14 +89,14 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"],
     )
-    assert [one.source for one in configs] == ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"]
+    assert [source_config.source for source_config in configs] == ["a.b.mp4", "scene:demo", "rtsp://me@cam/live"]
     assert configs[0].output.paths == (f"{tmp_path}/a.b.vtt", "x/a.b.vtt", "a.b.srt", "-")
     assert (configs[1].output.heatmap, configs[1].output.why) == ("scene_demo-seen.mp4", "why-scene_demo.jsonl")
     assert (configs[2].output.record, configs[2].output.clips) == ("me_cam_live", "of-me_cam_live")
 
 
 @pytest.mark.parametrize(
-    ("made", "sources", "problem"),
+    ("configuration", "sources", "problem"),
     [
         (
             config("a.vtt"),
@@ -112,38 +112,41 @@ def test_names_are_those_of_the_sources(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused_before_anything_is_read(
-    made: Config, sources: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configuration: Config, sources: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("old.rosbag").mkdir()
     with pytest.raises(OutputError, match=problem):
-        configs_of(made, sources)
+        configs_of(configuration, sources)
 
 
-def ended(how: str, found: bool | None = None) -> Summary:
+def ended(reason: str, is_found: bool | None = None) -> Summary:
     from msgspec.structs import replace
 
-    return replace(summary(), ended=how, found=found)
+    return replace(summary(), ended=reason, found=is_found)
 
 
 def test_an_interruption_ends_all() -> None:
-    done: list[str] = []
+    sources: list[str] = []
 
-    def one(config: Config, shared: object) -> Summary:
-        done.append(config.source)
+    def run_source(config: Config, shared: object) -> Summary:
+        sources.append(config.source)
         return ended("interrupted" if config.source == "b" else "finished")
 
-    assert run_each(configs_of(config(), ["a", "b", "c"]), one) == 130
-    assert done == ["a", "b"]
+    assert run_each(configs_of(config(), ["a", "b", "c"]), run_source) == 130
+    assert sources == ["a", "b"]
 
 
-@pytest.mark.parametrize(("found", "status"), [((False, True, False), 0), ((False, False, False), 3)])
-def test_a_match_may_be_in_any_source(found: tuple[bool, ...], status: int) -> None:
+@pytest.mark.parametrize(("matches", "status"), [((False, True, False), 0), ((False, False, False), 3)])
+def test_a_match_may_be_in_any_source(matches: tuple[bool, ...], status: int) -> None:
     from stream.config import WatchConfig
 
     watching = config().model_copy(update={"watch": (WatchConfig(question="is it here?"),)})
-    left = list(found)
-    assert run_each(configs_of(watching, ["a", "b", "c"]), lambda *_: ended("finished", left.pop(0))) == status
+    remaining_matches = list(matches)
+    assert (
+        run_each(configs_of(watching, ["a", "b", "c"]), lambda *_: ended("finished", remaining_matches.pop(0)))
+        == status
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,19 +154,19 @@ def test_a_match_may_be_in_any_source(found: tuple[bool, ...], status: int) -> N
     [(SourceError("x"), True), (ConfigError("x"), False), (ResumeError("x"), False), (ReaderGone("x"), False)],
 )
 def test_a_problem_of_all_ends_all(error: Exception, goes_on: bool) -> None:
-    done: list[str] = []
+    sources: list[str] = []
 
-    def one(config: Config, shared: object) -> Summary:
-        done.append(config.source)
+    def run_source(config: Config, shared: object) -> Summary:
+        sources.append(config.source)
         raise error
 
     if goes_on:
-        assert run_each(configs_of(config(), ["a", "b"]), one) == 1
-        assert done == ["a", "b"]
+        assert run_each(configs_of(config(), ["a", "b"]), run_source) == 1
+        assert sources == ["a", "b"]
     else:
         with pytest.raises(type(error)):
-            run_each(configs_of(config(), ["a", "b"]), one)
-        assert done == ["a"]
+            run_each(configs_of(config(), ["a", "b"]), run_source)
+        assert sources == ["a"]
 
 
 def test_resume_leaves_alone_what_is_finished_and_goes_on_with_the_others(
@@ -184,9 +187,9 @@ def test_resume_leaves_alone_what_is_finished_and_goes_on_with_the_others(
 def test_one_that_is_finished_is_none_that_failed() -> None:
     left: list[Exception | None] = [NothingToContinue("x"), None]
 
-    def one(config: Config, shared: object) -> Summary:
+    def run_source(config: Config, shared: object) -> Summary:
         if (error := left.pop(0)) is not None:
             raise error
         return ended("finished")
 
-    assert run_each(configs_of(config(), ["a", "b"]), one) == 0
+    assert run_each(configs_of(config(), ["a", "b"]), run_source) == 0

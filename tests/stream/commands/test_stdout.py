@@ -45,13 +45,13 @@ def test_stdout_holds_what_a_file_would(
 
 
 def test_a_reader_that_goes_ends_it(clip: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     monkeypatch.setattr("builtins.print", Mock(side_effect=BrokenPipeError))
     try:
         assert run("caption", clip, model, "-o", "-") == 141
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def test_a_page_of_a_run_is_served_and_closed_with_it(
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", moving_square(8), fps=10)
     assert run(clip, model, "--stats-every", "none", "--web", "0", "--web-rate", "5", "--web-token", "auto") == 0
-    printed = re.search(r"web page at http://127\.0\.0\.1:(\d+)/\?token=", capsys.readouterr().err)
-    assert printed is not None
+    match = re.search(r"web page at http://127\.0\.0\.1:(\d+)/\?token=", capsys.readouterr().err)
+    assert match is not None
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(printed[1])))
+        socket.create_connection(("127.0.0.1", int(match[1])))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_page_that_cannot_be_is_one_line(
 
 
 def test_a_browser_is_a_source_that_the_page_gives_out() -> None:
-    given = Config(source=BROWSER, output=OutputConfig(web="0"))
-    with command._browser_camera(given, [BROWSER]) as prepared:
+    config = Config(source=BROWSER, output=OutputConfig(web="0"))
+    with command._browser_camera(config, [BROWSER]) as prepared:
         assert prepared.source == f"zmq+{prepared.output.web_camera}"
         assert os.path.isdir(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))
     assert not os.path.exists(os.path.dirname((prepared.output.web_camera or "").removeprefix("ipc://")))

@@ -57,11 +57,11 @@ def test_a_page_that_cannot_be_is_one_line(
 
 @pytest.mark.parametrize("address", ["rtsp://yard.local/stream", "scene:demo", BROWSER])
 def test_a_source_is_remembered_under_its_name(address: str) -> None:
-    chosen = ChosenSource(OfferedSource("named", "yard", address), RunControl())
-    given = Config(output=OutputConfig(remember="past.sqlite"))
-    assert command._configured(given, chosen, "ipc://camera").output.remember_camera == "yard"
-    named = Config(output=OutputConfig(remember="past.sqlite", remember_camera="gate"))
-    assert command._configured(named, chosen, "ipc://camera").output.remember_camera == "gate"
+    choice = ChosenSource(OfferedSource("named", "yard", address), RunControl())
+    config = Config(output=OutputConfig(remember="past.sqlite"))
+    assert command._configured(config, choice, "ipc://camera").output.remember_camera == "yard"
+    named_config = Config(output=OutputConfig(remember="past.sqlite", remember_camera="gate"))
+    assert command._configured(named_config, choice, "ipc://camera").output.remember_camera == "gate"
 
 
 def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) -> None:
@@ -71,22 +71,25 @@ def test_models_to_compare_are_shown_by_short_names_that_differ(tmp_path: Path) 
     assert [choice.name for choice in choices[1:]] == ["tuned", str(folders[1]), "owner/model"]
     assert [choice.model for choice in choices] == [None, *map(str, folders), "owner/model"]
     api = ApiConfig(url="http://127.0.0.1:9/v1")
-    for elsewhere in (AnswerConfig(server="tcp://10.0.0.2:5555"), AnswerConfig(api=api, model="gpt", encode="picture")):
-        assert [choice.model for choice in command._model_choices(Config(answer=elsewhere))] == [None]
+    for remote_answer in (
+        AnswerConfig(server="tcp://10.0.0.2:5555"),
+        AnswerConfig(api=api, model="gpt", encode="picture"),
+    ):
+        assert [choice.model for choice in command._model_choices(Config(answer=remote_answer))] == [None]
 
 
 def trained_allocator(folder: Path) -> Path:
-    made = ARRCOCQwen.from_pretrained()
-    made.allocator.save_pretrained(folder)
+    model = ARRCOCQwen.from_pretrained()
+    model.allocator.save_pretrained(folder)
     return folder
 
 
 def test_allocators_of_one_model_are_columns_of_their_own(tmp_path: Path) -> None:
     yard = trained_allocator(tmp_path / "yard")
     plus = tiny_folder(tmp_path / "a+b")
-    named = ("+none", f"+{yard}", f"{plus}+none", str(plus), f"+{yard}")
-    own = AnswerConfig(allocator=str(yard))
-    choices = command._model_choices(Config(answer=own, output=OutputConfig(web="0", web_compare=named)))
+    pairs = ("+none", f"+{yard}", f"{plus}+none", str(plus), f"+{yard}")
+    answer_config = AnswerConfig(allocator=str(yard))
+    choices = command._model_choices(Config(answer=answer_config, output=OutputConfig(web="0", web_compare=pairs)))
     assert [(choice.name, choice.model, choice.allocator) for choice in choices] == [
         ("scenes-tiny+yard", None, str(yard)),
         ("scenes-tiny+none", None, "none"),
@@ -115,17 +118,17 @@ def serving(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stderr is not None
-            printed = re.match(r"web page at http://(127\.0\.0\.1:\d+)/", child.stderr.readline())
-            assert printed is not None
-            with connect(f"ws://{printed[1]}/live", max_size=None, compression=None) as socket:
+            match = re.match(r"web page at http://(127\.0\.0\.1:\d+)/", child.stderr.readline())
+            assert match is not None
+            with connect(f"ws://{match[1]}/live", max_size=None, compression=None) as socket:
                 yield child, PageClient(socket)
         finally:
             child.terminate()
             child.communicate(timeout=LIMIT_S)
 
 
-def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
-    while (message := viewer.next("sources"))["state"] != wanted:
+def state(viewer: PageClient, name: str) -> dict[str, Any]:
+    while (message := viewer.next("sources"))["state"] != name:
         pass
     return message
 
@@ -133,7 +136,7 @@ def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_sources_are_run_one_after_another_and_a_bad_one_ends_nothing(tmp_path: Path) -> None:
     with serving(tmp_path, "gone=/no/such.mp4", "link=rtsp://me:secretive@127.0.0.1:9/1") as (child, viewer):
-        offered = [one["name"] for one in state(viewer, "idle")["offered"]]
+        offered = [source["name"] for source in state(viewer, "idle")["offered"]]
         assert offered[:3] == ["gone", "link", "this browser’s camera"]
         viewer.send(choose="named/gone")
         state(viewer, "opening")
