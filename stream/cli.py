@@ -165,8 +165,8 @@ def _usage(error: Exception) -> str:
     """Return Typer's own complaint in one line, with the help to read."""
     text = str(error.format_message())  # type: ignore[attr-defined]
     text = _EXTRA.sub(lambda match: f"too many arguments: {match[1]!r}", text)
-    renamed = RENAMED.get(getattr(error, "option_name", ""))
-    possible = [renamed] if renamed else getattr(error, "possibilities", None)
+    replacement = RENAMED.get(getattr(error, "option_name", ""))
+    possible = [replacement] if replacement else getattr(error, "possibilities", None)
     if possible:
         text = f"{text.partition(' (')[0]}; did you mean {possible[0]}?"
     context = getattr(error, "ctx", None)

@@ -312,7 +312,7 @@ def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
     """Return watches that all have names. Names made from different questions differ; given ones stay as they are."""
     given_names = {watch.name for watch in watches if watch.name}
     questions: dict[str, str] = {}
-    resolved = []
+    named_watches = []
     for watch in watches:
         name = watch.name
         if not name:
@@ -323,8 +323,8 @@ def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
                 number += 1
                 name = f"{first[: _NAME_CHARS - 3]}_{number}"
             questions[name] = watch.question
-        resolved.append(watch.model_copy(update={"name": name}))
-    return tuple(resolved)
+        named_watches.append(watch.model_copy(update={"name": name}))
+    return tuple(named_watches)
 
 
 class GlanceConfig(Section):

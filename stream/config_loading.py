@@ -211,8 +211,10 @@ def _watch_contradictions(config: Config) -> Iterator[tuple[str, str]]:
     watches_by_name: dict[str, WatchConfig] = {}
     for watch in config.watch:
         if watch.name in watches_by_name:
-            same = watches_by_name[watch.name].question == watch.question
-            remedy = "leave one of them out, or give them different names" if same else "give them different names"
+            is_repeated = watches_by_name[watch.name].question == watch.question
+            remedy = (
+                "leave one of them out, or give them different names" if is_repeated else "give them different names"
+            )
             yield "watch", f"two watches are named {watch.name!r}; {remedy}"
         if watch.most_of_no > watch.threshold:
             yield (
@@ -404,11 +406,11 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
     field = known_keys().get(known_as(key))
     value: object = text
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        parsed = {}
-    if set(parsed) == {"value"} and (isinstance(parsed["value"], str) or not _is_text(field)):
-        value = parsed["value"]
+        table = {}
+    if set(table) == {"value"} and (isinstance(table["value"], str) or not _is_text(field)):
+        value = table["value"]
     return ConfigLayer(option, {key: value})
 
 
@@ -511,20 +513,20 @@ def _invalid_watch(place: str, items: Sequence[ErrorDetails]) -> str:
     """Return the line about a wrong watch."""
     item, keys = items[0], WatchConfig.model_fields
     name = str(item["loc"][2]) if len(item["loc"]) > 2 else ""
-    where = place.removesuffix(f" {name}")
+    location = place.removesuffix(f" {name}")
     if item["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
         hint = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(keys)}"
-        return f"{where}: unknown key {name}; {hint}"
+        return f"{location}: unknown key {name}; {hint}"
     if item["type"] == "missing":
-        return f"{where}: it has no {name}; give {name} = 'is there a red car?'"
+        return f"{location}: it has no {name}; give {name} = 'is there a red car?'"
     if name not in keys:
-        return f"{where} should be a question or a table of keys, got {_shown(item['input'])}"
+        return f"{location} should be a question or a table of keys, got {_shown(item['input'])}"
     if item["type"] == "value_error":
-        return f"{where}: {name} {item['ctx']['error']}"
+        return f"{location}: {name} {item['ctx']['error']}"
     accepted = list(dict.fromkeys(_accepted(detail, keys[name]) for detail in items))
     accepted += ["be none"] if _may_be_none(keys[name]) else []
-    return f"{where}: {name} should {', or '.join(accepted)}, got {_shown(item['input'])}"
+    return f"{location}: {name} should {', or '.join(accepted)}, got {_shown(item['input'])}"
 
 
 def _shown(value: object) -> str:

@@ -155,14 +155,14 @@ class RepeatedRecords(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        passed_s, repeated = self._history.pop((record.name, message), (float("-inf"), 0))
+        passed_s, repeat_count = self._history.pop((record.name, message), (float("-inf"), 0))
         repeats = 0 <= record.created - passed_s < REPEAT_S
-        self._history[record.name, message] = (passed_s, repeated + 1) if repeats else (record.created, 0)
+        self._history[record.name, message] = (passed_s, repeat_count + 1) if repeats else (record.created, 0)
         while len(self._history) > MESSAGES_KNOWN:
             with suppress(KeyError, StopIteration):  # another thread was quicker
                 del self._history[next(iter(self._history))]
-        if repeated and not repeats:
-            record.msg, record.args = f"{message} ({counted(repeated, 'more time')} before)", ()
+        if repeat_count and not repeats:
+            record.msg, record.args = f"{message} ({counted(repeat_count, 'more time')} before)", ()
         return not repeats
 
 

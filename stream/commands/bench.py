@@ -117,13 +117,13 @@ def _configurations(
 
     base = [ConfigLayer("bench", AS_FAST_AS_IT_GOES)]
     top = [] if source is None else [ConfigLayer("SOURCE", {"source": source})]
-    other = [
+    layers = [
         *map(layer_from_file, against),
         *(layer_from_assignment(assignment, "--against-set") for assignment in against_set),
     ]
     configs = {"A": options.configuration(base, top)}
-    if other:
-        configs["B"] = options.configuration(base, [*top, *other])
+    if layers:
+        configs["B"] = options.configuration(base, [*top, *layers])
         if configs["B"] == configs["A"]:
             raise ConfigError("nothing to compare: --against changes no key; name one that differs")
     return configs

@@ -45,23 +45,23 @@ def caption(
         raise ConfigError("no FILE to caption; give a video file, or scene:demo for a drawn one")
     if source and len(source) > 1:
         return run_each(
-            configs_of(config, source), lambda source_config, shared: _captioned(source_config, shared, resume=resume)
+            configs_of(config, source), lambda source_config, service: _captioned(source_config, service, resume=resume)
         )
     return exit_status(_captioned(config, resume=resume), watching=bool(config.watch))
 
 
-def _captioned(config: Config, shared: AnswerService | None = None, *, resume: bool) -> Summary:
+def _captioned(config: Config, service: AnswerService | None = None, *, resume: bool) -> Summary:
     from stream.commands.run import also_written, check_run, report_written
 
     check_run(config)
     journal = _journal(config, resume=resume)
-    if shared is None:
+    if service is None:
         from stream.runtime.answer_service import early_answers
 
         with early_answers(config) as answers:
             summary = _run(config, journal, answers, resume=resume)
     else:
-        summary = _run(config, journal, shared, resume=resume)
+        summary = _run(config, journal, service, resume=resume)
     report_written([*config.output.paths, *also_written(config.output)])
     return summary
 
@@ -82,7 +82,7 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     return journal
 
 
-def _run(config: Config, journal: Journal | None, shared: AnswerService | None, *, resume: bool) -> Summary:
+def _run(config: Config, journal: Journal | None, service: AnswerService | None, *, resume: bool) -> Summary:
     """Run with the journal, which is removed once the run has finished."""
     from stream.display import open_display
     from stream.runtime.frame_stages import run_in_threads
@@ -90,25 +90,25 @@ def _run(config: Config, journal: Journal | None, shared: AnswerService | None, 
 
     def make_run(config: Config) -> RunHandle:
         if journal is None:
-            return open_run(config, shared)
-        run = run_in_threads(config, journal=journal, answers=shared)
+            return open_run(config, service)
+        run = run_in_threads(config, journal=journal, answers=service)
         journal.open()
         return run
 
     terminal = open_display(captions=not config.output.paths)
-    finished = False
+    is_finished = False
     try:
         summary = run_session(config, terminal, make_run=make_run, resume=resume)
-        finished = summary.ended == "finished"
+        is_finished = summary.ended == "finished"
         return summary
     finally:
         terminal.close()
         if journal is not None:
-            _end(journal, finished=finished)
+            _end(journal, is_finished=is_finished)
 
 
-def _end(journal: Journal, *, finished: bool) -> None:
-    if finished:
+def _end(journal: Journal, *, is_finished: bool) -> None:
+    if is_finished:
         journal.remove()
         return
     resumable = journal.is_resumable

@@ -177,7 +177,7 @@ def watch_together(
 
     cameras = [NamedCamera(name, _of_camera(config, name)) for name, config in configs.items()]
     check_together(cameras)
-    refused = dict(problems)
+    problems_by_name = dict(problems)
     for problem in problems.values():
         report_error(problem)
     ready: list[NamedCamera] = []
@@ -185,19 +185,19 @@ def watch_together(
         if (reason := _problem_of(camera, remote=cluster is not None)) is None:
             ready.append(camera)
         else:
-            refused[camera.name] = reason
+            problems_by_name[camera.name] = reason
             report_error(f"{camera.name}: {reason}")
     if not ready:
         return BAD_INPUT
-    outcomes = _run_all(ready, refused, limit_s, watch_options, cluster, vllm)
+    outcomes = _run_all(ready, problems_by_name, limit_s, watch_options, cluster, vllm)
     _report_written(ready)
-    report_note(_last_line(outcomes, len(refused)))
-    return _status(ready, outcomes, refused=bool(refused))
+    report_note(_last_line(outcomes, len(problems_by_name)))
+    return _status(ready, outcomes, refused=bool(problems_by_name))
 
 
 def _run_all(
     cameras: list[NamedCamera],
-    refused: Mapping[str, str],
+    problems: Mapping[str, str],
     limit_s: float | None,
     watch_options: WatchOptions,
     place: ClusterPlace | None,
@@ -214,13 +214,13 @@ def _run_all(
         if place is None:
             from stream.fleet.run import Fleet
 
-            return _answered(Fleet(cameras, display, limit_s=limit_s, refused=refused), server, display)
+            return _answered(Fleet(cameras, display, limit_s=limit_s, refused=problems), server, display)
 
         from stream.fleet.on_ray.cluster import RayCluster
         from stream.fleet.on_ray.run import ClusterFleet
 
         with closing(RayCluster(place.address)) as cluster:
-            fleet = ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=refused)
+            fleet = ClusterFleet(cameras, display, cluster, place.settings, limit_s=limit_s, refused=problems)
             return _answered(fleet, server, display)
     finally:
         display.close()
@@ -267,16 +267,16 @@ def _placed(output: OutputConfig, name: str) -> OutputConfig:
         return path.replace("{camera}", name).replace(NAME, name)
 
     single_paths = {key: getattr(output, key) for key in ("heatmap", "why", "overlay", "record", "remember")}
-    changed = {key: None if path is None else named(path) for key, path in single_paths.items()}
+    placed_paths = {key: None if path is None else named(path) for key, path in single_paths.items()}
     if (clips := output.clips) is not None:
-        changed["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
+        placed_paths["clips"] = named(clips) if named(clips) != clips else os.path.join(clips, name)
     paths = tuple(
         os.path.join(path, name + CAPTIONS)
         if path.endswith(os.sep) or (os.path.isdir(path) and not is_bag(path))
         else path
         for path in map(named, output.paths)
     )
-    return output.model_copy(update={**changed, "paths": paths})
+    return output.model_copy(update={**placed_paths, "paths": paths})
 
 
 def _mqtt_name(name: str) -> str:
@@ -315,8 +315,8 @@ def _last_line(outcomes: Sequence[CameraOutcome], refused: int) -> str:
     words = {ELAPSED: "ended after --for", FOUND: "found it"}
     ends: dict[str, list[str]] = {}
     for outcome in outcomes:
-        failed = outcome.error is not None
-        end = "failed" if failed else "interrupted" if outcome.summary is None else outcome.summary.ended
+        is_failure = outcome.error is not None
+        end = "failed" if is_failure else "interrupted" if outcome.summary is None else outcome.summary.ended
         ends.setdefault(end, []).append(outcome.camera)
     parts = [
         f"{len(names)} {words.get(end, end)}{_named(names) if end == 'failed' else ''}"

@@ -54,7 +54,7 @@ def mcp(
         return 0
     host, port = place
     hosts = tuple(f"{name}:*" for name in (*LOCAL_NAMES, host, "[::1]")) if is_loopback(host) else ()
-    guarded = "with a token" if token else "without a token"
-    logs.say(f"MCP server at http://{host}:{port}{PATH}, {guarded}; Ctrl-C ends")
+    access = "with a token" if token else "without a token"
+    logs.say(f"MCP server at http://{host}:{port}{PATH}, {access}; Ctrl-C ends")
     serve_http(server, host, port, token, allowed_hosts=hosts)
     return 0

@@ -88,11 +88,11 @@ def text_lines(event: Event) -> list[str]:
     return []
 
 
-def _compared(event: ReplayedAnswer | ReplayedYesNo, now: str, recorded: str) -> list[str]:
+def _compared(event: ReplayedAnswer | ReplayedYesNo, replay_text: str, recorded_text: str) -> list[str]:
     at = clock_text(event.pts_s)
     if event.same:
-        return [f"{at}  same      {now}"]
-    return [f"{at}  differs   {now}", f"{'':{len(at)}}  recorded  {recorded}"]
+        return [f"{at}  same      {replay_text}"]
+    return [f"{at}  differs   {replay_text}", f"{'':{len(at)}}  recorded  {recorded_text}"]
 
 
 def _total(summary: ReplaySummary) -> str:

@@ -96,11 +96,11 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     from stream.runtime.answer_service import early_answers
 
     statuses = []
-    with early_answers(configs[0]) as shared:
+    with early_answers(configs[0]) as service:
         for number, config in enumerate(configs, 1):
             report_note(f"{config.source} ({number} of {len(configs)})")
             try:
-                summary = run_one(config, shared)
+                summary = run_one(config, service)
             except ReaderGone:
                 raise
             except NothingToContinue:
@@ -122,7 +122,7 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
 def placed(output: OutputConfig, name: str) -> OutputConfig:
     """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError if that is
     missing."""
-    changed = {
+    single_paths = {
         key: None if path is None else _place(f"--{key}", path, name)
         for key, path in (
             *(("heatmap", output.heatmap), ("why", output.why)),
@@ -130,9 +130,9 @@ def placed(output: OutputConfig, name: str) -> OutputConfig:
         )
     }
     if output.clips is not None:  # one folder for all, if it names no place for each
-        changed["clips"] = output.clips.replace(NAME, name)
+        single_paths["clips"] = output.clips.replace(NAME, name)
     paths = tuple(_place("-o", path, name, folder_of=CAPTIONS) for path in output.paths)
-    return output.model_copy(update={**changed, "paths": paths})
+    return output.model_copy(update={**single_paths, "paths": paths})
 
 
 def _place(option: str, path: str, name: str, folder_of: str | None = None) -> str:
@@ -142,8 +142,8 @@ def _place(option: str, path: str, name: str, folder_of: str | None = None) -> s
         return os.path.join(path, name + folder_of)
     if NAME not in path:
         example = os.path.join(NAME, Path(path).name) if is_hls(path) else f"{NAME}{Path(path).suffix}"
-        also = ", or name a folder" if folder_of is not None else ""
-        raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{also}")
+        hint = ", or name a folder" if folder_of is not None else ""
+        raise OutputError(f"{option} {path!r} names one place for several sources; write {option} '{example}'{hint}")
     return path.replace(NAME, name)
 
 

@@ -87,9 +87,9 @@ def serve_answers(
     from stream.transport.security import server_curve
 
     name = model_name(config)
-    guarded = "for holders of a key" if server_curve(config.network, endpoint) else "without keys"
+    access = "for holders of a key" if server_curve(config.network, endpoint) else "without keys"
     logs.say(f"loading {name}")
-    drained = serve(config, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {guarded}; Ctrl-C ends"))
-    if drained:
+    is_drained = serve(config, endpoint, lambda: logs.say(f"{name} answers at {endpoint}, {access}; Ctrl-C ends"))
+    if is_drained:
         logs.say("drained: no answer is under way")
-    return 0 if drained else INTERRUPTED
+    return 0 if is_drained else INTERRUPTED

@@ -72,7 +72,7 @@ def watch(
 
         return watch_named(config, source or (), limit_s=limit_s, watch_options=watch_options)
 
-    def watch_one(config: Config, shared: AnswerService | None = None) -> Summary:
+    def watch_one(config: Config, service: AnswerService | None = None) -> Summary:
         check_run(config)
         display_options = replace(watch_options, keyboard=config.source != "-")
         display = open_display(captions=STDOUT not in config.output.paths, watch_options=display_options)
@@ -80,7 +80,7 @@ def watch(
             from stream.runtime.session import open_run, run_session
 
             summary = run_session(
-                config, display, make_run=lambda run_config: open_run(run_config, shared), limit_s=limit_s
+                config, display, make_run=lambda run_config: open_run(run_config, service), limit_s=limit_s
             )
         finally:
             display.close()
@@ -88,8 +88,8 @@ def watch(
         return summary
 
     if BROWSER in (source or [config.source]):
-        with _browser_camera(config, source) as prepared:
-            return exit_status(watch_one(prepared), watching=bool(config.watch))
+        with _browser_camera(config, source) as camera_config:
+            return exit_status(watch_one(camera_config), watching=bool(config.watch))
     if source and len(source) > 1:
         return run_each(configs_of(config, source), watch_one)
     return exit_status(watch_one(config), watching=bool(config.watch))

@@ -125,9 +125,11 @@ def _compare_desk(config: Config) -> CompareDesk:
         "transformers": version("transformers"),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores, {platform.system()}",
     }
-    loaded = config.output.web_compare_loaded
+    model_limit = config.output.web_compare_loaded
     process = CompareProcess(
-        CompareOptions(choices, config.answer.device, config.answer.dtype, None if loaded == "auto" else loaded)
+        CompareOptions(
+            choices, config.answer.device, config.answer.dtype, None if model_limit == "auto" else model_limit
+        )
     )
     control = WebAccess.of(config.output).control
     return CompareDesk(process, {choice.name: choice.world for choice in choices}, facts, control=control)
@@ -230,9 +232,9 @@ def _run(
             answers_stack.close()  # the next run begins with a new answer process
     except Exception as error:  # the page outlives any failure of a run
         problem = f"unexpected {describe(error)}; this is a bug: `watch --debug` shows where"
-    interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
+    is_interrupted = summary is not None and summary.ended in ("interrupted", "cancelled")
     if problem is not None and not chooser.left:
         report_error(scrubbed(problem, choice.source.address))
-    if interrupted and not chooser.left:
+    if is_interrupted and not chooser.left:
         chooser.quit()
     chooser.ended(None if summary is None else summary.ended, problem)

@@ -39,23 +39,23 @@ def open_display(names: Sequence[str] = ALONE, *, captions: bool, watch_options:
     JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
     terminal that can show one, else plain lines. Without `captions` stdout belongs to an output, and gets no answers.
     """
-    piped = STDIN if watch_options is not None and watch_options.ask_stdin else None
+    stdin_fd = STDIN if watch_options is not None and watch_options.ask_stdin else None
     if logs.as_json():
         from stream.display.lines import JsonDisplay
 
-        return JsonDisplay(names, captions=captions, questions_fd=piped)
+        return JsonDisplay(names, captions=captions, questions_fd=stdin_fd)
     if watch_options is None or (names is ALONE and not captions):
         from stream.display.progress import ProgressDisplay
 
-        return ProgressDisplay(captions=captions, questions_fd=piped)
+        return ProgressDisplay(captions=captions, questions_fd=stdin_fd)
     keys = STDIN if watch_options.keyboard and in_foreground(STDIN) else None
     dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
     if dumb or not watch_options.live or not captions or not in_foreground(STDOUT_FD):
         from stream.display.lines import LinesDisplay
 
         return LinesDisplay(
-            watch_options.every_s, names, captions=captions, questions_fd=keys if piped is None else piped
+            watch_options.every_s, names, captions=captions, questions_fd=keys if stdin_fd is None else stdin_fd
         )
     from stream.display.live import LiveDisplay
 
-    return LiveDisplay(STDOUT_FD, keys, names, questions_fd=piped if keys is None else None)
+    return LiveDisplay(STDOUT_FD, keys, names, questions_fd=stdin_fd if keys is None else None)

@@ -102,11 +102,11 @@ def _target(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _checks(words: float, figures: StatisticsSnapshot) -> list[str]:
-    same = f"{figures.checks_same} of {counted(figures.checks, 'check')} the same"
+    agreement = f"{figures.checks_same} of {counted(figures.checks, 'check')} the same"
     moves = (
         f"budget {figures.budget}, {counted(figures.budget_raises, 'raise')}, {counted(figures.budget_lowers, 'fall')}"
     )
-    return [same, f"{100 * words:.0f} % of words", *([moves] if figures.budget_raises else [])]
+    return [agreement, f"{100 * words:.0f} % of words", *([moves] if figures.budget_raises else [])]
 
 
 def _delay(latency: Percentiles | None) -> list[str]:
@@ -134,10 +134,10 @@ def _memory(figures: StatisticsSnapshot) -> list[str]:
 
 
 def _so_far(figures: StatisticsSnapshot) -> list[str]:
-    lasted = f" ({duration_text(figures.outages_s)})" if figures.outages_s else ""
+    duration = f" ({duration_text(figures.outages_s)})" if figures.outages_s else ""
     return [
         counted(figures.cuts, "cut"),
-        counted(figures.outages, "outage") + lasted,
+        counted(figures.outages, "outage") + duration,
         counted(sum(figures.restarts.values()), "restart"),
     ]
 

@@ -229,8 +229,8 @@ def figures_text(figures: StatisticsSnapshot, at: str) -> str:
         p95 = "" if figures.ttft_p95_ms is None else f" p95 {figures.ttft_p95_ms:.0f}"
         parts.append(f"first token{p95} for {figures.target_ms:.0f} ms, budget {figures.budget}")
     if figures.checks_words is not None:
-        raised = f", budget {figures.budget}" if figures.budget_raises else ""
-        parts.append(f"shadow {figures.checks_same} of {figures.checks} the same{raised}")
+        raises = f", budget {figures.budget}" if figures.budget_raises else ""
+        parts.append(f"shadow {figures.checks_same} of {figures.checks} the same{raises}")
     if figures.tiles:
         parts.append(of_counted(figures.tokens, figures.tiles, "token"))
     parts.append(dropped_text(figures.dropped))

@@ -120,8 +120,8 @@ def _figures(figures: StatisticsSnapshot) -> list[str]:
     parts = [f"{figures.fps:.1f} fps", counted(figures.answers, "answer")]
     if figures.ttft_ms is not None:
         parts.append(f"first token {figures.ttft_ms:.0f} ms")
-    dropped = sum(figures.dropped.values())
-    return [*parts, f"{dropped} dropped"] if dropped else parts
+    drops = sum(figures.dropped.values())
+    return [*parts, f"{drops} dropped"] if drops else parts
 
 
 def _questions(cameras: Sequence[CameraSnapshot]) -> set[str]:

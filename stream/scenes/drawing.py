@@ -90,8 +90,8 @@ def fill(image: Image, contours: tuple[Contour, ...], rgb: RGB) -> None:
             OpenCV it is the middle of the first pixel.
         rgb: Colour of the area.
     """
-    fixed = [np.round((points - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32) for points in contours]
-    cv2.fillPoly(image, fixed, rgb, cv2.LINE_AA, _SUBPIXEL_BITS)
+    fixed_points = [np.round((points - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32) for points in contours]
+    cv2.fillPoly(image, fixed_points, rgb, cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
 def _turned(point: tuple[float, float], quarters: int) -> tuple[float, float]:

@@ -129,9 +129,9 @@ def _even(value: float) -> int:
 
 def _i420(picture: Image) -> tuple[Plane, Plane, Plane]:
     height, width = picture.shape[:2]
-    packed = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420), np.uint8)
-    chroma = packed[height:].reshape(2, height // 2, width // 2)
-    return packed[:height].copy(), chroma[0].copy(), chroma[1].copy()
+    planes = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420), np.uint8)
+    chroma = planes[height:].reshape(2, height // 2, width // 2)
+    return planes[:height].copy(), chroma[0].copy(), chroma[1].copy()
 
 
 PACED_SCENES: dict[str, tuple[int, int]] = {

@@ -71,13 +71,13 @@ def with_tiles_of(planes: FramePlanes, other: FramePlanes, tiles: npt.NDArray[np
         other: Frame of the same size and layout that the tiles are taken from.
         tiles: bool [rows, cols], True for the tiles to take.
     """
-    mixed = copied(planes)
-    for target, source in zip(mixed.planes, other.planes, strict=True):
+    result = copied(planes)
+    for target, source in zip(result.planes, other.planes, strict=True):
         down = -(-planes.height_px // target.shape[0])
         across = -(-planes.width_px // target.shape[1])
         mask = tiles.repeat(32 // down, axis=0).repeat(32 // across, axis=1)[: target.shape[0], : target.shape[1]]
         target[mask] = source[mask]
-    return mixed
+    return result
 
 
 def regions_of(grid: TileGrid, rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]:
@@ -143,14 +143,14 @@ def trilinear(levels: Sequence[Floats], points: Floats) -> Floats:
     """Interpolate six levels at points [n, 3] (x, y, level): [n, 3]."""
     fine = np.floor(points[:, 2]).astype(int)
     share = (points[:, 2] - fine)[:, None]
-    blended = []
+    samples = []
     for index in (fine, np.minimum(fine + 1, LEVELS - 1)):
         parts = np.empty((len(points), 3))
         for level in range(LEVELS):
-            some = index == level
-            parts[some] = bilinear(levels[level], points[some, 0] / 2**level, points[some, 1] / 2**level)
-        blended.append(parts)
-    return blended[0] * (1 - share) + blended[1] * share
+            mask = index == level
+            parts[mask] = bilinear(levels[level], points[mask, 0] / 2**level, points[mask, 1] / 2**level)
+        samples.append(parts)
+    return samples[0] * (1 - share) + samples[1] * share
 
 
 def require_equal(actual: Any, expected: Any, label: str) -> None:

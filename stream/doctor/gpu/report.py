@@ -102,8 +102,8 @@ def left_out_lines(rows: list[GpuRow]) -> Iterator[str]:
     for row in rows:
         if row.needed is not None:
             reasons.setdefault(row.finding, []).append(row)
-    for reason, without in reasons.items():
-        yield _cut(f"absent  {counted(len(without), 'check'):<{NAME_COLUMNS}} left out: {reason}")
+    for reason, group in reasons.items():
+        yield _cut(f"absent  {counted(len(group), 'check'):<{NAME_COLUMNS}} left out: {reason}")
 
 
 def summary_line(report: GpuReport, path: str) -> str:

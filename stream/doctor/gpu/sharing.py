@@ -46,10 +46,10 @@ def interop() -> CheckResult:
     gl_picture = random_picture(rng, 3 * TILE_PX, 5 * TILE_PX)
     texture = TileTexture(gl, *grid.shape)
     texture.paint(gl_picture, plan_upload(cover(np.ones(grid.shape, bool)), grid.shape, None))
-    with cuda.current(), ExitStack() as owned:
-        order = StreamOrder(owned)
+    with cuda.current(), ExitStack() as resources:
+        order = StreamOrder(resources)
         mapped = MappedTexture(cuda, texture, grid, order)
-        owned.callback(mapped.close)
+        resources.callback(mapped.close)
         tiles = [(row, col) for row in range(grid.rows) for col in range(grid.cols)]
         places = torch.tensor(tiles, dtype=torch.int32).to(cuda.place)
         out = cuda.empty((len(tiles), TILE_PX, TILE_PX, 3), torch.uint8)

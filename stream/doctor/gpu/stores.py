@@ -83,8 +83,8 @@ def _next_frame(
     index: int,
 ) -> FramePlanes:
     """Show both stores a frame in which some tiles are new, now and then of a new epoch, and compare them."""
-    other = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])
-    planes = with_tiles_of(planes, other, rng.random(stores[0].grid.shape) < rng.choice([0, 0.05, 0.3, 1]))
+    noise = random_planes(rng, *size, layout=fmt[0], sampling=fmt[1])
+    planes = with_tiles_of(planes, noise, rng.random(stores[0].grid.shape) < rng.choice([0, 0.05, 0.3, 1]))
     dirty, expected = (store.update(planes, stamp(index, epoch=index // 2)).dirty for store in stores)
     require_equal(dirty, expected, "changed tiles")
     regions = regions_of(stores[0].grid, rng, 20)
@@ -152,8 +152,8 @@ def pinned_memory() -> CheckResult:
     sizes = (1, 255, 4097, 1 << 20, *((64 << 20,) if device.place.type == "cuda" else ()))
     for nbytes in sizes:
         data = rng.integers(0, 256, nbytes, dtype=np.uint8)
-        with device.current() as stream, ExitStack() as owned:
-            slot = StagingBuffer(device, nbytes, owned)
+        with device.current() as stream, ExitStack() as resources:
+            slot = StagingBuffer(device, nbytes, resources)
             slot.host[:] = data
             slot.upload(nbytes, stream)
             slot.mark(stream)

@@ -219,13 +219,13 @@ def _timed_pieces(names: tuple[str, ...]) -> CheckResult:
     with device.current():
         works = pieces(make_scene(*_size(device), device.place))
         timer = Timer(device, _rounds(device, 100))
-        measured = {name: timer.measure(works[name]) for name in names}
+        times_by_name = {name: timer.measure(works[name]) for name in names}
     figures = [
         Figure(f"{name} {kind}", times[kind]["p50"], target=_target(device, TARGETS_MS.get((name, kind))))
-        for name, times in measured.items()
+        for name, times in times_by_name.items()
         for kind in ("device", "wall")
     ]
-    return CheckResult.timed(*figures, facts={"milliseconds": measured})
+    return CheckResult.timed(*figures, facts={"milliseconds": times_by_name})
 
 
 def _size(device: CudaDevice) -> tuple[int, int]:
@@ -249,12 +249,12 @@ def hops() -> CheckResult:
     pixels = torch.randint(0, 256, (BUDGET, 3, 32, 32), dtype=torch.uint8, device=device.place)
     with ExitStack() as stack:
         pixel_sender = stack.enter_context(closing(IpcPixelSender()))
-        shared = _hop_times(lambda packet: pixel_sender.put(pixels), pixels, device, rounds, on_host=False)
-        copied = _hop_times(lambda packet: None, pixels, device, rounds, on_host=True)
+        ipc_ms = _hop_times(lambda packet: pixel_sender.put(pixels), pixels, device, rounds, on_host=False)
+        host_ms = _hop_times(lambda packet: None, pixels, device, rounds, on_host=True)
     target = _target(device, PACKET_TARGET_MS)
     figures = [
         Figure(f"{name} {part}", value, target=target if part == "p50" else None)
-        for name, times in (("ipc", shared), ("host", copied))
+        for name, times in (("ipc", ipc_ms), ("host", host_ms))
         for part, value in (("p50", statistics.median(times)), ("p99", float(np.percentile(times, 99))))
     ]
     return CheckResult.timed(*figures)
