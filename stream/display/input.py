@@ -43,13 +43,13 @@ class PendingQuestions:
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._waiting: deque[str] = deque(maxlen=100)  # questions that wait at most; of more, the oldest are forgotten
+        self._queue: deque[str] = deque(maxlen=100)  # questions that wait at most; of more, the oldest are forgotten
 
     @property
     def newest(self) -> str:
         """The newest waiting question, "" if none waits."""
         with self._lock:
-            return self._waiting[-1] if self._waiting else ""
+            return self._queue[-1] if self._queue else ""
 
     def put(self, line: str, refuse: Callable[[str], None]) -> None:
         """Ask the typed question; `refuse` gets a line if it cannot be asked, and the help on request."""
@@ -62,15 +62,15 @@ class PendingQuestions:
             refuse(f"not asked: {reason}")
             return
         with self._lock:
-            self._waiting.append(question)
+            self._queue.append(question)
         self._ask(question)
 
     def settle(self, event: QueryChanged) -> list[str]:
         """This question waits no longer. Returns a line on each that waited before it: it will not be asked."""
         lines: list[str] = []
         with self._lock:
-            while event.query in self._waiting:
-                question = self._waiting.popleft()
+            while event.query in self._queue:
+                question = self._queue.popleft()
                 if question != event.query:
                     lines.append(f"not asked, because another question followed: {question}")
         return lines
@@ -87,23 +87,23 @@ class QuestionReader:
         self._take = take
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._line = ""
-        self._woken, self._wake = os.pipe()
+        self._wake_read_fd, self._wake_write_fd = os.pipe()
         self._thread = threading.Thread(target=self._read, name="questions", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stops reading. May be called twice."""
-        if self._wake < 0:
+        if self._wake_write_fd < 0:
             return
-        os.close(self._wake)
-        self._wake = -1
+        os.close(self._wake_write_fd)
+        self._wake_write_fd = -1
         self._thread.join(1.0)
-        os.close(self._woken)
+        os.close(self._wake_read_fd)
 
     def _read(self) -> None:
         while True:
-            ready, _, _ = select.select([self._descriptor, self._woken], [], [])
-            if self._woken in ready:
+            ready, _, _ = select.select([self._descriptor, self._wake_read_fd], [], [])
+            if self._wake_read_fd in ready:
                 return
             try:
                 data = os.read(self._descriptor, 4096)

@@ -169,7 +169,7 @@ def _running(info: SourceInfo, figures: StatisticsSnapshot) -> str:
 def _status(view: CameraSnapshot, message: str) -> Row:
     if message:
         return [("class:note", f" {message}")]
-    if view.ill:
+    if view.has_problem:
         return [state_text(view, indent=" ")]
     parts = [view.state] if view.state else []
     if view.pending:
@@ -179,7 +179,7 @@ def _status(view: CameraSnapshot, message: str) -> Row:
 
 def state_text(view: CameraSnapshot, indent: str = "") -> tuple[str, str]:
     """Return the state of a camera, after the name of its style."""
-    return "class:alarm" if view.ill else "class:note", f"{indent}{printable(view.state)}"
+    return "class:alarm" if view.has_problem else "class:note", f"{indent}{printable(view.state)}"
 
 
 def transcript_rows(

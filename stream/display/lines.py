@@ -83,10 +83,10 @@ class LinesDisplay(Display):
         self._captions = captions
         self._clock = clock or MonotonicClock()
         self._lock = threading.RLock()
-        self._running = set(names)
+        self._running_cameras = set(names)
         self._cameras: dict[str, CameraState] = {}
         self._answers: dict[str, AnswerPrinter] = {}
-        self._shared: set[str] = set()
+        self._shared_texts: set[str] = set()
         self._figures: RepeatedCall | None = None
         self._questions = Questions(names, questions_fd, self.show_note)
 
@@ -158,13 +158,13 @@ class LinesDisplay(Display):
         with self._lock:
             if not (camera and shared):
                 logs.say(f"{label_text(camera, self._width)}{text}")
-            elif text not in self._shared:
-                self._shared.add(text)
+            elif text not in self._shared_texts:
+                self._shared_texts.add(text)
                 logs.say(text)
 
     def _say_figures(self) -> None:
         for camera, state in tuple(self._cameras.items()):
-            if camera not in self._running:
+            if camera not in self._running_cameras:
                 continue
             figures = state.statistics()
             if figures.frames or figures.outage is not None:
@@ -179,8 +179,8 @@ class LinesDisplay(Display):
     def _over(self, camera: str) -> None:
         """Remove a camera that has ended; after the last one, stop the figures and the questions."""
         self._questions.remove(camera)
-        self._running.discard(camera)
-        if not self._running:
+        self._running_cameras.discard(camera)
+        if not self._running_cameras:
             self._stop()
 
     def _stop(self) -> None:

@@ -305,8 +305,8 @@ class LiveDisplay(Display):
         self._stderr = sys.stderr
         self._modes = TerminalModes(out)
         self._modes.take()
-        self._waiting = self._single_camera is not None and sys.stderr.isatty()
-        if self._waiting:
+        self._is_starting = self._single_camera is not None and sys.stderr.isatty()
+        if self._is_starting:
             print(STARTING, end="", file=sys.stderr, flush=True)
         if self._single_camera is None:
             self._open()
@@ -352,11 +352,11 @@ class LiveDisplay(Display):
                 self._notes.append(text)
 
     def show_failure(self, camera: str, message: str) -> None:
-        self._cameras[camera].fail(message, over=True)
+        self._cameras[camera].fail(message, is_final=True)
         super().show_failure(camera, message)
 
     def show_unreachable(self, camera: str, message: str) -> None:
-        self._cameras[camera].fail(message, over=False)
+        self._cameras[camera].fail(message, is_final=False)
 
     def close(self) -> None:
         """Give the terminal back, with the last answers and messages on it."""
@@ -404,8 +404,8 @@ class LiveDisplay(Display):
         return compose_several(cameras, notes, uptime_s, message, width, height)
 
     def _end_waiting(self) -> None:
-        if self._waiting:
-            self._waiting = False
+        if self._is_starting:
+            self._is_starting = False
             print(ERASE, end="", file=sys.stderr, flush=True)
 
 

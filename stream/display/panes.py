@@ -130,8 +130,8 @@ def _questions(cameras: Sequence[CameraSnapshot]) -> set[str]:
 
 def _header(cameras: Sequence[CameraSnapshot], uptime_s: float, width: int) -> Row:
     """Return how many cameras run, their models, and the question, if all have the same."""
-    ill = sum(camera.ill for camera in cameras)
-    states = counted(len(cameras), "camera") + (f", {ill} not well" if ill else "")
+    problem_count = sum(camera.has_problem for camera in cameras)
+    states = counted(len(cameras), "camera") + (f", {problem_count} not well" if problem_count else "")
     models = ", ".join(dict.fromkeys(camera.model for camera in cameras if camera.model))
     questions = _questions(cameras)
     question = questions.pop() if len(questions) == 1 else ""

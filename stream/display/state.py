@@ -174,13 +174,13 @@ OPENING, STARTING = "opening", "starting"
 class CameraSnapshot:
     """All that a display shows of a camera, at one moment.
 
-    `state` is what it waits for or how it ended, "" while it runs; `ill`: that is a failure. `pending` is a question
-    that the run has not taken yet. Without a run there are no `info` and no `figures`.
+    `state` is what it waits for or how it ended, "" while it runs; `has_problem`: that is a failure. `pending` is a
+    question that the run has not taken yet. Without a run there are no `info` and no `figures`.
     """
 
     name: str
     state: str
-    ill: bool = False
+    has_problem: bool = False
     info: SourceInfo | None = None
     model: str = ""
     query: str = ""
@@ -210,7 +210,7 @@ class CameraState:
         self._run: RunHandle | None = None
         self._transcript = Transcript(DisplayClock(live=False))
         self._model = self._query = ""
-        self._waiting, self._ill, self._over = OPENING, False, False
+        self._state, self._has_problem, self._is_over = OPENING, False, False
         self._figures: StatisticsSnapshot | None = None
         self._figures_ns = 0
         self._memory_bytes: dict[str, int] = {}
@@ -221,7 +221,7 @@ class CameraState:
         with self._lock:
             self._run = run
             self._transcript = Transcript(DisplayClock(run.source_info.live), cuts=self._cuts)
-            self._waiting, self._ill = STARTING, False
+            self._state, self._has_problem = STARTING, False
             self._questions = questions
 
     def add(self, event: Event) -> list[TranscriptEntry]:
@@ -231,15 +231,19 @@ class CameraState:
         with self._lock:
             entries = [self._transcript.add_message(line) for line in lines]
             if isinstance(event, FrameReady):
-                self._waiting = ""
+                self._state = ""
             elif isinstance(event, Started):
                 self._model, self._query = printable(event.model), printable(event.query)
             elif isinstance(event, Notice) and event.code == "loading":
-                self._waiting = printable(event.message)
+                self._state = printable(event.message)
             elif isinstance(event, QueryChanged) and event.error is None:
                 self._query = printable(event.query)
             elif isinstance(event, Summary):
-                self._waiting, self._ill, self._over = event.error or event.ended, event.error is not None, True
+                self._state, self._has_problem, self._is_over = (
+                    event.error or event.ended,
+                    event.error is not None,
+                    True,
+                )
                 self.summary = summary_text(event)
             entry = self._transcript.add(event)
             return entries if entry is None else [*entries, entry]
@@ -249,10 +253,10 @@ class CameraState:
         with self._lock:
             self._transcript.add_message(message)
 
-    def fail(self, message: str, *, over: bool) -> None:
+    def fail(self, message: str, *, is_final: bool) -> None:
         """Show the problem of a camera: it has failed, or cannot be reached yet."""
         with self._lock:
-            self._waiting, self._ill, self._over = message, True, over
+            self._state, self._has_problem, self._is_over = message, True, is_final
 
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
@@ -272,7 +276,7 @@ class CameraState:
     @property
     def loading(self) -> bool:
         """True until the first frame."""
-        return bool(self._waiting)
+        return bool(self._state)
 
     def position(self, figures: StatisticsSnapshot) -> str:
         """The newest frame's time, as answers have theirs, and for a file its length: `0:12.0 / 1:30.0`."""
@@ -287,21 +291,21 @@ class CameraState:
     def snapshot(self) -> CameraSnapshot:
         """All that is to be shown now; for one thread."""
         with self._lock:
-            run, state, ill, over = self._run, self._waiting, self._ill, self._over
+            run, state, has_problem, is_over = self._run, self._state, self._has_problem, self._is_over
         if run is None:
-            return CameraSnapshot(self.name, state, ill)
+            return CameraSnapshot(self.name, state, has_problem)
         now_ns = self._clock.now_ns()
-        if self._figures is None or (not over and now_ns - self._figures_ns >= FIGURES_NS):
+        if self._figures is None or (not is_over and now_ns - self._figures_ns >= FIGURES_NS):
             self._figures, self._figures_ns = self.statistics(), now_ns
         outage = self._figures.outage
-        if not over and outage is not None:
-            state, ill = f"source lost for {duration_text(outage.lasted_s)}: {outage.reason}", True
+        if not is_over and outage is not None:
+            state, has_problem = f"source lost for {duration_text(outage.lasted_s)}: {outage.reason}", True
         entries = self.entries
         with self._lock:
             return CameraSnapshot(
                 self.name,
                 state,
-                ill,
+                has_problem,
                 info=run.source_info,
                 model=self._model,
                 query=self._query,

@@ -182,7 +182,7 @@ def test_the_newest_text_is_shown_if_there_is_no_room_for_all() -> None:
 
 
 def test_the_status_is_what_matters_most_now() -> None:
-    outage_view = dataclasses.replace(VIEW, state="source lost for 1:03: no route", ill=True, pending="Who?")
+    outage_view = dataclasses.replace(VIEW, state="source lost for 1:03: no route", has_problem=True, pending="Who?")
     assert shown(dataclasses.replace(VIEW, state="loading a model"))[-1] == " loading a model"
     assert shown(outage_view)[-1] == " source lost for 1:03: no route"
     assert shown(outage_view, message="stopping now")[-1] == " stopping now"

@@ -46,7 +46,7 @@ def test_each_camera_has_a_pane_with_its_figures_and_its_newest_answer() -> None
 
 
 def test_a_problem_stands_in_its_pane_beside_the_last_answer_and_in_the_header() -> None:
-    outage = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, ill=True)
+    outage = camera("yard", state="source lost for 3s: " + "no frame comes " * 8, has_problem=True)
     new = camera("new", state="opening", figures=None, entries=[], query="")
     rows = composed(camera("door"), outage, new, height=14)
     assert rows[0].startswith(" 3 cameras, 1 not well  tiny")

@@ -56,19 +56,19 @@ def test_the_problem_of_a_camera_is_its_state_until_its_run_begins() -> None:
     run, clock = ScriptedRun([]), FakeClock()
     state = CameraState(clock, "door")
     assert state.snapshot() == CameraSnapshot("door", "opening")
-    state.fail("no route", over=False)
-    assert state.snapshot() == CameraSnapshot("door", "no route", ill=True)
+    state.fail("no route", is_final=False)
+    assert state.snapshot() == CameraSnapshot("door", "no route", has_problem=True)
     state.attach(run, PendingQuestions(run.ask))
-    assert (state.snapshot().state, state.snapshot().ill) == ("starting", False)
+    assert (state.snapshot().state, state.snapshot().has_problem) == ("starting", False)
     state.add(frame(0, 0.0))
     run.statistics.add(Outage(frame_index=0, pts_s=0.0, reason="no route"))
     clock.advance(FIGURES_NS)
     assert state.snapshot().state.startswith("source lost for ")
-    assert state.snapshot().ill
+    assert state.snapshot().has_problem
     state.add(QueryChanged(query="Who?"))
     assert state.entries == (), "a camera with a name has no messages between its answers"
     state.add(summary())
-    assert (state.snapshot().state, state.snapshot().ill) == ("finished", False)
+    assert (state.snapshot().state, state.snapshot().has_problem) == ("finished", False)
 
 
 def test_the_position_is_reported_as_answers_are() -> None:
