@@ -46,7 +46,7 @@ def test_a_small_model_fits_every_card() -> None:
 def test_each_stream_takes_what_it_keeps() -> None:
     configuration = config(answer={"encode": "incremental", "memory": {"enabled": False}})
     estimate = MemoryEstimate.of(BUNDLED, "auto", model_fit.load_of(configuration))
-    size = model_fit.size_text(estimate.total + 7 * estimate.kept)
+    size = model_fit.size_text(estimate.total + 7 * estimate.vision_cache)
     assert cards.cards(configuration).found.startswith("46 MB of GPU memory for incremental, 400 visual tokens; ")
     assert cards.cards(configuration, 8).found.startswith(
         f"{size} of GPU memory for incremental, 400 visual tokens, 8 streams; "
@@ -194,7 +194,7 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
         MemoryEstimate.of(spec, "auto", model_fit.load_of(configuration, streams)) for streams in (1, 3)
     )
     assert three_streams.groups == 3 * one_stream.groups > 0
-    assert (one_stream.kept, one_stream.total - one_stream.groups) == (
+    assert (one_stream.vision_cache, one_stream.total - one_stream.groups) == (
         0,
         one_stream.weights + one_stream.cache + one_stream.activations,
     )
