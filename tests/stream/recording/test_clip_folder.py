@@ -25,8 +25,8 @@ def put(folder: ClipFolder, name: str, size: int = 10) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[ClipFolder]:
-    with closing(ClipFolder(str(tmp_path / "clips"))) as made:
-        yield made
+    with closing(ClipFolder(str(tmp_path / "clips"))) as clip_folder:
+        yield clip_folder
 
 
 def names(folder: Path) -> set[str]:
@@ -35,7 +35,7 @@ def names(folder: Path) -> set[str]:
 
 def test_only_the_user_can_read_it(folder: ClipFolder) -> None:
     path = put(folder, "a.jpg")
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (folder.path, path, folder.path / MANIFEST)] == [
+    assert [stat.S_IMODE(entry.stat().st_mode) for entry in (folder.path, path, folder.path / MANIFEST)] == [
         0o700,
         0o600,
         0o600,

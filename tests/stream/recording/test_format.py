@@ -44,8 +44,10 @@ def noise(*shape: int) -> np.ndarray:
 def slopes(*, tiles: int = 40) -> np.ndarray:
     """Tiles uint8 [K, 3, 32, 32] as a camera gives them: smooth, coloured, with a little noise."""
     y, x = np.mgrid[0:32, 0:32]
-    made = [np.stack([x * 2 + y + k, x * 2 + y, x * 2 + y - k]) + RNG.integers(0, 3, (1, 32, 32)) for k in range(tiles)]
-    return np.stack(made).astype(np.uint8)
+    planes = [
+        np.stack([x * 2 + y + k, x * 2 + y, x * 2 + y - k]) + RNG.integers(0, 3, (1, 32, 32)) for k in range(tiles)
+    ]
+    return np.stack(planes).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +135,11 @@ def test_records_come_back_in_order_and_packets_to_the_bit(tmp_path: Path) -> No
     recording = Recording(tmp_path / "a")
     assert list(recording.records()) == records
     assert recording.damage == []
-    (sent,) = (
+    (record,) = (
         r for r in recording.records() if isinstance(r, SentMessage) and isinstance(r.message, TokenPacketMessage)
     )
-    assert isinstance(sent.message, TokenPacketMessage)
-    packet = token_packet(sent.message, unpacked_parts(sent))
+    assert isinstance(record.message, TokenPacketMessage)
+    packet = token_packet(record.message, unpacked_parts(record))
     rng = np.random.default_rng(1)
     np.testing.assert_array_equal(packet.regions, rng.integers(0, (1, 2, 3), (2, 3), dtype=np.int32))
     np.testing.assert_array_equal(packet.pixels, rng.integers(0, 256, (2, 3, 32, 32), dtype=np.uint8))
@@ -155,15 +157,15 @@ def test_each_process_writes_a_part_and_they_are_read_in_order(tmp_path: Path) -
 
 def test_of_a_part_that_was_cut_short_all_before_is_read_and_the_rest_reported(tmp_path: Path) -> None:
     path = written(tmp_path, BEGAN, happened(1), packet_record(2))
-    whole = path.read_bytes()
+    content = path.read_bytes()
     written(tmp_path, BEGAN, happened(3))
-    path.write_bytes(whole[:-7])
+    path.write_bytes(content[:-7])
     recording = Recording(tmp_path)
     records = list(recording.records())
     assert [type(record) for record in records] == [SessionStarted, EventRecord, SessionStarted, EventRecord]
     (reported,) = recording.damage
     assert reported.startswith("0001.rec was cut short or damaged after 2 records; ")
-    assert reported.endswith(f"{len(whole) - 7 - len(whole_until(path, 2))} bytes left out")
+    assert reported.endswith(f"{len(content) - 7 - len(whole_until(path, 2))} bytes left out")
     for start in (b"", MAGIC[:5], MAGIC):
         path.write_bytes(start)
         assert len(list(recording.records())) == 2
@@ -219,9 +221,9 @@ def test_if_the_disk_is_full_nothing_of_the_record_stays(tmp_path: Path, monkeyp
         nonlocal room
         if room <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        taken = write(descriptor, data[:room])
-        room -= taken
-        return taken
+        count = write(descriptor, data[:room])
+        room -= count
+        return count
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space left"):

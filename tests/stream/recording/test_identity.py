@@ -93,9 +93,9 @@ def test_a_copy_has_the_same_weights_and_other_files_beside_them_do_not_count(tm
 
 
 def test_unusable_recordings_are_reported_with_the_remedy() -> None:
-    for nothing in ("", "{}", "[]"):
+    for text in ("", "{}", "[]"):
         with pytest.raises(RecordingError, match=r"has no valid provenance .*; record it again"):
-            parse_provenance(nothing)
+            parse_provenance(text)
     changed = json.loads(answer_provenance(CONFIG))
     changed["program"] = "9.1"
     changed["settings"]["answer"]["encode"] = "telepathic"
@@ -113,9 +113,9 @@ def clip(tmp_path: Path) -> Path:
 
 
 def identity(source: object, **sections: object) -> dict[str, str]:
-    made = run_fingerprint(Config.model_validate({"source": str(source), **sections}))
-    assert made is not None
-    return made
+    values = run_fingerprint(Config.model_validate({"source": str(source), **sections}))
+    assert values is not None
+    return values
 
 
 def test_a_copy_is_the_same_source_and_an_edited_file_is_another(clip: Path, tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_a_copy_is_the_same_source_and_an_edited_file_is_another(clip: Path, tmp
 )
 def test_options_that_change_answers_are_reported_by_key(clip: Path, sections: dict[str, object]) -> None:
     before, after = identity(clip), identity(clip, **sections)
-    (differing,) = (key for key in before if before[key] != after[key])
-    assert differing.split(".")[0] in sections
+    (difference,) = (key for key in before if before[key] != after[key])
+    assert difference.split(".")[0] in sections
 
 
 def test_options_that_change_no_answer_are_left_out(clip: Path) -> None:
@@ -163,21 +163,21 @@ def test_a_model_is_known_by_its_files(clip: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
-    named = {"answer": AnswerConfig(model=str(model))}
-    before = identity(clip, **named)
+    sections = {"answer": AnswerConfig(model=str(model))}
+    before = identity(clip, **sections)
     (model / "README.md").write_text("read me", encoding="utf-8")
-    assert identity(clip, **named) == before
+    assert identity(clip, **sections) == before
     (model / "model.safetensors").write_bytes(b"weightz")
-    assert identity(clip, **named)["model"] != before["model"] != identity(clip)["model"]
+    assert identity(clip, **sections)["model"] != before["model"] != identity(clip)["model"]
     assert identity(clip, answer=AnswerConfig(model="owner/name"))["model"] == "owner/name"
 
 
 def test_scenes_and_folders_can_be_read_twice_but_nothing_live(tmp_path: Path) -> None:
     assert identity("scene:demo")["source"] == "scene:demo"
     (tmp_path / "1.png").write_bytes(b"one")
-    one = identity(tmp_path)["source"]
+    before = identity(tmp_path)["source"]
     (tmp_path / "2.png").write_bytes(b"two")
-    assert one != identity(tmp_path)["source"]
+    assert before != identity(tmp_path)["source"]
     os.mkfifo(tmp_path / "pipe")
     for source in ("-", "0", "rtsp://camera/1", str(tmp_path / "pipe"), str(tmp_path / "absent"), "a\0b"):
         assert run_fingerprint(Config(source=source)) is None, source
@@ -188,10 +188,10 @@ def test_a_large_file_is_sampled_from_end_to_end(tmp_path: Path) -> None:
     size = SAMPLES * SAMPLE_BYTES * 2
     with path.open("wb") as file:
         file.truncate(size)
-    seen = {fingerprint(path)}
+    fingerprints = {fingerprint(path)}
     for place in (0, (size - SAMPLE_BYTES) * 7 // (SAMPLES - 1), size - 1):
         with path.open("r+b") as file:
             file.seek(place)
             file.write(b"\x01")
-        seen.add(fingerprint(path))
-    assert len(seen) == 4
+        fingerprints.add(fingerprint(path))
+    assert len(fingerprints) == 4

@@ -83,8 +83,8 @@ def test_a_glance_comes_back_with_its_answer(path: Path) -> None:
     journal.append(numbered(0), None, JournalGlance(GLANCE, feedback(3)))
     journal.append(numbered(1), feedback(1), JournalGlance(GLANCE, None))
     journal.close()
-    again = Journal.continued(path, IDENTITY)
-    first, second = again.lookup(0, 0), again.lookup(1, 10)
+    reader = Journal.continued(path, IDENTITY)
+    first, second = reader.lookup(0, 0), reader.lookup(1, 10)
     assert first is not None
     assert second is not None
     assert first.feedback is None
@@ -110,9 +110,9 @@ def test_kept_events_are_read_back_exactly(path: Path) -> None:
         assert now is not None
         assert now.stamp == was.stamp
         for name in ("regions", "attention", "similarity"):
-            mine, theirs = getattr(was, name), getattr(now, name)
-            assert mine.dtype == theirs.dtype
-            assert np.array_equal(mine, theirs)
+            original, copy = getattr(was, name), getattr(now, name)
+            assert original.dtype == copy.dtype
+            assert np.array_equal(original, copy)
         assert now.embedding is not None
         np.testing.assert_array_equal(now.embedding, was.embedding)
     assert journal.lookup(3, 30) is None
@@ -135,8 +135,8 @@ def test_a_continued_journal_goes_on_at_its_end(path: Path) -> None:
     journal.append(numbered(2), None)
     journal.append(numbered(3), feedback(3))
     journal.close()
-    again = Journal.continued(path, IDENTITY)
-    assert again.earlier_answers == 4
+    reader = Journal.continued(path, IDENTITY)
+    assert reader.earlier_answers == 4
     assert path.read_bytes() == kept(path.with_name("unbroken"), 4).read_bytes()
 
 
@@ -149,22 +149,22 @@ def test_each_answer_is_on_the_disk_before_the_next_is_asked(path: Path) -> None
 
 
 def test_an_incomplete_end_of_any_length_is_dropped(path: Path) -> None:
-    whole = kept(path, 2).read_bytes()
-    one = len(kept(path, 1).read_bytes())
-    for length in range(one, len(whole)):
-        path.write_bytes(whole[:length])
+    content = kept(path, 2).read_bytes()
+    record_bytes = len(kept(path, 1).read_bytes())
+    for length in range(record_bytes, len(content)):
+        path.write_bytes(content[:length])
         assert Journal.continued(path, IDENTITY).earlier_answers == 1
     journal = Journal.continued(path, IDENTITY)
     journal.open()
     journal.append(numbered(1), feedback(1))
     journal.close()
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content
 
 
 def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
-    one = len(kept(path, 1).read_bytes())
+    record_bytes = len(kept(path, 1).read_bytes())
     data = bytearray(kept(path).read_bytes())
-    data[one + FRAMING.size + 2] ^= 1
+    data[record_bytes + FRAMING.size + 2] ^= 1
     path.write_bytes(data)
     assert Journal.continued(path, IDENTITY).earlier_answers == 1
 
@@ -246,9 +246,9 @@ def test_a_finished_run_leaves_none(path: Path) -> None:
 
 def test_a_file_that_took_its_place_meanwhile_stays(path: Path, tmp_path: Path) -> None:
     journal = begun(path)
-    mine = tmp_path / "mine"
-    mine.write_text("mine")
-    mine.rename(path)
+    replacement = tmp_path / "mine"
+    replacement.write_text("mine")
+    replacement.rename(path)
     journal.remove()
     assert path.read_text() == "mine"
 
@@ -278,11 +278,11 @@ def test_a_full_disk_is_reported_once_and_what_was_kept_is_still_good(
 ) -> None:
     journal = begun(path)
     journal.append(numbered(0), None)
-    whole = os.write
+    write = os.write
 
     def full(fd: int, data: bytes) -> int:
         if len(data) > 4:
-            return whole(fd, data[:4])
+            return write(fd, data[:4])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
@@ -337,10 +337,10 @@ def test_a_run_without_files_has_no_journal(video: str) -> None:
 def test_runs_that_differ_each_time_cannot_be_continued(
     video: str, tmp_path: Path, sections: dict[str, object], message: str
 ) -> None:
-    asked = Config.model_validate({**config(video, tmp_path / "a.vtt").model_dump(), **sections})
-    assert journal_for(asked, resume=False) is None
+    run_config = Config.model_validate({**config(video, tmp_path / "a.vtt").model_dump(), **sections})
+    assert journal_for(run_config, resume=False) is None
     with pytest.raises(ResumeError, match=message) as error:
-        journal_for(asked, resume=True)
+        journal_for(run_config, resume=True)
     assert "secret" not in str(error.value)
 
 
@@ -370,8 +370,8 @@ def test_without_outputs_a_continued_run_is_a_fresh_one(video: str, tmp_path: Pa
 
 
 def test_whether_a_fresh_run_replaces_something_of_use(video: str, tmp_path: Path) -> None:
-    asked = config(video, tmp_path / "a.vtt")
-    journal = journal_for(asked, resume=False)
+    run_config = config(video, tmp_path / "a.vtt")
+    journal = journal_for(run_config, resume=False)
     assert journal is not None
     assert not could_continue(journal)
     journal.open()
@@ -385,10 +385,10 @@ class Runs:
     def __init__(self, video: str, folder: Path) -> None:
         self.video, self.folder = video, folder
 
-    def arguments(self, name: str, *more: str) -> list[str]:
+    def arguments(self, name: str, *options: str) -> list[str]:
         (self.folder / name).mkdir(exist_ok=True)
         outputs = [part for suffix in ("vtt", "srt", "jsonl") for part in ("-o", str(self.path(name, suffix)))]
-        return ["caption", self.video, *outputs, "--every", "0.5", "--budget", "12", "--no-timing", *more]
+        return ["caption", self.video, *outputs, "--every", "0.5", "--budget", "12", "--no-timing", *options]
 
     def path(self, name: str, suffix: str) -> Path:
         return self.folder / name / f"out.{suffix}"
@@ -396,19 +396,19 @@ class Runs:
     def journal(self, name: str) -> Path:
         return journal_path(str(self.path(name, "vtt")))
 
-    def run(self, name: str, *more: str) -> int:
-        return main(self.arguments(name, "--single-process", *more))
+    def run(self, name: str, *options: str) -> int:
+        return main(self.arguments(name, "--single-process", *options))
 
-    def killed(self, name: str, at_frame: int, *more: str) -> None:
+    def killed(self, name: str, at_frame: int, *options: str) -> None:
         """Run in a process that is killed while it answers about that frame."""
-        arguments = self.arguments(name, "--single-process", *more)
-        done = subprocess.run(
+        arguments = self.arguments(name, "--single-process", *options)
+        process = subprocess.run(
             [sys.executable, "-m", "tests.support.fake_command", str(at_frame), *arguments],
             cwd=ROOT,
             capture_output=True,
             timeout=LIMIT_S,
         )
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        assert process.returncode == -signal.SIGKILL, process.stderr.decode()
 
     def files(self, name: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.folder / name).iterdir()}
@@ -424,31 +424,31 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runs.run("whole") == 0
-    whole = runs.files("whole")
-    assert set(whole) == {"out.vtt", "out.srt", "out.jsonl"}
+    reference = runs.files("whole")
+    assert set(reference) == {"out.vtt", "out.srt", "out.jsonl"}
     runs.killed("broken", 10)
     first = runs.files("broken")
-    assert whole["out.jsonl"].startswith(first["out.jsonl"])
+    assert reference["out.jsonl"].startswith(first["out.jsonl"])
     runs.killed("broken", 20, "--resume")
     second = runs.files("broken")
     assert len(second["out.jsonl"]) > len(first["out.jsonl"])
-    assert whole["out.jsonl"].startswith(second["out.jsonl"])
+    assert reference["out.jsonl"].startswith(second["out.jsonl"])
     with runs.journal("broken").open("ab") as journal:
         journal.write(b"\x05\x00\x00")
-    asked: list[int] = []
-    monkeypatch.setattr("tests.support.answer_models.on_packet", asked.append)
+    frames: list[int] = []
+    monkeypatch.setattr("tests.support.answer_models.on_packet", frames.append)
     capsys.readouterr()
     assert runs.run("broken", "--resume") == 0
-    assert runs.files("broken") == whole
-    assert asked == [20, 25, 29], "what was answered is not asked again"
+    assert runs.files("broken") == reference
+    assert frames == [20, 25, 29], "what was answered is not asked again"
     assert "note: taking 4 answers from" in capsys.readouterr().err
 
 
-def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *more: str) -> dict[str, bytes]:
+def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *options: str) -> dict[str, bytes]:
     """Remains of a run that fails while it answers about frame 15."""
     with monkeypatch.context() as patch:
         patch.setattr("tests.support.answer_models.on_packet", fail)
-        assert runs.run(name, *more) == 1
+        assert runs.run(name, *options) == 1
     return runs.files(name)
 
 
@@ -461,9 +461,9 @@ def test_a_failed_run_reports_that_it_can_be_continued(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing(runs, monkeypatch, "a")
-    printed = capsys.readouterr().err.splitlines()
-    assert printed[-2] == "not finished: the same command with --resume continues from here"
-    assert printed[-1].startswith("error: the answer stage died")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2] == "not finished: the same command with --resume continues from here"
+    assert lines[-1].startswith("error: the answer stage died")
     assert runs.run("a", "--resume") == 0
     assert runs.run("b") == 0
     assert runs.files("a") == runs.files("b")
@@ -549,7 +549,7 @@ def no_journal(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "more", "message"),
+    ("change", "options", "message"),
     [
         (as_it_is, ["-q", "Where?"], 'answer.query "Say what happens.", and this one has "Where?"'),
         (as_it_is, ["--budget", "13"], "allocate.budget 12, and this one has 13"),
@@ -565,14 +565,14 @@ def test_another_run_source_or_journal_is_refused_and_touches_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     change: Callable[[Runs], None],
-    more: list[str],
+    options: list[str],
     message: str,
 ) -> None:
     failing(runs, monkeypatch, "a")
     change(runs)
     before = runs.files("a")
     capsys.readouterr()
-    assert runs.run("a", "--resume", *more) == 2
+    assert runs.run("a", "--resume", *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert message in line

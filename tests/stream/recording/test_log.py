@@ -33,8 +33,8 @@ def test_whole_records_come_back(path: Path) -> None:
 
 def test_a_file_cut_off_at_any_byte_keeps_the_records_before(path: Path) -> None:
     for length in range(len(MAGIC), len(WHOLE)):
-        whole = sum(end <= length for end in ENDS)
-        assert read(path, WHOLE[:length]) == (PAYLOADS[:whole], length - [len(MAGIC), *ENDS][whole])
+        count = sum(end <= length for end in ENDS)
+        assert read(path, WHOLE[:length]) == (PAYLOADS[:count], length - [len(MAGIC), *ENDS][count])
 
 
 @pytest.mark.parametrize("at", [0, 4, FRAMING.size, ENDS[1] - len(MAGIC) - 1])

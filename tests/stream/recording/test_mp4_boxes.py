@@ -23,11 +23,11 @@ def test_the_header_ends_before_the_first_fragment(fragments: list[VideoFragment
 
 
 def test_a_torn_end_is_found_at_every_length(fragments: list[VideoFragment]) -> None:
-    whole = fragments[0].init + fragments[0].data
-    data = whole + fragments[1].data
+    first = fragments[0].init + fragments[0].data
+    data = first + fragments[1].data
     assert whole_length(data) == len(data)
     for cut in range(1, len(fragments[1].data), 97):
-        assert whole_length(data[:-cut]) == len(whole)
+        assert whole_length(data[:-cut]) == len(first)
     assert whole_length(fragments[0].init) == 0
     assert whole_length(b"no video at all") == 0
     assert whole_length(data + bytes(64)) == len(data)
@@ -37,9 +37,9 @@ def test_fragments_can_be_decoded_earlier(fragments: list[VideoFragment]) -> Non
     late = fragments[2].data
     ticks = begin_ticks(late)
     assert ticks > 0
-    moved = earlier(late, ticks)
-    assert begin_ticks(moved) == 0
-    assert packets_of(fragments[2].init + moved) == packets_of(fragments[2].init + late)
+    early = earlier(late, ticks)
+    assert begin_ticks(early) == 0
+    assert packets_of(fragments[2].init + early) == packets_of(fragments[2].init + late)
 
 
 def test_data_without_a_decode_time_is_refused() -> None:

@@ -65,8 +65,8 @@ def met(folder: Path, source: str = "") -> Recorder:
 
 def recorded(folder: Path) -> list[AnyRecord]:
     """Return the records after the greeting."""
-    began, greeting, *rest = Recording(folder).records()
-    assert isinstance(began, SessionStarted)
+    session, greeting, *rest = Recording(folder).records()
+    assert isinstance(session, SessionStarted)
     assert greeting == ReceivedMessage(HELLO)
     return rest
 
@@ -95,15 +95,15 @@ def test_messages_and_events_are_written_in_order(tmp_path: Path) -> None:
     recorder.sent(message, arrays)
     recorder.received(SetQuery(query="x"), [])
     recorder.close()
-    reported, sent, received = recorded(tmp_path / "a")
-    began = next(Recording(tmp_path / "a").records())
-    assert isinstance(began, SessionStarted)
-    assert (began.source, began.program) == ("clip.mp4", "0.1.0")
-    assert reported == EventRecord(notice(1))
-    assert received == ReceivedMessage(SetQuery(query="x"))
-    assert isinstance(sent, SentMessage)
-    assert sent.message == message
-    assert decompress_arrays(sent) == [array.tobytes() for array in arrays]
+    event, outgoing, incoming = recorded(tmp_path / "a")
+    session = next(Recording(tmp_path / "a").records())
+    assert isinstance(session, SessionStarted)
+    assert (session.source, session.program) == ("clip.mp4", "0.1.0")
+    assert event == EventRecord(notice(1))
+    assert incoming == ReceivedMessage(SetQuery(query="x"))
+    assert isinstance(outgoing, SentMessage)
+    assert outgoing.message == message
+    assert decompress_arrays(outgoing) == [array.tobytes() for array in arrays]
     assert recorder.take_notice() is None
 
 
@@ -121,10 +121,10 @@ def test_a_run_that_never_meets_a_model_leaves_no_recording(tmp_path: Path) -> N
 
 def test_pieces_of_text_and_what_pictures_are_drawn_from_are_left_out(tmp_path: Path) -> None:
     recorder = met(tmp_path)
-    drawn = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
+    event = frame(0, 0.0, slot=3, map=FrameMap(rows=1, cols=1, relevance=b"\0", regions=b""))
     recorder.event(AnswerDeltaEvent(answer=0, text="a "))
     recorder.event(AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"\xff\xd8"))
-    recorder.event(drawn)
+    recorder.event(event)
     recorder.close()
     (reported,) = recorded(tmp_path)
     assert reported == EventRecord(frame(0, 0.0))
@@ -271,7 +271,7 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     stuck.set()
     recorder.close()
     snapshot.close()
-    (sent,) = recorded(tmp_path)
-    assert isinstance(sent, SentMessage)
-    assert isinstance(sent.message, FramePacketMessage)
-    np.testing.assert_array_equal(frame_packet(sent.message, decompress_arrays(sent)).image, image)
+    (record,) = recorded(tmp_path)
+    assert isinstance(record, SentMessage)
+    assert isinstance(record.message, FramePacketMessage)
+    np.testing.assert_array_equal(frame_packet(record.message, decompress_arrays(record)).image, image)
