@@ -102,8 +102,8 @@ E = TypeVar("E", bound=Event)
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with stage_runner() as made:
-        yield made
+    with stage_runner() as stages:
+        yield stages
 
 
 class Fixture:
@@ -202,15 +202,15 @@ class Fixture:
         """The stage waits for another frame."""
         expect(self.texture, Credit)
 
-    def grant(self, kept: GroupPlace | None = None) -> None:
+    def grant(self, place: GroupPlace | None = None) -> None:
         """A turn, which was wanted."""
         self.receive(TurnRequest)
         self.turn += 1
-        self.say(TurnGrant(turn=self.turn, kept=kept))
+        self.say(TurnGrant(turn=self.turn, kept=place))
 
-    def packet(self, kind: type[M], kept: GroupPlace | None = None) -> tuple[M, Envelope]:
+    def packet(self, kind: type[M], place: GroupPlace | None = None) -> tuple[M, Envelope]:
         """The packet that is sent for the next turn."""
-        self.grant(kept)
+        self.grant(place)
         return self.receive_whole(kind)
 
     def tokens(self, take: TakePixels | None = None) -> tuple[TokenPacket, Envelope]:
@@ -284,9 +284,9 @@ def of_kind(events: Iterable[Event], kind: type[E]) -> list[E]:
 
 def seed_of(picture: AskedPicture) -> int:
     """The frame that a picture shows: the one whose pixels are nearest."""
-    shown = cv2.cvtColor(cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    pixels = cv2.cvtColor(cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
     frames = [np.random.default_rng(index).integers(0, 256, (96, 128, 3), dtype=np.uint8) for index in range(8)]
-    return int(np.argmin([np.abs(shown.astype(int) - frame).mean() for frame in frames]))
+    return int(np.argmin([np.abs(pixels.astype(int) - frame).mean() for frame in frames]))
 
 
 def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_newer_one(
@@ -296,8 +296,8 @@ def test_a_picture_is_of_the_frame_that_is_asked_about_though_the_texture_has_a_
     client = fixture.stage._scheduler.client
     send = client.send_request
 
-    def send_late(*given: Any, **options: Any) -> None:
-        send(*given, **options)
+    def send_late(*arguments: Any, **options: Any) -> None:
+        send(*arguments, **options)
         newer = np.random.default_rng(7).integers(0, 256, (96, 128, 3), dtype=np.uint8)
         fixture.updater.process(FramePlanes("rgb", (newer,)), FrameStamp(7, 7, 1007))
 
@@ -318,8 +318,11 @@ def test_a_picture_of_every_other_frame_is_sent_whether_or_not_it_is_asked_about
     while len(of_kind(events, FrameReady)) < 4:
         events.append(fixture.next_event())
     pictures = of_kind(events, AskedPicture)
-    assert [(one.frame_index, one.asked, seed_of(one)) for one in pictures] == [(0, False, 0), (3, False, 3)]
-    assert all(one.map is not None and len(one.map.regions) == 4 * 6 for one in pictures)
+    assert [(picture.frame_index, picture.asked, seed_of(picture)) for picture in pictures] == [
+        (0, False, 0),
+        (3, False, 3),
+    ]
+    assert all(picture.map is not None and len(picture.map.regions) == 4 * 6 for picture in pictures)
 
 
 def test_no_frame_is_wanted_before_the_model_is_known(runner: StageRunner) -> None:
@@ -364,15 +367,15 @@ def test_on_a_device_the_pixels_stay_there(runner: StageRunner, cuda_on_cpu: Cpu
 def groups_of(fixture: Fixture, frames: int) -> list[tuple[GroupPlace | None, int]]:
     """Place and number of regions of the packets of `frames` frames, in order, of a server that keeps them."""
     packets: list[tuple[GroupPlace | None, int]] = []
-    kept = None
+    place = None
     for index in range(frames):
         fixture.show(10 * index, seed=0)
-        message, received = fixture.packet(TokenPacketMessage, kept)
+        message, received = fixture.packet(TokenPacketMessage, place)
         assert message.earlier == ()
         count = len(token_packet(message, received.parts).regions)
         packets.append((message.place, count))
         assert message.place is not None
-        kept = GroupPlace(message.place.group, message.place.frame + bool(count))
+        place = GroupPlace(message.place.group, message.place.frame + bool(count))
         fixture.reply(index)
         expect(fixture.texture, Credit)
     return packets
@@ -389,10 +392,13 @@ def test_a_model_with_memory_gets_what_is_new_until_it_has_all(
     assert groups_of(fixture, 4) == list(zip(places, [4, 4, 4, 0], strict=True))
     events = list(iter_events(fixture))
     answers = of_kind(events, Answer)
-    assert [(one.group, one.began, one.superseded_tokens) for one in answers] == [(1, "first", 0), *[(1, "", 0)] * 3]
+    assert [(answer.group, answer.began, answer.superseded_tokens) for answer in answers] == [
+        (1, "first", 0),
+        *[(1, "", 0)] * 3,
+    ]
     reasons = of_kind(events, Explanation)
-    assert [len(one.tokens) for one in reasons] == [4, 8, 12, 12]
-    states = [[one.state for one in why.memory or ()] for why in reasons]
+    assert [len(explanation.tokens) for explanation in reasons] == [4, 8, 12, 12]
+    states = [[token.state for token in explanation.memory or ()] for explanation in reasons]
     assert states == [["new"] * 4, ["shown"] * 4 + ["new"] * 4, ["shown"] * 8 + ["new"] * 4, ["shown"] * 12]
     assert [frame.tokens for frame in of_kind(events, FrameReady)] == [4] * 4, "what frames cost is counted as ever"
 
@@ -406,11 +412,11 @@ def test_a_group_that_the_server_lost_begins_anew(runner: StageRunner) -> None:
     assert message.place == GroupPlace(2, 0)
     fixture.reply(2)
     expect(fixture.texture, Credit)
-    assert [one.began for one in of_kind(list(iter_events(fixture)), Answer)] == ["first", "", "lost"]
+    assert [answer.began for answer in of_kind(list(iter_events(fixture)), Answer)] == ["first", "", "lost"]
 
 
 def test_an_allocation_that_fails_begins_a_group(runner: StageRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*what: object) -> None:
+    def fail(*arguments: object) -> None:
         raise ArithmeticError("the spoon is bent")
 
     fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions())
@@ -508,22 +514,22 @@ def test_live_triggers_count_capture_time(runner: StageRunner) -> None:
     fixture = Fixture(
         runner, replace(POLICY, live=True), replace(SCHEDULE, triggers=AnswerTriggerOptions(every_ns=5))
     ).begin()
-    asked = []
+    frames = []
     for index in (0, 4, 5):
         fixture.show(index)
         if index != 4:
-            asked.append(fixture.frame_asked())
-            fixture.reply(len(asked) - 1)
+            frames.append(fixture.frame_asked())
+            fixture.reply(len(frames) - 1)
         fixture.credit()
         assert fixture.answers.receive(0) is None
-    assert asked == [0, 5]
+    assert frames == [0, 5]
 
 
 def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
     runner: StageRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixture, frames, heard_at = Fixture(runner, schedule=NEWEST), 20, set()
-    begun: list[TextureUpdated] = []
+    updates: list[TextureUpdated] = []
     scheduler, process_frame = fixture.stage._scheduler, fixture.stage._process_frame
     now_ns, process_replies = fixture.clock.now_ns, scheduler.process_replies
 
@@ -532,11 +538,11 @@ def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
         return now_ns()
 
     def noting(timeout_ms: int) -> None:
-        heard_at.add(len(begun))
+        heard_at.add(len(updates))
         process_replies(timeout_ms)
 
     def counting(update: TextureUpdated, motion: TileMotion | None) -> None:
-        begun.append(update)
+        updates.append(update)
         process_frame(update, motion)
 
     for index in range(frames):
@@ -545,10 +551,10 @@ def test_the_server_is_heard_at_intervals_while_frames_come_without_pause(
     monkeypatch.setattr(scheduler, "process_replies", noting)
     monkeypatch.setattr(fixture.stage, "_process_frame", counting)
     fixture.begin()
-    seen: list[int] = []
-    while len(seen) < frames:
+    indices: list[int] = []
+    while len(indices) < frames:
         event = fixture.next_event()
-        seen += [event.frame_index] if isinstance(event, FrameReady) else []
+        indices += [event.frame_index] if isinstance(event, FrameReady) else []
     assert 2 < len(heard_at) < frames
 
 
@@ -572,8 +578,8 @@ def test_a_frame_is_held_as_long_as_the_slowest_one_took(runner: StageRunner, mo
 
 def test_events_of_a_frame_come_before_the_frame_and_its_answer(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
-    lost = (SkippedItem("packet 3", "bad", None, 2), SkippedItem("packet 6", "bad", 500_000_000))
-    fixture.show(8, skipped=lost, cut_score=0.5)
+    losses = (SkippedItem("packet 3", "bad", None, 2), SkippedItem("packet 6", "bad", 500_000_000))
+    fixture.show(8, skipped=losses, cut_score=0.5)
     assert fixture.frame_asked() == 8
     fixture.reply(0)
     events = [fixture.next_event() for _ in range(5)]
@@ -590,9 +596,9 @@ def test_a_frame_has_the_distance_that_its_tiles_surely_moved(runner: StageRunne
     fixture = Fixture(runner).begin()
     right = np.zeros((3, 4), np.float32)
     right[0], right[1], right[2, 0] = 6, 2, 0.1
-    sure = np.ones((3, 4), np.float32)
-    sure[1] = 0.1
-    motion = TileMotion(np.zeros_like(right), right, sure)
+    confidence = np.ones((3, 4), np.float32)
+    confidence[1] = 0.1
+    motion = TileMotion(np.zeros_like(right), right, confidence)
     fixture.show(0)
     fixture.frame_asked()
     fixture.reply(0)
@@ -621,9 +627,9 @@ def test_an_outage_is_reported_at_its_place_and_costs_no_credit(runner: StageRun
     fixture = Fixture(runner, schedule=NEWEST).begin()
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable"))
     fixture.texture.send(SourceLost(frame_index=4, media_ns=500_000_000, reason="the cable", lasted_s=1.5, attempts=3))
-    away = Outage(frame_index=4, pts_s=0.5, reason="the cable")
-    back = Outage(frame_index=4, pts_s=0.5, reason="the cable", lasted_s=1.5, attempts=3)
-    assert [fixture.next_event(), fixture.next_event()] == [away, back]
+    begin = Outage(frame_index=4, pts_s=0.5, reason="the cable")
+    end = Outage(frame_index=4, pts_s=0.5, reason="the cable", lasted_s=1.5, attempts=3)
+    assert [fixture.next_event(), fixture.next_event()] == [begin, end]
     assert fixture.texture.receive(30) is None
 
 
@@ -690,8 +696,8 @@ def test_after_ctrl_c_no_answer_is_asked_for(runner: StageRunner) -> None:
 
 def test_a_source_without_a_frame_ends_without_an_answer(runner: StageRunner) -> None:
     fixture = Fixture(runner).begin()
-    lost = (SkippedItem("packet 1", "bad"),)
-    fixture.texture.send(End(reason="finished", skipped=lost, made_pts=2, clamped_pts=1))
+    losses = (SkippedItem("packet 1", "bad"),)
+    fixture.texture.send(End(reason="finished", skipped=losses, made_pts=2, clamped_pts=1))
     fixture.receive(Disconnect)
     assert runner.join() is None
     assert fixture.next_event() == Skipped(frame_index=0, pts_s=0.0, what="packet 1", reason="bad")
@@ -744,15 +750,15 @@ def test_an_allocation_that_fails_shows_all_tokens_and_is_reported_once(
     assert fixture.stage.drops["allocate.failed"] == 2
 
 
-@pytest.mark.parametrize(("with_maps", "chosen"), [(False, 2), (True, 4)])
+@pytest.mark.parametrize(("with_maps", "selections"), [(False, 2), (True, 4)])
 def test_regions_are_chosen_if_an_output_shows_them(
-    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, chosen: int
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch, with_maps: bool, selections: int
 ) -> None:
-    looked_at, select = 0, SelectionInputs.select
+    count, select = 0, SelectionInputs.select
 
     def noting(self: SelectionInputs) -> Selection:
-        nonlocal looked_at
-        looked_at += 1
+        nonlocal count
+        count += 1
         return select(self)
 
     monkeypatch.setattr(SelectionInputs, "select", noting)
@@ -764,7 +770,7 @@ def test_regions_are_chosen_if_an_output_shows_them(
     fixture.credit()
     fixture.reply(0)
     assert fixture.frame_asked() == 30
-    assert looked_at == chosen
+    assert count == selections
     frames = of_kind(iter_events(fixture), FrameReady)
     assert [frame.tokens for frame in frames] == [4] * 4
     assert [frame.jitter_share is not None for frame in frames] == [with_maps] * 4

@@ -33,14 +33,14 @@ class ListedSource:
     def __init__(self, frames: list[SourceFrame], trailing: tuple[SkippedItem, ...] = ()) -> None:
         self._frames = frames
         self._trailing = trailing
-        self.asked = 0
+        self.reads = 0
         self.exhausted = threading.Event()
         self.closed = False
         self.repaired = (0, 0)
 
     def frames(self, should_stop: object = None) -> Iterator[SourceFrame]:
         for frame in self._frames:
-            self.asked += 1
+            self.reads += 1
             yield frame
         self.exhausted.set()
 
@@ -108,15 +108,15 @@ class Fixture:
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with stage_runner() as made:
-        yield made
+    with stage_runner() as stages:
+        yield stages
 
 
 def test_nothing_is_read_before_the_first_credit(runner: StageRunner) -> None:
     source = ListedSource([frame(0)])
     Fixture(runner, source)
     assert not source.exhausted.wait(0.05)
-    assert source.asked == 0
+    assert source.reads == 0
 
 
 def test_every_frame_waits_for_its_credit_and_none_is_lost(runner: StageRunner) -> None:
@@ -137,16 +137,16 @@ def test_it_reads_at_most_one_frame_ahead_of_its_credits(runner: StageRunner) ->
     fixture = Fixture(runner, source)
     fixture.next()
     assert fixture.link.receive(30) is None
-    assert source.asked <= 3
+    assert source.reads <= 3
 
 
 def test_newest_wins_and_what_must_be_reported_is_carried_over(runner: StageRunner) -> None:
-    lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 4", "worse")]
+    losses = [SkippedItem("packet 2", "bad"), SkippedItem("packet 4", "worse")]
     source = ListedSource(
         [
             frame(0),
-            frame(1, discontinuity="resolution", skipped=(lost[0],)),
-            frame(2, skipped=(lost[1],)),
+            frame(1, discontinuity="resolution", skipped=(losses[0],)),
+            frame(2, skipped=(losses[1],)),
             frame(3),
         ]
     )
@@ -154,7 +154,7 @@ def test_newest_wins_and_what_must_be_reported_is_carried_over(runner: StageRunn
     assert fixture.next().frame_index == 0
     assert source.exhausted.wait(10)
     newest = fixture.next()
-    assert (newest.frame_index, newest.discontinuity, newest.skipped) == (3, "resolution", tuple(lost))
+    assert (newest.frame_index, newest.discontinuity, newest.skipped) == (3, "resolution", tuple(losses))
     assert expect(fixture.link, End).reason == "finished"
     runner.join()
     assert fixture.stage.drops == {"capture.replaced": 2}
@@ -194,16 +194,16 @@ def test_a_pause_of_hours_is_left_out_and_reported(runner: StageRunner, caplog: 
     fixture = Fixture(runner, source, realtime=True, clock=SteppingClock())
     fixture.link.send(Credit(count=4))
     released = [expect(fixture.link, FrameCaptured) for _ in range(4)]
-    assert [one.media_ns - hour_ns for one in released[1:]] == [0, 10 * MS, 20 * MS]
-    assert [(one.capture_ns - released[1].capture_ns) // MS for one in released[1:]] == [0, 10, 20]
+    assert [frame_message.media_ns - hour_ns for frame_message in released[1:]] == [0, 10 * MS, 20 * MS]
+    assert [(frame_message.capture_ns - released[1].capture_ns) // MS for frame_message in released[1:]] == [0, 10, 20]
     assert caplog.messages == ["the next frame is at 1:00:00.0, more than a minute later; the pause is left out"]
 
 
 def test_losses_after_the_last_frame_come_with_the_end(runner: StageRunner) -> None:
-    lost = (SkippedItem("packets 7-9", "bad", None, 3),)
-    fixture = Fixture(runner, ListedSource([frame(0)], lost))
+    losses = (SkippedItem("packets 7-9", "bad", None, 3),)
+    fixture = Fixture(runner, ListedSource([frame(0)], losses))
     fixture.next()
-    assert expect(fixture.link, End) == End(reason="finished", skipped=lost)
+    assert expect(fixture.link, End) == End(reason="finished", skipped=losses)
 
 
 def test_repaired_times_are_counted_in_the_end(runner: StageRunner) -> None:
@@ -222,9 +222,9 @@ def test_ending_sends_the_frames_read_and_reports_interrupted(runner: StageRunne
     fixture.link.send(Credit(count=100))
     received, last = [], None
     while not isinstance(last, End):
-        got = fixture.link.receive(10_000)
-        assert got is not None
-        last = got.message
+        envelope = fixture.link.receive(10_000)
+        assert envelope is not None
+        last = envelope.message
         received += [last.frame_index] if isinstance(last, FrameCaptured) else []
     assert last.reason == "interrupted"
     assert received == list(range(1, 1 + len(received)))
@@ -236,7 +236,7 @@ def test_ending_before_the_first_credit_reads_nothing(runner: StageRunner) -> No
     runner.control.end()
     fixture = Fixture(runner, source)
     assert expect(fixture.link, End).reason == "interrupted"
-    assert source.asked == 0
+    assert source.reads == 0
 
 
 def test_cancelling_ends_it_while_it_waits_for_a_credit(runner: StageRunner) -> None:
@@ -274,7 +274,7 @@ class CameraSource(ListedSource):
         return self.queue.fileno()
 
     def poll(self) -> list[SourceFrame | SourceOutage] | None:
-        self.asked += 1
+        self.reads += 1
         return self.queue.drain()
 
     @property
@@ -357,13 +357,13 @@ class TestSourcesThatComeInTheirOwnTime:
         source = CameraSource()
         Fixture(runner, source, drop_frames=True)
         assert not source.queue.wait(0.03)
-        assert source.asked == 0
+        assert source.reads == 0
 
     def test_ending_ends_it_while_nothing_comes(self, runner: StageRunner) -> None:
         source = CameraSource()
         fixture = Fixture(runner, source, drop_frames=True)
         fixture.link.send(Credit())
-        until(lambda: source.asked)
+        until(lambda: source.reads)
         runner.control.end()
         assert expect(fixture.link, End).reason == "interrupted"
 

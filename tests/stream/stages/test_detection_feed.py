@@ -281,9 +281,15 @@ def test_a_detector_that_is_gone_is_tried_again_after_a_while() -> None:
 
 
 def test_a_detector_with_other_keys_is_reported(tmp_path: Any) -> None:
-    endpoint, mine, others = f"tcp://127.0.0.1:{free_port()}", keyed(tmp_path, "mine"), keyed(tmp_path, "others")
-    feed = DetectionFeed(DetectionAddress(f"zmq+{endpoint}", endpoint, client_curve(mine, endpoint), 1.0), FakeClock())
-    with detector(endpoint, others), closing(feed.open()):
+    endpoint, own_keys, other_keys = (
+        f"tcp://127.0.0.1:{free_port()}",
+        keyed(tmp_path, "mine"),
+        keyed(tmp_path, "others"),
+    )
+    feed = DetectionFeed(
+        DetectionAddress(f"zmq+{endpoint}", endpoint, client_curve(own_keys, endpoint), 1.0), FakeClock()
+    )
+    with detector(endpoint, other_keys), closing(feed.open()):
         notices: list[Event] = []
         until(lambda: notices.extend(feed.receive()) or notices)
     assert isinstance(notices[0], Notice)
@@ -363,10 +369,10 @@ def test_a_flood_of_things_is_bounded() -> None:
     for second in range(30):
         places = np.sort(random.random((OBJECTS_MAX, 2, 2)), axis=1).reshape(-1, 4)
         names = tuple(f"{second} {number}" for number in range(OBJECTS_MAX))
-        found = DetectedBoxes(places, names, (1.0,) * OBJECTS_MAX, None, cut=False)
-        tracker.update(found, second * NS_PER_S)
+        detections = DetectedBoxes(places, names, (1.0,) * OBJECTS_MAX, None, cut=False)
+        tracker.update(detections, second * NS_PER_S)
         assert not tracker.answered[-OBJECTS_MAX:].any()
         tracker.answered[:] = True
-        tracker.update(found, second * NS_PER_S)
+        tracker.update(detections, second * NS_PER_S)
         assert tracker.answered.all()
         assert len(tracker.answered) <= TRACKS_MAX

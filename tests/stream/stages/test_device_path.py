@@ -32,7 +32,7 @@ COPY = "cuMemcpyDtoHAsync"
 
 
 @pytest.fixture
-def elsewhere(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceTensors]:
+def tensors(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceTensors]:
     """A CUDA device whose tensors no array can be made of."""
     place = dataclasses.replace(cuda_on_cpu.device, place=DeviceTensors.place)
     monkeypatch.setattr(cuda_device, "_opened", lambda index: place)
@@ -61,20 +61,20 @@ def shown(updater: TextureUpdater, allocator: StreamAllocator, index: int) -> Fr
 
 
 def test_frames_cost_no_copy_to_the_host_and_an_answer_costs_its_regions(
-    cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors
+    cuda_on_cpu: CpuMachine, tensors: DeviceTensors
 ) -> None:
     updater, pixels = TextureUpdater(TextureOptions(backend="cuda", cuts=False)), LocalPixels()
     allocator = StreamAllocator(OPTIONS, RelevanceRealiser(), measures_change=False)
     frame = shown(updater, allocator, 0)
     for answer in range(2):
-        with cuda_on_cpu.calls() as calls, elsewhere.counted() as copies:
+        with cuda_on_cpu.calls() as calls, tensors.counted() as copies:
             for index in range(1 + 4 * answer, 5 + 4 * answer):
                 frame = shown(updater, allocator, index)
         assert "cuLaunchKernel upload_tiles" in calls
         assert "cuLaunchKernel tile_channels" in calls
         assert COPY not in calls
         assert copies == []
-        with cuda_on_cpu.calls() as calls, elsewhere.counted() as copies:
+        with cuda_on_cpu.calls() as calls, tensors.counted() as copies:
             with updater.lease() as view:
                 packet = packet_from(view, frame)
             place = pixels.put(packet.pixels)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_frames_cost_no_copy_to_the_host_and_an_answer_costs_its_regions(
         assert COPY not in calls
         assert copies == ["to"], "20 bytes a token: its region, relevance, and whether it is one"
         assert isinstance(arrived.pixels, torch.Tensor)
-        assert arrived.pixels.device == elsewhere.place
+        assert arrived.pixels.device == tensors.place
         with updater.lease() as view:
             np.testing.assert_array_equal(values_of(arrived.pixels).numpy(), view.gather(arrived.regions))
         attention = np.linspace(1, 0, len(arrived.regions), dtype=np.float32)
@@ -92,10 +92,10 @@ def test_frames_cost_no_copy_to_the_host_and_an_answer_costs_its_regions(
     updater.close()
 
 
-def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
+def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, tensors: DeviceTensors) -> None:
     updater, pixels = TextureUpdater(TextureOptions(backend="cuda")), LocalPixels()
     updater.process(planes(0), stamp(0))
-    with cuda_on_cpu.calls() as calls, elsewhere.counted() as copies:
+    with cuda_on_cpu.calls() as calls, tensors.counted() as copies:
         with updater.lease() as view:
             packet = overview_packet(view, 8)
         message, arrays = glance_message(0, 1, packet, pixels_at=pixels.put(packet.pixels))  # type: ignore[arg-type]
@@ -106,13 +106,13 @@ def test_a_glance_costs_no_copy(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensor
     updater.close()
 
 
-def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, elsewhere: DeviceTensors) -> None:
+def test_the_host_copies_maps_and_pixels_for_each_frame(cuda_on_cpu: CpuMachine, tensors: DeviceTensors) -> None:
     """The counters, if a frame of a device's texture is allocated in host memory."""
     updater = TextureUpdater(TextureOptions(backend="cuda", cuts=False))
     allocator = StreamAllocator(dataclasses.replace(OPTIONS, strategy="fixation"), RelevanceRealiser())
     for index in range(2):
         update = updater.process(planes(index), stamp(index))
-        with elsewhere.counted() as copies, updater.lease() as view:
+        with tensors.counted() as copies, updater.lease() as view:
             allocator.allocate(view, update.motion)
         assert copies
     with cuda_on_cpu.calls() as calls, updater.lease() as view:

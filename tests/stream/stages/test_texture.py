@@ -23,8 +23,8 @@ from tests.support.stores import GONE, use_failing_stores
 
 @pytest.fixture
 def runner() -> Iterator[StageRunner]:
-    with stage_runner() as made:
-        yield made
+    with stage_runner() as stages:
+        yield stages
 
 
 class Fixture:
@@ -115,21 +115,21 @@ def test_frames_that_must_not_be_lost_wait_in_line_and_a_discontinuity_begins_an
 
 
 def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRunner) -> None:
-    lost = [SkippedItem("packet 2", "bad"), SkippedItem("packet 3", "bad")]
+    losses = [SkippedItem("packet 2", "bad"), SkippedItem("packet 3", "bad")]
     fixture = Fixture(runner, newest=True)
     assert fixture.begin().wanted_frames == 1
     fixture.send(0)
     fixture.update()
-    written = [MediaSegment(file="a"), MediaSegment(file="b")]
-    fixture.send(1, discontinuity="resolution", skipped=(lost[0],), segments=(written[0],))
-    fixture.send(2, skipped=(lost[1],), segments=(written[1],))
+    segments = [MediaSegment(file="a"), MediaSegment(file="b")]
+    fixture.send(1, discontinuity="resolution", skipped=(losses[0],), segments=(segments[0],))
+    fixture.send(2, skipped=(losses[1],), segments=(segments[1],))
     for _ in range(3):
         expect(fixture.capture, Credit)
     fixture.allocate.send(Credit())
     newest = fixture.update()
     assert newest.stamp.frame_index == 2
-    assert newest.skipped == tuple(lost)
-    assert newest.segments == tuple(written)
+    assert newest.skipped == tuple(losses)
+    assert newest.segments == tuple(segments)
     assert newest.discontinuity == "resolution", "that of the frame which it replaced"
     assert newest.dirty_share == 1.0
     fixture.capture.send(End(reason="interrupted"))
