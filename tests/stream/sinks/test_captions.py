@@ -74,8 +74,8 @@ def test_the_file_is_valid_after_every_event(tmp_path: Path) -> None:
     for number in range(4):
         sink.write(frame(number, float(number)))
         sink.write(answer(float(number), f"word {number} " * (4 - number)))
-        read = webvtt.read(str(path))
-        assert [cue.text.split()[1] for cue in read] == [str(n) for n in range(number + 1)]
+        cues = webvtt.read(str(path))
+        assert [cue.text.split()[1] for cue in cues] == [str(n) for n in range(number + 1)]
     sink.close()
 
 
@@ -123,11 +123,11 @@ answers = st.lists(st.tuples(st.floats(0, 1000), st.sampled_from(["", "a", "b", 
 
 
 @given(answers)
-def test_cues_never_overlap_and_never_go_back(spoken: list[tuple[float, str]]) -> None:
+def test_cues_never_overlap_and_never_go_back(answers: list[tuple[float, str]]) -> None:
     track, cues = CueTrack(), list[Cue]()
-    for at_s, text in spoken:
-        done = track.answer(at_s, text)
-        cues += [done] if done else []
+    for at_s, text in answers:
+        cue = track.answer(at_s, text)
+        cues += [cue] if cue else []
     cues += [track.open] if track.open else []
     assert all(cue.end_ms > cue.start_ms and cue.text for cue in cues)
     assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(cues))
@@ -138,9 +138,9 @@ def test_cues_never_overlap_and_never_go_back(spoken: list[tuple[float, str]]) -
 def test_any_text_gives_webvtt_with_as_many_cues_as_differ(tmp_path: Path, texts: list[str]) -> None:
     path = tmp_path / "any.vtt"
     write(path, *(answer(float(at), text) for at, text in enumerate(texts))).close()
-    shown = [caption_text(text) for text in texts]
-    wanted = [text for n, text in enumerate(shown) if text and (n == 0 or text != shown[n - 1])]
-    assert len(webvtt.read(str(path))) == len(wanted)
+    captions = [caption_text(text) for text in texts]
+    cues = [text for n, text in enumerate(captions) if text and (n == 0 or text != captions[n - 1])]
+    assert len(webvtt.read(str(path))) == len(cues)
 
 
 class TestOverlay:

@@ -50,10 +50,10 @@ def test_nothing_reaches_the_edge_of_the_strip(width: int, key: tuple[KeyItem, .
 @pytest.mark.parametrize("width", WIDTHS)
 def test_key_and_note_do_not_cover_each_other(width: int, items: tuple[KeyItem, ...]) -> None:
     note = "2040 of 2040 tokens · 10:00:00.0"
-    key, both = draw_strip(width, "", "", items).astype(int), draw_strip(width, "", note, items).astype(int)
-    written = np.abs(both - key).max(axis=2) > 0
-    assert written.any()
-    assert np.abs(key - key[-1, -1]).max(axis=2)[written].max() == 0
+    key, strip = draw_strip(width, "", "", items).astype(int), draw_strip(width, "", note, items).astype(int)
+    mask = np.abs(strip - key).max(axis=2) > 0
+    assert mask.any()
+    assert np.abs(key - key[-1, -1]).max(axis=2)[mask].max() == 0
 
 
 def test_text_that_does_not_fit_ends_in_an_ellipsis() -> None:
@@ -131,8 +131,8 @@ def test_fonts_that_cannot_be_used_are_passed_over(tmp_path: Path) -> None:
 
 def test_plain_fonts_come_first() -> None:
     names = ("zeta.ttf", "NotoSansCJK-Regular.ttc", "DejaVuSans-Bold.ttf", "DejaVuSans.ttf", "alpha-italic.ttf")
-    ranked = sorted((Path(name) for name in names), key=fonts._rank)
-    assert [path.name for path in ranked] == [
+    paths = sorted((Path(name) for name in names), key=fonts._rank)
+    assert [path.name for path in paths] == [
         "DejaVuSans.ttf",
         "DejaVuSans-Bold.ttf",
         "NotoSansCJK-Regular.ttc",

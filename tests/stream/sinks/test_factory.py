@@ -69,11 +69,11 @@ def test_all_of_them_see_the_same_run(tmp_path: Path) -> None:
 
 
 def test_if_one_service_cannot_be_opened_none_is_left(tmp_path: Path) -> None:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         with pytest.raises(OutputError, match="another program uses that port"):
-            open_services(config(tmp_path, taken.getsockname()[1]))
+            open_services(config(tmp_path, listener.getsockname()[1]))
     _, sinks = open_services(config(tmp_path, free_port()))
     for sink in sinks:
         sink.close()

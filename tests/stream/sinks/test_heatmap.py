@@ -77,10 +77,12 @@ def first_picture(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def test_finer_tiles_are_brighter_and_unseen_ones_darkest() -> None:
-    drawn = draw(overlay(regions=[(0, 2, 0), (1, 0, 1)]), "", "")
-    tile = 32 * drawn.shape[1] // 128
-    middle = {place: drawn[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile), 1] for place in [(2, 0), (2, 3)]}
-    coarse = drawn[int(0.5 * tile), int(2.5 * tile), 1]
+    picture = draw(overlay(regions=[(0, 2, 0), (1, 0, 1)]), "", "")
+    tile = 32 * picture.shape[1] // 128
+    middle = {
+        place: picture[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile), 1] for place in [(2, 0), (2, 3)]
+    }
+    coarse = picture[int(0.5 * tile), int(2.5 * tile), 1]
     assert middle[2, 0] == pytest.approx(GREY, abs=2)
     assert middle[2, 0] > coarse > middle[2, 3]
 
@@ -90,22 +92,22 @@ def test_tokens_of_a_memory_are_new_kept_or_superseded() -> None:
         overlay(regions=[(0, 0, 0), (0, 2, 0), (0, 2, 3), (0, 2, 0)]),
         states=("shown", "superseded", "superseded", "new"),
     )
-    drawn = draw(item, "", "")
-    tile = 32 * drawn.shape[1] // 128
+    picture = draw(item, "", "")
+    tile = 32 * picture.shape[1] // 128
     middle = {
-        place: drawn[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile)].astype(int)
+        place: picture[int((place[0] + 0.5) * tile), int((place[1] + 0.5) * tile)].astype(int)
         for place in [(0, 0), (2, 0), (2, 3), (0, 3)]
     }
     np.testing.assert_array_equal(middle[0, 0], middle[2, 0])
     np.testing.assert_array_equal(middle[2, 3], middle[0, 3], "what the picture was is not what is seen")
-    lines = {place: drawn[place[0] * tile + 1, int((place[1] + 0.5) * tile)].astype(int) for place in middle}
+    lines = {place: picture[place[0] * tile + 1, int((place[1] + 0.5) * tile)].astype(int) for place in middle}
     expected = {(0, 0): [OUTLINES[0]], (2, 0): [SUPERSEDED, NEW], (2, 3): [SUPERSEDED]}
     for place, colours in expected.items():
         line = middle[place]
         for colour in colours:
             line = OUTLINE_OPACITY * np.array(colour) + (1 - OUTLINE_OPACITY) * line
         np.testing.assert_allclose(lines[place], line, atol=3)
-    assert drawn.shape == (drawn_size(128, 96)[1] + strip_height(640, MEMORY_KEY), 640, 3)
+    assert picture.shape == (drawn_size(128, 96)[1] + strip_height(640, MEMORY_KEY), 640, 3)
 
 
 def test_a_wide_region_is_shown_along_its_line_and_outlined_as_such() -> None:
@@ -113,12 +115,12 @@ def test_a_wide_region_is_shown_along_its_line_and_outlined_as_such() -> None:
     plain = overlay(96, 128, [(7, 1, 0), *((0, row, col) for row in (0, 2) for col in range(4))])
     striped = plain.image.copy()
     striped[:, ::2] = 0
-    drawn = draw_allocation(AllocationOverlay(striped, plain.regions, plain.relevance))[..., 1].astype(int)
-    tile = drawn.shape[1] // 4
-    inside = {
-        row: drawn[round((row + 0.3) * tile) : round((row + 0.7) * tile), tile + 8 : 2 * tile - 8] for row in (0, 1)
+    picture = draw_allocation(AllocationOverlay(striped, plain.regions, plain.relevance))[..., 1].astype(int)
+    tile = picture.shape[1] // 4
+    patches = {
+        row: picture[round((row + 0.3) * tile) : round((row + 0.7) * tile), tile + 8 : 2 * tile - 8] for row in (0, 1)
     }
-    assert np.ptp(inside[1]) < 20 < np.ptp(inside[0])
+    assert np.ptp(patches[1]) < 20 < np.ptp(patches[0])
     bare = draw_allocation(AllocationOverlay(plain.image, plain.regions[:1], plain.relevance))[..., 1].astype(int)
     edge, middle = bare[tile], bare[round(1.5 * tile)]
     assert np.ptp(edge[4:-4]) < 5, "the upper edge runs through"
@@ -129,10 +131,10 @@ def test_high_relevance_is_tinted() -> None:
     plain = overlay(regions=[(3, 0, 0)])
     relevance = plain.relevance.copy()
     relevance[0, 3] = 0.2
-    drawn, untinted = (
+    picture, untinted = (
         draw(AllocationOverlay(plain.image, plain.regions, r), "", "") for r in (relevance, plain.relevance)
     )
-    changed = np.abs(drawn.astype(int) - untinted).max(axis=2)
+    changed = np.abs(picture.astype(int) - untinted).max(axis=2)
     assert changed[40, -40] > 20
     assert changed[-40, 40] == 0
 
@@ -150,9 +152,9 @@ def test_caption_and_note_stand_below_the_picture_and_cover_nothing_of_it() -> N
 def test_outlines_are_seen_on_any_picture(grey: int) -> None:
     """At the edge of a sharp tile, one of the lines differs from the picture below."""
     plain = overlay(regions=[(0, 1, 1), (0, 1, 2)])
-    drawn = draw_allocation(AllocationOverlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
-    tile = 32 * drawn.shape[1] // 128
-    across = drawn[tile + tile // 2, 2 * tile - 6 : 2 * tile + 6].astype(int)
+    picture = draw_allocation(AllocationOverlay(np.full_like(plain.image, grey), plain.regions, plain.relevance))
+    tile = 32 * picture.shape[1] // 128
+    across = picture[tile + tile // 2, 2 * tile - 6 : 2 * tile + 6].astype(int)
     assert np.abs(across - grey).max() > 70
 
 
@@ -164,10 +166,10 @@ def test_outlines_are_seen_on_any_picture(grey: int) -> None:
 def test_any_size_is_drawn_at_the_promised_size_with_even_sides(width: int, height: int, size: tuple[int, int]) -> None:
     item = overlay(height, width)
     assert draw_allocation(item).shape[1::-1] == drawn_size(width, height) == size
-    drawn = draw(item, "caption", "note")
+    picture = draw(item, "caption", "note")
     width_px = max(LEAST_WIDTH_PX, drawn_size(width, height)[0])
-    assert drawn.shape == (drawn_size(width, height)[1] + strip_height(width_px), width_px, 3)
-    assert drawn.shape[0] % 2 == drawn.shape[1] % 2 == 0
+    assert picture.shape == (drawn_size(width, height)[1] + strip_height(width_px), width_px, 3)
+    assert picture.shape[0] % 2 == picture.shape[1] % 2 == 0
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (3, 640), (640, 2)])
@@ -220,14 +222,14 @@ def test_a_frame_is_drawn_as_it_was_allocated_after_a_glance(tmp_path: Path) -> 
     sink.close()
     assert not slots.waiting
     with av.open(str(path)) as container:
-        (picture,) = (drawn.to_ndarray(format="rgb24") for drawn in container.decode(video=0))
-    drawn, before = (draw(item, "", "64 of 240 tokens · 0:00.0").astype(int) for item in (anew, overlay()))
-    assert np.abs(picture - drawn).mean() < np.abs(picture - before).mean() / 4
+        (picture,) = (video_frame.to_ndarray(format="rgb24") for video_frame in container.decode(video=0))
+    after, before = (draw(item, "", "64 of 240 tokens · 0:00.0").astype(int) for item in (anew, overlay()))
+    assert np.abs(picture - after).mean() < np.abs(picture - before).mean() / 4
 
 
 def test_an_overview_is_shown_coarse_and_has_no_outlines() -> None:
-    both = overlay(regions=[(2, 0, 0), (0, 1, 1)])
-    marked, plain = draw_allocation(both), draw_allocation(replace(both, overview=1))
+    two_regions = overlay(regions=[(2, 0, 0), (0, 1, 1)])
+    marked, plain = draw_allocation(two_regions), draw_allocation(replace(two_regions, overview=1))
     tile = marked.shape[1] // 4
     edge = np.abs(marked.astype(int) - plain).max(axis=2)
     assert edge[:2, tile // 2].max() > 20, "the outline of a region all over the frame"
@@ -273,8 +275,8 @@ def test_a_png_holds_the_last_frame_with_its_answer(tmp_path: Path) -> None:
     sink.write(frame(1, 0.1, slot=slots.put(last)))
     sink.close()
     sink.close()
-    shown = first_picture(path)
-    assert np.array_equal(shown, draw(last, "a cat", "64 of 240 tokens · 0:00.1"))
+    picture = first_picture(path)
+    assert np.array_equal(picture, draw(last, "a cat", "64 of 240 tokens · 0:00.1"))
 
 
 def test_a_png_that_cannot_be_written_any_more_is_one_line(tmp_path: Path) -> None:
@@ -295,11 +297,11 @@ def layer(name: str, weight: float | None = None) -> MapLayer:
 
 def test_each_layer_has_a_picture_below_the_frame_that_is_bright_where_the_map_is_high() -> None:
     bare, item = overlay(), replace(overlay(), layers=(layer("information", 0.25), layer("motion")))
-    drawn, without = draw(item, "caption", ""), draw(bare, "caption", "")
-    assert drawn.shape[1] == without.shape[1]
+    picture, without = draw(item, "caption", ""), draw(bare, "caption", "")
+    assert picture.shape[1] == without.shape[1]
     height = drawn_size(128, 96)[1]
-    np.testing.assert_array_equal(drawn[:height], without[:height])
-    maps = drawn[height : height + drawn.shape[0] - without.shape[0]].astype(int)
+    np.testing.assert_array_equal(picture[:height], without[:height])
+    maps = picture[height : height + picture.shape[0] - without.shape[0]].astype(int)
     half = maps.shape[1] // 2
     for left in (0, half):
         upper_row = maps[40:60, left : left + half]
@@ -324,30 +326,31 @@ def test_objects_of_a_drawn_scene_are_outlined(tmp_path: Path) -> None:
     empty = AllocationOverlay(np.zeros_like(image), np.zeros((0, 3), np.int32), np.zeros((rows, cols), np.float32))
     sink.write(frame(0, 0.0, slot=slots.put(empty)))
     sink.close()
-    shown = first_picture(path)
+    picture = first_picture(path)
     size = drawn_size(image.shape[1], image.shape[0])
     thing = scene.facts(0).things[0]
     left, top, right, bottom = (
-        round(edge * side / own) for edge, side, own in zip(thing.box_px(), size * 2, (640, 384) * 2, strict=True)
+        round(edge * side / side_px)
+        for edge, side, side_px in zip(thing.box_px(), size * 2, (640, 384) * 2, strict=True)
     )
-    green = (shown[..., 1].astype(int) - shown[..., 0]) > 60
+    green = (picture[..., 1].astype(int) - picture[..., 0]) > 60
     for row, col in ((bottom, (left + right) // 2), ((top + bottom) // 2, left), ((top + bottom) // 2, right)):
         assert green[row - 2 : row + 3, col - 2 : col + 3].any()
     assert not green[(top + bottom) // 2, (left + right) // 2]
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_ground_truth_is_drawn_only_on_request_and_labelled(asked: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("heatmap_truth", [False, True])
+def test_ground_truth_is_drawn_only_on_request_and_labelled(heatmap_truth: bool, tmp_path: Path) -> None:
     path, slots = tmp_path / "seen.png", Slots()
     image = np.zeros((384, 640, 3), np.uint8)
     empty = AllocationOverlay(image, np.zeros((0, 3), np.int32), np.zeros((12, 20), np.float32))
-    output = OutputConfig(heatmap=str(path), heatmap_truth=asked)
+    output = OutputConfig(heatmap=str(path), heatmap_truth=heatmap_truth)
     (sink,) = open_sinks(output, "scene:static", lambda: slots)
     sink.write(frame(0, 0.0, slot=slots.put(empty)))
     sink.close()
-    shown = first_picture(path)[:384].astype(int)
-    green = (shown[..., 1] - shown[..., 0]) > 60
-    assert green.any() == green[:20, :100].any() == asked, "boxes, and their legend in the corner"
+    picture = first_picture(path)[:384].astype(int)
+    green = (picture[..., 1] - picture[..., 0]) > 60
+    assert green.any() == green[:20, :100].any() == heatmap_truth, "boxes, and their legend in the corner"
 
 
 def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
@@ -378,7 +381,10 @@ def test_a_live_frame_is_drawn_from_the_picture_that_comes_on_request(
     transport.close()
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        pictures = [(float(one.time), one.to_ndarray(format="rgb24")) for one in container.decode(stream)]
+        pictures = [
+            (float(video_frame.time), video_frame.to_ndarray(format="rgb24"))
+            for video_frame in container.decode(stream)
+        ]
     assert [at_s for at_s, _ in pictures] == pytest.approx([0.0, 0.3, 0.4], abs=1e-4)
     bare = draw(replace(overlay(), layers=(layer("information", 1.0),)), "", "64 of 240 tokens · 0:00.4")
     assert pictures[-1][1].shape == bare.shape
@@ -419,8 +425,8 @@ def viewed(index: int) -> ViewedFrame:
         frame_index=index, capture_ns=1, media_ns=0, tokens=2, width_px=128, height_px=96, rows=3, cols=4, overview=0,
         regions=item.regions, strategy="mixed", maps=maps, weights={"information": 1.0}, images={0: item.image},
     )  # fmt: skip
-    shown = FrameMap(rows=3, cols=4, relevance=bytes(12), regions=b"")
-    return ViewedFrame(index, 1, 0, 2, shown, {}, {}, inspected)
+    frame_map = FrameMap(rows=3, cols=4, relevance=bytes(12), regions=b"")
+    return ViewedFrame(index, 1, 0, 2, frame_map, {}, {}, inspected)
 
 
 FOUND_LINE = np.array(FOUND.line)
@@ -449,29 +455,36 @@ def test_boxes_of_an_answer_are_drawn_from_its_frame_until_the_next_answer(tmp_p
             sink.write(event)
     sink.close()
     with av.open(str(path)) as container:
-        frames = [one.to_ndarray(format="rgb24") for one in container.decode(video=0)]
+        frames = [picture.to_ndarray(format="rgb24") for picture in container.decode(video=0)]
     scale = 640 / 128
     edge = (slice(round(40 * scale), round(56 * scale)), slice(round(32 * scale) - 2, round(32 * scale) + 3))
-    drawn = [bool(near(one[edge], FOUND_LINE).any()) for one in frames]
-    assert drawn == [False, True, True, False, False, False]
+    has_box = [bool(near(picture[edge], FOUND_LINE).any()) for picture in frames]
+    assert has_box == [False, True, True, False, False, False]
     middle = (slice(round(48 * scale) - 3, round(48 * scale) + 3), slice(round(64 * scale) - 3, round(64 * scale) + 3))
-    assert [bool(near(one[middle], FOUND_LINE).all()) for one in frames] == [False, False, False, False, True, False]
+    assert [bool(near(picture[middle], FOUND_LINE).all()) for picture in frames] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_labels_stay_inside_the_picture_and_the_truth_has_another_colour_than_an_answer() -> None:
     boxes = tuple(LabelledBox("a long label " * 3, x, y, x + 0.1, y + 0.1) for x in (0.0, 0.9) for y in (0.2, 0.9))
     plain = draw_boxes(np.zeros((480, 640, 3), np.uint8), (), TRUTH)
-    found = draw_boxes(plain, boxes, FOUND)
-    assert near(found, np.array(TRUTH.line), 90).sum() == near(plain, np.array(TRUTH.line), 90).sum() > 50
-    assert near(found, FOUND_LINE).sum() > 1000
+    answer_picture = draw_boxes(plain, boxes, FOUND)
+    assert near(answer_picture, np.array(TRUTH.line), 90).sum() == near(plain, np.array(TRUTH.line), 90).sum() > 50
+    assert near(answer_picture, FOUND_LINE).sum() > 1000
 
 
 def test_only_some_boxes_are_drawn(tmp_path: Path) -> None:
     slots = Slots()
     sink = HeatmapSink(str(tmp_path / "a.png"), lambda: slots)
-    far = [Detection(label="", box=[0.0, 0.0, 8.0, 8.0])] * DETECTIONS_DRAWN
+    corner_boxes = [Detection(label="", box=[0.0, 0.0, 8.0, 8.0])] * DETECTIONS_DRAWN
     sink.write(frame(0, 0.0, slot=slots.put(overlay())))
-    sink.write(detections(0.0, *far, Detection(label="", box=[64.0, 32.0, 96.0, 64.0]), size=(128, 96)))
+    sink.write(detections(0.0, *corner_boxes, Detection(label="", box=[64.0, 32.0, 96.0, 64.0]), size=(128, 96)))
     sink.close()
     picture = np.asarray(Image.open(tmp_path / "a.png").convert("RGB"))
     assert near(picture[30:45, :45], FOUND_LINE).any()

@@ -32,9 +32,9 @@ def lines(path: Path, events: list[Event], *, timing: bool = True) -> list[str]:
 
 
 def test_one_object_a_line_type_first_summary_last_without_frames_and_pieces(tmp_path: Path) -> None:
-    written = lines(tmp_path / "a.jsonl", EVENTS)
-    assert [json.loads(line)["type"] for line in written] == ["notice", "answer", "cut", "skipped", "summary"]
-    assert all(line.startswith('{"type":') for line in written)
+    texts = lines(tmp_path / "a.jsonl", EVENTS)
+    assert [json.loads(line)["type"] for line in texts] == ["notice", "answer", "cut", "skipped", "summary"]
+    assert all(line.startswith('{"type":') for line in texts)
 
 
 def test_times_are_rounded_to_microseconds(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    made = Served()
-    with closing(made.sink):
-        yield made
+    server = Served()
+    with closing(server.sink):
+        yield server
 
 
 def test_metrics_count_what_happened(served: Served) -> None:
@@ -208,8 +208,8 @@ def cameras() -> Iterator[RunMetrics]:
     for monitor in monitors.values():
         monitor.follow(WatchedRun())
     refused = {"gone": "/dev/video9 is not there"}
-    with closing(RunMetrics("127.0.0.1", 0, monitors, refused, lambda: {"answers": os.getpid()})) as made:
-        yield made
+    with closing(RunMetrics("127.0.0.1", 0, monitors, refused, lambda: {"answers": os.getpid()})) as metrics:
+        yield metrics
 
 
 def feed(metrics: RunMetrics, name: str, *events: Event) -> None:

@@ -27,8 +27,8 @@ def pages(path: str) -> Page | None:
 
 @pytest.fixture
 def server() -> Iterator[HttpServer]:
-    with closing(HttpServer("127.0.0.1", 0, lambda path: None if path == "/" else pages(path))) as made:
-        yield made
+    with closing(HttpServer("127.0.0.1", 0, lambda path: None if path == "/" else pages(path))) as http_server:
+        yield http_server
 
 
 def test_without_descriptors_the_server_waits(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:

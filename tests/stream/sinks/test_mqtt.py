@@ -52,8 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mosquitto(folder: Path) -> Iterator[Mosquitto]:
-    with broker(folder) as made:
-        yield made
+    with broker(folder) as server:
+        yield server
 
 
 QUIET = WatchConfig(question="is it quiet?", name="quiet", mqtt=False)
@@ -110,8 +110,8 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             fed.feed(look(0.5, watch="quiet"), match(0.5, watch="quiet"), match(0.5, 3))
             fields = json.loads(subscriber.next("arr_coc/door/watch/here/match").payload)
             assert (fields["event_type"], fields["match"], fields["watch"]) == ("match", 3, "here")
-            added = StandingQuestion("door", "Is the door open?")
-            fed.feed(WatchesChanged(watch="door", watches=[added]), look(0.6, watch="door"), look(0.6))
+            watch = StandingQuestion("door", "Is the door open?")
+            fed.feed(WatchesChanged(watch="door", watches=[watch]), look(0.6, watch="door"), look(0.6))
             assert subscriber.next("arr_coc/door/watch/here").payload == b"None"
             fed.feed(QueryChanged(query="Where?"))
             assert subscriber.next("arr_coc/door/question").payload == b"Where?"
@@ -119,8 +119,8 @@ def test_a_run_is_published_from_its_beginning_to_its_end(mosquitto: Mosquitto) 
             assert subscriber.next("arr_coc/door/state").payload == b"ended"
         assert subscriber.next("arr_coc/door/availability").payload == b"offline"
     with subscribed(mosquitto.port) as late:
-        kept = {message.topic for message in (late.next(CONFIG), late.next("arr_coc/door/availability"))}
-        assert kept == {CONFIG, "arr_coc/door/availability"}
+        topics = {message.topic for message in (late.next(CONFIG), late.next("arr_coc/door/availability"))}
+        assert topics == {CONFIG, "arr_coc/door/availability"}
 
 
 def test_fields_are_sent_and_answers_that_do_not_fit_are_not(mosquitto: Mosquitto) -> None:
@@ -139,7 +139,7 @@ def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path)
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 of the match")
     url, output = f"mqtt://127.0.0.1:{mosquitto.port}", {"clips": str(tmp_path), "web": "192.0.2.7:8090"}
     first = ClipWritten(match=1, watch="here", picture="a.jpg", video=None, start_s=5.0, end_s=5.0)
-    whole = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
+    second = structs.replace(first, video="a b.mp4", start_s=2.0, end_s=8.0)
     with subscribed(mosquitto.port) as subscriber, fed_sink(url, query="is it here?", **output) as fed:
         fed.feed(STARTED, frame(0, 0.0), look(5.0))
         assert "clip" not in json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)
@@ -147,7 +147,7 @@ def test_a_match_has_its_picture_and_links(mosquitto: Mosquitto, tmp_path: Path)
         assert json.loads(subscriber.next("arr_coc/door/match/clip").payload)["video"] is None
         assert json.loads(subscriber.next("arr_coc/door/watch/here/details").payload)["clip"]["picture"] == "a.jpg"
         assert subscriber.next("arr_coc/door/match/picture").payload == b"\xff\xd8 of the match"
-        fed.feed(whole)
+        fed.feed(second)
         fields = json.loads(subscriber.next("arr_coc/door/match/clip").payload)
         assert fields["video_url"] == "http://192.0.2.7:8090/clips/a%20b.mp4"
         assert (fields["picture_url"], fields["start_s"]) == ("http://192.0.2.7:8090/clips/a.jpg", 2.0)
@@ -170,15 +170,17 @@ def test_links_lead_to_the_page(web: dict[str, str], address: str | None) -> Non
     assert page_address(OutputConfig(**web)) == address
 
 
-@pytest.mark.parametrize(("output", "asked"), [({"mqtt_picture": False}, True), ({}, False)])
+@pytest.mark.parametrize(("output", "has_question"), [({"mqtt_picture": False}, True), ({}, False)])
 def test_pictures_for_another_output_or_without_an_answer_are_not_sent(
-    mosquitto: Mosquitto, output: dict[str, bool], asked: bool
+    mosquitto: Mosquitto, output: dict[str, bool], has_question: bool
 ) -> None:
     with (
         subscribed(mosquitto.port) as subscriber,
         fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", **output) as fed,
     ):
-        fed.feed(STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture", asked=asked), answer(0.0, "a cat"))
+        fed.feed(
+            STARTED, AskedPicture(frame_index=0, pts_s=0.0, jpeg=b"a picture", asked=has_question), answer(0.0, "a cat")
+        )
         subscriber.next("arr_coc/door/answer")
         subscriber.publish("arr_coc/door/picture", b"the first one")
         assert subscriber.next("arr_coc/door/picture").payload == b"the first one"
@@ -190,8 +192,8 @@ def test_a_broker_that_is_killed_ten_times_knows_the_state_each_time(folder: Pat
         fed.feed(STARTED, frame(0, 0.0), look(0.0))
         for number in range(10):
             mosquitto.kill()
-            for again in range(100):
-                fed.feed(frame(number, 1.0), answer(1.0, f"answer {again}"))
+            for repeat in range(100):
+                fed.feed(frame(number, 1.0), answer(1.0, f"answer {repeat}"))
             assert len(fed.sink.link.outbox) <= 8
             mosquitto.start()
             with subscribed(mosquitto.port) as subscriber:
@@ -245,9 +247,9 @@ def test_a_missing_broker_is_reported_once_and_so_is_its_return(
                 assert subscriber.next("arr_coc/door/availability").payload == b"online"
     finally:
         mosquitto.kill()
-    lost, back = capsys.readouterr().err.splitlines()
-    assert lost.startswith(f"note: no MQTT broker at mqtt://127.0.0.1:{mosquitto.port}: Connection refused; ")
-    assert back == f"the MQTT broker at mqtt://127.0.0.1:{mosquitto.port} is there"
+    loss_line, return_line = capsys.readouterr().err.splitlines()
+    assert loss_line.startswith(f"note: no MQTT broker at mqtt://127.0.0.1:{mosquitto.port}: Connection refused; ")
+    assert return_line == f"the MQTT broker at mqtt://127.0.0.1:{mosquitto.port} is there"
 
 
 def test_a_connection_that_breaks_off_leaves_its_last_will(mosquitto: Mosquitto) -> None:
@@ -267,8 +269,8 @@ class TestPasswords:
             pytest.skip("no mosquitto_passwd: it comes with mosquitto")
         subprocess.run([program, "-b", "-c", folder / "users", "me", "right word"], check=True, capture_output=True)
         (folder / "users").chmod(0o644)
-        with broker(folder, "allow_anonymous false", f"password_file {folder / 'users'}") as made:
-            yield made
+        with broker(folder, "allow_anonymous false", f"password_file {folder / 'users'}") as server:
+            yield server
 
     def test_the_right_one_lets_in(self, guarded: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(PASSWORD, "right word")
@@ -295,18 +297,18 @@ class TestTls:
 
     @pytest.fixture
     def certificate(self, folder: Path) -> Path:
-        made = folder / "cert.pem"
+        path = folder / "cert.pem"
         command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-        files = ["-keyout", str(folder / "key.pem"), "-out", str(made)]
+        files = ["-keyout", str(folder / "key.pem"), "-out", str(path)]
         subprocess.run(["openssl", *command.split(), *files], check=True, capture_output=True)
         (folder / "key.pem").chmod(0o644)
-        return made
+        return path
 
     @pytest.fixture
     def secured(self, folder: Path, certificate: Path) -> Iterator[Mosquitto]:
         listener = f"certfile {certificate}\nkeyfile {folder / 'key.pem'}"
-        with broker(folder, listener=listener) as made:
-            yield made
+        with broker(folder, listener=listener) as server:
+            yield server
 
     def test_its_certificate_is_checked(self, secured: Mosquitto, certificate: Path) -> None:
         url = f"mqtts://localhost:{secured.port}"

@@ -37,9 +37,9 @@ def sink_of(command: MatchCommand, **options: Any) -> Iterator[MatchCommandSink]
         yield sink
 
 
-def wait_until(done: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 30
-    while not done():
+    while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.01)
 
@@ -140,8 +140,8 @@ def test_a_command_without_words_is_refused() -> None:
 def test_a_watch_may_have_its_own_command() -> None:
     watches = (WatchConfig(question="a?", name="a", on_match="true {match}"), WatchConfig(question="b?", name="b"))
     assert list(commands_of(Config(watch=watches))) == ["a"]
-    both = commands_of(Config(watch=watches, output=OutputConfig(on_match="echo {watch}")))
-    assert [command.words[0] for command in both.values()] == ["true", "echo"]
+    commands = commands_of(Config(watch=watches, output=OutputConfig(on_match="echo {watch}")))
+    assert [command.words[0] for command in commands.values()] == ["true", "echo"]
     broken = (WatchConfig(question="a?", name="a", on_match="no-such-program"),)
     with pytest.raises(ConfigError, match=r"^watch 'a': on_match: there is no program"):
         commands_of(Config(watch=broken))

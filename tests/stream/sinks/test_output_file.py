@@ -28,10 +28,10 @@ def test_a_file_that_was_never_written_is_not_left_behind(tmp_path: Path) -> Non
     path = tmp_path / "a.txt"
     OutputFile(str(path)).close()
     assert not path.exists()
-    kept = OutputFile(str(path))
-    kept.keep()
-    kept.close()
-    kept.close()
+    file = OutputFile(str(path))
+    file.keep()
+    file.close()
+    file.close()
     assert path.exists()
 
 
@@ -51,10 +51,10 @@ def test_a_file_that_is_removed_meanwhile_is_a_failure(tmp_path: Path) -> None:
     file = OutputFile(str(path))
     file.append("first\n")
     path.unlink()
-    lost = r"a\.jsonl' is lost: the file or its folder was removed during the run"
-    with pytest.raises(OutputFailed, match=lost):
+    message = r"a\.jsonl' is lost: the file or its folder was removed during the run"
+    with pytest.raises(OutputFailed, match=message):
         file.append("second\n")
-    with pytest.raises(OutputFailed, match=lost):
+    with pytest.raises(OutputFailed, match=message):
         file.close()
     file.close()
 
@@ -63,10 +63,10 @@ def test_a_file_that_is_moved_meanwhile_takes_all(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     file = OutputFile(str(path))
     file.append("first\n")
-    moved = path.rename(tmp_path / "b.jsonl")
+    new_path = path.rename(tmp_path / "b.jsonl")
     file.append("second\n")
     file.close()
-    assert moved.read_text() == "first\nsecond\n"
+    assert new_path.read_text() == "first\nsecond\n"
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_write_cut_short_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:3]))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     file = OutputFile(str(tmp_path / "a.txt"))
     file.append("ten bytes!")
     file.close()
@@ -137,9 +137,9 @@ def test_a_pipe_takes_lines(tmp_path: Path) -> None:
     file.close()
 
 
-def continued(tmp_path: Path, held: str) -> tuple[Path, OutputFile]:
+def continued(tmp_path: Path, content: str) -> tuple[Path, OutputFile]:
     path = tmp_path / "a.txt"
-    path.write_text(held, encoding="utf-8")
+    path.write_text(content, encoding="utf-8")
     return path, OutputFile(str(path), resume=True)
 
 
@@ -200,7 +200,7 @@ def test_a_pipe_cannot_be_continued(tmp_path: Path) -> None:
 def test_a_write_without_room_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:
-    path, whole = tmp_path / "a.txt", os.write
+    path, os_write = tmp_path / "a.txt", os.write
     file = OutputFile(str(path))
     file.append("one\ntwo\n")
     if resume:
@@ -211,7 +211,7 @@ def test_a_write_without_room_leaves_what_was_there(
         room = max(0, 12 - os.lseek(fd, 0, os.SEEK_CUR))
         if not room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return whole(fd, data[:room])
+        return os_write(fd, data[:room])
 
     monkeypatch.setattr(os, "write", little_room)
     for write in (lambda: file.append("one\ntwo\nthree, long\n"), lambda: file.replace_tail(4, "2 and much more")):

@@ -54,14 +54,14 @@ class RememberedRun:
         with closing(PastReader(self.path)) as reader:
             return reader.find(Search())[::-1]
 
-    def picture(self, one: FoundMoment) -> bytes | None:
+    def picture(self, moment: FoundMoment) -> bytes | None:
         with closing(PastReader(self.path)) as reader:
-            return reader.picture(one.id)
+            return reader.picture(moment.id)
 
 
 @pytest.fixture
 def open_run(tmp_path: Path) -> Iterator[Callable[..., RememberedRun]]:
-    made: list[RememberedRun] = []
+    runs: list[RememberedRun] = []
 
     def opened(*, resume: bool = False, **output: Any) -> RememberedRun:
         path, now_ms = str(tmp_path / "past.sqlite"), [BEGIN_MS]
@@ -69,18 +69,18 @@ def open_run(tmp_path: Path) -> Iterator[Callable[..., RememberedRun]]:
             source="rtsp://user:secret@yard.local/1",
             output=OutputConfig(remember=path, remember_max_days=None, **output),
         )
-        made.append(RememberedRun(path, PastSink(config, resume=resume, unix_ms=lambda: now_ms[0]), now_ms))
-        made[-1].write(STARTED)
-        return made[-1]
+        runs.append(RememberedRun(path, PastSink(config, resume=resume, unix_ms=lambda: now_ms[0]), now_ms))
+        runs[-1].write(STARTED)
+        return runs[-1]
 
     yield opened
-    for run in made:
+    for run in runs:
         run.sink.close()
 
 
-def picture(index: int, width: int = 640, *, asked: bool = True) -> AskedPicture:
+def picture(index: int, width: int = 640, *, has_question: bool = True) -> AskedPicture:
     image = np.full((width // 2, width, 3), 60, np.uint8)
-    return AskedPicture(frame_index=index, pts_s=0.0, jpeg=encode_jpeg(image), asked=asked)
+    return AskedPicture(frame_index=index, pts_s=0.0, jpeg=encode_jpeg(image), asked=has_question)
 
 
 def test_an_answer_is_a_moment_with_the_time_and_the_picture_of_its_frame(
@@ -90,10 +90,16 @@ def test_an_answer_is_a_moment_with_the_time_and_the_picture_of_its_frame(
     run.write(frame(7, 2.0), picture(7))
     run.now_ms[0] += 3000
     run.write(answer(2.0, "a red car", frame_index=7))
-    (one,) = run.found()
-    assert (one.kind, one.text, one.question, one.frame_index, one.pts_s) == (ANSWER, "a red car", "What?", 7, 2.0)
-    assert (one.unix_ms, one.last_ms) == (BEGIN_MS, BEGIN_MS)
-    jpeg = run.picture(one)
+    (moment,) = run.found()
+    assert (moment.kind, moment.text, moment.question, moment.frame_index, moment.pts_s) == (
+        ANSWER,
+        "a red car",
+        "What?",
+        7,
+        2.0,
+    )
+    assert (moment.unix_ms, moment.last_ms) == (BEGIN_MS, BEGIN_MS)
+    jpeg = run.picture(moment)
     assert jpeg is not None
     assert Image.open(io.BytesIO(jpeg)).size == (320, 160)
 
@@ -102,7 +108,10 @@ def test_without_a_picture_the_time_is_that_of_the_latency(open_run: Callable[..
     run = open_run()
     run.now_ms[0] += 1000
     run.write(answer(2.0, "a car"), answer(3.0, "a dog", timing=None))
-    assert [(one.unix_ms, one.picture) for one in run.found()] == [(BEGIN_MS + 940, False), (BEGIN_MS + 1000, False)]
+    assert [(moment.unix_ms, moment.picture) for moment in run.found()] == [
+        (BEGIN_MS + 940, False),
+        (BEGIN_MS + 1000, False),
+    ]
 
 
 def test_a_small_picture_stays_and_a_broken_one_is_left_out(open_run: Callable[..., RememberedRun]) -> None:
@@ -110,8 +119,8 @@ def test_a_small_picture_stays_and_a_broken_one_is_left_out(open_run: Callable[.
     broken = AskedPicture(frame_index=2, pts_s=0.0, jpeg=b"no picture")
     other = replace(picture(3), asked=False)
     run.write(small, broken, other, *(answer(0.0, str(index), frame_index=index) for index in (1, 2, 3)))
-    found = {one.text: run.picture(one) for one in run.found()}
-    assert found == {"1": small.jpeg, "2": None, "3": None}
+    pictures = {moment.text: run.picture(moment) for moment in run.found()}
+    assert pictures == {"1": small.jpeg, "2": None, "3": None}
     assert smaller_jpeg(b"", 320) is None
 
 
@@ -119,13 +128,13 @@ def test_only_the_newest_pictures_wait_for_their_answers(open_run: Callable[...,
     run = open_run()
     run.write(*(picture(index, 64) for index in range(PICTURES_KEPT + 1)))
     run.write(answer(0.0, "old", frame_index=0), answer(0.0, "new", frame_index=1))
-    assert {one.text: one.picture for one in run.found()} == {"old": False, "new": True}
+    assert {moment.text: moment.picture for moment in run.found()} == {"old": False, "new": True}
 
 
 def unchanged(pts_s: float, text: str) -> AnswerUnchanged:
-    given = answer(pts_s, text)
+    event = answer(pts_s, text)
     return AnswerUnchanged(
-        **{name: getattr(given, name) for name in given.__struct_fields__}, since_s=0.0, probability=None
+        **{name: getattr(event, name) for name in event.__struct_fields__}, since_s=0.0, probability=None
     )
 
 
@@ -160,13 +169,16 @@ def test_after_a_change_the_same_words_are_a_new_moment(
     else:
         run.write(between)
     run.write(answer(2.0, "a car"))
-    assert [one.pts_s for one in run.found() if (one.text, one.question) == ("a car", "What?")] == [0.0, 2.0]
+    assert [moment.pts_s for moment in run.found() if (moment.text, moment.question) == ("a car", "What?")] == [
+        0.0,
+        2.0,
+    ]
 
 
 def test_an_unchanged_answer_that_is_not_there_is_written(open_run: Callable[..., RememberedRun]) -> None:
     run = open_run()
     run.write(unchanged(4.0, "a car"))
-    assert [(one.kind, one.text) for one in run.found()] == [(ANSWER, "a car")]
+    assert [(moment.kind, moment.text) for moment in run.found()] == [(ANSWER, "a car")]
 
 
 def test_matches_and_outages_are_moments(open_run: Callable[..., RememberedRun]) -> None:
@@ -174,12 +186,12 @@ def test_matches_and_outages_are_moments(open_run: Callable[..., RememberedRun])
     run.write(picture(7, 64), MATCHED, replace(MATCHED, match=2, watch=""))
     run.write(Outage(frame_index=7, pts_s=3.0, reason="unplugged"))
     run.write(Outage(frame_index=7, pts_s=3.0, reason="unplugged", lasted_s=12.3))
-    named, nameless, lost, back = run.found()
-    assert (named.kind, named.watch, named.text, named.yes, named.picture) == (
+    named_watch, unnamed_watch, outage, outage_end = run.found()
+    assert (named_watch.kind, named_watch.watch, named_watch.text, named_watch.yes, named_watch.picture) == (
         *(MATCH, "gate", "gate: is it open?", 0.9, True),
     )
-    assert nameless.text == "is it open?"
-    assert [(one.kind, one.text, one.picture) for one in (lost, back)] == [
+    assert unnamed_watch.text == "is it open?"
+    assert [(moment.kind, moment.text, moment.picture) for moment in (outage, outage_end)] == [
         (OUTAGE, "source lost: unplugged", False),
         (OUTAGE, "source back after 12 s", False),
     ]
@@ -206,19 +218,19 @@ def test_a_continued_run_replaces_the_interrupted_one(open_run: Callable[..., Re
     first = open_run()
     first.write(answer(0.0, "a"), answer(2.0, "b"))
     first.sink.close()
-    again = open_run(resume=True)
-    again.write(answer(0.0, "a"), answer(2.0, "b"), answer(4.0, "c"), summary())
-    assert [one.text for one in again.found()] == ["a", "b", "c"]
+    second = open_run(resume=True)
+    second.write(answer(0.0, "a"), answer(2.0, "b"), answer(4.0, "c"), summary())
+    assert [moment.text for moment in second.found()] == ["a", "b", "c"]
 
 
 def test_the_file_names_camera_and_source_without_secrets(open_run: Callable[..., RememberedRun]) -> None:
     run = open_run()
     run.write(answer(0.0, "a car"))
-    (one,) = run.found()
-    assert one.camera == one.source == "rtsp://***@yard.local/1"
-    named = open_run(remember_camera="yard")
-    named.write(answer(0.0, "a car"))
-    assert named.found()[-1].camera == "yard"
+    (moment,) = run.found()
+    assert moment.camera == moment.source == "rtsp://***@yard.local/1"
+    yard = open_run(remember_camera="yard")
+    yard.write(answer(0.0, "a car"))
+    assert yard.found()[-1].camera == "yard"
     assert camera_name(Config(source="/clips/lesson.mp4")) == "lesson.mp4"
 
 
@@ -237,13 +249,16 @@ def test_a_session_remembers_its_run_and_two_share_a_file(tmp_path: Path) -> Non
         events = [STARTED, answer(0.0, f"at the {name}"), summary()]
         run_session(config, FleetRecorder().camera(""), make_run=lambda _, e=events: ScriptedRun(e), signals=False)  # type: ignore[misc, return-value, arg-type]
     with closing(PastReader(path)) as reader:
-        assert {one.camera: one.text for one in reader.find(Search())} == {"yard": "at the yard", "door": "at the door"}
+        assert {moment.camera: moment.text for moment in reader.find(Search())} == {
+            "yard": "at the yard",
+            "door": "at the door",
+        }
 
 
 def test_a_run_that_does_not_remember_loads_none_of_it() -> None:
     loaded = "import sys, stream.cli, stream.sinks.web, stream.runtime.session; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, cwd=ROOT)
-    modules = set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules = set(process.stdout.split())
     assert "stream.sinks.web" in modules
     assert not modules & {"sqlite3", "stream.past", "stream.sinks.past", "stream.web.past"}
 

@@ -77,9 +77,9 @@ def config(endpoint: str = "tcp://127.0.0.1:*") -> Config:
 
 @pytest.fixture
 def output() -> Iterator[Output]:
-    made = Output(config())
-    with closing(made.sink):
-        yield made
+    publisher = Output(config())
+    with closing(publisher.sink):
+        yield publisher
 
 
 def test_every_event_is_published_or_reported_otherwise() -> None:
@@ -96,26 +96,31 @@ def test_everything_arrives_in_order_and_as_its_schema_says(output: Output) -> N
         received = []
         while not received or received[-1]["topic"] != "summary":
             received.append(listener.next())
-    topics = [one["topic"] for one in received if one["topic"] not in ("stats", "status")]
+    topics = [message["topic"] for message in received if message["topic"] not in ("stats", "status")]
     assert topics == [
         *("cut", "discontinuity", "notice", "outage", "restarted", "asked", "text", "glance", "answer", "unchanged"),
         *("detections", "invalid", "cancelled", "look", "turned", "match", "shadow", "budget"),
         *("side_text", "side_answer", "side_refused", "watches", "clip", "frame", "frame", "summary"),
     ]
-    states = [one["state"] for one in received if one["topic"] == "status"]
+    states = [message["state"] for message in received if message["topic"] == "status"]
     assert "outage" in states
     assert states[-2:] == ["running", "ended"]
-    for one in received:
-        assert list(one)[:4] == HEADER
-        row = ROWS[one["topic"]]
+    for message in received:
+        assert list(message)[:4] == HEADER
+        row = ROWS[message["topic"]]
         row += ROWS["answer"] if "those of `answer`" in row else ""
-        named = re.findall(r"`(\w+)`", row)
-        assert not [name for name in all_fields(one) if name not in named], one["topic"]
-        assert one["v"] == 1
-        assert one["seq"] >= 1
-    shown = [one for one in received if one["topic"] == "frame"][-1]
-    assert (shown["rows"], shown["cols"], shown["relevance"], shown["regions"]) == (2, 3, MAP.relevance, MAP.regions)
-    assert "slot" not in shown
+        fields = re.findall(r"`(\w+)`", row)
+        assert not [name for name in all_fields(message) if name not in fields], message["topic"]
+        assert message["v"] == 1
+        assert message["seq"] >= 1
+    last_frame = [message for message in received if message["topic"] == "frame"][-1]
+    assert (last_frame["rows"], last_frame["cols"], last_frame["relevance"], last_frame["regions"]) == (
+        2,
+        3,
+        MAP.relevance,
+        MAP.regions,
+    )
+    assert "slot" not in last_frame
     assert "secret" not in str(received)
 
 

@@ -19,7 +19,9 @@ VALUES = {"web": "8090", "foxglove": "8765", "otlp": "http://localhost:4318", "m
 NEEDING = [(sink, suffix) for sink in SINKS if sink.extra is not None for suffix in sink.suffixes or ("",)]
 
 
-@pytest.mark.parametrize(("sink", "suffix"), NEEDING, ids=lambda one: one if isinstance(one, str) else one.key or "-o")
+@pytest.mark.parametrize(
+    ("sink", "suffix"), NEEDING, ids=lambda value: value if isinstance(value, str) else value.key or "-o"
+)
 def test_an_output_without_its_library_is_refused(sink: Any, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
     values: dict[str, Any] = {sink.key: VALUES[sink.key]} if sink.key else {"paths": ("c.vtt", f"run{suffix.upper()}")}

@@ -63,12 +63,12 @@ def test_a_live_view_that_takes_the_terminal_over_shows_the_address_again(
 ) -> None:
     _, sink = opened()
     before = capsys.readouterr().err
-    shown = io.StringIO()
-    monkeypatch.setattr("sys.stderr", shown)
+    stderr = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stderr)
     for _ in range(3):
         sink.write(frame(0, 0.0))
     sink.close()
-    assert shown.getvalue() == before
+    assert stderr.getvalue() == before
     assert before.startswith("web page at http://127.0.0.1:")
 
 

@@ -60,8 +60,8 @@ class Server(LoopbackServer):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with closing(Server()) as made:
-        yield made
+    with closing(Server()) as http_server:
+        yield http_server
 
 
 def test_answers_and_changes_are_posted_as_in_a_jsonl(server: Server) -> None:
@@ -91,7 +91,11 @@ def test_matches_and_the_names_of_their_files_are_posted(server: Server) -> None
             sink.write(event)
         server.go.set()
         posted = [server.next()[1] for _ in range(3)]
-    assert [(one["type"], one["watch"]) for one in posted] == [("match", "door"), ("match", "yard"), ("clip", "door")]
+    assert [(body["type"], body["watch"]) for body in posted] == [
+        ("match", "door"),
+        ("match", "yard"),
+        ("clip", "door"),
+    ]
     assert (posted[-1]["video"], sink.dropped) == ("a.mp4", 1)
 
 
@@ -120,10 +124,10 @@ def test_a_server_that_fails_is_asked_three_times(server: Server, capsys: pytest
         until(lambda: server.count == 6 and server.statuses.empty())
         sink.write(match(1.0))
         until(lambda: server.count == 7)
-    lost, back = capsys.readouterr().err.splitlines()
+    loss_line, return_line = capsys.readouterr().err.splitlines()
     port = server.port
-    assert lost.startswith(f"note: the webhook at http://127.0.0.1:{port} takes nothing: status 502; ")
-    assert back == f"the webhook at http://127.0.0.1:{port} takes events again"
+    assert loss_line.startswith(f"note: the webhook at http://127.0.0.1:{port} takes nothing: status 502; ")
+    assert return_line == f"the webhook at http://127.0.0.1:{port} takes events again"
 
 
 @pytest.mark.parametrize("status", [404, 302])
@@ -165,15 +169,15 @@ def test_of_each_watch_the_newest_match_waits_and_silent_ones_are_not_posted(ser
         assert sink.dropped == 1
         server.go.set()
         posted = [server.next()[1] for _ in range(2)]
-    assert sorted((one["watch"], one["match"]) for one in posted) == [("door", 3), ("gate", 1)]
+    assert sorted((body["watch"], body["match"]) for body in posted) == [("door", 3), ("gate", 1)]
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
     with DrippingServer() as server:
         sink = WebhookSink(f"{server.address}/head", retry_s=0.001, reply_limit_s=0.3)
         sink.write(answer(1.0, "a cat"))
-        printed: list[str] = []
-        until(lambda: printed.append(capsys.readouterr().err) or "takes nothing: " in "".join(printed))
+        outputs: list[str] = []
+        until(lambda: outputs.append(capsys.readouterr().err) or "takes nothing: " in "".join(outputs))
         sink.close()
 
 
@@ -182,18 +186,18 @@ def test_a_server_that_stalls_too_long_is_given_up(server: Server, capsys: pytes
     with closing(WebhookSink(server.url, retry_s=0.001, reply_limit_s=0.05)) as sink:
         sink.write(answer(0.0, "a cat"))
         until(lambda: server.count == 3)
-        printed: list[str] = []
-        until(lambda: printed.append(capsys.readouterr().err) or "timed out" in "".join(printed))
+        outputs: list[str] = []
+        until(lambda: outputs.append(capsys.readouterr().err) or "timed out" in "".join(outputs))
 
 
 def test_a_missing_server_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(WebhookSink(f"http://127.0.0.1:{free_port()}", retry_s=0.001)) as sink:
         sink.write(answer(0.0, "a cat"))
         sink.write(match(0.0))
-        printed: list[str] = []
-        until(lambda: printed.append(capsys.readouterr().err) or "".join(printed))
-    printed.append(capsys.readouterr().err)
-    (line,) = "".join(printed).splitlines()
+        outputs: list[str] = []
+        until(lambda: outputs.append(capsys.readouterr().err) or "".join(outputs))
+    outputs.append(capsys.readouterr().err)
+    (line,) = "".join(outputs).splitlines()
     assert "takes nothing: Connection refused; " in line
 
 

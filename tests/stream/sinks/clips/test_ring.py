@@ -7,39 +7,39 @@ from stream.sinks.clips.ring import FragmentRing, continues
 from tests.support.fragments import fragment
 
 
-def starts(found: list[VideoFragment]) -> list[float]:
-    return [one.start_s for one in found]
+def starts(fragments: list[VideoFragment]) -> list[float]:
+    return [fragment.start_s for fragment in fragments]
 
 
 def ring(seconds: int, *, group: int = 2, keep_s: float = 100.0, max_bytes: int = 10_000) -> FragmentRing:
-    made = FragmentRing(keep_s, max_bytes)
+    buffer = FragmentRing(keep_s, max_bytes)
     for second in range(seconds):
-        made.add(fragment(second, key=second % group == 0))
-    return made
+        buffer.add(fragment(second, key=second % group == 0))
+    return buffer
 
 
 def test_a_part_begins_with_the_key_frame_before_it_and_ends_behind_it() -> None:
-    made = ring(20)
-    assert starts(made.around(10.0, 3.0, 2.0)) == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
-    assert starts(made.around(10.0, 4.0, 2.5)) == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
+    buffer = ring(20)
+    assert starts(buffer.around(10.0, 3.0, 2.0)) == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
+    assert starts(buffer.around(10.0, 4.0, 2.5)) == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
 
 
 def test_a_part_at_the_beginning_or_the_end_is_shorter() -> None:
-    made = ring(6)
-    assert starts(made.around(1.0, 5.0, 2.0)) == [0.0, 1.0, 2.0]
-    assert starts(made.around(5.5, 1.0, 9.0)) == [4.0, 5.0]
+    buffer = ring(6)
+    assert starts(buffer.around(1.0, 5.0, 2.0)) == [0.0, 1.0, 2.0]
+    assert starts(buffer.around(5.5, 1.0, 9.0)) == [4.0, 5.0]
     assert FragmentRing(10, 100).around(1.0, 5.0, 5.0) == []
 
 
 def test_old_groups_leave_the_ring() -> None:
-    made = ring(60, keep_s=10)
-    assert starts(made.around(30.0, 50.0, 50.0)) == [*range(50, 60)]
-    assert made.size_bytes == 100
+    buffer = ring(60, keep_s=10)
+    assert starts(buffer.around(30.0, 50.0, 50.0)) == [*range(50, 60)]
+    assert buffer.size_bytes == 100
 
 
 def test_the_ring_holds_few_bytes_whatever_comes() -> None:
-    made = ring(60, max_bytes=75)
-    assert starts(made.around(59.0, 50.0, 50.0)) == [*range(54, 60)]
+    buffer = ring(60, max_bytes=75)
+    assert starts(buffer.around(59.0, 50.0, 50.0)) == [*range(54, 60)]
     endless = ring(60, group=1000, max_bytes=75)
     assert (len(endless), endless.size_bytes) == (0, 0)
     endless.add(fragment(60.0))
@@ -47,25 +47,25 @@ def test_the_ring_holds_few_bytes_whatever_comes() -> None:
 
 
 def test_fragments_without_their_key_frame_are_dropped() -> None:
-    made = FragmentRing(100, 1000)
-    made.add(fragment(0.0, key=False))
-    made.add(fragment(1.0))
-    made.add(fragment(3.0, key=False))  # one is missing
-    assert starts(made.around(1.0, 5.0, 5.0)) == [1.0]
+    buffer = FragmentRing(100, 1000)
+    buffer.add(fragment(0.0, key=False))
+    buffer.add(fragment(1.0))
+    buffer.add(fragment(3.0, key=False))  # one is missing
+    assert starts(buffer.around(1.0, 5.0, 5.0)) == [1.0]
 
 
 def test_a_part_never_spans_two_tracks() -> None:
-    made = FragmentRing(100, 1000)
+    buffer = FragmentRing(100, 1000)
     for second in range(4):
-        made.add(fragment(second))
+        buffer.add(fragment(second))
     for second in range(4, 8):
-        made.add(fragment(second, init=b"other size", track_s=second - 4))
+        buffer.add(fragment(second, init=b"other size", track_s=second - 4))
     for second in range(9, 12):  # the same size again, after an outage
-        made.add(fragment(second, init=b"other size", track_s=second - 9))
-    assert starts(made.around(2.0, 1.0, 5.0)) == [1.0, 2.0, 3.0]
-    assert starts(made.around(5.0, 5.0, 5.0)) == [4.0, 5.0, 6.0, 7.0]
-    assert starts(made.around(9.5, 5.0, 5.0)) == [9.0, 10.0, 11.0]
-    assert starts(made.around(8.5, 5.0, 5.0)) == [4.0, 5.0, 6.0, 7.0]
+        buffer.add(fragment(second, init=b"other size", track_s=second - 9))
+    assert starts(buffer.around(2.0, 1.0, 5.0)) == [1.0, 2.0, 3.0]
+    assert starts(buffer.around(5.0, 5.0, 5.0)) == [4.0, 5.0, 6.0, 7.0]
+    assert starts(buffer.around(9.5, 5.0, 5.0)) == [9.0, 10.0, 11.0]
+    assert starts(buffer.around(8.5, 5.0, 5.0)) == [4.0, 5.0, 6.0, 7.0]
 
 
 def test_rounded_times_continue_a_track() -> None:

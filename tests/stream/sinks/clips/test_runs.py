@@ -87,20 +87,20 @@ def configured(source: object, clips: Path | None, *, go_on: bool = True, **outp
 
 
 def run(config: Config) -> Collector:
-    seen = Collector()
+    collector = Collector()
     run_session(
         config,
         LinesDisplay(0),
-        [seen],
-        lambda one: run_in_threads(one, model_loader="tests.support.answer_models:FakeAnswerModel"),
+        [collector],
+        lambda run_config: run_in_threads(run_config, model_loader="tests.support.answer_models:FakeAnswerModel"),
     )
-    return seen
+    return collector
 
 
 def test_the_packets_of_a_file_are_copied(lamps: dict[str, Path], tmp_path: Path) -> None:
     lines = tmp_path / "events.jsonl"
-    seen = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(lines),)))
-    first, second = seen.of(ClipWritten)
+    collector = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(lines),)))
+    first, second = collector.of(ClipWritten)
     assert (first.match, first.video, second.error) == (1, None, None)
     assert (second.start_s, second.end_s) == (4.0, pytest.approx(10.0, abs=0.11))
     clip = tmp_path / "clips" / second.video
@@ -125,31 +125,31 @@ def test_video_that_cannot_be_copied_is_encoded(kind: str, lamps: dict[str, Path
         for number, picture in enumerate(lamp()):
             PictureFile.fromarray(picture).save(source / f"{number:04}.png")
     config = configured(source, tmp_path / "clips")
-    seen = run(config.model_copy(update={"capture": config.capture.model_copy(update={"fps": float(FPS)})}))
-    written = seen.of(ClipWritten)[-1]
-    assert written.video is not None
-    times = times_of(tmp_path / "clips" / written.video)
+    collector = run(config.model_copy(update={"capture": config.capture.model_copy(update={"fps": float(FPS)})}))
+    clip = collector.of(ClipWritten)[-1]
+    assert clip.video is not None
+    times = times_of(tmp_path / "clips" / clip.video)
     assert times[0] == 0
-    assert written.start_s <= 5.0
-    assert len(times) == pytest.approx((written.end_s - written.start_s) * FPS, abs=1)
+    assert clip.start_s <= 5.0
+    assert len(times) == pytest.approx((clip.end_s - clip.start_s) * FPS, abs=1)
 
 
 def test_the_end_of_the_run_ends_the_clip(lamps: dict[str, Path], tmp_path: Path) -> None:
-    seen = run(configured(lamps["h264"], tmp_path / "clips", go_on=False))
-    written = seen.of(ClipWritten)[-1]
-    assert written.video is not None
-    assert written.start_s == 4.0
-    assert 8.0 <= written.end_s <= 10.1
-    assert times_of(tmp_path / "clips" / written.video)
+    collector = run(configured(lamps["h264"], tmp_path / "clips", go_on=False))
+    clip = collector.of(ClipWritten)[-1]
+    assert clip.video is not None
+    assert clip.start_s == 4.0
+    assert 8.0 <= clip.end_s <= 10.1
+    assert times_of(tmp_path / "clips" / clip.video)
 
 
 def test_a_clip_and_a_stream_are_written_of_one_recording(lamps: dict[str, Path], tmp_path: Path) -> None:
     stream = tmp_path / "live" / "master.m3u8"
-    seen = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(stream),)))
-    assert seen.of(ClipWritten)[-1].video is not None
+    collector = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(stream),)))
+    assert collector.of(ClipWritten)[-1].video is not None
     segments = sorted(stream.parent.glob("segment-*.m4s"))
     assert len(segments) == 8
-    data = (stream.parent / "header-00000.mp4").read_bytes() + b"".join(one.read_bytes() for one in segments)
+    data = (stream.parent / "header-00000.mp4").read_bytes() + b"".join(path.read_bytes() for path in segments)
     assert packets_of(data) == packets_of(lamps["h264"])
 
 
@@ -159,25 +159,25 @@ def test_a_camera_has_clips_through_an_outage(tmp_path: Path) -> None:
     config = configured("", tmp_path / "clips")
     output = config.output.model_copy(update={"clip_before_s": 1.0, "clip_after_s": 1.0})
     config = config.model_copy(update={"output": output, "pipeline": PipelineConfig()})
-    seen = Collector()
+    collector = Collector()
     with RtspServer(encode(blink, FPS, gop=5), FPS) as server:
 
-        def follow(one: Config) -> Run:
-            run = run_in_child(one, model_loader="tests.support.answer_models:FakeAnswerModel")
+        def follow(run_config: Config) -> Run:
+            run = run_in_child(run_config, model_loader="tests.support.answer_models:FakeAnswerModel")
 
             def react(event: Event) -> None:
-                videos = [clip for clip in seen.of(ClipWritten) if clip.video is not None]
+                videos = [clip for clip in collector.of(ClipWritten) if clip.video is not None]
                 if isinstance(event, ClipWritten) and len(videos) == 1 and event.video is not None:
                     server.cut()
                     server.start()
-                elif len(videos) >= 2 and seen.of(Outage):
+                elif len(videos) >= 2 and collector.of(Outage):
                     run.end()
 
-            seen.react = react
+            collector.react = react
             return run
 
-        run_session(config.model_copy(update={"source": server.url}), LinesDisplay(0), [seen], follow)
-    clips = [clip.video for clip in seen.of(ClipWritten) if clip.video is not None]
+        run_session(config.model_copy(update={"source": server.url}), LinesDisplay(0), [collector], follow)
+    clips = [clip.video for clip in collector.of(ClipWritten) if clip.video is not None]
     assert len(clips) >= 2
     for name in clips:
         times = times_of(tmp_path / "clips" / name)
@@ -187,9 +187,9 @@ def test_a_camera_has_clips_through_an_outage(tmp_path: Path) -> None:
 
 
 def test_without_clips_no_packet_is_kept_and_nothing_is_imported(lamps: dict[str, Path]) -> None:
-    seen = run(configured(lamps["h264"], None))
-    assert seen.of(VerdictChanged)
-    assert seen.of(VideoFragment) + seen.of(AskedPicture) == []
+    collector = run(configured(lamps["h264"], None))
+    assert collector.of(VerdictChanged)
+    assert collector.of(VideoFragment) + collector.of(AskedPicture) == []
     script = (
         "import sys; from stream.sinks.factory import open_sinks; from stream.config import OutputConfig\n"
         "import stream.runtime.frame_stages, stream.web.application\n"
@@ -213,9 +213,9 @@ def test_clips_need_a_question(tmp_path: Path) -> None:
 def test_a_writer_that_is_killed_within_a_write_leaves_whole_files(tmp_path: Path, count: int) -> None:
     video = video_file(tmp_path / "a.mp4", 6)
     command = [sys.executable, "-m", "tests.support.killed_clips", str(video), str(tmp_path / "clips"), str(count)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) > 1
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout.split()[0]) > 1
 
 
 def matches_of(lines: Path) -> int:
@@ -229,8 +229,8 @@ def test_a_hundred_runs_that_are_killed_at_any_moment_leave_whole_files(tmp_path
     for number in range(100):
         lines = tmp_path / f"{number}.jsonl"
         options = ["--until", "Is there a red circle?", "--go-on", "--clips", str(clips), "-o", str(lines)]
-        more = ["--set", "output.clip_after_s=1", "--set", "output.clip_before_s=1"]
-        command = [sys.executable, "run_stream.py", "caption", "scene:moving", *options, *more]
+        limits = ["--set", "output.clip_after_s=1", "--set", "output.clip_before_s=1"]
+        command = [sys.executable, "run_stream.py", "caption", "scene:moving", *options, *limits]
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while not matches_of(lines) and running.poll() is None:
             with suppress(subprocess.TimeoutExpired):

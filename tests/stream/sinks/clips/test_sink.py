@@ -47,18 +47,18 @@ class FedSink:
         self.folder = folder
         self.now_s = 1_000_000.0
         self.sink = ClipSink(config, source, lambda: self.now_s)
-        self.written: list[ClipWritten] = []
+        self.clips: list[ClipWritten] = []
 
     def feed(self, *events: Event) -> FedSink:
         for event in events:
-            self.written += self.sink.take_events(event)  # type: ignore[arg-type]
+            self.clips += self.sink.take_events(event)  # type: ignore[arg-type]
             self.sink.write(event)
         return self
 
     def end(self) -> list[ClipWritten]:
         self.feed(summary())
         self.sink.close()
-        return self.written
+        return self.clips
 
     @property
     def names(self) -> list[str]:
@@ -67,18 +67,22 @@ class FedSink:
 
 @pytest.fixture
 def fed(tmp_path: Path) -> Iterator[FedSink]:
-    made = FedSink(tmp_path / "clips")
-    with closing(made.sink):
-        yield made
+    fed_sink = FedSink(tmp_path / "clips")
+    with closing(fed_sink.sink):
+        yield fed_sink
 
 
 def picture(index: int = 0, level: int = 0, jpeg: bytes | None = None) -> AskedPicture:
     image = np.full((64 >> level, 96 >> level, 3), (90, 120, 60), np.uint8)
-    shown = FrameMap(
+    frame_map = FrameMap(
         rows=2, cols=3, relevance=bytes([0, 255, 0, 0, 0, 0]), regions=np.array([[0, 0, 1]], "<i2").tobytes()
     )
     return AskedPicture(
-        frame_index=index, pts_s=index / 25, jpeg=encode_jpeg(image) if jpeg is None else jpeg, level=level, map=shown
+        frame_index=index,
+        pts_s=index / 25,
+        jpeg=encode_jpeg(image) if jpeg is None else jpeg,
+        level=level,
+        map=frame_map,
     )
 
 
@@ -86,11 +90,11 @@ def test_a_match_has_its_picture_at_once_and_its_video_later(
     fed: FedSink, fragments: list[VideoFragment], video: Path
 ) -> None:
     fed.feed(picture(125), *fragments[:5], match(5.0, frame_index=125), frame(126, 5.1))
-    (first,) = fed.written
+    (first,) = fed.clips
     assert (first.picture, first.video, first.error) == ("street-00005.00s-here-0001.jpg", None, None)
     assert (fed.folder / "street-00005.00s-here-0001.jpg").stat().st_size > 1000
     fed.feed(*fragments[5:])
-    second = fed.feed(frame(300, 12.0)).written[1]
+    second = fed.feed(frame(300, 12.0)).clips[1]
     assert second.video == "street-00005.00s-here-0001.mp4"
     assert second.picture == first.picture
     assert (second.start_s, second.end_s) == (pytest.approx(2.0), pytest.approx(7.0, abs=0.1))
@@ -105,7 +109,7 @@ def test_a_match_has_its_picture_at_once_and_its_video_later(
 
 def test_every_sink_gets_the_events_before_the_summary(fed: FedSink, fragments: list[VideoFragment]) -> None:
     fed.feed(*fragments[:5], match(5.0))
-    assert [one.video for one in fed.end()] == [None, "street-00005.00s-here-0001.mp4"]
+    assert [clip.video for clip in fed.end()] == [None, "street-00005.00s-here-0001.mp4"]
     assert len(times_of(fed.folder / "street-00005.00s-here-0001.mp4")) == pytest.approx(75, abs=3)
 
 
@@ -113,28 +117,28 @@ def test_every_sink_gets_the_events_before_the_summary(fed: FedSink, fragments: 
 def test_a_match_at_an_end_of_the_video_has_a_shorter_clip(
     fed: FedSink, fragments: list[VideoFragment], at_s: float, span: tuple[int, int]
 ) -> None:
-    fed.feed(*(one for one in fragments if one.end_s <= at_s), match(at_s))
-    fed.feed(*(one for one in fragments if one.end_s > at_s))
-    written = fed.end()[-1]
-    assert written.video is not None
-    assert (round(written.start_s), round(written.end_s)) == span
-    assert times_of(fed.folder / written.video)
+    fed.feed(*(fragment for fragment in fragments if fragment.end_s <= at_s), match(at_s))
+    fed.feed(*(fragment for fragment in fragments if fragment.end_s > at_s))
+    clip = fed.end()[-1]
+    assert clip.video is not None
+    assert (round(clip.start_s), round(clip.end_s)) == span
+    assert times_of(fed.folder / clip.video)
 
 
 def test_a_late_match_finds_its_time_in_the_ring(fed: FedSink, fragments: list[VideoFragment]) -> None:
     fed.feed(*fragments, match(5.0), frame(0, 12.0))
-    written = fed.written[-1]
-    assert (round(written.start_s), round(written.end_s)) == (2, 7)
+    clip = fed.clips[-1]
+    assert (round(clip.start_s), round(clip.end_s)) == (2, 7)
 
 
 def test_matches_close_to_each_other_share_a_video(fed: FedSink, fragments: list[VideoFragment]) -> None:
     fed.feed(picture(0), *fragments[:5], match(5.0, 1, watch="door"), *fragments[5:6], match(6.0, 2, watch="car"))
     fed.feed(*fragments[6:])
-    written = [one for one in fed.end() if one.video is not None]
-    assert [(one.match, one.watch) for one in written] == [(1, "door"), (2, "car")]
-    assert len({one.video for one in written}) == 1
-    assert len({one.picture for one in written}) == 2
-    assert {round(one.end_s) for one in written} == {8}
+    clips = [clip for clip in fed.end() if clip.video is not None]
+    assert [(clip.match, clip.watch) for clip in clips] == [(1, "door"), (2, "car")]
+    assert len({clip.video for clip in clips}) == 1
+    assert len({clip.picture for clip in clips}) == 2
+    assert {round(clip.end_s) for clip in clips} == {8}
     assert len([name for name in fed.names if name.endswith(".mp4")]) == 1
 
 
@@ -142,16 +146,16 @@ def test_a_video_does_not_grow_without_end(
     fed: FedSink, fragments: list[VideoFragment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ClipVideo, "longest_s", 5.0)
-    for number, one in enumerate(fragments):
-        fed.feed(one, match(one.start_s + 0.5, number + 1))
-    videos = {one.video: one.end_s - one.start_s for one in fed.end() if one.video is not None}
+    for number, part in enumerate(fragments):
+        fed.feed(part, match(part.start_s + 0.5, number + 1))
+    videos = {clip.video: clip.end_s - clip.start_s for clip in fed.end() if clip.video is not None}
     assert len(videos) >= 3
     assert max(videos.values()) < 7.0
     assert all(times_of(fed.folder / name) for name in videos)
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "interruption",
     [
         Outage(frame_index=150, pts_s=6.0, reason="gone"),
         Restarted(process="frames", cause="died", count=1),
@@ -160,27 +164,27 @@ def test_a_video_does_not_grow_without_end(
     ],
     ids=["outage", "restart", "size", "gap"],
 )
-def test_an_interruption_ends_a_clip_well(fed: FedSink, fragments: list[VideoFragment], lost: Event) -> None:
-    fed.feed(*fragments[:5], match(5.0), fragments[5], lost, frame(0, 6.1))
-    written = fed.written[-1]
-    assert written.video is not None
-    assert (round(written.start_s), round(written.end_s)) == (2, 6)
-    assert len(times_of(fed.folder / written.video)) == pytest.approx(100, abs=2)
+def test_an_interruption_ends_a_clip_well(fed: FedSink, fragments: list[VideoFragment], interruption: Event) -> None:
+    fed.feed(*fragments[:5], match(5.0), fragments[5], interruption, frame(0, 6.1))
+    clip = fed.clips[-1]
+    assert clip.video is not None
+    assert (round(clip.start_s), round(clip.end_s)) == (2, 6)
+    assert len(times_of(fed.folder / clip.video)) == pytest.approx(100, abs=2)
 
 
 def test_a_clip_does_not_wait_for_ever(fed: FedSink, fragments: list[VideoFragment]) -> None:
     fed.feed(*fragments[:5], match(5.0), frame(0, 6.0), frame(0, 16.0))
-    assert len(fed.written) == 1
+    assert len(fed.clips) == 1
     fed.feed(frame(0, 17.0), frame(0, 17.1))
-    assert fed.written[-1].video is not None
+    assert fed.clips[-1].video is not None
 
 
 def test_without_video_there_is_the_picture_alone(fed: FedSink) -> None:
     fed.feed(picture(3), match(1.0, frame_index=3), fragment(1.0, key=False))
-    written = fed.end()[-1]
-    assert written.picture is not None
-    assert (written.video, written.error) == (None, NO_VIDEO)
-    assert fed.names == [written.picture]
+    clip = fed.end()[-1]
+    assert clip.picture is not None
+    assert (clip.video, clip.error) == (None, NO_VIDEO)
+    assert fed.names == [clip.picture]
 
 
 def test_the_picture_is_that_of_the_checked_frame(fed: FedSink) -> None:
@@ -188,7 +192,7 @@ def test_the_picture_is_that_of_the_checked_frame(fed: FedSink) -> None:
         fed.feed(picture(index, jpeg=b"" if index != 30 else None))
     fed.feed(match(1.0, 1, frame_index=31), match(1.0, 2, frame_index=2))
     fed.feed(match(1.0, 3, frame_index=30))
-    first, second, third = (one for one in fed.end() if one.error != NO_VIDEO)
+    first, second, third = (clip for clip in fed.end() if clip.error != NO_VIDEO)
     assert first.error == "the picture of the frame cannot be decoded"
     assert (second.picture, second.error) == (None, None)  # too old: its picture is gone
     assert third.picture is not None
@@ -201,8 +205,8 @@ def test_a_picture_shows_the_regions_and_the_question(tmp_path: Path, level: int
     image = np.asarray(Image.open(path)).astype(int)
     assert image.shape[1] == 672
     scale = 672 / 96
-    inside, other = (image[round(16 * scale), round(x * scale)] for x in (48, 16))
-    assert np.abs(inside - other).max() < 12  # the picture itself is as the camera saw it
+    region, other = (image[round(16 * scale), round(x * scale)] for x in (48, 16))
+    assert np.abs(region - other).max() < 12  # the picture itself is as the camera saw it
     edge = image[round(16 * scale), round(32 * scale) - 3 : round(32 * scale) + 4]
     assert np.ptp(edge.sum(axis=1)) > 150
     assert image[round(64 * scale) + 10 :].max() > 200  # text below
@@ -229,11 +233,11 @@ def test_a_full_disk_is_reported_once_and_the_run_goes_on(
     with room_for(2 * len(fragments[2].data)):
         fed.feed(*fragments[:5], match(5.0), *fragments[5:8], picture(200), match(8.0, 2), *fragments[8:])
         fed.feed(frame(0, 12.0))
-    assert [one.match for one in fed.written if one.error == "File too large"]
+    assert [clip.match for clip in fed.clips if clip.error == "File too large"]
     assert capsys.readouterr().err.count("a clip cannot be written") == 1
-    for one in fed.written:
-        if one.video is not None:
-            assert times_of(fed.folder / one.video)
+    for clip in fed.clips:
+        if clip.video is not None:
+            assert times_of(fed.folder / clip.video)
     fed.feed(replace(fragments[0], start_s=20.0), match(20.0, 3))
     assert fed.end()[-1].error is None
     assert not [name for name in fed.names if name.startswith(".")]
@@ -248,7 +252,7 @@ def test_a_folder_that_is_gone_is_reported(
 
     monkeypatch.setattr(fed.sink._folder, call, fail)
     fed.feed(picture(), *fragments, match(5.0))
-    assert {one.error for one in fed.end()} == {"No space left on device"}
+    assert {clip.error for clip in fed.end()} == {"No space left on device"}
 
 
 def test_a_video_that_cannot_be_named_is_reported(
@@ -267,8 +271,8 @@ def test_the_limits_of_the_configuration_hold(tmp_path: Path, monkeypatch: pytes
     big = [fragment(second, size=300, key=second % 2 == 0) for second in range(40)]
     monkeypatch.setattr("stream.sinks.clips.video.begin_ticks", lambda _: 0)
     fed = FedSink(tmp_path / "clips", clips_max_mib=2, clips_max_days=1.0)
-    for number, one in enumerate(big):
-        fed.feed(one)
+    for number, big_fragment in enumerate(big):
+        fed.feed(big_fragment)
         if number % 10 == 5:
             fed.feed(match(float(number), number))
         assert sum(path.stat().st_size for path in fed.folder.glob("*.mp4*")) <= 2000

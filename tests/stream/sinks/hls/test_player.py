@@ -87,18 +87,18 @@ def record(folder: Path, sources: list[tuple[Path, float]]) -> list[MediaSegment
 def write(folder: Path, sources: list[tuple[Path, float]], answers: list[Answer]) -> None:
     """Write a stream of segments and answers."""
     with closing(HlsSink(str(folder / "master.m3u8"), HlsConfig(hold_s=0.0), live=False)) as sink:
-        for given in answers:
-            sink.write(given)
-        for made in record(folder, sources):
-            start_s, duration_s = made.start_ns / NS_PER_S, made.duration_ns / NS_PER_S
+        for answer in answers:
+            sink.write(answer)
+        for media in record(folder, sources):
+            start_s, duration_s = media.start_ns / NS_PER_S, media.duration_ns / NS_PER_S
             sink.write(
                 segment(
                     start_s,
                     duration_s,
-                    file=made.file,
-                    header=made.header,
-                    track_s=made.track_ns / NS_PER_S,
-                    codec=made.codec,
+                    file=media.file,
+                    header=media.header,
+                    track_s=media.track_ns / NS_PER_S,
+                    codec=media.codec,
                 )
             )
             sink.write(frame(0, start_s + duration_s))

@@ -92,12 +92,12 @@ def test_old_segments_of_a_live_stream_go_and_all_that_is_listed_is_there_after_
 
 
 def test_a_file_is_kept_as_a_whole_and_a_live_source_for_a_minute(tmp_path: Path) -> None:
-    for live, kept in ((False, 100), (True, 30)):
+    for live, count in ((False, 100), (True, 30)):
         stream = Stream(tmp_path / str(live), live=live, hold_s=0.0)
         with closing(stream.sink):
             for number in range(100):
                 stream.show(number * 2.0)
-        assert len(stream.listed()) == kept
+        assert len(stream.listed()) == count
         assert ("PLAYLIST-TYPE:EVENT" in stream.read("video.m3u8")) == (not live)
 
 
@@ -202,10 +202,10 @@ def test_unlisted_segments_make_room_for_the_end_of_the_playlists(
     stream.show(2.0)
     write = Path.write_text
 
-    def full(path: Path, text: str, **given: str) -> int:
+    def full(path: Path, text: str, **options: str) -> int:
         if any(name.startswith(".segment") for name in stream.names()):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, text, **given)
+        return write(path, text, **options)
 
     stream.show(4.0)
     monkeypatch.setattr(Path, "write_text", full)
@@ -275,7 +275,9 @@ def test_a_run_writes_all_frames_of_its_source_and_its_answers(tmp_path: Path) -
         output=OutputConfig(paths=(str(tmp_path / "live" / "master.m3u8"),), hls=HlsConfig(segment_s=1.0)),
     )
     run_session(
-        config, ProgressDisplay(captions=False), make_run=lambda given: run_in_threads(given, model_loader=FAKE)
+        config,
+        ProgressDisplay(captions=False),
+        make_run=lambda run_config: run_in_threads(run_config, model_loader=FAKE),
     )
     folder = tmp_path / "live"
     captions = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.vtt"))]

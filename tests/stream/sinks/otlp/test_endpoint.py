@@ -9,7 +9,7 @@ from stream.sinks.otlp.endpoint import traces_url
 
 
 @pytest.mark.parametrize(
-    ("given", "posted_to"),
+    ("address", "posted_to"),
     [
         ("http://localhost:4318", "http://localhost:4318/v1/traces"),
         ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
@@ -18,16 +18,16 @@ from stream.sinks.otlp.endpoint import traces_url
         ("https://otel.example/team", "https://otel.example/team/v1/traces"),
     ],
 )
-def test_valid_addresses(given: str, posted_to: str) -> None:
-    assert traces_url(given) == posted_to
+def test_valid_addresses(address: str, posted_to: str) -> None:
+    assert traces_url(address) == posted_to
 
 
 @pytest.mark.parametrize(
-    "given", ["localhost:4318", "grpc://x:1", "http://", "http://x:0", "http://x:99999", "http://x?a=b"]
+    "address", ["localhost:4318", "grpc://x:1", "http://", "http://x:0", "http://x:99999", "http://x?a=b"]
 )
-def test_invalid_addresses(given: str) -> None:
+def test_invalid_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match=r"--otlp needs .*http://localhost:4318; got"):
-        traces_url(given)
+        traces_url(address)
 
 
 def test_a_password_is_not_shown() -> None:

@@ -85,14 +85,14 @@ def test_a_run_is_traced_from_capture_to_its_last_word(tmp_path: Path) -> None:
         result = run(configured(video, answer=AnswerConfig(every_s=0.5), output=output))
         _, sinks = open_services(Config(source=video, output=output))
         for event in result.events:
-            for one in sinks:
-                one.write(event)
-        for one in sinks:
-            one.close()
-            one.close()
+            for traces in sinks:
+                traces.write(event)
+        for traces in sinks:
+            traces.close()
+            traces.close()
         roots = collector.roots()
     answers = result.of(Answer)
-    assert [root.attributes["arr_coc.frame_index"] for root in roots] == [one.frame_index for one in answers]
+    assert [root.attributes["arr_coc.frame_index"] for root in roots] == [answer.frame_index for answer in answers]
     for root, point in zip(roots, answers, strict=True):
         assert point.timing is not None
         assert root.end_ns - root.start_ns == pytest.approx(point.timing.total_ms * 1e6, abs=2)
@@ -104,11 +104,11 @@ def test_a_run_is_traced_from_capture_to_its_last_word(tmp_path: Path) -> None:
 def test_a_missing_collector_is_reported_once_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     with closing(sink(f"http://127.0.0.1:{port}")) as sending:
-        printed: list[str] = []
+        outputs: list[str] = []
 
         def heard(text: str) -> bool:
-            printed.append(capsys.readouterr().err)
-            return text in "".join(printed)
+            outputs.append(capsys.readouterr().err)
+            return text in "".join(outputs)
 
         number = 0
 
@@ -123,7 +123,7 @@ def test_a_missing_collector_is_reported_once_and_at_the_end(capsys: pytest.Capt
             until(lambda: answered(f"the collector at http://127.0.0.1:{port}/v1/traces is there"))
             assert collector.roots()
     end = capsys.readouterr().err
-    assert "takes no traces" not in end + "".join(printed[:-1]).replace("takes no traces", "", 1)
+    assert "takes no traces" not in end + "".join(outputs[:-1]).replace("takes no traces", "", 1)
     assert f"of {number} traces reached the collector" in end
 
 

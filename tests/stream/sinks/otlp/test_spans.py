@@ -54,7 +54,7 @@ def test_answers_whose_times_are_not_known_have_no_trace() -> None:
 def test_parts_lie_in_the_answer_and_never_end_before_they_begin(
     milliseconds: list[float], ready_ms: float, texture_ms: float, allocate_ms: float, held_ms: float
 ) -> None:
-    encode, prefill, decode, ttft, after, turn, sent = milliseconds
+    encode, prefill, decode, ttft, after, turn, sent_ms = milliseconds
     times = FrameTimes()
     ready_ns = 1000 * MS + round(ready_ms * MS)
     worked = {"texture_ms": texture_ms, "allocate_ms": allocate_ms, "held_ms": held_ms}
@@ -64,9 +64,9 @@ def test_parts_lie_in_the_answer_and_never_end_before_they_begin(
         prefill_ms=prefill,
         decode_ms=decode,
         ttft_ms=ttft,
-        total_ms=max(ready_ms, sent) + after + 0.001,
+        total_ms=max(ready_ms, sent_ms) + after + 0.001,
         turn_ms=turn,
-        sent_ms=sent + 0.001,
+        sent_ms=sent_ms + 0.001,
     )
     trace = times.trace(answer(0.0, "a", frame_index=7, timing=timing), LATER)
     assert trace is not None

@@ -69,10 +69,10 @@ def written(path: Path, *events: Event) -> dict[str, list[support.Row]]:
 
 
 def test_frames_of_answers_are_read_back_with_their_tokens(tmp_path: Path) -> None:
-    shown = picture(5, 0.25)
-    rows = written(tmp_path / "a.rrd", STARTED, frame(5, 0.25), shown, shown, answer(0.25, "a cat", frame_index=5))
+    event = picture(5, 0.25)
+    rows = written(tmp_path / "a.rrd", STARTED, frame(5, 0.25), event, event, answer(0.25, "a cat", frame_index=5))
     (image,) = rows["/frame"]
-    assert bytes(image["blob"][0]) == shown.jpeg
+    assert bytes(image["blob"][0]) == event.jpeg
     assert (image["frame"], image["media"]) == (5, 0.25)
     classes, boxes = rows["/frame/tokens"]
     labels = {entry["class_id"]: entry["class_description"]["info"]["label"] for entry in classes["context"][0]}
@@ -208,11 +208,11 @@ sink.close()
 @pytest.mark.parametrize(("disk", "reason"), [("full", "No space left on device"), ("stuck", "it takes nothing more")])
 def test_a_disk_that_fills_on_the_way_leaves_what_was_written(disk: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "a.rrd"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FILLS, path, disk], timeout=LIMIT_S, env=ENVIRONMENT, capture_output=True, text=True
     )
-    number, message = done.stdout.strip().split(" ", 1)
-    assert (message, done.stderr) == (f"cannot write {str(path)!r}: {reason}", "")
+    number, message = process.stdout.strip().split(" ", 1)
+    assert (message, process.stderr) == (f"cannot write {str(path)!r}: {reason}", "")
     assert len(support.rows_of(path)["/text"]) == int(number) > 5
 
 
@@ -230,8 +230,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_run_that_is_killed_leaves_all_of_its_answers(tmp_path: Path) -> None:
     path = tmp_path / "a.rrd"
-    done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=LIMIT_S, env=ENVIRONMENT)
-    assert done.returncode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-c", KILLED, path], timeout=LIMIT_S, env=ENVIRONMENT)
+    assert process.returncode == -signal.SIGKILL
     assert [row["text"][0] for row in support.rows_of(path)["/text"]] == ["answer 0", "answer 1", "answer 2"]
 
 

@@ -31,9 +31,9 @@ def at(port: int) -> ViewerAddress:
 
 @pytest.fixture
 def server() -> Iterator[support.RerunServer]:
-    made = support.RerunServer()
-    yield made
-    made.kill()
+    rerun_server = support.RerunServer()
+    yield rerun_server
+    rerun_server.kill()
 
 
 def test_a_run_reaches_a_viewer(server: support.RerunServer, tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ def test_a_late_or_restarted_viewer_receives_the_newest_events(
     server: support.RerunServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(RerunViewerSink(at(server.port), "camera", AT_ONCE)) as sink:
-        printed: list[str] = []
+        outputs: list[str] = []
 
         def heard(text: str) -> bool:
-            printed.append(capsys.readouterr().err)
-            return text in "".join(printed)
+            outputs.append(capsys.readouterr().err)
+            return text in "".join(outputs)
 
         sink.write(STARTED)
         until(lambda: heard("no program listens at this address; the run goes on"))
@@ -63,7 +63,7 @@ def test_a_late_or_restarted_viewer_receives_the_newest_events(
         sink.write(answer(0.5, "first", frame_index=1))
         server.wait_for(tmp_path, "/text", "first")
         server.kill()
-        printed.clear()
+        outputs.clear()
         number = 2
 
         def spoken(text: str) -> bool:

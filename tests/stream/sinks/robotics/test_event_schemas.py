@@ -30,13 +30,13 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
         return False
     if isinstance(value, dict) and "properties" in schema:
         return all(
-            name in schema["properties"] and fits(one, schema["properties"][name]) for name, one in value.items()
+            name in schema["properties"] and fits(item, schema["properties"][name]) for name, item in value.items()
         )
-    return all(fits(one, schema["items"]) for one in value) if isinstance(value, list) else True
+    return all(fits(item, schema["items"]) for item in value) if isinstance(value, list) else True
 
 
 @pytest.mark.parametrize(
-    "event", [event for event in EVENTS if type(event) in LOGGED], ids=lambda one: type(one).__name__
+    "event", [event for event in EVENTS if type(event) in LOGGED], ids=lambda event: type(event).__name__
 )
 def test_an_event_is_as_its_schema_says(event: Event) -> None:
     schema = schema_of(type(event))
@@ -58,5 +58,5 @@ def test_schemas_have_one_plain_type_a_field(kind: type[Event]) -> None:
 
 
 def test_topics_are_named_as_those_of_zeromq() -> None:
-    named = {topic_of(kind).removeprefix("/") for kind in LOGGED}
-    assert {"answer", "frame", "look", "turned", "summary"} <= named & set(TOPICS)
+    names = {topic_of(kind).removeprefix("/") for kind in LOGGED}
+    assert {"answer", "frame", "look", "turned", "summary"} <= names & set(TOPICS)

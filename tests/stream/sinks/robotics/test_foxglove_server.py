@@ -53,27 +53,27 @@ def channels(client: ClientConnection) -> dict[str, dict[str, Any]]:
 
 
 def test_a_viewer_receives_answers_and_pictures() -> None:
-    event, shown = answer(1.5, "a cat"), picture(3, 1.5)
+    event, picture_event = answer(1.5, "a cat"), picture(3, 1.5)
     with served() as sink, viewer(sink.address) as client:
         offered = channels(client)
         assert offered.keys() >= {*TOPICS, "/answer", "/frame"}
         assert offered["/regions"]["schemaName"] == "foxglove.ImageAnnotations"
-        wanted = {offered[topic]["id"]: topic for topic in ("/answer", "/picture")}
-        asked = [{"id": number, "channelId": number} for number in wanted]
-        client.send(json.dumps({"op": "subscribe", "subscriptions": asked}))
+        topics = {offered[topic]["id"]: topic for topic in ("/answer", "/picture")}
+        subscriptions = [{"id": number, "channelId": number} for number in topics]
+        client.send(json.dumps({"op": "subscribe", "subscriptions": subscriptions}))
         channels_of = sink._topics._events[type(event)], sink._topics._picture
         until(lambda: all(channel.has_sinks() for channel in channels_of))
-        sink.write(shown)
+        sink.write(picture_event)
         sink.write(event)
-        got = {}
-        while len(got) < 2:
+        payloads = {}
+        while len(payloads) < 2:
             message = client.recv(LIMIT_S)
             if isinstance(message, bytes):
                 opcode, number, time_ns = struct.unpack_from("<BIQ", message)
                 assert (opcode, time_ns) == (1, 1_500_000_000)
-                got[wanted[number]] = message[13:]
-        assert got["/answer"].decode() == encode_event(event)
-        assert shown.jpeg in got["/picture"]
+                payloads[topics[number]] = message[13:]
+        assert payloads["/answer"].decode() == encode_event(event)
+        assert picture_event.jpeg in payloads["/picture"]
 
 
 def test_a_run_opens_the_server_on_request() -> None:
@@ -90,10 +90,10 @@ def test_a_run_needs_no_viewer() -> None:
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         with pytest.raises(OutputError) as refused:
             FoxgloveSink(config(str(port)))
     assert str(refused.value) == (
@@ -122,10 +122,10 @@ def test_a_sink_that_is_closed_releases_its_port() -> None:
 
     def serves_again() -> bool:
         try:
-            again = FoxgloveSink(config(str(port)))
+            sink = FoxgloveSink(config(str(port)))
         except OutputError:  # the SDK ends its server in a separate thread
             return False
-        again.close()
-        return again.address == f"ws://127.0.0.1:{port}"
+        sink.close()
+        return sink.address == f"ws://127.0.0.1:{port}"
 
     until(serves_again)

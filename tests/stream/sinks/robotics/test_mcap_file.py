@@ -52,25 +52,25 @@ def of(messages: Sequence[Recorded], topic: str) -> list[Recorded]:
 def test_events_are_the_lines_of_a_jsonl(tmp_path: Path) -> None:
     messages = recorded(tmp_path / "a.mcap", EVENTS)
     logged = [event for event in EVENTS if type(event) in LOGGED]
-    written = [message for message in messages if message.schema.startswith("arr_coc.")]
-    assert [message.data.decode() for message in written] == [encode_event(event) for event in logged]
-    assert [message.schema for message in written] == [f"arr_coc.{type(event).__name__}" for event in logged]
+    records = [message for message in messages if message.schema.startswith("arr_coc.")]
+    assert [message.data.decode() for message in records] == [encode_event(event) for event in logged]
+    assert [message.schema for message in records] == [f"arr_coc.{type(event).__name__}" for event in logged]
     assert not {AnswerDeltaEvent, Explanation} & {type(event) for event in logged}
 
 
 def test_a_picture_comes_with_its_maps_at_the_time_of_its_frame(tmp_path: Path) -> None:
-    shown = picture(7, 1.25, level=1)
-    messages = recorded(tmp_path / "a.mcap", [frame(7, 1.25), shown, answer(1.25, "a cat")], frame_id="front")
+    event = picture(7, 1.25, level=1)
+    messages = recorded(tmp_path / "a.mcap", [frame(7, 1.25), event, answer(1.25, "a cat")], frame_id="front")
     assert {message.time_ns for message in messages} == {1_250_000_000}
     by_topic = {message.topic: message.value for message in messages}
     assert list(by_topic) == ["/frame", "/picture", "/relevance", "/heatmap", "/regions", "/caption", "/log", "/answer"]
     image = by_topic["/picture"]
-    assert (image.data, image.format, image.frame_id) == (shown.jpeg, "jpeg", "front")
+    assert (image.data, image.format, image.frame_id) == (event.jpeg, "jpeg", "front")
     assert image.timestamp.ToNanoseconds() == 1_250_000_000
     grid = by_topic["/relevance"]
     assert (grid.width, grid.height, grid.step, grid.encoding, grid.frame_id) == (6, 4, 6, "mono8", "front")
-    assert shown.map is not None
-    assert grid.data == shown.map.relevance
+    assert event.map is not None
+    assert grid.data == event.map.relevance
     heat = cv2.imdecode(np.frombuffer(by_topic["/heatmap"].data, np.uint8), cv2.IMREAD_COLOR)
     assert heat.shape == (60, 95, 3)
     outlines = by_topic["/regions"].points
@@ -78,21 +78,21 @@ def test_a_picture_comes_with_its_maps_at_the_time_of_its_frame(tmp_path: Path) 
     assert corners[0] == [(32, 16), (48, 16), (48, 32), (32, 32)]
     assert len(corners) == 4
     assert outlines[0].outline_color != outlines[1].outline_color == outlines[2].outline_color
-    stamps = [one.timestamp for one in (outlines[0], by_topic["/caption"].texts[0], grid)]
+    stamps = [message.timestamp for message in (outlines[0], by_topic["/caption"].texts[0], grid)]
     assert {stamp.ToNanoseconds() for stamp in stamps} == {1_250_000_000}
     assert (by_topic["/log"].message, by_topic["/log"].name) == ("a cat", "answer")
 
 
 def test_a_caption_is_wrapped_within_the_picture(tmp_path: Path) -> None:
     events = [picture(0, 0.0), answer(0.0, "a cat " * 12), answer(1.0, "\x1b[31mred"), answer(2.0, "")]
-    long, plain, none = of(recorded(tmp_path / "a.mcap", events), "/caption")
+    long, plain, empty = of(recorded(tmp_path / "a.mcap", events), "/caption")
     texts = long.value.texts
     assert len(texts) == 2
     assert " ".join(text.text for text in texts) == ("a cat " * 12).strip()
     assert all(0 < text.position.x < 190 and 0 < text.position.y < 120 for text in texts)
     assert texts[0].position.y < texts[1].position.y - texts[0].font_size
     assert [text.text for text in plain.value.texts] == ["red"]
-    assert list(none.value.texts) == []
+    assert list(empty.value.texts) == []
 
 
 def test_a_frame_that_is_looked_at_and_answered_about_is_written_once(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_frame_that_is_looked_at_and_answered_about_is_written_once(tmp_path: 
 
 
 def test_messages_for_people_are_in_the_log(tmp_path: Path) -> None:
-    lost = Outage(frame_index=0, pts_s=1.0, reason="timed out")
-    back = Outage(frame_index=0, pts_s=1.0, reason="timed out", lasted_s=2.0, attempts=1)
+    begin = Outage(frame_index=0, pts_s=1.0, reason="timed out")
+    end = Outage(frame_index=0, pts_s=1.0, reason="timed out", lasted_s=2.0, attempts=1)
     events = [
         *(
             Notice(code="loading", message="loading m"),
             Notice(code="a", message="careful"),
-            lost,
-            back,
+            begin,
+            end,
             Restarted(process="answers", cause="killed", count=1),
         ),
         *(QueryChanged(query="Where?"), QueryChanged(query="Who?", error="too long"), turned(2.0)),
@@ -155,16 +155,16 @@ def test_the_file_names_its_clock(tmp_path: Path, clock: str) -> None:
 def test_a_file_is_overwritten_with_the_first_event_only(tmp_path: Path) -> None:
     path, fresh = tmp_path / "a.mcap", tmp_path / "b.mcap"
     path.write_bytes(b"yesterday's" * 1000)
-    for one in (path, fresh):
-        McapSink(str(one), OutputConfig()).close()
+    for file in (path, fresh):
+        McapSink(str(file), OutputConfig()).close()
     assert path.read_bytes() == b"yesterday's" * 1000
     assert not fresh.exists()
     assert len(recorded(path, [answer(0.0, "a cat")])) == 2
 
 
-@pytest.mark.parametrize(("answers", "ended", "kept"), [(2, None, True), (2, "finished", False), (6, None, False)])
+@pytest.mark.parametrize(("answers", "ended", "keeps_old"), [(2, None, True), (2, "finished", False), (6, None, False)])
 def test_a_continued_run_loses_nothing_of_the_file(
-    tmp_path: Path, answers: int, ended: str | None, *, kept: bool
+    tmp_path: Path, answers: int, ended: str | None, *, keeps_old: bool
 ) -> None:
     path = tmp_path / "a.mcap"
     recorded(path, [answer(float(number), f"answer {number}") for number in range(4)])
@@ -178,16 +178,16 @@ def test_a_continued_run_loses_nothing_of_the_file(
     assert path.read_bytes() == before
     sink.close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.mcap", "link.mcap"]
-    assert (path.read_bytes() == before) == kept
+    assert (path.read_bytes() == before) == keeps_old
     texts = [message.value.message for message in read_mcap(path, "/log")]
-    assert texts == ([f"answer {at}" for at in range(4)] if kept else [f"again {at}" for at in range(answers)])
+    assert texts == ([f"answer {at}" for at in range(4)] if keeps_old else [f"again {at}" for at in range(answers)])
 
 
-@pytest.mark.parametrize("held", [None, b""])
-def test_a_continued_run_without_a_file_makes_one(tmp_path: Path, held: bytes | None) -> None:
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_continued_run_without_a_file_makes_one(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "a.mcap"
-    if held is not None:
-        path.write_bytes(held)
+    if content is not None:
+        path.write_bytes(content)
     sink = McapSink(str(path), OutputConfig(), resume=True)
     sink.write(answer(0.0, "a cat"))
     sink.close()
@@ -219,12 +219,12 @@ def test_answers_are_in_the_file_at_once(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_once_and_the_file_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "a.mcap"
     sink = McapSink(str(path), OutputConfig())
-    written = 0
+    number = 0
 
     def write_all() -> None:
-        nonlocal written
-        for written in range(1000):
-            sink.write(answer(float(written), f"answer {written}"))
+        nonlocal number
+        for number in range(1000):
+            sink.write(answer(float(number), f"answer {number}"))
 
     with room_for(9000):
         with pytest.raises(OutputFailed, match=r"cannot write '.*a\.mcap': File too large"):
@@ -232,7 +232,7 @@ def test_a_full_disk_is_reported_once_and_the_file_stays_readable(tmp_path: Path
         sink.close()
     texts = [message.value.message for message in read_mcap(path, "/log")]
     assert texts == [f"answer {at}" for at in range(len(texts))]
-    assert 3 < written - 2 <= len(texts) <= written
+    assert 3 < number - 2 <= len(texts) <= number
     assert path.stat().st_size <= 9000
 
 
@@ -267,13 +267,13 @@ def test_boxes_are_annotations_of_the_picture_until_the_next_answer(tmp_path: Pa
         answer(2.0, "none either"),
     ]
     messages = recorded(tmp_path / "a.mcap", events)
-    first, second, none = [one.value for one in of(messages, "/boxes")]
+    first, second, empty = [item.value for item in of(messages, "/boxes")]
     (loop,) = first.points
     assert [(point.x, point.y) for point in loop.points] == [(9.5, 6), (47.5, 6), (47.5, 30), (9.5, 30)]
     (circle,) = first.circles
     assert (circle.position.x, circle.position.y) == (19, 45)
-    assert [one.text for one in first.texts] == ["cat 0.50", "dog"]
-    assert [one.text for one in second.texts] == ["<b>car" + "x" * 33 + "…"]
-    assert not [*none.points, *none.circles, *none.texts]
-    assert [one.text for one in of(messages, "/caption")[0].value.texts] == ["cat"]
+    assert [item.text for item in first.texts] == ["cat 0.50", "dog"]
+    assert [item.text for item in second.texts] == ["<b>car" + "x" * 33 + "…"]
+    assert not [*empty.points, *empty.circles, *empty.texts]
+    assert [item.text for item in of(messages, "/caption")[0].value.texts] == ["cat"]
     assert len(of(messages, "/detections")) == 3

@@ -37,18 +37,18 @@ def numbers(path: Path) -> list[int]:
 def test_a_file_cut_off_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
     path, cut = tmp_path / "a.mcap", tmp_path / "b.mcap"
     ends, data = written(path), path.read_bytes()
-    seen: Counter[int] = Counter()
+    lengths: Counter[int] = Counter()
     for size in range(60, len(data) - 8, 7):
         cut.write_bytes(data[:size])
         with cut.open("r+b") as file:
-            held = end_records(file.fileno())
-        whole = sum(end <= size for end in ends)
+            has_records = end_records(file.fileno())
+        count = sum(end <= size for end in ends)
         records = numbers(cut)
-        assert whole <= len(records) <= whole + 1  # a chunk's index may be lacking
+        assert count <= len(records) <= count + 1  # a chunk's index may be lacking
         assert records == list(range(len(records)))
-        assert held or not records
-        seen[len(records)] += 1
-    assert set(seen) == set(range(13))
+        assert has_records or not records
+        lengths[len(records)] += 1
+    assert set(lengths) == set(range(13))
 
 
 def test_a_file_without_records_is_not_changed(tmp_path: Path) -> None:

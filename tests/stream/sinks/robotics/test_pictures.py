@@ -40,15 +40,17 @@ def test_unix_time_adds_one_constant() -> None:
 
 @pytest.mark.parametrize(("level", "tile_px"), [(0, 32), (1, 16)])
 def test_regions_lie_where_their_tiles_are(level: int, tile_px: int) -> None:
-    shown = ShownPicture(picture(0, 0.0, level=level))
-    width, height = shown.size
+    decoded_picture = ShownPicture(picture(0, 0.0, level=level))
+    width, height = decoded_picture.size
     assert (width, height) == (190 >> level, 120 >> level)
-    boxes = shown.boxes()
+    boxes = decoded_picture.boxes()
     assert [(box.shape, box.level) for box in boxes] == [(0, 0), (1, 1), (6, 1), (10, 1)]
     edges = [(box.left, box.top, box.right, box.bottom) for box in boxes]
     tile = [(2, 1, 3, 2), (4, 2, 6, 4), (2, 0, 4, 1), (0, 0, 1, 2)]
     limits = (width, height, width, height)
-    assert edges == [tuple(min(edge * tile_px, most) for edge, most in zip(one, limits, strict=True)) for one in tile]
+    assert edges == [
+        tuple(min(edge * tile_px, most) for edge, most in zip(corners, limits, strict=True)) for corners in tile
+    ]
     assert [round(box.relevance * 255) for box in boxes] == [80, (160 + 170 + 220 + 230) // 4, 25, 30]
 
 

@@ -45,9 +45,10 @@ def read(path: Path) -> list[tuple[str, int, Any]]:
     """Return topic, time and message of each record, as read by rosbags."""
     store = RosMessages("").store
     with Reader(path) as reader:
-        assert {one.topic: one.msgtype for one in reader.connections} == TOPICS
+        assert {connection.topic: connection.msgtype for connection in reader.connections} == TOPICS
         return [
-            (one.topic, time_ns, store.deserialize_cdr(data, one.msgtype)) for one, time_ns, data in reader.messages()
+            (connection.topic, time_ns, store.deserialize_cdr(data, connection.msgtype))
+            for connection, time_ns, data in reader.messages()
         ]
 
 
@@ -59,7 +60,9 @@ def test_messages_have_the_times_of_their_frames(tmp_path: Path) -> None:
         *((topic, 500_000_000) for topic in first),
     ]
     headers = [message.header for _, _, message in messages if hasattr(message, "header")]
-    assert [(one.stamp.sec, one.stamp.nanosec, one.frame_id) for one in headers[3:]] == [(0, 500_000_000, "camera")] * 3
+    assert [(header.stamp.sec, header.stamp.nanosec, header.frame_id) for header in headers[3:]] == [
+        (0, 500_000_000, "camera")
+    ] * 3
     assert [message.data for topic, _, message in messages if topic == "/answer"] == ["a cat", "late"]
 
 
@@ -68,23 +71,28 @@ def test_regions_are_detections(tmp_path: Path) -> None:
     array = [message for topic, _, message in read(path) if topic == "/regions"][1]
     assert array.header.frame_id == "front"
     boxes = [
-        (one.bbox.center.position.x, one.bbox.center.position.y, one.bbox.size_x, one.bbox.size_y)
-        for one in array.detections
+        (
+            detection.bbox.center.position.x,
+            detection.bbox.center.position.y,
+            detection.bbox.size_x,
+            detection.bbox.size_y,
+        )
+        for detection in array.detections
     ]
     assert boxes[:2] == [(40, 24, 16, 16), (79.5, 46, 31, 28)]
-    guesses = [one.results[0].hypothesis for one in array.detections]
+    guesses = [detection.results[0].hypothesis for detection in array.detections]
     assert [guess.class_id for guess in guesses] == ["0", "1", "6", "10"]
     assert guesses[0].score == pytest.approx(83 / 255)
 
 
 def test_pictures_and_relevance_are_as_they_were(tmp_path: Path) -> None:
     messages = [message for _, _, message in read(write(tmp_path / "a.rosbag"))]
-    sent = picture(0, 0.0)
-    assert sent.map is not None
-    assert bytes(messages[0].data) == sent.jpeg
+    event = picture(0, 0.0)
+    assert event.map is not None
+    assert bytes(messages[0].data) == event.jpeg
     grid = messages[2]
     assert (grid.encoding, grid.height, grid.width, grid.step) == ("mono8", 4, 6, 6)
-    assert np.asarray(grid.data).tobytes() == sent.map.relevance
+    assert np.asarray(grid.data).tobytes() == event.map.relevance
 
 
 def test_another_reader_finds_the_same(tmp_path: Path) -> None:
@@ -92,7 +100,7 @@ def test_another_reader_finds_the_same(tmp_path: Path) -> None:
     messages = read_mcap(path / "a.rosbag.mcap")
     assert [message.topic for message in messages] == [topic for topic, _, _ in read(path)]
     detections = next(message.value for message in messages if message.topic == "/regions")
-    assert [one.results[0].hypothesis.class_id for one in detections.detections] == ["0", "1", "6", "10"]
+    assert [detection.results[0].hypothesis.class_id for detection in detections.detections] == ["0", "1", "6", "10"]
     assert messages[3].value.data == "a cat"
     assert bytes(messages[0].value.data) == picture(0, 0.0).jpeg
 
@@ -138,12 +146,12 @@ def test_a_bag_into_which_nothing_was_written_is_removed(tmp_path: Path) -> None
 def test_a_full_disk_is_reported_once_and_written_messages_stay(tmp_path: Path, size: int, *, left: bool) -> None:
     path = tmp_path / "a.rosbag"
     sink = RosbagSink(str(path), OutputConfig())
-    written = 0
+    number = 0
 
     def write_all() -> None:
-        nonlocal written
-        for written in range(100):
-            sink.write(picture(written, float(written)))
+        nonlocal number
+        for number in range(100):
+            sink.write(picture(number, float(number)))
 
     with room_for(size):
         with pytest.raises(OutputFailed, match=r"cannot write '.*a\.rosbag': File too large"):
@@ -152,7 +160,7 @@ def test_a_full_disk_is_reported_once_and_written_messages_stay(tmp_path: Path, 
     if left:
         times = [message.time_ns for message in read_mcap(path / "a.rosbag.mcap", "/picture/compressed")]
         assert times == [at * 1_000_000_000 for at in range(len(times))]
-        assert 2 < written - 2 <= len(times) <= written
+        assert 2 < number - 2 <= len(times) <= number
     else:
         assert not path.exists()
 
@@ -162,16 +170,21 @@ def test_boxes_of_answers_are_detections_in_pixels_of_the_picture(tmp_path: Path
     before = detections(0.0)
     events = [before, picture(0, 0.0, level=1), answer(0.0, "[]"), detections(0.0), summary()]
     path = write(tmp_path / "a.rosbag", events, frame_id="front")
-    (array,) = [one.value for one in read_mcap(path / "a.rosbag.mcap") if one.topic == "/detections"]
+    (array,) = [message.value for message in read_mcap(path / "a.rosbag.mcap") if message.topic == "/detections"]
     assert array.header.frame_id == "front"
-    found = [
+    fields = [
         (
-            one.results[0].hypothesis.class_id,
-            one.results[0].hypothesis.score,
-            (one.bbox.center.position.x, one.bbox.center.position.y, one.bbox.size_x, one.bbox.size_y),
+            detection.results[0].hypothesis.class_id,
+            detection.results[0].hypothesis.score,
+            (
+                detection.bbox.center.position.x,
+                detection.bbox.center.position.y,
+                detection.bbox.size_x,
+                detection.bbox.size_y,
+            ),
         )
-        for one in array.detections
+        for detection in array.detections
     ]
-    assert found == [("cat", 0.5, (28.5, 18.0, 38.0, 24.0)), ("dog", 1.0, (19.0, 45.0, 0.0, 0.0))]
+    assert fields == [("cat", 0.5, (28.5, 18.0, 38.0, 24.0)), ("dog", 1.0, (19.0, 45.0, 0.0, 0.0))]
     with Reader(path) as reader:
-        assert {one.topic for one in reader.connections} == {*TOPICS, "/detections"}
+        assert {connection.topic for connection in reader.connections} == {*TOPICS, "/detections"}

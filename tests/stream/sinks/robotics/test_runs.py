@@ -49,17 +49,17 @@ def times_ns(lines: list[dict[str, Any]], kind: str) -> list[int]:
 def test_the_mcap_file_has_every_line_of_the_jsonl(
     run: Path, lines: list[dict[str, Any]], messages: list[Recorded]
 ) -> None:
-    logged = [one for one in messages if one.schema.startswith("arr_coc.") and one.topic != "/frame"]
+    logged = [message for message in messages if message.schema.startswith("arr_coc.") and message.topic != "/frame"]
     text = (run / "a.jsonl").read_text(encoding="utf-8")
-    assert [one.data.decode() for one in logged] == text.splitlines()
-    assert [one.topic for one in logged] == [f"/{line['type']}" for line in lines]
+    assert [message.data.decode() for message in logged] == text.splitlines()
+    assert [message.topic for message in logged] == [f"/{line['type']}" for line in lines]
     times = [
-        (one.time_ns, round(line["pts_s"] * NS_PER_S))
-        for one, line in zip(logged, lines, strict=True)
+        (message.time_ns, round(line["pts_s"] * NS_PER_S))
+        for message, line in zip(logged, lines, strict=True)
         if "pts_s" in line
     ]
     assert len(times) > 5
-    assert [written for written, _ in times] == [expected for _, expected in times]
+    assert [actual for actual, _ in times] == [expected for _, expected in times]
 
 
 def test_the_program_in_the_documents_prints_the_answers(
@@ -76,19 +76,19 @@ def test_the_program_in_the_documents_prints_the_answers(
 def test_there_is_a_picture_of_each_frame_that_is_asked_about_and_of_every_tenth(
     lines: list[dict[str, Any]], messages: list[Recorded]
 ) -> None:
-    asked = {line["frame_index"] for line in lines if line["type"] in ("answer", "look")}
-    shown = [one.time_ns for one in messages if one.topic == "/picture"]
-    assert shown == sorted(round(frame / 12 * 1_000_000) * 1000 for frame in asked | {0, 10, 20})
-    answers = [one.time_ns for one in messages if one.topic == "/answer"]
-    assert [one.time_ns for one in messages if one.topic == "/caption"] == answers
-    assert set(answers) <= set(shown)
-    assert len([one for one in messages if one.topic == "/frame"]) == 24
+    question_frames = {line["frame_index"] for line in lines if line["type"] in ("answer", "look")}
+    pictures = [message.time_ns for message in messages if message.topic == "/picture"]
+    assert pictures == sorted(round(frame / 12 * 1_000_000) * 1000 for frame in question_frames | {0, 10, 20})
+    answers = [message.time_ns for message in messages if message.topic == "/answer"]
+    assert [message.time_ns for message in messages if message.topic == "/caption"] == answers
+    assert set(answers) <= set(pictures)
+    assert len([message for message in messages if message.topic == "/frame"]) == 24
 
 
 def test_the_regions_are_those_that_the_model_was_shown(lines: list[dict[str, Any]], messages: list[Recorded]) -> None:
-    used = {round(line["pts_s"] * NS_PER_S): line["tokens_used"] for line in lines if line["type"] == "answer"}
-    outlines = {one.time_ns: len(one.value.points) for one in messages if one.topic == "/regions"}
-    assert {at_ns: outlines[at_ns] for at_ns in used} == used
+    tokens = {round(line["pts_s"] * NS_PER_S): line["tokens_used"] for line in lines if line["type"] == "answer"}
+    outlines = {message.time_ns: len(message.value.points) for message in messages if message.topic == "/regions"}
+    assert {at_ns: outlines[at_ns] for at_ns in tokens} == tokens
 
 
 def test_the_bag_has_the_same_answers_and_pictures(
@@ -98,8 +98,8 @@ def test_the_bag_has_the_same_answers_and_pictures(
         times: dict[str, list[int]] = {}
         for connection, time_ns, _ in reader.messages():
             times.setdefault(connection.topic, []).append(time_ns)
-    shown = [one.time_ns for one in messages if one.topic == "/picture"]
-    assert times["/answer"] == [one.time_ns for one in messages if one.topic == "/answer"]
+    pictures = [message.time_ns for message in messages if message.topic == "/picture"]
+    assert times["/answer"] == [message.time_ns for message in messages if message.topic == "/answer"]
     assert times["/answer"] == times_ns(lines, "answer")
-    assert times["/picture/compressed"] == shown
-    assert set(times["/regions"]) == set(times["/relevance"]) == set(shown)
+    assert times["/picture/compressed"] == pictures
+    assert set(times["/regions"]) == set(times["/relevance"]) == set(pictures)
