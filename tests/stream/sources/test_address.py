@@ -17,7 +17,7 @@ from tests.support.video import moving_square
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "expected"),
     [
         ("rtsp://camera:554/live", "rtsp://camera:554/live"),
         ("rtsp://admin:hush@camera/live", "rtsp://***@camera/live"),
@@ -35,12 +35,12 @@ from tests.support.video import moving_square
         ("me@home.mp4", "me@home.mp4"),
     ],
 )
-def test_credentials_and_secrets_are_hidden(address: str, shown: str) -> None:
-    assert redacted(address) == shown
+def test_credentials_and_secrets_are_hidden(address: str, expected: str) -> None:
+    assert redacted(address) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "address", "shown"),
+    ("text", "address", "expected"),
     [
         ("cannot open rtsp://u:hush@cam/x: no", "rtsp://u:hush@cam/x", "cannot open rtsp://***@cam/x: no"),
         ("sent hush%21 as hush!", "rtsp://u:hush%21@cam/x", "sent *** as ***"),
@@ -49,8 +49,8 @@ def test_credentials_and_secrets_are_hidden(address: str, shown: str) -> None:
         ("a plain text", "rtsp://u:a@cam", "a plain text"),
     ],
 )
-def test_a_text_is_scrubbed_of_an_addresss_secrets(text: str, address: str, shown: str) -> None:
-    assert scrubbed(text, address) == shown
+def test_a_text_is_scrubbed_of_an_addresss_secrets(text: str, address: str, expected: str) -> None:
+    assert scrubbed(text, address) == expected
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_the_frames_from_a_damaged_one_on_are_skipped(animation: Path, monkeypat
 
         monkeypatch.setattr(source._image, "seek", fail)
         assert len(list(source.frames())) == 2
-        (lost,) = source.trailing_skipped()
-    assert (lost.what, lost.reason, lost.media_ns, lost.count) == ("frames 3-4", "broken off", 350 * MS, 2)
+        (loss,) = source.trailing_skipped()
+    assert (loss.what, loss.reason, loss.media_ns, loss.count) == ("frames 3-4", "broken off", 350 * MS, 2)
 
 
 def test_a_reader_may_stop(animation: Path) -> None:

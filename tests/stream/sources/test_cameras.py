@@ -60,10 +60,12 @@ def fourcc(code: str) -> int:
 class FakeDevice:
     """A driver: `formats` maps four characters to sizes, and these to intervals (seconds as a fraction)."""
 
-    def __init__(self, formats: dict[str, dict[Any, list[Any]]], caps: int = CAPTURE, whole: int | None = None) -> None:
+    def __init__(
+        self, formats: dict[str, dict[Any, list[Any]]], caps: int = CAPTURE, capabilities: int | None = None
+    ) -> None:
         self.formats = formats
         self.caps = caps
-        self.whole = DEVICE_CAPS | caps | METADATA if whole is None else whole
+        self.capabilities = DEVICE_CAPS | caps | METADATA if capabilities is None else capabilities
         self.opened = self.closed = 0
 
     @contextmanager
@@ -88,29 +90,29 @@ class FakeDevice:
         except (IndexError, KeyError):
             raise OSError(errno.EINVAL, "Invalid argument") from None
 
-    def describe(self, asked: Any) -> None:
-        asked.driver, asked.card, asked.bus_info = b"uvcvideo", b"Desk Cam\x01: 1080p", b"usb-0000:00:14.0-1"
-        asked.capabilities, asked.device_caps = self.whole, self.caps
+    def describe(self, fields: Any) -> None:
+        fields.driver, fields.card, fields.bus_info = b"uvcvideo", b"Desk Cam\x01: 1080p", b"usb-0000:00:14.0-1"
+        fields.capabilities, fields.device_caps = self.capabilities, self.caps
 
-    def format(self, asked: Any) -> None:
-        assert asked.type == 1
-        asked.pixelformat = fourcc(list(self.formats)[asked.index])
+    def format(self, fields: Any) -> None:
+        assert fields.type == 1
+        fields.pixelformat = fourcc(list(self.formats)[fields.index])
 
-    def sizes(self, asked: Any) -> dict[Any, list[Any]]:
-        return next(sizes for code, sizes in self.formats.items() if fourcc(code) == asked.pixel_format)
+    def sizes(self, fields: Any) -> dict[Any, list[Any]]:
+        return next(sizes for code, sizes in self.formats.items() if fourcc(code) == fields.pixel_format)
 
-    def size(self, asked: Any) -> None:
-        size = list(self.sizes(asked))[asked.index]
-        asked.type = 1 if len(size) == 2 else 3
-        asked.union = (u32 * 6)(*size)
+    def size(self, fields: Any) -> None:
+        size = list(self.sizes(fields))[fields.index]
+        fields.type = 1 if len(size) == 2 else 3
+        fields.union = (u32 * 6)(*size)
 
-    def interval(self, asked: Any) -> None:
-        sizes = self.sizes(asked)
-        size = (asked.width, asked.height)
+    def interval(self, fields: Any) -> None:
+        sizes = self.sizes(fields)
+        size = (fields.width, fields.height)
         intervals = sizes[size] if size in sizes else next(steps for any_size, steps in sizes.items() if any_size)
-        numbers = intervals[asked.index]
-        asked.type = 1 if len(numbers) == 2 else 2
-        asked.union = (u32 * 6)(*numbers)
+        numbers = intervals[fields.index]
+        fields.type = 1 if len(numbers) == 2 else 2
+        fields.union = (u32 * 6)(*numbers)
 
 
 def camera_of(opener: Any) -> Camera:
@@ -166,10 +168,10 @@ def test_a_step_leaves_out_sizes_that_it_misses() -> None:
     assert [mode.width_px for mode in camera.modes] == [320, 640, 1280, 1296]
 
 
-@pytest.mark.parametrize("whole", [None, METADATA])
-def test_a_node_without_pictures_is_none(whole: int | None) -> None:
+@pytest.mark.parametrize("capabilities", [None, METADATA])
+def test_a_node_without_pictures_is_none(capabilities: int | None) -> None:
     """A webcam's second node provides metadata; `capabilities` describe the device, `device_caps` the node."""
-    assert read_camera("/dev/video1", FakeDevice({}, METADATA, whole).open) is None
+    assert read_camera("/dev/video1", FakeDevice({}, METADATA, capabilities).open) is None
 
 
 def test_an_old_driver_describes_the_whole_device_only() -> None:
@@ -210,7 +212,7 @@ def test_a_device_that_cannot_be_opened(number: int, problem: str | None) -> Non
 
 def test_an_error_among_the_modes_is_a_problem_too() -> None:
     device = FakeDevice(WEBCAM)
-    device.size = lambda asked: (_ for _ in ()).throw(OSError(errno.EIO, "broken"))  # type: ignore[method-assign]
+    device.size = lambda fields: (_ for _ in ()).throw(OSError(errno.EIO, "broken"))  # type: ignore[method-assign]
     camera = camera_of(device.open)
     assert camera.problem == "cannot be queried: broken; unplug it and plug it in again"
     assert device.closed == 1
@@ -218,7 +220,7 @@ def test_an_error_among_the_modes_is_a_problem_too() -> None:
 
 def test_a_list_that_never_ends_is_cut_off() -> None:
     device = FakeDevice({"MJPG": {(64, 64): []}})
-    device.interval = lambda asked: setattr(asked, "union", (u32 * 6)(1, 30))  # type: ignore[method-assign]
+    device.interval = lambda fields: setattr(fields, "union", (u32 * 6)(1, 30))  # type: ignore[method-assign]
     camera = camera_of(device.open)
     assert len(camera.modes) == 1
 

@@ -68,13 +68,13 @@ def test_origin(container_ms: int | None, stream_ms: int | None, origin_ms: int)
 def test_origin_is_the_streams_exact_start_if_only_rounding_differs() -> None:
     video = stream()
     video.start_time, video.time_base = 1, Fraction(1, 3)
-    whole = container()
-    whole.start_time = 333_333
-    assert origin_of(whole, video) == Fraction(1, 3)
+    file = container()
+    file.start_time = 333_333
+    assert origin_of(file, video) == Fraction(1, 3)
 
 
 @pytest.mark.parametrize(
-    ("whole", "video", "end_ms", "duration_ms"),
+    ("file", "video", "end_ms", "duration_ms"),
     [
         (container(0, 9000), stream(100, 2000), 2100, 2100),
         (container(1400, 9000), stream(1400, 2000), 2000, 2000),
@@ -87,10 +87,10 @@ def test_origin_is_the_streams_exact_start_if_only_rounding_differs() -> None:
     ],
 )
 def test_the_end_is_the_streams_own_or_that_of_a_stream_alone_and_a_duration_falls_back_on_the_containers(
-    whole: Any, video: Any, end_ms: int | None, duration_ms: int | None
+    file: Any, video: Any, end_ms: int | None, duration_ms: int | None
 ) -> None:
-    assert declared_end_ns(whole, video) == (None if end_ms is None else end_ms * MS)
-    assert duration_ns_of(whole, video) == (None if duration_ms is None else duration_ms * MS)
+    assert declared_end_ns(file, video) == (None if end_ms is None else end_ms * MS)
+    assert duration_ns_of(file, video) == (None if duration_ms is None else duration_ms * MS)
 
 
 def test_rate_is_the_average_else_the_guessed_one() -> None:
@@ -136,11 +136,11 @@ def test_a_missing_stream_names_the_existing_ones(several: Path) -> None:
 
 def test_a_stream_without_a_decoder_is_listed_and_refused() -> None:
     unknown = SimpleNamespace(disposition=Disposition.default, codec_context=None, metadata={"language": "und"})
-    whole: Any = SimpleNamespace(streams=SimpleNamespace(video=[unknown]))
+    file: Any = SimpleNamespace(streams=SimpleNamespace(video=[unknown]))
     with pytest.raises(SourceError, match=r"no video stream 1; there is 0: undecodable$"):
-        video_stream(whole, "a.mkv", 1)
+        video_stream(file, "a.mkv", 1)
     with pytest.raises(SourceError, match="this FFmpeg has no decoder for"):
-        video_stream(whole, "a.mkv", 0)
+        video_stream(file, "a.mkv", 0)
 
 
 class FailingReads:
@@ -149,19 +149,19 @@ class FailingReads:
     def __init__(self, container: Any, failures_before: dict[int, int]) -> None:
         self._packets = iter(container.demux(video=0))
         self._failures_before = dict(failures_before)
-        self._read = 0
+        self._packet_index = 0
         self.failures = 0
 
     def demux(self, stream: object) -> Iterator[av.Packet]:
         while True:
-            if self._failures_before.get(self._read, 0) > 0:
-                self._failures_before[self._read] -= 1
+            if self._failures_before.get(self._packet_index, 0) > 0:
+                self._failures_before[self._packet_index] -= 1
                 self.failures += 1
                 raise av.error.InvalidDataError(1, "the disk is tired")
             packet = next(self._packets, None)
             if packet is None:
                 return
-            self._read += 1
+            self._packet_index += 1
             yield packet
 
 
@@ -190,10 +190,10 @@ def test_a_failed_read_is_recorded_and_reading_goes_on(
         reads = FailingReads(container, failures)
         videos = decoder_for(container, reads)
         assert len(list(videos.frames())) == frames
-        lost = videos.lost_after_last()
+        losses = videos.lost_after_last()
     assert reads.failures == failed
-    assert lost[0].what == f"packet {min(failures) + 1} or one just before"
-    assert lost[0].reason == "the disk is tired"
+    assert losses[0].what == f"packet {min(failures) + 1} or one just before"
+    assert losses[0].reason == "the disk is tired"
 
 
 def test_one_thread_up_to_full_hd(clip: Path) -> None:
@@ -214,12 +214,12 @@ def test_with_threads_every_good_frame_but_those_at_the_end_still_comes(clip: Pa
     with av.open(str(clip)) as container:
         videos = decoder_for(container)
         frames = list(videos.frames())
-        (lost,) = videos.lost_after_last()
+        (loss,) = videos.lost_after_last()
     assert len(frames) == 9 if damaged < 7 else 10 - LARGE_PICTURE_THREADS <= len(frames) <= 9
     assert [frame.pts for frame in frames] == sorted(frame.pts for frame in frames)
-    assert (lost.count, lost.media_ns) == (1, None)
-    assert lost.what.endswith("or one just before")
-    assert damaged <= int(lost.what.split()[1]) <= damaged + LARGE_PICTURE_THREADS
+    assert (loss.count, loss.media_ns) == (1, None)
+    assert loss.what.endswith("or one just before")
+    assert damaged <= int(loss.what.split()[1]) <= damaged + LARGE_PICTURE_THREADS
 
 
 def test_a_loss_waits_for_the_frame_that_is_shown_after_it() -> None:

@@ -35,13 +35,16 @@ class XServer:
         self.display = self._started()
 
     def _started(self, display: str | None = None) -> str:
-        read, write = os.pipe()
+        read_fd, write_fd = os.pipe()
         command = [self._program, *([display] if display else []), "-retro", "-noreset", "-screen", "0", "320x240x24"]
         self.process = subprocess.Popen(
-            [*command, "-displayfd", str(write)], pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "-displayfd", str(write_fd)],
+            pass_fds=[write_fd],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        os.close(write)
-        with os.fdopen(read) as ready:
+        os.close(write_fd)
+        with os.fdopen(read_fd) as ready:
             return f":{ready.readline().strip()}"
 
     def stop(self) -> None:
@@ -131,7 +134,7 @@ class Calls:
     """Stand-in for an FFmpeg with the inputs of other systems; it records the arguments of each opening."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[tuple[str, str, dict[str, str]]] = []
+        self.openings: list[tuple[str, str, dict[str, str]]] = []
         monkeypatch.setattr(devices.av, "open", self._open)
         names = [
             SimpleNamespace(media_types=["audio"], description="Microphone"),
@@ -140,7 +143,7 @@ class Calls:
         monkeypatch.setattr(devices.av, "enumerate_input_devices", lambda kind: names)
 
     def _open(self, name: str, *, format: str, options: dict[str, str], timeout: tuple[float, float]) -> None:
-        self.made.append((name, format, options))
+        self.openings.append((name, format, options))
 
 
 def test_cameras_of_other_systems_are_opened_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +152,7 @@ def test_cameras_of_other_systems_are_opened_by_their_numbers(monkeypatch: pytes
     config = CaptureConfig(camera_mode="640x480:mjpeg")
     camera_target("1", config, capture_system("darwin")).open(1.0)
     camera_target("0", config, capture_system("win32")).open(1.0)
-    mac, windows = calls.made
+    mac, windows = calls.openings
     assert mac[:2] == ("1:none", "avfoundation")
     assert (mac[2]["framerate"], mac[2]["pixel_format"]) == ("30", "mjpeg")
     assert windows[:2] == ("video=Integrated Camera", "dshow")
@@ -165,12 +168,12 @@ def test_screens_of_other_systems_are_opened_whole(monkeypatch: pytest.MonkeyPat
     config = CaptureConfig(fps=10.0, camera_mode="64x48")
     screen_target("screen:+5,6", config, capture_system("win32")).open(1.0)
     screen_target("screen:", config, capture_system("darwin")).open(1.0)
-    assert calls.made[0] == (
+    assert calls.openings[0] == (
         "desktop",
         "gdigrab",
         {"fflags": "nobuffer", "framerate": "10", "video_size": "64x48", "offset_x": "5", "offset_y": "6"},
     )
-    assert calls.made[1][:2] == ("Capture screen 0:none", "avfoundation")
+    assert calls.openings[1][:2] == ("Capture screen 0:none", "avfoundation")
 
 
 def test_an_ffmpeg_without_the_input_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

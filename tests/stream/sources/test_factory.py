@@ -50,7 +50,7 @@ class TestContract:
             frames = list(source.frames())
         assert [frame.frame_index for frame in frames] == list(range(5))
         assert frames[0].media_ns == 0
-        assert all(later.media_ns > earlier.media_ns for earlier, later in itertools.pairwise(frames))
+        assert all(second.media_ns > first.media_ns for first, second in itertools.pairwise(frames))
         assert {frame.capture_ns for frame in frames} == {11}
         assert [frame.discontinuity for frame in frames] == ["start", None, None, None, None]
 

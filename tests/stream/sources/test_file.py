@@ -112,7 +112,7 @@ def test_media_time_starts_where_players_start(tmp_path: Path, suffix: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "times_ms", "made", "clamped"),
+    ("name", "options", "times_ms", "missing", "clamped"),
     [
         ("raw.h264", {}, [0, 40, 80, 120, 160], 5, 0),
         (
@@ -123,11 +123,11 @@ def test_media_time_starts_where_players_start(tmp_path: Path, suffix: str) -> N
     ],
 )  # fmt: skip
 def test_missing_pts_are_made_and_backward_ones_clamped_and_both_are_counted(
-    tmp_path: Path, name: str, options: dict[str, Any], times_ms: list[int], made: int, clamped: int
+    tmp_path: Path, name: str, options: dict[str, Any], times_ms: list[int], missing: int, clamped: int
 ) -> None:
     with opened(make_video(tmp_path / name, moving_square(5), **options)) as source:
         assert [frame.media_ns // MS for frame in source.frames()] == times_ms
-        assert (source.timeline.made_pts, source.timeline.clamped_pts) == (made, clamped)
+        assert (source.timeline.made_pts, source.timeline.clamped_pts) == (missing, clamped)
 
 
 def test_a_packet_that_does_not_decode_is_named_and_skipped(clip: Path) -> None:
@@ -137,21 +137,21 @@ def test_a_packet_that_does_not_decode_is_named_and_skipped(clip: Path) -> None:
         assert source.trailing_skipped() == ()
     assert len(frames) == 9
     (after,) = [frame for frame in frames if frame.skipped]
-    (lost,) = after.skipped
-    assert (lost.what, lost.count) == ("packet 4", 1)
-    assert "Invalid data" in lost.reason
-    assert lost.media_ns is not None
-    assert after.media_ns > lost.media_ns
-    assert lost.media_ns not in {frame.media_ns for frame in frames}
-    assert all(later.media_ns > earlier.media_ns for earlier, later in itertools.pairwise(frames))
+    (loss,) = after.skipped
+    assert (loss.what, loss.count) == ("packet 4", 1)
+    assert "Invalid data" in loss.reason
+    assert loss.media_ns is not None
+    assert after.media_ns > loss.media_ns
+    assert loss.media_ns not in {frame.media_ns for frame in frames}
+    assert all(second.media_ns > first.media_ns for first, second in itertools.pairwise(frames))
 
 
 def test_reading_damage_twice_gives_the_same(clip: Path) -> None:
     overwrite_packet(clip, 4, count=3)
     first, second = read(clip), read(clip)
     assert [(frame.media_ns, frame.skipped) for frame in first] == [(frame.media_ns, frame.skipped) for frame in second]
-    for one, other in zip(first, second, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one.planes.planes, other.planes.planes, strict=True))
+    for frame, same in zip(first, second, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(frame.planes.planes, same.planes.planes, strict=True))
 
 
 def test_losses_after_the_last_frame_are_reported_at_the_end(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_losses_after_the_last_frame_are_reported_at_the_end(tmp_path: Path) -> 
     overwrite_packet(path, 5, count=2)
     with opened(path) as source:
         assert len(list(source.frames())) == 4
-        (lost,) = source.trailing_skipped()
-    assert (lost.what, lost.count, lost.media_ns) == ("packets 5-6", 2, 160 * MS)
+        (loss,) = source.trailing_skipped()
+    assert (loss.what, loss.count, loss.media_ns) == ("packets 5-6", 2, 160 * MS)
 
 
 def test_a_file_cut_short_says_how_much_is_missing(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_a_file_cut_short_says_how_much_is_missing(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with opened(path) as source:
         frames = list(source.frames())
-        (lost,) = [item for item in source.trailing_skipped() if item.what.startswith("the last")]
+        (loss,) = [item for item in source.trailing_skipped() if item.what.startswith("the last")]
     assert 5 < len(frames) < 20
-    assert lost.what == f"the last {2.5 - len(frames) / 10:.2f} s"
-    assert lost.reason == "the file ends early: it declares 2.50 s"
+    assert loss.what == f"the last {2.5 - len(frames) / 10:.2f} s"
+    assert loss.reason == "the file ends early: it declares 2.50 s"
 
 
 def test_a_last_frame_that_is_shown_for_long_is_no_early_end(tmp_path: Path) -> None:
@@ -381,13 +381,13 @@ def long_clip(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("first", [0, 1, 7, 8, 9, 20, 25])
 def test_a_file_begins_there_with_the_frames_of_that_time(long_clip: Path, first: int) -> None:
-    whole = part_of(long_clip, 0.0)
+    reference = part_of(long_clip, 0.0)
     frames = part_of(long_clip, first / FPS)
     assert [frame.frame_index for frame in frames] == list(range(len(frames)))
-    assert [frame.media_ns for frame in frames] == [frame.media_ns for frame in whole[first:]]
+    assert [frame.media_ns for frame in frames] == [frame.media_ns for frame in reference[first:]]
     assert [frame.media_ns // MS for frame in frames] == [index * 40 for index in range(first, FRAMES)]
-    for begun, same in zip(frames, whole[first:], strict=True):
-        assert np.array_equal(begun.planes.planes[0], same.planes.planes[0])
+    for frame, expected in zip(frames, reference[first:], strict=True):
+        assert np.array_equal(frame.planes.planes[0], expected.planes.planes[0])
     assert [frame.discontinuity for frame in frames] == ["start"] + [None] * (len(frames) - 1)
     assert not any(frame.skipped for frame in frames), "what lies before was not lost"
 
@@ -412,12 +412,12 @@ def test_a_variable_rate_is_no_hindrance(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start_s", "first"), [(0.0, 0), (1.0, 24), (1.01, 25), (2.5, 60)])
 def test_a_scene_begins_there(start_s: float, first: int) -> None:
-    whole = part_of("scene:demo", 0.0, max_frames=64)
+    reference = part_of("scene:demo", 0.0, max_frames=64)
     frames = part_of("scene:demo", start_s, max_frames=3)
     assert [(frame.frame_index, frame.media_ns) for frame in frames] == [
-        (number, whole[first + number].media_ns) for number in range(3)
+        (number, reference[first + number].media_ns) for number in range(3)
     ]
-    assert np.array_equal(frames[0].planes.planes[0], whole[first].planes.planes[0])
+    assert np.array_equal(frames[0].planes.planes[0], reference[first].planes.planes[0])
     assert frames[0].discontinuity == "start"
     with pytest.raises(SourceError, match=r"scene:demo ends before capture\.start_s = 500"):
         part_of("scene:demo", 500.0)
@@ -450,9 +450,9 @@ def test_a_part_between_two_frames_is_refused(long_clip: Path) -> None:
 @pytest.mark.parametrize(("start_s", "first"), [(0.0, 0), (0.2, 5), (0.21, 6)])
 def test_a_stream_without_times_is_counted_through(tmp_path: Path, start_s: float, first: int) -> None:
     path = make_video(tmp_path / "raw.h264", moving_square(10), FPS, options={"bf": "0"})
-    whole, frames = part_of(path, 0.0), part_of(path, start_s, duration_s=0.1)
+    reference, frames = part_of(path, 0.0), part_of(path, start_s, duration_s=0.1)
     assert [frame.media_ns // MS for frame in frames] == [40 * (first + number) for number in range(len(frames))]
-    assert np.array_equal(frames[0].planes.planes[0], whole[first].planes.planes[0])
+    assert np.array_equal(frames[0].planes.planes[0], reference[first].planes.planes[0])
 
 
 def test_a_part_of_a_folder_and_of_a_scene(tmp_path: Path) -> None:
@@ -557,11 +557,11 @@ def test_a_wait_for_the_writer_ends_when_asked(tmp_path: Path) -> None:
         ended.wait(10)
 
     with pipe_of(half_and_then_nothing) as descriptor, StdinSource(CaptureConfig(), FakeClock(), descriptor) as source:
-        asked = []
-        count = sum(1 for _ in source.frames(lambda: bool(asked.append(1) or len(asked) > 1)))
+        calls = []
+        count = sum(1 for _ in source.frames(lambda: bool(calls.append(1) or len(calls) > 1)))
         ended.set()
         assert 5 < count < 50
-        assert len(asked) == 2
+        assert len(calls) == 2
         assert source.trailing_skipped() == ()
 
 
@@ -663,5 +663,5 @@ def test_the_address_is_a_dash(tmp_path: Path) -> None:
         "print(len(list(source.frames()))); source.close()"
     )
     with path.open("rb") as clip, subprocess.Popen(["cat"], stdin=clip, stdout=subprocess.PIPE) as cat:
-        done = subprocess.run([sys.executable, "-c", code], stdin=cat.stdout, capture_output=True, timeout=60)
-    assert (done.stdout, done.stderr) == (b"12\n", b"")
+        process = subprocess.run([sys.executable, "-c", code], stdin=cat.stdout, capture_output=True, timeout=60)
+    assert (process.stdout, process.stderr) == (b"12\n", b"")

@@ -78,10 +78,10 @@ def test_cut_times_of_the_manifest_are_media_times(clips: Path) -> None:
 
 def test_the_broken_packet_is_named(clips: Path) -> None:
     with opened(clips, "broken_packet.mp4") as source:
-        skipped = {frame.frame_index: (frame.media_ns, frame.skipped) for frame in source.frames() if frame.skipped}
+        losses = {frame.frame_index: (frame.media_ns, frame.skipped) for frame in source.frames() if frame.skipped}
         assert source.trailing_skipped() == ()
-    lost = SkippedItem("packet 31", "Invalid data found when processing input", 3 * NS_PER_S)
-    assert skipped == {30: (3_100_000_000, (lost,))}
+    loss = SkippedItem("packet 31", "Invalid data found when processing input", 3 * NS_PER_S)
+    assert losses == {30: (3_100_000_000, (loss,))}
 
 
 def test_the_change_of_size_is_reported(clips: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_recording_cut_short_says_so(clips: Path, tmp_path: Path) -> None:
     path.write_bytes(data[: len(data) // 10])
     with FileSource(path, CaptureConfig(), FakeClock()) as source:
         count = sum(1 for _ in source.frames())
-        *_, lost = source.trailing_skipped()
+        *_, loss = source.trailing_skipped()
     assert 0 < count < 377
-    assert lost.what.startswith("the last ")
-    assert lost.reason == "the file ends early: it declares 30.16 s"
+    assert loss.what.startswith("the last ")
+    assert loss.reason == "the file ends early: it declares 30.16 s"

@@ -42,11 +42,11 @@ def test_a_size_too_large_names_the_remedy() -> None:
 
 
 @given(SIDES, SIDES, st.integers(1, 3000), st.sampled_from(["pad", "resize"]))
-def test_max_tiles_is_never_exceeded(height: int, width: int, max_tiles: int, how: str) -> None:
+def test_max_tiles_is_never_exceeded(height: int, width: int, max_tiles: int, fit_mode: str) -> None:
     long, short = max(height, width), min(height, width)
     if long > 200 * short:
         return
-    grid = TileGrid.of(*fit(max_tiles=max_tiles, fit=how).processing_resolution(height, width))
+    grid = TileGrid.of(*fit(max_tiles=max_tiles, fit=fit_mode).processing_resolution(height, width))
     assert grid.tiles <= max_tiles
 
 
@@ -58,22 +58,22 @@ def test_a_thin_picture_is_refused_as_qwen_refuses_it() -> None:
 
 @given(SIDES, SIDES)
 def test_smart_resize_is_the_librarys(height: int, width: int) -> None:
-    theirs = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+    reference = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     if max(height, width) > 200 * min(height, width):
         return
-    expected = theirs.smart_resize(height, width, TILE_PX, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS)
+    expected = reference.smart_resize(height, width, TILE_PX, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS)
     assert smart_resize(height, width, QWEN_MIN_PIXELS, QWEN_MAX_PIXELS) == tuple(expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(121, 161), (270, 480), (300, 200)])
 def test_resized_pixels_are_those_of_the_image_processor(height: int, width: int) -> None:
-    theirs = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+    reference = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     rgb = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    processor = theirs.Qwen2VLImageProcessorPil(patch_size=16, merge_size=2)
-    size = theirs.SizeDict(shortest_edge=QWEN_MIN_PIXELS, longest_edge=QWEN_MAX_PIXELS)
-    expected = processor.resize(rgb.transpose(2, 0, 1), size, theirs.PILImageResampling.BICUBIC, factor=TILE_PX)
-    ours = resize_rgb(rgb, fit(fit="resize").processing_resolution(height, width))
-    assert np.array_equal(ours, expected.transpose(1, 2, 0))
+    processor = reference.Qwen2VLImageProcessorPil(patch_size=16, merge_size=2)
+    size = reference.SizeDict(shortest_edge=QWEN_MIN_PIXELS, longest_edge=QWEN_MAX_PIXELS)
+    expected = processor.resize(rgb.transpose(2, 0, 1), size, reference.PILImageResampling.BICUBIC, factor=TILE_PX)
+    actual = resize_rgb(rgb, fit(fit="resize").processing_resolution(height, width))
+    assert np.array_equal(actual, expected.transpose(1, 2, 0))
 
 
 def picture_planes(height: int, width: int, down: int = 2, across: int = 2) -> FramePlanes:

@@ -145,8 +145,8 @@ def test_it_ends_when_asked(tmp_path: Path) -> None:
     for number in range(6):
         grey(number).save(tmp_path / f"{number}.png")
     with opened(tmp_path) as source:
-        asked: list[int] = []
-        assert len(list(source.frames(lambda: bool(asked.append(1) or len(asked) > 2)))) == 3
+        calls: list[int] = []
+        assert len(list(source.frames(lambda: bool(calls.append(1) or len(calls) > 2)))) == 3
         assert source.trailing_skipped() == ()
 
 
@@ -178,9 +178,9 @@ class TestPicture:
         rgba[..., 0], rgba[:8, :, 3] = 200, 255
         path = tmp_path / f"clear.{suffix}"
         Image.fromarray(rgba).save(path, lossless=True)
-        shown = read_picture(path, MAX_PIXELS)[0]
-        assert np.abs(shown[2, 2].astype(int) - (200, 0, 0)).max() <= 8
-        assert (shown[12, 2] == 255).all()
+        picture = read_picture(path, MAX_PIXELS)[0]
+        assert np.abs(picture[2, 2].astype(int) - (200, 0, 0)).max() <= 8
+        assert (picture[12, 2] == 255).all()
 
     def test_half_transparent_is_half_white(self, tmp_path: Path) -> None:
         Image.fromarray(np.full((4, 4, 4), (100, 0, 0, 128), np.uint8)).save(tmp_path / "half.png")
@@ -189,22 +189,22 @@ class TestPicture:
     def test_a_transparent_colour_of_a_palette_shows_white(self, tmp_path: Path) -> None:
         image = Image.fromarray(self.quarters()).convert("P", palette=Image.Palette.ADAPTIVE, colors=4)
         image.save(tmp_path / "p.png", transparency=image.getpixel((0, 0)))
-        shown = read_picture(tmp_path / "p.png", MAX_PIXELS)[0]
-        assert (shown[0, 0] == 255).all()
-        assert (shown[0, -1] == (0, 255, 0)).all()
+        picture = read_picture(tmp_path / "p.png", MAX_PIXELS)[0]
+        assert (picture[0, 0] == 255).all()
+        assert (picture[0, -1] == (0, 255, 0)).all()
 
     def test_an_animation_shows_its_first_picture(self, tmp_path: Path) -> None:
         grey(30).save(tmp_path / "a.gif", save_all=True, append_images=[grey(200)])
         assert read_picture(tmp_path / "a.gif", MAX_PIXELS)[0][0, 0, 0] == 30
 
-    @pytest.mark.parametrize(("value", "shown"), [(0, 0), (32_896, 128), (65_535, 255)])
-    def test_sixteen_bits_become_eight(self, tmp_path: Path, value: int, shown: int) -> None:
+    @pytest.mark.parametrize(("value", "expected"), [(0, 0), (32_896, 128), (65_535, 255)])
+    def test_sixteen_bits_become_eight(self, tmp_path: Path, value: int, expected: int) -> None:
         exif = Image.Exif()
         exif[0x0112] = 6
         Image.fromarray(np.full((4, 8), value, np.uint16)).save(tmp_path / "deep.png", exif=exif)
         picture = read_picture(tmp_path / "deep.png", MAX_PIXELS)[0]
         assert picture.shape == (8, 4, 3)
-        assert (picture == shown).all()
+        assert (picture == expected).all()
 
     @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "CMYK"])
     def test_every_mode_becomes_rgb(self, tmp_path: Path, mode: str) -> None:

@@ -94,12 +94,12 @@ def test_a_reconnected_source_is_reported_once(working: Callable[..., None], cap
 
 def test_an_address_is_opened_with_the_device(monkeypatch: pytest.MonkeyPatch, working: Callable[..., None]) -> None:
     working("cuda")
-    given = {}
-    monkeypatch.setattr("av.open", lambda *_, **options: given.update(options))
+    opening = {}
+    monkeypatch.setattr("av.open", lambda *_, **options: opening.update(options))
     target = network_target("rtsp://camera/1", CaptureConfig(decoder="cuda"))
     target.open(1.0)
     assert target.hardware is not None
-    assert given["hwaccel"] is target.hardware.accelerator is not None
+    assert opening["hwaccel"] is target.hardware.accelerator is not None
 
 
 def test_a_source_names_the_device_that_decodes_it() -> None:

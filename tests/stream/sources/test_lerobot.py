@@ -220,8 +220,8 @@ def test_losses_are_reported_in_the_episodes_time(copy: Path) -> None:
     video.write_bytes(bytes(data))
     with opened(copy, "episode=1&camera=top") as source:
         frames = list(source.frames())
-    lost = [item for frame in frames if isinstance(frame, SourceFrame) for item in frame.skipped]
-    assert [item.media_ns for item in lost] == [200 * MS]
+    losses = [item for frame in frames if isinstance(frame, SourceFrame) for item in frame.skipped]
+    assert [item.media_ns for item in losses] == [200 * MS]
 
 
 def test_a_run_can_be_resumed_if_the_dataset_is_the_same(copy: Path) -> None:

@@ -42,8 +42,8 @@ def units() -> list[bytes]:
 
 @pytest.fixture
 def server(units: list[bytes]) -> Iterator[RtspServer]:
-    with RtspServer(units, FPS) as made:
-        yield made
+    with RtspServer(units, FPS) as rtsp_server:
+        yield rtsp_server
 
 
 @pytest.fixture(params=["tcp", "udp"])
@@ -101,20 +101,20 @@ def test_a_cut_is_reported_and_tried_again_until_the_server_is_back(
         reading = Reading(source)
         before = reading.frames(3)[-1]
         server.cut()
-        lost = reading.lost()
-        assert lost.attempts == 0
-        assert lost.frame_index >= before.frame_index
+        outage = reading.lost()
+        assert outage.attempts == 0
+        assert outage.frame_index >= before.frame_index
         until(lambda: len(waits) > 3)
         server.start()
-        back = reading.back()
-        assert back.reason == lost.reason
-        assert back.lasted_s is not None
-        assert back.attempts >= 3
+        outage_end = reading.back()
+        assert outage_end.reason == outage.reason
+        assert outage_end.lasted_s is not None
+        assert outage_end.attempts >= 3
         after = reading.frames(3)
     assert after[0].discontinuity == "reconnect"
-    numbers = [lost.frame_index, *(frame.frame_index for frame in after)]  # a busy machine may drop some
+    numbers = [outage.frame_index, *(frame.frame_index for frame in after)]  # a busy machine may drop some
     assert numbers == sorted(set(numbers))
-    assert (after[0].media_ns - lost.media_ns) / 1e9 == pytest.approx(back.lasted_s, abs=0.01)
+    assert (after[0].media_ns - outage.media_ns) / 1e9 == pytest.approx(outage_end.lasted_s, abs=0.01)
     assert [frame.discontinuity for frame in after[1:]] == [None, None]
 
 

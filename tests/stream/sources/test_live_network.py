@@ -82,13 +82,13 @@ class TestFiles:
             pairs = list(zip(source.frames(), local.frames(), strict=True))
             assert source.trailing_skipped() == ()
             assert source.repaired_pts() == (0, 0)
-        for one, other in pairs:
-            assert (one.frame_index, one.media_ns, one.discontinuity) == (
-                other.frame_index,
-                other.media_ns,
-                other.discontinuity,
+        for frame, expected in pairs:
+            assert (frame.frame_index, frame.media_ns, frame.discontinuity) == (
+                expected.frame_index,
+                expected.media_ns,
+                expected.discontinuity,
             )
-            assert np.array_equal(one.planes.planes[0], other.planes.planes[0])
+            assert np.array_equal(frame.planes.planes[0], expected.planes.planes[0])
 
     def test_a_login_and_a_token_stay_hidden(self, web: Server) -> None:
         web.login = ("me", "hush!")
@@ -174,10 +174,10 @@ class TestMjpeg:
         with opened(f"{web.url}/camera", stall_s=STALL_S) as source:
             reading = Reading(source)
             items = reading.until(lambda items: len(outages_of(items)) == 2)
-            lost, back = outages_of(items)
-            assert lost.reason.startswith(reason)
-            assert lost.lasted_s is None
-            assert back.attempts >= 1
+            outage, outage_end = outages_of(items)
+            assert outage.reason.startswith(reason)
+            assert outage.lasted_s is None
+            assert outage_end.attempts >= 1
             (after,) = reading.frames(1)
         assert after.discontinuity == "reconnect"
         assert after.frame_index > frames_of(items)[-1].frame_index  # a busy machine may drop some
@@ -188,12 +188,12 @@ class TestHls:
     def test_a_window_that_moves_on_is_live_and_comes_at_its_pace(
         self, web: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        held: list[int] = []
+        waits_ns: list[int] = []
         due_ns = Pacer.due_ns
 
         def noted(self: Pacer, media_ns: int, now_ns: int) -> int:
             due = due_ns(self, media_ns, now_ns)
-            held.extend([due] * (due > now_ns))
+            waits_ns.extend([due] * (due > now_ns))
             return due
 
         monkeypatch.setattr(Pacer, "due_ns", noted)
@@ -202,7 +202,7 @@ class TestHls:
             with opened(f"{web.url}/live.m3u8") as source:
                 assert source.describe().live
                 frames = Reading(source).frames(30)
-        assert held, "segments of 0.2 s come at once, their frames one by one"
+        assert waits_ns, "segments of 0.2 s come at once, their frames one by one"
         assert [frame.media_ns // MS for frame in frames] == [20 * frame.frame_index for frame in frames]
 
     def test_one_that_has_ended_is_a_file(self, web: Server, tmp_path: Path) -> None:
@@ -240,10 +240,10 @@ class TestUdp:
             opened(f"udp://127.0.0.1:{port}", open_timeout_s=0.3)
 
     def test_a_port_in_use_is_named(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-            taken.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+            listener.bind(("127.0.0.1", 0))
             with pytest.raises(SourceError, match="another program on this machine uses"):
-                opened(f"udp://127.0.0.1:{taken.getsockname()[1]}", open_timeout_s=5.0)
+                opened(f"udp://127.0.0.1:{listener.getsockname()[1]}", open_timeout_s=5.0)
 
 
 def test_ffmpeg_says_nothing_by_itself(capfd: pytest.CaptureFixture[str], web: Server, pictures: list[bytes]) -> None:

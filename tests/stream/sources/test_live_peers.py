@@ -34,11 +34,11 @@ def gstreamer() -> None:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
-    key, signed, both = (folder / name for name in ("key.pem", "signed.pem", "both.pem"))
+    key, signed, chain = (folder / name for name in ("key.pem", "signed.pem", "both.pem"))
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     subprocess.run([*command, "-keyout", key, "-out", signed], check=True, capture_output=True)
-    both.write_bytes(key.read_bytes() + signed.read_bytes())
-    return both
+    chain.write_bytes(key.read_bytes() + signed.read_bytes())
+    return chain
 
 
 def published(address: str) -> Sender:

@@ -34,8 +34,8 @@ FIELDS = np.dtype(
 def panned(path: Path, codec: str, rotation: int = 0, **options: str) -> Path:
     """A clip whose content moves left and up, by whole pixels a frame."""
     wide = clutter(1)
-    shown = [filmed(wide, (RIGHT_PX * index, DOWN_PX * index, 1.0, 0.0)) for index in range(7)]
-    pictures = [np.repeat(picture[..., None], 3, axis=2) for picture in shown]
+    views = [filmed(wide, (RIGHT_PX * index, DOWN_PX * index, 1.0, 0.0)) for index in range(7)]
+    pictures = [np.repeat(picture[..., None], 3, axis=2) for picture in views]
     return make_video(path, pictures, codec=codec, rotation=rotation, options=options)
 
 
@@ -95,9 +95,9 @@ def test_an_unreferenced_frame_is_freed_at_once(tmp_path: Path) -> None:
     gc.disable()
     try:
         before = alive()
-        held = read(clip)
-        assert alive() >= before + len(held)
-        del held
+        frames = read(clip)
+        assert alive() >= before + len(frames)
+        del frames
         assert alive() == before
     finally:
         gc.enable()
@@ -121,8 +121,8 @@ def left_after_motion(frames: list[SourceFrame], *, coded: bool) -> float:
             row, col = np.mgrid[0 : luma.shape[0], 0 : luma.shape[1]].astype(np.float32)
             tiles = tuple((at // TILE_PX).astype(int) for at in (row, col))
             down, right = result.dy_px[tiles], result.dx_px[tiles]
-            moved = cv2.remap(before, col - right, row - down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-            left.append(float(cv2.absdiff(moved, luma).mean()))
+            prediction = cv2.remap(before, col - right, row - down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            left.append(float(cv2.absdiff(prediction, luma).mean()))
         before = luma
     assert len(left) == len(frames) - 1
     return float(np.mean(left))
@@ -167,8 +167,8 @@ def test_a_later_frame_counts_if_no_earlier_one_is_referred_to() -> None:
 def test_impossible_vectors_are_ignored() -> None:
     good = (-1, 32, 16, 16, -16, 8, 4)
     outside = [(-1, 32, x, y, 4, 4, 4) for x, y in ((-20, 5), (5, -20), (64, 5), (5, 3000), (-32768, 32767))]
-    far = [(-1, 32, 48, 48, 4000, 0, 4), (-1, 32, 48, 16, 0, -(2**31), 1)]
-    result = decoded(good, *outside, *far).over(GRID)
+    too_long = [(-1, 32, 48, 48, 4000, 0, 4), (-1, 32, 48, 16, 0, -(2**31), 1)]
+    result = decoded(good, *outside, *too_long).over(GRID)
     assert result is not None
     assert result[1][0, 0] == 4
     assert np.isnan(result[1]).sum() == 3

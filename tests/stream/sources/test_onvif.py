@@ -57,9 +57,9 @@ def test_the_first_profiles_stream_is_found_with_the_credentials(camera: OnvifCa
 def test_the_password_is_never_sent(camera: OnvifCamera) -> None:
     for camera.auth in ("token", "digest"):
         address_of(camera)
-    sent = b"".join(camera.raw)
-    assert b"hush" not in sent
-    assert b"Basic" not in sent
+    requests = b"".join(camera.raw)
+    assert b"hush" not in requests
+    assert b"Basic" not in requests
 
 
 @pytest.mark.parametrize("clock_offset", [timedelta(), timedelta(days=400), -timedelta(hours=7)])
@@ -188,10 +188,10 @@ def test_a_host_that_answers_byte_by_byte_does_not_answer(path: str) -> None:
 
 
 def test_an_address_is_read_and_shown() -> None:
-    given = OnvifAddress.of("onvif://a%40b:c%3Ad@[::1]:8000?profile=Main%20one")
-    assert (given.host, given.port, given.path) == ("::1", 8000, "/onvif/device_service")
-    assert (given.user, given.password, given.profile) == ("a@b", "c:d", "Main one")
-    assert "c:d" not in repr(given)
+    address = OnvifAddress.of("onvif://a%40b:c%3Ad@[::1]:8000?profile=Main%20one")
+    assert (address.host, address.port, address.path) == ("::1", 8000, "/onvif/device_service")
+    assert (address.user, address.password, address.profile) == ("a@b", "c:d", "Main one")
+    assert "c:d" not in repr(address)
     assert OnvifAddress.of("onvif://host/own/service").path == "/own/service"
     assert redacted("onvif://a:hush@host") == "onvif://***@host"
     assert is_live_address("onvif://host")
@@ -223,8 +223,8 @@ def test_it_is_a_live_source_that_is_found_again(
             info, reading = source.describe(), Reading(source)
             assert (info.name, info.live) == (f"onvif://***@127.0.0.1:{camera.port}", True)
             reading.frames(3)
-            with RtspServer(units, FPS, login=("admin", "hushhush")) as moved:
-                camera.stream_uri = moved.url
+            with RtspServer(units, FPS, login=("admin", "hushhush")) as second_server:
+                camera.stream_uri = second_server.url
                 server.cut()
                 reading.lost()
                 reading.back()

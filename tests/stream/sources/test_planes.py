@@ -182,25 +182,25 @@ def test_a_transparent_colour_of_a_palette_shows_white() -> None:
     colours[0], colours[1] = (0, 200, 0, 0), (255, 10, 20, 30)
     frame = av.VideoFrame.from_ndarray((indexes, colours), format="pal8")
     rgba = frame.reformat(format="rgba").to_ndarray()
-    shown = rgb_of(frame)
-    assert {tuple(colour) for colour in shown.reshape(-1, 3)} == {(255, 255, 255), tuple(rgba[0, 8, :3])}
-    assert (shown[rgba[..., 3] == 0] == 255).all()
+    rgb = rgb_of(frame)
+    assert {tuple(colour) for colour in rgb.reshape(-1, 3)} == {(255, 255, 255), tuple(rgba[0, 8, :3])}
+    assert (rgb[rgba[..., 3] == 0] == 255).all()
 
 
 @pytest.mark.parametrize("disposal", [1, 2])
 def test_a_gif_with_transparency_is_shown_as_on_a_white_page(tmp_path: Path, disposal: int) -> None:
     """A square moves over nothing: with disposal 1 it leaves what it covered, with 2 it leaves nothing behind."""
-    drawn = []
+    images = []
     for left in (2, 10, 18):
         image = np.zeros((16, 32, 4), np.uint8)
         image[4:10, left : left + 6] = (200, 30, 10, 255)
-        drawn.append(Image.fromarray(image))
+        images.append(Image.fromarray(image))
     path = tmp_path / "square.gif"
-    drawn[0].save(path, save_all=True, append_images=drawn[1:], disposal=disposal, duration=40)
+    images[0].save(path, save_all=True, append_images=images[1:], disposal=disposal, duration=40)
     with av.open(str(path)) as container:
-        shown = [rgb_of(frame) for frame in container.decode(video=0)]
-    assert len(shown) == 3
-    for number, picture in enumerate(shown):
+        pictures = [rgb_of(frame) for frame in container.decode(video=0)]
+    assert len(pictures) == 3
+    for number, picture in enumerate(pictures):
         red = (picture == (200, 30, 10)).all(axis=-1)
         assert (picture[~red] == 255).all(), number
         squares = red[6].sum() // 6

@@ -44,14 +44,14 @@ def reordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(address: str, folder: Path, segment_s: float = 1.0, **capture: object) -> list[MediaSegment]:
     """The segments of a source that is read to its end."""
     recorder = SegmentRecorder(str(folder), segment_s)
-    made: list[MediaSegment] = []
+    segments: list[MediaSegment] = []
     config = CaptureConfig.model_validate(capture)
     with open_source(address, config, MonotonicClock(), segments=recorder) as source:
         for frame in source.frames():
             assert isinstance(frame, SourceFrame)
-            made += recorder.attach(frame, wait=True).segments
-        made += recorder.finish()
-    return made
+            segments += recorder.attach(frame, wait=True).segments
+        segments += recorder.finish()
+    return segments
 
 
 def read(folder: Path, *segments: MediaSegment) -> av.container.InputContainer:
@@ -74,9 +74,9 @@ def test_packets_are_copied_and_their_pictures_are_the_same(reordered: Path, tmp
     segments = recorded(str(reordered), tmp_path)
     with av.open(str(reordered)) as container:
         expected = list(pictures(container))
-    got = list(pictures(read(tmp_path, *segments)))
-    assert [picture for _, picture in got] == [picture for _, picture in expected]
-    shifts = {float(at - then) for (at, _), (then, _) in zip(got, expected, strict=True)}
+    actual = list(pictures(read(tmp_path, *segments)))
+    assert [picture for _, picture in actual] == [picture for _, picture in expected]
+    shifts = {float(at - then) for (at, _), (then, _) in zip(actual, expected, strict=True)}
     assert max(shifts) - min(shifts) < 1e-4
 
 
@@ -85,9 +85,9 @@ def test_each_segment_can_be_decoded_alone_and_says_its_times(reordered: Path, t
     assert [segment.start_ns / NS_PER_S for segment in segments] == [0, 1, 2, 3]
     assert [segment.duration_ns / NS_PER_S for segment in segments] == [1, 1, 1, 1]
     for segment in segments:
-        shown = [at for at, _ in pictures(read(tmp_path, segment))]
-        assert len(shown) == 25
-        assert float(shown[0]) == pytest.approx(segment.track_ns / NS_PER_S, abs=1e-4)
+        times = [at for at, _ in pictures(read(tmp_path, segment))]
+        assert len(times) == 25
+        assert float(times[0]) == pytest.approx(segment.track_ns / NS_PER_S, abs=1e-4)
         assert segment.size_bytes == (tmp_path / segment.file).stat().st_size
         assert (segment.width_px, segment.height_px) == (256, 48)
         assert segment.codec.startswith("avc1.")
@@ -137,8 +137,8 @@ def test_formats_are_named_as_rfc_6381_says() -> None:
 def test_a_scene_is_encoded_with_a_key_frame_for_each_segment(tmp_path: Path) -> None:
     segments = recorded("scene:demo", tmp_path, max_frames=60, size="320x192")
     assert [round(segment.start_ns / NS_PER_S, 3) for segment in segments] == [0, 1, 2]
-    shown = list(pictures(read(tmp_path, *segments)))
-    assert [round(float(at) * 24) for at, _ in shown] == list(range(60))
+    frames = list(pictures(read(tmp_path, *segments)))
+    assert [round(float(at) * 24) for at, _ in frames] == list(range(60))
     assert all(len(list(pictures(read(tmp_path, segment)))) in (12, 24) for segment in segments)
 
 
@@ -159,14 +159,14 @@ def test_codecs_unfit_for_mp4_and_packets_without_times_are_encoded(
 
 def test_another_size_begins_another_track(tmp_path: Path) -> None:
     recorder = SegmentRecorder(str(tmp_path), 1.0)
-    made: list[MediaSegment] = []
+    segments: list[MediaSegment] = []
     for index in range(8):
         side = 64 if index < 4 else 96
         planes = FramePlanes("rgb", (np.full((side, side, 3), index * 20, np.uint8),))
-        made += recorder.attach(SourceFrame(index, index * NS_PER_S // 10, 0, planes), wait=True).segments
-    made += recorder.finish()
-    assert [(segment.width_px, round(segment.start_ns / NS_PER_S, 2)) for segment in made] == [(64, 0), (96, 0.4)]
-    assert made[0].header != made[1].header
+        segments += recorder.attach(SourceFrame(index, index * NS_PER_S // 10, 0, planes), wait=True).segments
+    segments += recorder.finish()
+    assert [(segment.width_px, round(segment.start_ns / NS_PER_S, 2)) for segment in segments] == [(64, 0), (96, 0.4)]
+    assert segments[0].header != segments[1].header
 
 
 @pytest.mark.parametrize("sampling", [(1, 1), (2, 1), (2, 2), (1, 2), (4, 1), (4, 4)])
@@ -234,16 +234,16 @@ def test_times_that_leap_begin_another_track_and_without_key_frames_it_is_cut_al
 def test_a_copied_video_that_changes_its_size_begins_another_track(tmp_path: Path) -> None:
     """As a camera that is switched to another size: new parameters come with its next key frame."""
     options = {"g": "25", "bf": "0", "sc_threshold": "0"}
-    both = tmp_path / "both.ts"
-    with both.open("wb") as file:
+    video = tmp_path / "both.ts"
+    with video.open("wb") as file:
         for number, (width, height) in enumerate([(64, 48), (128, 96)]):
             pts = range(number * 25, number * 25 + 25)
             part = tmp_path / f"{number}.ts"
             file.write(make_video(part, moving_square(25, width, height), pts=pts, options=options).read_bytes())
-    segments = recorded(str(both), tmp_path)
+    segments = recorded(str(video), tmp_path)
     assert len({segment.header for segment in segments}) == 2
-    shown = [read(tmp_path, segment).decode(video=0) for segment in segments]
-    assert [{frame.width for frame in frames} for frames in shown] == [{64}, {128}]
+    tracks = [read(tmp_path, segment).decode(video=0) for segment in segments]
+    assert [{frame.width for frame in frames} for frames in tracks] == [{64}, {128}]
     first, second = (read(tmp_path, segment).streams.video[0].codec_context for segment in segments)
     assert (first.width, second.width) == (64, 128)
     assert first.extradata != second.extradata
@@ -252,7 +252,7 @@ def test_a_copied_video_that_changes_its_size_begins_another_track(tmp_path: Pat
 def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
     """Each connection is a track, from a key frame on, at the media time of its frames."""
     recorder = SegmentRecorder(str(tmp_path), 0.2)
-    made: list[MediaSegment] = []
+    segments: list[MediaSegment] = []
     units = encode(list(moving_square(20)), FPS, gop=5)
     with RtspServer(units, FPS) as server, opened(server.url, recorder) as source:
         reading = Reading(source)
@@ -260,11 +260,11 @@ def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
         def record(tracks: int) -> list[SourceFrame]:
             """Read until there are three segments of `tracks` tracks."""
             frames: list[SourceFrame] = []
-            while [segment.header for segment in made].count(made[-1].header if made else "") < 3 or (
-                len({segment.header for segment in made}) < tracks
+            while [segment.header for segment in segments].count(segments[-1].header if segments else "") < 3 or (
+                len({segment.header for segment in segments}) < tracks
             ):
                 frames += reading.frames(1)
-                made.extend(recorder.attach(frames[-1], wait=False).segments)
+                segments.extend(recorder.attach(frames[-1], wait=False).segments)
             return frames
 
         record(1)
@@ -272,16 +272,16 @@ def test_a_live_source_is_recorded_through_an_outage(tmp_path: Path) -> None:
         reading.lost()
         server.start()
         back = reading.back()
-        again = record(2)
-        made += recorder.finish()
+        later_frames = record(2)
+        segments += recorder.finish()
     assert back.lasted_s is not None
-    headers = [segment.header for segment in made]
+    headers = [segment.header for segment in segments]
     assert len(set(headers)) == 2
-    first_again = made[headers.index(headers[-1])]
-    assert abs(first_again.start_ns - again[0].media_ns) <= 5 * NS_PER_S // FPS
-    for segment in made:
-        shown = list(pictures(read(tmp_path, segment)))
-        assert len(shown) == round(segment.duration_ns * FPS / NS_PER_S)
+    first_again = segments[headers.index(headers[-1])]
+    assert abs(first_again.start_ns - later_frames[0].media_ns) <= 5 * NS_PER_S // FPS
+    for segment in segments:
+        decoded_frames = list(pictures(read(tmp_path, segment)))
+        assert len(decoded_frames) == round(segment.duration_ns * FPS / NS_PER_S)
 
 
 def test_a_full_disk_is_reported_once_and_leaves_no_part(reordered: Path, tmp_path: Path) -> None:
@@ -310,26 +310,28 @@ def test_a_video_with_few_key_frames_has_fragments_between_them(tmp_path: Path) 
 
 def test_files_and_fragments_come_from_one_recorder(tmp_path: Path) -> None:
     video = video_file(tmp_path / "a.mp4", 6)
-    made = list(segments_of(str(video), tmp_path))
-    files, fragments = ([one for one in made if bool(one.file) is wanted] for wanted in (True, False))
-    assert [round(one.start_ns / NS_PER_S) for one in files] == [0, 2, 4]
+    segments = list(segments_of(str(video), tmp_path))
+    files, fragments = (
+        [segment for segment in segments if bool(segment.file) is has_file] for has_file in (True, False)
+    )
+    assert [round(segment.start_ns / NS_PER_S) for segment in files] == [0, 2, 4]
     assert len(fragments) == 6
     data = (tmp_path / files[0].header).read_bytes()
-    data += b"".join((tmp_path / one.file).read_bytes() for one in files)
-    assert packets_of(data) == packets_of(fragments[0].init + b"".join(one.data for one in fragments))
+    data += b"".join((tmp_path / segment.file).read_bytes() for segment in files)
+    assert packets_of(data) == packets_of(fragments[0].init + b"".join(segment.data for segment in fragments))
 
 
 def test_fragments_go_on_if_files_cannot_be_written(tmp_path: Path) -> None:
     video = video_file(tmp_path / "a.mp4", 6)
     folder = tmp_path / "gone"
-    made = list(segments_of(str(video), folder))
-    assert [one.error for one in made if one.error] == ["No such file or directory"]
-    assert len([one for one in made if one.data]) == 6
+    segments = list(segments_of(str(video), folder))
+    assert [segment.error for segment in segments if segment.error] == ["No such file or directory"]
+    assert len([segment for segment in segments if segment.data]) == 6
 
 
 def test_nothing_is_copied_if_that_is_forbidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     video = video_file(tmp_path / "a.mp4", 4)
-    made = list(segments_of(str(video), copies=False))
-    packets = packets_of(made[0].init + b"".join(one.data for one in made))
+    fragments = list(segments_of(str(video), copies=False))
+    packets = packets_of(fragments[0].init + b"".join(fragment.data for fragment in fragments))
     assert len(packets) == 100
     assert not set(packets) & set(packets_of(video))

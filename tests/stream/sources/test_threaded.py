@@ -17,8 +17,8 @@ from stream.sources.threaded import FrameQueue
 PLANES = FramePlanes("gray", (np.zeros((2, 2), np.uint8),))
 
 
-def frame(index: int, discontinuity: str | None = None, *skipped: SkippedItem) -> SourceFrame:
-    return SourceFrame(index, index, index, PLANES, discontinuity, skipped)
+def frame(index: int, discontinuity: str | None = None, *losses: SkippedItem) -> SourceFrame:
+    return SourceFrame(index, index, index, PLANES, discontinuity, losses)
 
 
 def indexes(items: list[SourceFrame | SourceOutage] | None) -> list[int]:
@@ -54,13 +54,13 @@ def test_it_is_readable_while_there_is_something_to_take(queue: FrameQueue) -> N
 
 
 def test_the_oldest_frame_is_dropped_and_counted_and_its_metadata_kept(queue: FrameQueue) -> None:
-    lost = SkippedItem("packet 3", "bad")
-    queue.put(frame(0, "reconnect", lost))
+    loss = SkippedItem("packet 3", "bad")
+    queue.put(frame(0, "reconnect", loss))
     outage = SourceOutage(0, 0, "gone")
     queue.put(outage)
     for index in (1, 2, 3):
         queue.put(frame(index))
-    assert queue.drain() == [outage, frame(2, "reconnect", lost), frame(3)]
+    assert queue.drain() == [outage, frame(2, "reconnect", loss), frame(3)]
     assert queue.dropped == 2
 
 
@@ -87,9 +87,9 @@ def test_a_producer_can_wait_for_room(queue: FrameQueue) -> None:
     assert not queue.put_wait(frame(2), 0.001)
     giver = threading.Thread(target=queue.put_wait, args=(frame(2), 10))
     giver.start()
-    taken = queue.drain() or []
+    items = queue.drain() or []
     giver.join()
-    assert indexes([*taken, *(queue.drain() or [])]) == [0, 1, 2]
+    assert indexes([*items, *(queue.drain() or [])]) == [0, 1, 2]
     assert queue.dropped == 0
 
 

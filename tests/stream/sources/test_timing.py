@@ -17,9 +17,9 @@ TICK = Fraction(1, 1000)
 
 
 def timeline(rate: int | None = 25) -> LiveTimeline:
-    made = LiveTimeline()
-    made.connected(TICK, None if rate is None else Fraction(rate))
-    return made
+    live_timeline = LiveTimeline()
+    live_timeline.connected(TICK, None if rate is None else Fraction(rate))
+    return live_timeline
 
 
 def times(line: LiveTimeline, *frames: tuple[int | None, int]) -> list[int]:
@@ -66,8 +66,8 @@ def test_it_never_stands_still() -> None:
 
 def test_waits_grow_and_begin_anew() -> None:
     waits = Backoff()
-    given = [waits.next_s() for _ in range(LONG_OUTAGE + 2)]
-    assert given == [0.2, 0.4, *[0.5] * (LONG_OUTAGE - 2), 2.0, 2.0]
+    seconds = [waits.next_s() for _ in range(LONG_OUTAGE + 2)]
+    assert seconds == [0.2, 0.4, *[0.5] * (LONG_OUTAGE - 2), 2.0, 2.0]
     waits.reset()
     assert waits.next_s() == 0.2
 
@@ -98,7 +98,7 @@ def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("pts", "times", "made", "clamped"),
+    ("pts", "times", "missing", "clamped"),
     [
         ([0, 40, 41, 1000, 1033], [0, 40, 41, 1000, 1033], 0, 0),  # good ones are kept whatever their gaps
         ([120, 160], [120, 160], 0, 0),  # a first one later than the origin stays later
@@ -113,10 +113,10 @@ def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
         ([0, 40, 10, *range(80, 4000, 40)], [0, 40, 80, 84, *range(120, 4000, 40)], 0, 2),  # a stray one shifts none
     ],
 )
-def test_media_time_follows_pts(pts: list[int | None], times: list[int], made: int, clamped: int) -> None:
+def test_media_time_follows_pts(pts: list[int | None], times: list[int], missing: int, clamped: int) -> None:
     timeline = at_25_fps()
     assert times_ms(timeline, pts) == times
-    assert (timeline.made_pts, timeline.clamped_pts) == (made, clamped)
+    assert (timeline.made_pts, timeline.clamped_pts) == (missing, clamped)
 
 
 def test_time_counts_from_the_origin() -> None:
@@ -156,5 +156,5 @@ def test_time_of_a_pts_without_moving_on() -> None:
 def test_any_pts_give_times_that_rise_from_zero(pts: list[int | None]) -> None:
     timeline = at_25_fps()
     times = [timeline.next_ns(value) for value in pts]
-    assert all(later > earlier for earlier, later in itertools.pairwise(times))
+    assert all(second > first for first, second in itertools.pairwise(times))
     assert all(time >= 0 for time in times)

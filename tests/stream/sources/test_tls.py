@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def other_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A certificate of another host."""
     return make_certificate(tmp_path_factory.mktemp("elsewhere"), "DNS:elsewhere.test")
 
@@ -56,10 +56,10 @@ def test_a_camera_with_a_self_signed_certificate_is_read_unless_it_is_checked(
     )
 
 
-def test_a_certificate_of_another_host_is_not_trusted(camera: RtspServer, elsewhere: tuple[str, str]) -> None:
-    with behind_tls(camera.port, *elsewhere) as port:
+def test_a_certificate_of_another_host_is_not_trusted(camera: RtspServer, other_pair: tuple[str, str]) -> None:
+    with behind_tls(camera.port, *other_pair) as port:
         with pytest.raises(SourceError, match=r"IP address mismatch.*127\.0\.0\.1"):
-            opened(f"rtsps://127.0.0.1:{port}/live", ca_file=elsewhere[0])
+            opened(f"rtsps://127.0.0.1:{port}/live", ca_file=other_pair[0])
         with pytest.raises(SourceError, match="cannot be trusted: self-signed certificate"):
             opened(f"https://127.0.0.1:{port}/clip.mp4")
 
@@ -88,10 +88,10 @@ def test_a_camera_is_asked_over_https_only(pair: tuple[str, str]) -> None:
         for settings in (CaptureConfig(), CaptureConfig(ca_file=pair[0])):
             assert find_stream(address, settings, LIMIT_S) == "rtsp://admin:hush%21@127.0.0.1/live"
         assert not b"".join(camera.raw).count(f"Host: 127.0.0.1:{camera.port}\r".encode())
-        asked = len(camera.requests)
+        count = len(camera.requests)
         with pytest.raises(SourceError, match=r"^onvifs://\*\*\*@.*cannot be trusted: self-signed certificate"):
             find_stream(address, CaptureConfig(tls_verify=True), LIMIT_S)
-        assert len(camera.requests) == asked
+        assert len(camera.requests) == count
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ WIDTH, HEIGHT = 32, 16
 
 
 def head(**fields: Any) -> memoryview:
-    whole = {"v": 1, "width": WIDTH, "height": HEIGHT, "format": "rgb24", **fields}
-    return memoryview(msgspec.msgpack.encode({name: value for name, value in whole.items() if value is not None}))
+    header = {"v": 1, "width": WIDTH, "height": HEIGHT, "format": "rgb24", **fields}
+    return memoryview(msgspec.msgpack.encode({name: value for name, value in header.items() if value is not None}))
 
 
 def picture() -> npt.NDArray[np.uint8]:
@@ -85,7 +85,7 @@ def test_yuv_has_its_planes_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "why"),
+    ("parts", "reason"),
     [
         ([], r"a frame has 2 parts, header and bytes; this has 0"),
         ([head()], r"this has 1"),
@@ -112,8 +112,8 @@ def test_yuv_has_its_planes_one_after_the_other() -> None:
         ([head(format="jpeg", width=64), jpeg(picture())], r"its JPEG has 32x16 pixels, its header says 64x16"),
     ],
 )
-def test_invalid_messages_are_refused_with_the_reason(parts: Sequence[bytes], why: str) -> None:
-    with pytest.raises(InvalidFrameMessage, match=why):
+def test_invalid_messages_are_refused_with_the_reason(parts: Sequence[bytes], reason: str) -> None:
+    with pytest.raises(InvalidFrameMessage, match=reason):
         FrameDecoder().read([memoryview(part) for part in parts])
 
 
@@ -188,11 +188,11 @@ def test_another_size_or_format_is_a_discontinuity() -> None:
     with FrameSender(message()) as sender, opened(sender) as source:
         reading = Reading(source)
         reading.frames(1)
-        for sent, change in (
+        for parts, change in (
             (message(width=32), "resolution"),
             ([message(width=32, format="gray")[0], bytes(32 * 48)], "format"),
         ):
-            sender.now = sent
+            sender.now = parts
             assert reading.frame(lambda frame: frame.discontinuity not in ("start", None)).discontinuity == change
 
 
@@ -268,15 +268,15 @@ def silenced(then: Message | None = None, **capture: object) -> Iterator[Silence
 
 def test_a_silence_is_an_outage_and_its_end_is_reported() -> None:
     with silenced() as (sender, _, reading, clock):
-        gone = reading.lost()
-        assert gone.reason == "no frame for 5 s"
+        outage = reading.lost()
+        assert outage.reason == "no frame for 5 s"
         clock.advance(4 * S)
         sender.now = message()
         items = reading.until(lambda items: bool(frames_of(items)))
     (back,), (frame,) = outages_of(items), frames_of(items)
     assert back.lasted_s == pytest.approx(10, abs=0.1)
-    assert (frame.discontinuity, frame.frame_index) == ("reconnect", gone.frame_index + 1)
-    assert frame.media_ns - gone.media_ns == pytest.approx(10 * S, abs=S / 10)
+    assert (frame.discontinuity, frame.frame_index) == ("reconnect", outage.frame_index + 1)
+    assert frame.media_ns - outage.media_ns == pytest.approx(10 * S, abs=S / 10)
 
 
 def test_another_size_after_a_silence_is_reported_as_that_and_its_numbers_are_no_drops() -> None:
@@ -294,8 +294,8 @@ def test_nonsense_is_silence_too() -> None:
 
 
 def test_a_silence_ends_the_run_without_reconnection() -> None:
-    lost = r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
-    with silenced(reconnect=False) as (_, _, reading, _), pytest.raises(SourceError, match=lost):
+    message = r"is lost: no frame for 5 s; set capture\.reconnect = true to wait for it"
+    with silenced(reconnect=False) as (_, _, reading, _), pytest.raises(SourceError, match=message):
         reading.frames(10**9)
 
 
