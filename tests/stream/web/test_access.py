@@ -43,12 +43,12 @@ def test_beyond_this_machine_a_token_is_needed(host: str) -> None:
 
 
 def test_a_token_that_is_made_is_long_and_part_of_the_address() -> None:
-    one, other = access(web_token="auto"), access(web_token="auto")
-    assert one.token != other.token
-    assert len(one.token or "") >= 20
-    assert one.address(8080) == f"http://127.0.0.1:8080/?token={one.token}"
+    first, second = access(web_token="auto"), access(web_token="auto")
+    assert first.token != second.token
+    assert len(first.token or "") >= 20
+    assert first.address(8080) == f"http://127.0.0.1:8080/?token={first.token}"
     assert "token" not in access(web_token="of my own").address(8080)
-    assert one.token not in repr(one)
+    assert first.token not in repr(first)
 
 
 def test_a_short_token_is_refused() -> None:
@@ -57,30 +57,30 @@ def test_a_short_token_is_refused() -> None:
 
 
 def test_the_token_may_be_in_the_environment() -> None:
-    away = OutputConfig(web="0.0.0.0:8080")
-    assert WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from outside"
-    assert WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "auto"}).made_token
-    given = away.model_copy(update={"web_token": "from the option"})
-    assert WebAccess.of(given, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from the option"
+    output = OutputConfig(web="0.0.0.0:8080")
+    assert WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from outside"
+    assert WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "auto"}).made_token
+    output_with_token = output.model_copy(update={"web_token": "from the option"})
+    assert WebAccess.of(output_with_token, {"ARR_COC_WEB_TOKEN": "from outside"}).token == "from the option"
     with pytest.raises(ConfigError, match="ARR_COC_WEB_TOKEN needs at least 8"):
-        WebAccess.of(away, {"ARR_COC_WEB_TOKEN": "short"})
+        WebAccess.of(output, {"ARR_COC_WEB_TOKEN": "short"})
     with pytest.raises(ConfigError, match="--web-token auto"):
-        WebAccess.of(away, {"ARR_COC_WEB_TOKEN": ""})
+        WebAccess.of(output, {"ARR_COC_WEB_TOKEN": ""})
 
 
 def test_only_the_token_is_the_token() -> None:
     guarded = access(web_token="für immer")
     assert guarded.allows_token("für immer")
-    assert not any(guarded.allows_token(given) for given in (None, "", "für immer ", "fur immer"))
+    assert not any(guarded.allows_token(token) for token in (None, "", "für immer ", "fur immer"))
     assert access().allows_token(None)
 
 
 def test_questions_are_taken_on_this_machine_only_unless_configured_otherwise() -> None:
-    away = {"web": "0.0.0.0:8080", "web_token": "long enough"}
+    options = {"web": "0.0.0.0:8080", "web_token": "long enough"}
     assert access().control
     assert not access(web_control=False).control
-    assert not access(**away).control
-    assert access(**away, web_control=True).control
+    assert not access(**options).control
+    assert access(**options, web_control=True).control
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "[::1]:8080"])
@@ -115,10 +115,10 @@ def test_a_socket_is_opened_by_the_page_itself(origin: str | None, allowed: bool
 
 
 def test_certificate_and_key_belong_together(tmp_path: Path) -> None:
-    there = tmp_path / "cert.pem"
-    there.touch()
+    path = tmp_path / "cert.pem"
+    path.touch()
     with pytest.raises(ConfigError, match="belong together"):
-        access(web_cert=str(there))
+        access(web_cert=str(path))
     with pytest.raises(ConfigError, match=r"--web-key .* is not a file"):
-        access(web_cert=str(there), web_key=str(tmp_path / "absent.pem"))
-    assert access(web_cert=str(there), web_key=str(there)).scheme == "https"
+        access(web_cert=str(path), web_key=str(tmp_path / "absent.pem"))
+    assert access(web_cert=str(path), web_key=str(path)).scheme == "https"

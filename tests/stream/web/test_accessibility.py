@@ -40,8 +40,8 @@ def axe() -> str:
 
 def violations(page: Page, axe: str) -> list[dict[str, Any]]:
     page.evaluate(axe)  # a script element is against the policy of the page
-    found: list[dict[str, Any]] = page.evaluate(RUN)
-    return found
+    results: list[dict[str, Any]] = page.evaluate(RUN)
+    return results
 
 
 def live(run: ServedPage, page: Page) -> None:
@@ -131,7 +131,7 @@ def watched() -> ServedPage:
     """A page of a run with more watches than are shown at once."""
     questions = ("here", *(f"place {number}" for number in range(9)))
     return ServedPage(
-        watches=tuple(WatchConfig(question=f"is it {one}?", name=one.replace(" ", "_")) for one in questions)
+        watches=tuple(WatchConfig(question=f"is it {name}?", name=name.replace(" ", "_")) for name in questions)
     )
 
 

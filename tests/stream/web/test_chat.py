@@ -35,8 +35,8 @@ def user(text: str, *addresses: str) -> dict[str, Any]:
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
-def question(page: ServedPage | SharedPage, *messages: dict[str, Any], model: str = "camera", **more: Any) -> Any:
-    return client(page).chat.completions.create(model=model, messages=list(messages), **more)  # type: ignore[call-overload]
+def question(page: ServedPage | SharedPage, *messages: dict[str, Any], model: str = "camera", **options: Any) -> Any:
+    return client(page).chat.completions.create(model=model, messages=list(messages), **options)  # type: ignore[call-overload]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_answer_comes_with_its_usage_and_what_was_shown(run: ServedPage) -> N
         "tokens_used": 64,
         "tokens_total": 240,
     }
-    assert [asked.query for asked in run.run.side_questions] == ["What is it?"]
+    assert [side_question.query for side_question in run.run.side_questions] == ["What is it?"]
     assert run.run.questions == [], "the question of the run stays"
 
 
@@ -91,15 +91,15 @@ def test_text_in_place_of_pieces_that_are_stale_comes_whole(run: ServedPage) -> 
     assert texts == ["", "a red ", "\n\ntwo dogs", None]
 
 
-def _request(**more: Any) -> bytes:
-    return json.dumps({"model": "camera", "messages": [user("What?")], **more}).encode()
+def _request(**fields: Any) -> bytes:
+    return json.dumps({"model": "camera", "messages": [user("What?")], **fields}).encode()
 
 
 def test_the_camera_is_the_model_or_in_the_address(yard: SharedPage) -> None:
     assert question(yard, user("What?"), model="yard").model == "yard"
-    named = question(yard, user("What?", "camera://front%20door?last=10s"), model="gpt-6")
-    assert named.model == "front door"
-    assert named.model_extra["arr_coc"]["reaches_back"] is False
+    reply = question(yard, user("What?", "camera://front%20door?last=10s"), model="gpt-6")
+    assert reply.model == "front door"
+    assert reply.model_extra["arr_coc"]["reaches_back"] is False
     assert len(yard.cameras["yard"].run.side_questions) == len(yard.cameras["front door"].run.side_questions) == 1
 
 

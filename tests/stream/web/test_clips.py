@@ -41,7 +41,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fragments = fragments_of(str(video_file(base / "a.mp4", 6)))
     with closing(ClipFolder(str(base / "yard"))) as folder:
         for name, data in (
-            (VIDEO, fragments[0].init + b"".join(one.data for one in fragments)),
+            (VIDEO, fragments[0].init + b"".join(fragment.data for fragment in fragments)),
             (PICTURE, written(Image.new("RGB", (320, 180), (90, 120, 60)), "JPEG")),
         ):
             file = folder.create(name)
@@ -60,10 +60,10 @@ def run(clips: Path) -> Iterator[ServedPage]:
 
 def test_a_clip_is_served_whole_and_in_parts(run: ServedPage, clips: Path) -> None:
     data = (clips / VIDEO).read_bytes()
-    whole = ask(run, f"/clips/{VIDEO}")
-    assert (whole.status, whole.headers["content-type"], whole.body) == (200, "video/mp4", data)
-    assert whole.headers["accept-ranges"] == "bytes"
-    assert "media-src 'self'" in whole.headers["content-security-policy"]
+    reply = ask(run, f"/clips/{VIDEO}")
+    assert (reply.status, reply.headers["content-type"], reply.body) == (200, "video/mp4", data)
+    assert reply.headers["accept-ranges"] == "bytes"
+    assert "media-src 'self'" in reply.headers["content-security-policy"]
     assert ask(run, f"/clips/{PICTURE}").headers["content-type"] == "image/jpeg"
     part = ask(run, f"/clips/{VIDEO}", Range="bytes=100-199")
     assert (part.status, part.body) == (206, data[100:200])
@@ -110,7 +110,7 @@ def test_each_camera_serves_its_own_clips(clips: Path) -> None:
 
 
 def matches(viewer: PageClient) -> list[tuple[str, int]]:
-    return [(one["topic"], one["match"]) for one in viewer.next("matches")["events"]]
+    return [(event["topic"], event["match"]) for event in viewer.next("matches")["events"]]
 
 
 def test_a_late_viewer_gets_the_matches_so_far(run: ServedPage) -> None:

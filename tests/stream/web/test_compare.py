@@ -79,8 +79,8 @@ class MadeUpAnswers:
             graded = {"right": None if job.known is None else is_right(text, job.known)}
             for piece in ("a red ", "circle."):
                 report({"topic": "text", "column": number, "text": piece})
-            made = made_up(text, 384 >> number, 400.0 / (number + 1))
-            report({"topic": "column", "column": number, **made, **graded})
+            fields = made_up(text, 384 >> number, 400.0 / (number + 1))
+            report({"topic": "column", "column": number, **fields, **graded})
             verdicts.append(
                 None if number == 0 else {"same": number == 1, "words": 0.8, "faster": 2.0, "token_share": 0.5}
             )
@@ -119,16 +119,16 @@ def comparing(page: ComparePage) -> Iterator[PageClient]:
         yield PageClient(socket)
 
 
-def request(picture: str, *columns: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"picture": picture, "question": QUESTION, "columns": list(columns or (FULL, SPARSE)), **more}
+def request(picture: str, *columns: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"picture": picture, "question": QUESTION, "columns": list(columns or (FULL, SPARSE)), **fields}
 
 
 def test_a_picture_is_taken_and_shown_again(page: ComparePage) -> None:
     reply = ask(page, "/compare/picture", png(320, 200))
     assert (reply.status, reply.json["width"], reply.json["height"]) == (200, 320, 200)
-    kept = ask(page, f"/compare/picture/{reply.json['picture']}")
-    assert Image.open(io.BytesIO(kept.body)).size == (320, 200)
-    assert "content-security-policy" in kept.headers
+    picture = ask(page, f"/compare/picture/{reply.json['picture']}")
+    assert Image.open(io.BytesIO(picture.body)).size == (320, 200)
+    assert "content-security-policy" in picture.headers
 
 
 @pytest.mark.parametrize("still", STILLS, ids=lambda still: still.name)
@@ -293,7 +293,7 @@ def has_picture(visit: Visit, width: int) -> None:
 
 def alpha(visit: Visit, column: int, row: int, col: int) -> int:
     """Greatest opacity that the layers of a column have on the upper side of a tile."""
-    found: int = visit.page.evaluate(
+    opacity: int = visit.page.evaluate(
         """([column, row, col]) => {
             const on = window.compare.columns[column].layers;
             const data = on.getContext("2d").getImageData(col * 32 + 16, row * 32, 1, 4).data;
@@ -301,7 +301,7 @@ def alpha(visit: Visit, column: int, row: int, col: int) -> int:
         }""",
         [column, row, col],
     )
-    return found
+    return opacity
 
 
 def test_columns_are_answered_and_compared(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
@@ -362,8 +362,8 @@ def test_a_known_answer_is_that_of_an_examples_own_question(page: ComparePage) -
             page.engine.go.release()
             viewer.send(run=request(picture) | {"question": question})
             viewer.next("ended")
-        known = page.engine.jobs[-1].known
-        return known and known.text
+        answer = page.engine.jobs[-1].known
+        return answer and answer.text
 
     row, gradient = (str(ask(page, f"/compare/example/{name}", b"").json["picture"]) for name in ("colour", "gradient"))
     assert known_of(row, "what colour is the cross") == "white"
@@ -379,7 +379,7 @@ def test_the_page_shows_what_a_columns_model_knows(page: ComparePage, visit: Vis
     note.wait_for()
     on.locator("select").first.select_option("two")
     note.wait_for(state="detached")
-    assert [*on.locator("#examples button").all_inner_texts()] == [one.name for one in STILLS if not one.general]
+    assert [*on.locator("#examples button").all_inner_texts()] == [still.name for still in STILLS if not still.general]
 
 
 def test_an_address_shows_the_same_again(page: ComparePage, visit: Visit) -> None:
@@ -443,15 +443,15 @@ def test_pictures_are_uploaded_dropped_pasted_and_taken(page: ComparePage, visit
 def test_a_question_waits_for_the_picture_that_is_being_taken(page: ComparePage, visit: Visit, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(300, 200))
     (tmp_path / "b.txt").write_text("no picture")
-    on, held = visit.page, list[Route]()
-    on.route("**/compare/picture", lambda route: held.append(route))
+    on, routes = visit.page, list[Route]()
+    on.route("**/compare/picture", lambda route: routes.append(route))
     on.goto(page.url + "compare")
     for path in ("b.txt", "a.png"):
         on.get_by_label("Upload").set_input_files(tmp_path / path)
         on.locator("#picture-note", has_text="Taking the picture").wait_for()
         on.get_by_label("Question", exact=True).press("Enter")
         on.locator("#note", has_text="Asking when the picture is there").wait_for()
-        held.pop().continue_()
+        routes.pop().continue_()
         if path == "b.txt":
             on.locator("#picture-note.bad", has_text="that is no picture").wait_for()
             assert on.locator("#note").inner_text() == ""

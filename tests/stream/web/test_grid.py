@@ -71,12 +71,12 @@ def test_pictures_carry_the_number_of_their_camera_and_each_has_its_own_credits(
 
 
 def test_a_question_goes_to_all_cameras_or_to_the_one_that_it_names(page: SharedPage) -> None:
-    asked = {name: camera.run.questions for name, camera in page.cameras.items()}
+    questions_by_camera = {name: camera.run.questions for name, camera in page.cameras.items()}
     with viewing(page) as viewer:
         viewer.send(camera="door", ask="who?")
         viewer.send(ask="what?")
-        until(lambda: all("what?" in questions for questions in asked.values()))
-        assert asked == {"door": ["who?", "what?"], "back yard": ["what?"], "köln": ["what?"]}
+        until(lambda: all("what?" in questions for questions in questions_by_camera.values()))
+        assert questions_by_camera == {"door": ["who?", "what?"], "back yard": ["what?"], "köln": ["what?"]}
         viewer.send(camera="gate", ask="who?")
         assert viewer.next("refused")["error"] == "no camera has that name; there are door, back yard, köln"
 

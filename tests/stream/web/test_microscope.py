@@ -24,9 +24,9 @@ def test_nothing_is_asked_for_without_a_request(run: ServedPage) -> None:
     reply = ask(run, "/microscope/frame?levels=059")
     assert reply.status == 200
     assert [request.levels for request in run.pictures.inspections] == [(0, 5)]
-    read = read_inspection(reply.body)
-    assert set(read.pictures) == {0, 5}
-    assert read.maps["information"].values[0, 1] == pytest.approx(0.5, abs=1e-4)
+    inspection = read_inspection(reply.body)
+    assert set(inspection.pictures) == {0, 5}
+    assert inspection.maps["information"].values[0, 1] == pytest.approx(0.5, abs=1e-4)
 
 
 def test_those_who_wait_share_an_inspection(run: ServedPage) -> None:
@@ -80,9 +80,9 @@ def test_a_picture_is_inspected_with_its_own_number(run: ServedPage) -> None:
     reply = ask(run, "/microscope/picture?levels=0", png(60, 40))
     assert reply.status == 200
     assert read_inspection(reply.body).head["query"] == "60x40"
-    sent = run.pictures.inspections[-1].picture
-    assert sent is not None
-    assert np.frombuffer(sent.pixels, np.uint8).reshape(40, 60, 3)[0, 0].tolist() == [200, 30, 30]
+    picture = run.pictures.inspections[-1].picture
+    assert picture is not None
+    assert np.frombuffer(picture.pixels, np.uint8).reshape(40, 60, 3)[0, 0].tolist() == [200, 30, 30]
 
 
 def test_a_large_picture_is_inspected_smaller(run: ServedPage) -> None:
@@ -234,9 +234,9 @@ def test_a_frozen_frame_stays_and_asks_for_nothing(run: ServedPage, visit: Visit
     look(visit, run, rounds=2)
     visit.page.locator("#freeze").click()
     visit.page.wait_for_timeout(700)
-    asked, words = len(run.pictures.inspections), visit.page.locator("#state-words").inner_text()
+    count, words = len(run.pictures.inspections), visit.page.locator("#state-words").inner_text()
     visit.page.wait_for_timeout(700)
-    assert len(run.pictures.inspections) == asked
+    assert len(run.pictures.inspections) == count
     assert visit.page.locator("#state-words").inner_text() == words
     assert words.startswith("frozen · frame ")
     rounds = visit.page.evaluate("() => window.scope.rounds")

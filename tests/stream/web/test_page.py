@@ -41,7 +41,7 @@ def test_pictures_arrive_and_the_state_is_in_words(run: ServedPage, visit: Visit
 
 def outline(page: Page, row: int, col: int) -> int:
     """Greatest opacity of the layers on the upper side of a tile."""
-    found: int = page.evaluate(
+    opacity: int = page.evaluate(
         """([row, col]) => {
             const on = document.getElementById("layers");
             const side = on.width / 16;
@@ -51,7 +51,7 @@ def outline(page: Page, row: int, col: int) -> int:
         }""",
         [row, col],
     )
-    return found
+    return opacity
 
 
 def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Visit) -> None:
@@ -225,13 +225,13 @@ def test_the_picture_can_be_saved_with_its_layers(run: ServedPage, visit: Visit,
 def test_figures_are_drawn_and_shown_as_a_table(run: ServedPage, visit: Visit) -> None:
     visit.page.goto(run.url)
     visit.page.wait_for_function("() => window.live && window.live.figures.rows.length >= 2")
-    drawn = visit.page.evaluate(
+    count = visit.page.evaluate(
         """() => [...document.querySelectorAll(".chart canvas")].filter((canvas) => {
             const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
             return data.some((value) => value);
         }).length"""
     )
-    assert drawn >= 4
+    assert count >= 4
     visit.page.locator("#as-table").click()
     assert visit.page.locator("#table tbody tr").count() == 8
 
@@ -297,7 +297,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(run: ServedPage, visit: Vis
 def test_in_a_low_window_the_picture_stays_in_the_middle_of_its_stage(run: ServedPage, visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 960, "height": 400})
     visit.see(run.url)
-    stage, section, picture = (visit.page.locator(one).bounding_box() for one in ("#stage", ".watch", "#picture"))
+    stage, section, picture = (
+        visit.page.locator(selector).bounding_box() for selector in ("#stage", ".watch", "#picture")
+    )
     assert stage is not None
     assert section is not None
     assert picture is not None
@@ -396,15 +398,15 @@ def test_a_watch_that_is_added_or_removed_leaves_the_others_as_they_were(visit: 
         visit.see(run.url)
         run.emit(look(63.0, holds="yes"))
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes")
-        here = StandingQuestion("here", WATCHES[0].question)
+        place = StandingQuestion("here", WATCHES[0].question)
         door = StandingQuestion("door", "Is the <b>door</b> open?")
-        run.emit(WatchesChanged(watch="door", watches=[here, door]))
+        run.emit(WatchesChanged(watch="door", watches=[place, door]))
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes")
         has(visit.page, "#watches li:nth-child(2)", r"Is the <b>door</b> open. not known yet")
         has(visit.page, "#lines", "watch added: Is the <b>door</b> open")
-        run.emit(WatchesChanged(watch="nix", watches=[here, door], error="no watch is named 'nix'"))
+        run.emit(WatchesChanged(watch="nix", watches=[place, door], error="no watch is named 'nix'"))
         has(visit.page, "#lines", "the watch nix is not changed: no watch is named")
-        run.emit(WatchesChanged(watch="door", watches=[here]))
+        run.emit(WatchesChanged(watch="door", watches=[place]))
         has(visit.page, "#lines", "watch removed: door")
         assert visit.page.locator("#watches li").count() == 1
 
@@ -460,8 +462,8 @@ CHART = """([times, at]) => {
 def test_charts_have_gaps_for_times_without_measurements(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url, 1)
     times = [101, 102, 103, 130, 140, 141]
-    drawn = {at: visit.page.evaluate(CHART, [times, at]) for at in (102, 115, 130, 135)}
-    assert drawn == {102: True, 115: False, 130: True, 135: False}
+    has_line = {at: visit.page.evaluate(CHART, [times, at]) for at in (102, 115, 130, 135)}
+    assert has_line == {102: True, 115: False, 130: True, 135: False}
 
 
 CLOCKS = """async ([trips, aheadMs]) => {
@@ -509,7 +511,7 @@ def test_on_one_host_a_picture_s_age_is_that_by_the_host_s_clock(run: ServedPage
 
 def orange(page: Page, x: float, y: float) -> bool:
     """Whether the layers have the colour of a box within two pixels of a place, in shares of the picture."""
-    found: bool = page.evaluate(
+    is_orange: bool = page.evaluate(
         """([x, y]) => {
             const on = document.getElementById("layers");
             const at = [Math.round(x * on.width) - 2, Math.round(y * on.height) - 2];
@@ -519,7 +521,7 @@ def orange(page: Page, x: float, y: float) -> bool:
         }""",
         [x, y],
     )
-    return found
+    return is_orange
 
 
 def test_boxes_lie_over_the_picture_until_the_next_answer(run: ServedPage, visit: Visit) -> None:
@@ -527,8 +529,8 @@ def test_boxes_lie_over_the_picture_until_the_next_answer(run: ServedPage, visit
     assert visit.page.locator("#layer-b").is_hidden()
     label = "<img src=x onerror=alert(1)>"
     objects = [Detection(label=label, box=[256.0, 64.0, 768.0, 384.0]), Detection(label="", point=[896.0, 448.0])]
-    for again in (False, True):
-        if again:
+    for is_second in (False, True):
+        if is_second:
             run.emit(answer(1.0, "a cat"))
             visit.page.wait_for_function("() => !window.live.stage.detections")
             assert not orange(visit.page, 0.75, 0.5)

@@ -42,8 +42,8 @@ def some(begin_ms: int, count: int = 30) -> list[Moment]:
     ]
     end_ms = begin_ms + 10_000 * count
     match = moment(1, "gate: open?", DOOR, kind=MATCH, watch="gate", yes=0.93, unix_ms=end_ms + 1000, jpeg=JPEG)
-    lost = moment(2, "source lost: <b>unplugged</b>", DOOR, kind=OUTAGE, unix_ms=end_ms + 2000)
-    return [*moments, match, lost, moment(3, "a person", DOOR, unix_ms=end_ms + 3000)]
+    outage = moment(2, "source lost: <b>unplugged</b>", DOOR, kind=OUTAGE, unix_ms=end_ms + 2000)
+    return [*moments, match, outage, moment(3, "a person", DOOR, unix_ms=end_ms + 3000)]
 
 
 @pytest.fixture
@@ -61,15 +61,19 @@ def test_the_first_page_has_moments_times_and_cameras(run: ServedPage) -> None:
     reply = ask(run, "/past")
     assert reply.status == 200
     assert reply.headers["cache-control"] == "no-cache"
-    found = reply.json
-    assert [one["text"] for one in found["moments"][:3]] == ["a person", "source lost: <b>unplugged</b>", "gate: open?"]
-    assert len(found["moments"]) == PAGE_MOMENTS
-    assert found["more"] is True
-    assert found["count"] == sum(found["spans"]) == 33
-    assert len(found["spans"]) == SPANS
-    assert found["cameras"] == ["door", "yard"]
-    assert found["since"] < found["until"]
-    assert not {"run", "source", "fields", "id"} & found["moments"][0].keys()
+    page = reply.json
+    assert [item["text"] for item in page["moments"][:3]] == [
+        "a person",
+        "source lost: <b>unplugged</b>",
+        "gate: open?",
+    ]
+    assert len(page["moments"]) == PAGE_MOMENTS
+    assert page["more"] is True
+    assert page["count"] == sum(page["spans"]) == 33
+    assert len(page["spans"]) == SPANS
+    assert page["cameras"] == ["door", "yard"]
+    assert page["since"] < page["until"]
+    assert not {"run", "source", "fields", "id"} & page["moments"][0].keys()
 
 
 def test_the_next_page_goes_on_where_the_first_ended(run: ServedPage) -> None:
@@ -77,13 +81,13 @@ def test_the_next_page_goes_on_where_the_first_ended(run: ServedPage) -> None:
     second = ask(run, f"/past?before={first[-1]['unix_ms']}").json
     assert second.keys() == {"moments", "more"}
     assert second["moments"][0] == first[-1]
-    assert [one["text"] for one in second["moments"][1:]] == [f"car number {number}" for number in range(9, 0, -1)]
+    assert [item["text"] for item in second["moments"][1:]] == [f"car number {number}" for number in range(9, 0, -1)]
     assert second["more"] is False
 
 
 def test_words_cameras_kinds_and_times_narrow_it(run: ServedPage) -> None:
     def texts(query: str) -> list[str]:
-        return [one["text"] for one in ask(run, f"/past?{query}").json["moments"]]
+        return [item["text"] for item in ask(run, f"/past?{query}").json["moments"]]
 
     assert texts("words=" + quote('car "number 7"')) == ["car number 7"]
     assert texts("words=" + quote("car OR person")) == []
@@ -108,10 +112,10 @@ def test_times_beyond_all_bounds_are_at_the_bounds(run: ServedPage, number: str)
 
 def test_pictures_are_served_by_file_and_moment(run: ServedPage) -> None:
     moments = ask(run, "/past").json["moments"]
-    address = next(one["picture"] for one in moments if one["kind"] == "match")
+    address = next(item["picture"] for item in moments if item["kind"] == "match")
     reply = ask(run, address)
     assert (reply.status, reply.headers["content-type"], reply.body) == (200, "image/jpeg", JPEG)
-    assert next(one["picture"] for one in moments if one["kind"] == "outage") is None
+    assert next(item["picture"] for item in moments if item["kind"] == "outage") is None
     for missing in ("/past/0/999.jpg", "/past/1/1.jpg", f"/past/0/{10**30}.jpg", "/past/0/x.jpg", "/past/-1/1.jpg"):
         assert ask(run, missing).status == 404
 
@@ -148,20 +152,20 @@ def test_several_files_are_one_past(tmp_path: Path) -> None:
     ]
     missing = str(tmp_path / "none.sqlite")
     with closing(SharedPage(("yard", "door"), remembered=[*paths, missing])) as page:
-        found = ask(page, "/past").json
-        assert {one["text"]: one["picture"] for one in found["moments"]} == {
+        result = ask(page, "/past").json
+        assert {item["text"]: item["picture"] for item in result["moments"]} == {
             "yard": "/past/0/1.jpg",
             "door": "/past/1/1.jpg",
         }
-        assert found["count"] == sum(found["spans"]) == 2
+        assert result["count"] == sum(result["spans"]) == 2
         assert ask(page, "/past/1/1.jpg").body == JPEG
 
 
 def test_too_many_searches_at_once_are_refused(run: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    released, begun = threading.Event(), threading.Semaphore(0)
+    released, searches = threading.Event(), threading.Semaphore(0)
 
     def hang(*_: object) -> list[str]:
-        begun.release()
+        searches.release()
         assert released.wait(60)
         return []
 
@@ -246,9 +250,9 @@ def test_words_camera_and_a_part_of_the_time_are_chosen(run: ServedPage, visit: 
 def test_new_moments_come_by_themselves(run: ServedPage, path: str, visit: Visit) -> None:
     page = visit.page
     opened(page, run.url)
-    held = moment(40, "a dog", YARD, unix_ms=now_ms() - 2000)
+    dog = moment(40, "a dog", YARD, unix_ms=now_ms() - 2000)
     with closing(PastStore(path)) as store:
-        store.write([held, Extension(YARD, 40, now_ms(), 41.0)])
+        store.write([dog, Extension(YARD, 40, now_ms(), 41.0)])
     page.evaluate("() => (window.live.run.past.loadedMs -= 20000)")
     run.emit(answer(41.0, "a dog"))
     has(page, ".moments li", "a dog")

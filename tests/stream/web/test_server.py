@@ -46,14 +46,14 @@ def test_the_page_comes_with_a_strict_policy_and_an_etag(run: ServedPage) -> Non
 
 def files_of(page: str) -> set[Path]:
     """A page and everything that it loads, recursively."""
-    found, left = set(), {application.PAGE / page}
+    paths, left = set(), {application.PAGE / page}
     while left:
         file = left.pop()
-        found.add(file)
+        paths.add(file)
         if file.suffix in (".html", ".js"):
             names = re.findall(r"""["'](?:/page/|\./)([\w.-]+)["']""", file.read_text(encoding="utf-8"))
-            left |= {application.PAGE / name for name in names} - found
-    return found
+            left |= {application.PAGE / name for name in names} - paths
+    return paths
 
 
 def test_each_page_is_small_and_names_no_other_host() -> None:
@@ -98,8 +98,8 @@ def test_a_foreign_origin_is_refused(run: ServedPage, origin: str) -> None:
     with pytest.raises(InvalidStatus) as refused, viewing(run, origin=origin):
         pass
     assert refused.value.response.status_code == 403
-    with viewing(run, origin=f"http://127.0.0.1:{run.port}") as own:
-        assert own.next("hello")["control"] is True
+    with viewing(run, origin=f"http://127.0.0.1:{run.port}") as viewer:
+        assert viewer.next("hello")["control"] is True
 
 
 def test_a_new_viewer_gets_the_state_and_the_history_first(run: ServedPage) -> None:
@@ -118,12 +118,12 @@ def test_a_new_viewer_gets_the_state_and_the_history_first(run: ServedPage) -> N
 
 
 def test_events_reach_every_viewer_and_reasons_too(run: ServedPage) -> None:
-    with viewing(run) as one, viewing(run) as other:
-        for viewer in (one, other):
+    with viewing(run) as first, viewing(run) as second:
+        for viewer in (first, second):
             viewer.next("history")
         run.emit(answer(1.0, "hello \ud800 \u202e"))
         run.emit(Explanation(frame_index=1, pts_s=1.0, strategy="mixed", weights={"information": 1.0}, tokens=[]))
-        for viewer in (one, other):
+        for viewer in (first, second):
             assert viewer.next("answer")["text"].startswith("hello ")
             assert viewer.next("why")["weights"] == {"information": 1.0}
 
@@ -221,9 +221,9 @@ def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkey
 
 
 def test_a_question_reaches_the_run_and_all_viewers_hear_it(run: ServedPage) -> None:
-    with viewing(run) as one, viewing(run) as other:
-        one.send(ask="who is there?")
-        assert other.next("asked")["query"] == "who is there?"
+    with viewing(run) as first, viewing(run) as second:
+        first.send(ask="who is there?")
+        assert second.next("asked")["query"] == "who is there?"
     assert run.run.questions == ["who is there?"]
 
 
@@ -294,10 +294,10 @@ def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
     with served() as page, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", page.port))) for _ in range(50)]
-        for one in silent:
-            one.settimeout(LIMIT_S)
+        for connection in silent:
+            connection.settimeout(LIMIT_S)
             with suppress(ConnectionResetError):
-                assert one.recv(1) == b""
+                assert connection.recv(1) == b""
         with viewing(page) as viewer:
             viewer.picture()
 
@@ -375,9 +375,9 @@ def test_the_token_opens_the_page_and_goes_into_a_cookie(monkeypatch: pytest.Mon
         cookie = headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "samesite=strict" in cookie.lower()
-        held = cookie.partition(";")[0]
-        assert ask(page, cookie=held)[0] == 200
-        with viewing(page, additional_headers={"Cookie": held}) as viewer:
+        pair = cookie.partition(";")[0]
+        assert ask(page, cookie=pair)[0] == 200
+        with viewing(page, additional_headers={"Cookie": pair}) as viewer:
             viewer.next("hello")
         with viewing(page, additional_headers={"Authorization": "Bearer a long secret"}) as viewer:
             viewer.next("hello")

@@ -21,8 +21,8 @@ CAMERAS = [Camera("/dev/video0", "Desk"), Camera("/dev/video2", "Busy", problem=
 
 
 def make_chooser(*, free: bool = False, browser: bool = True) -> SourceChooser:
-    named = read_named(["door=rtsp://user:secretive@camera.local/1", "yard=yard.mp4"])
-    return SourceChooser(named, free=free, browser=browser, find_cameras=lambda: CAMERAS)
+    sources = read_named(["door=rtsp://user:secretive@camera.local/1", "yard=yard.mp4"])
+    return SourceChooser(sources, free=free, browser=browser, find_cameras=lambda: CAMERAS)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_everything_is_offered_without_its_secrets() -> None:
     chooser = make_chooser()
     chooser.find_cameras()
     described = chooser.described
-    keys = [one["key"] for one in described["offered"]]
+    keys = [item["key"] for item in described["offered"]]
     assert keys[:3] == ["named/door", "named/yard", "browser/this browser’s camera"]
     assert "scene/demo" in keys
     assert "camera//dev/video0" in keys
@@ -134,19 +134,19 @@ def test_only_what_is_offered_can_be_chosen() -> None:
     for address in ("screen:", " screen::0+1,2"):
         assert "a screen of the server is shown only if its command names it" in (free.open(address) or "")
     assert free.open(" rtsp://me:secretive@other/1 ") is None
-    chosen = free.take()
-    assert chosen is not None
-    assert chosen.source.address == "rtsp://me:secretive@other/1"
+    choice = free.take()
+    assert choice is not None
+    assert choice.source.address == "rtsp://me:secretive@other/1"
     assert free.described["now"]["name"] == "rtsp://***@other/1"
 
 
 def test_after_the_end_nothing_is_taken() -> None:
     chooser = make_chooser()
     chooser.choose("named/yard")
-    chosen = chooser.take()
+    choice = chooser.take()
     chooser.quit()
-    assert chosen is not None
-    assert chosen.control.cancelled
+    assert choice is not None
+    assert choice.control.cancelled
     assert chooser.take() is None
 
 
@@ -160,15 +160,15 @@ class ChosenPage(ServedPage):
 
     def run_chosen(self) -> None:
         """Take the choice and run it."""
-        chosen = self.chooser.take()
-        assert chosen is not None
+        choice = self.chooser.take()
+        assert choice is not None
         self.monitor = RunMonitor(self.config)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
         self.hub.begin(self.monitor)
         self.pictures = DrawnPictures(self.hub, self.microscope)
         self.hub.pictures.attach(self.pictures)
         self.chooser.running()
-        self.emit(Started(source=chosen.source.name, model="fake", query="What?", backend="cpu"))
+        self.emit(Started(source=choice.source.name, model="fake", query="What?", backend="cpu"))
         self.emit(frame(0, 0.0))
 
 
@@ -179,8 +179,8 @@ def page() -> Iterator[ChosenPage]:
     page.close()
 
 
-def state(viewer: PageClient, wanted: str) -> dict[str, Any]:
-    while (message := viewer.next("sources"))["state"] != wanted:
+def state(viewer: PageClient, target: str) -> dict[str, Any]:
+    while (message := viewer.next("sources"))["state"] != target:
         pass
     return message
 

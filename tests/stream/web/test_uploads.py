@@ -96,50 +96,50 @@ def post(page: ServedPage, data: bytes) -> tuple[int, str]:
     return reply.status, "" if reply.status == 200 else reply.json["error"]
 
 
-def start_upload(page: ServedPage, stack: ExitStack, sent: int) -> socket.socket:
-    """Begin an upload of 8 MB, and stop after `sent` bytes."""
+def start_upload(page: ServedPage, stack: ExitStack, bytes_sent: int) -> socket.socket:
+    """Begin an upload of 8 MB, and stop after `bytes_sent` bytes."""
     upload = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
     head = f"POST /microscope/picture HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nContent-Length: 8000000\r\n\r\n"
-    upload.sendall(head.encode() + bytes(sent))
+    upload.sendall(head.encode() + bytes(bytes_sent))
     return upload
 
 
 def uploads_of(monkeypatch: pytest.MonkeyPatch) -> list[receiver.PictureUploads]:
     """The limits of pages that are made from here on."""
-    made: list[receiver.PictureUploads] = []
+    uploads: list[receiver.PictureUploads] = []
 
     class Noted(receiver.PictureUploads):
         def __init__(self) -> None:
             super().__init__()
-            made.append(self)
+            uploads.append(self)
 
     monkeypatch.setattr("stream.web.application.PictureUploads", Noted)
-    return made
+    return uploads
 
 
 def test_uploads_have_one_limit_of_number_and_give_their_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "UPLOADS_AT_ONCE", 100.0)
-    made = uploads_of(monkeypatch)
+    uploads = uploads_of(monkeypatch)
     with served() as page:
         with ExitStack() as stack:
             for _ in range(receiver.UPLOADS_MAX):
                 start_upload(page, stack, 1000)
-            until(lambda: made[0]._count == receiver.UPLOADS_MAX)
+            until(lambda: uploads[0]._count == receiver.UPLOADS_MAX)
             status, error = post(page, of_size(8, 8))
             assert (status, "8 pictures are on their way" in error) == (503, True)
-        until(lambda: (made[0]._count, made[0]._bytes) == (0, 0))
+        until(lambda: (uploads[0]._count, uploads[0]._bytes) == (0, 0))
         assert post(page, png(8, 8))[0] == 200
 
 
 def test_uploads_have_one_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "ALL_BYTES_MAX", 150_000)
-    made = uploads_of(monkeypatch)
+    uploads = uploads_of(monkeypatch)
     with served() as page, ExitStack() as stack:
         start_upload(page, stack, 100_000)
-        until(lambda: made[0]._bytes == 100_000)
+        until(lambda: uploads[0]._bytes == 100_000)
         status, error = post(page, bytes(100_000))
         assert (status, "other pictures are on their way" in error) == (503, True)
-        until(lambda: made[0]._bytes == 100_000)
+        until(lambda: uploads[0]._bytes == 100_000)
 
 
 def test_an_upload_that_stalls_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +168,13 @@ def test_one_picture_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         return np.zeros((8, 8, 3), np.uint8)
 
     monkeypatch.setattr(receiver, "_decoded", decoded)
-    made = uploads_of(monkeypatch)
+    uploads = uploads_of(monkeypatch)
     statuses: list[int] = []
     with served() as page:
         sending = [threading.Thread(target=lambda: statuses.append(post(page, b"x")[0])) for _ in range(3)]
         for thread in sending:
             thread.start()
-        until(lambda: made[0]._bytes == 3)
+        until(lambda: uploads[0]._bytes == 3)
         go.set()
         for thread in sending:
             thread.join(LIMIT_S)

@@ -12,11 +12,11 @@ from stream.web.viewer import CREDITS, TEXTS_WAITING, MessageRefused, RateLimit,
 
 def test_a_viewer_gets_as_many_pictures_as_it_has_credits() -> None:
     viewer = Viewer(rate=1000, greatest_px=1280)
-    sent = 0
+    count = 0
     for number in range(10):
-        sent += viewer.show(b"%d" % number, float(number))
+        count += viewer.show(b"%d" % number, float(number))
         viewer.next()
-    assert sent == CREDITS == viewer.pictures_sent
+    assert count == CREDITS == viewer.pictures_sent
     viewer.choose(ViewerMessage(ok=1))
     assert viewer.show(b"newest", 11.0)
     assert viewer.next() == b"newest"
@@ -32,13 +32,13 @@ def test_confirmations_never_raise_the_credit_above_its_limit() -> None:
 def test_pictures_come_at_the_rate_that_was_asked_for() -> None:
     viewer = Viewer(rate=30, greatest_px=1280)
     viewer.choose(ViewerMessage(rate=5))
-    shown = 0
+    count = 0
     for at in range(600):  # two seconds of 300 frames each
         if viewer.show(b"x", at / 300):
-            shown += 1
+            count += 1
             viewer.next()
             viewer.choose(ViewerMessage(ok=1))
-    assert 10 <= shown <= 12
+    assert 10 <= count <= 12
 
 
 def test_rate_and_width_stay_below_those_of_the_run() -> None:

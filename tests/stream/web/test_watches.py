@@ -48,8 +48,8 @@ def names(reply: Reply) -> list[str]:
 
 def test_programs_list_add_and_remove_watches(run: ServedPage) -> None:
     assert ask(run, WATCHES).json == {"watches": [{"name": "car", "question": "is there a car?"}]}
-    added = add(run, {**DOOR, "threshold": 0.8, "hold_s": 2, "cooldown_s": 60})
-    assert (added.json["watch"], names(added)) == ("is_the_door_open", ["car", "is_the_door_open"])
+    reply = add(run, {**DOOR, "threshold": 0.8, "hold_s": 2, "cooldown_s": 60})
+    assert (reply.json["watch"], names(reply)) == ("is_the_door_open", ["car", "is_the_door_open"])
     assert run.run.watch_changes == [WatchChange("is_the_door_open", "Is the door open?", 0.8, 2.0, 60.0)]
     assert names(add(run, {**DOOR, "name": "door"})) == ["car", "is_the_door_open", "door"]
     assert names(remove(run, "is_the_door_open")) == ["car", "door"]
@@ -143,6 +143,6 @@ def test_viewers_see_the_watches_of_now_and_no_look_of_one_that_is_gone(run: Ser
         assert viewer.next("hello")["watches"] == [{"name": "car", "question": "is there a car?"}]
         run.emit(WatchesChanged(watch="door", watches=[StandingQuestion("door", "Is the door open?")]))
         assert viewer.next("watches")["watches"] == [{"name": "door", "question": "Is the door open?"}]
-    with viewing(run) as later:
-        assert [watch["name"] for watch in later.next("hello")["watches"]] == ["door"]
+    with viewing(run) as second_viewer:
+        assert [watch["name"] for watch in second_viewer.next("hello")["watches"]] == ["door"]
     assert not run.hub._state_messages["look"]

@@ -41,9 +41,9 @@ def near(points: tuple[tuple[float, float], ...] | None, *expected: tuple[float,
     assert points is not None
     assert len(points) == len(expected), points
     return all(
-        found == pytest.approx(wanted, abs=0.01)
-        for one in zip(points, expected, strict=True)
-        for found, wanted in zip(*one, strict=True)
+        actual == pytest.approx(target, abs=0.01)
+        for pair in zip(points, expected, strict=True)
+        for actual, target in zip(*pair, strict=True)
     )
 
 
