@@ -188,7 +188,15 @@ class Journal:
         detections: Detections | None = None,
         check: ShadowCheck | None = None,
     ) -> None:
-        """Write an answer, unless it came from the journal; it is on the disk when this returns."""
+        """Write an answer, unless it came from the journal; it is on the disk when this returns.
+
+        Args:
+            answer: Event of the answer; its number is the key of the entry.
+            feedback: Feedback of the answer to the allocator.
+            glance: Glance before the answer, if there was one.
+            detections: Boxes that the answer names.
+            check: Result of its shadow check.
+        """
         if not self._log.is_open or answer.answer in self._entries:
             return
         record = _AnswerRecord(answer, _FeedbackRecord.of(feedback), detections=detections, check=check)

@@ -91,8 +91,18 @@ MEMORY_KEY = (
 
 
 def draw(overlay: AllocationOverlay, caption: str, note: str, *, dim: bool = True) -> Picture:
-    """Draw the frame with its allocation; below it its layers, and a strip with a key, `note` and `caption`: uint8 RGB,
-    even sides. `dim`: as the model receives it; otherwise as the camera saw it, with outlines alone."""
+    """Draw the frame with its allocation; below it its layers, and a strip with a key.
+
+    Args:
+        overlay: The frame and its allocation.
+        caption: Newest answer, below the key.
+        note: Text beside the key, such as the number of tokens and the time.
+        dim: Brightness shows the resolution, as the model receives the frame; otherwise it is drawn as the camera saw
+            it, with outlines alone.
+
+    Returns:
+        uint8 RGB [H, W, 3], with even sides.
+    """
     picture = draw_allocation(overlay) if dim else draw_outlines(overlay)
     if overlay.boxes:
         picture = draw_boxes(picture, overlay.boxes, TRUTH)
@@ -151,7 +161,16 @@ def draw_outlines(overlay: AllocationOverlay) -> Picture:
 
 
 def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) -> Picture:
-    """Draw the outline and the name of each box, and the legend of their style: uint8 RGB [H, W, 3]."""
+    """Draw the outline and the name of each box, and the legend of their style.
+
+    Args:
+        picture: uint8 RGB [H, W, 3].
+        boxes: Boxes with edges as shares of the picture's sides; a box without an area is drawn as a point.
+        style: Colours, and the legend in the corner.
+
+    Returns:
+        A new picture, uint8 RGB [H, W, 3].
+    """
     image = Image.fromarray(picture)
     pen, letters = ImageDraw.Draw(image), _renderer(_heights(image.width)[0])
     edge_px, step_px = letters.height_px // 4, _step(letters.height_px)
@@ -179,9 +198,17 @@ def draw_boxes(picture: Picture, boxes: Sequence[LabelledBox], style: BoxStyle) 
 
 
 def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Picture:
-    """Draw a picture for each map, side by side below their names: uint8 RGB [H, width_px, 3], H even.
+    """Draw a picture for each map, side by side below their names.
 
     Each map's colours are scaled to its largest value, which stands beside its name and weight.
+
+    Args:
+        image: The frame, uint8 RGB [H, W, 3].
+        layers: Maps [rows, cols] of tiles, with names and weights.
+        width_px: Width of the result.
+
+    Returns:
+        uint8 RGB [H, width_px, 3], H even.
     """
     across = min(len(layers), LAYERS_A_ROW)
     height, width = image.shape[:2]
@@ -205,8 +232,16 @@ def draw_layers(image: Picture, layers: Sequence[MapLayer], width_px: int) -> Pi
 
 
 def draw_heat(ground: Picture, values: npt.NDArray[np.floating], shape: tuple[int, ...]) -> Picture:
-    """Draw a map [rows, cols] of tiles in colours over `ground`, a picture of the frame of `shape` (height, width),
-    darkened: uint8 RGB of the size of `ground`. The last row and column of tiles may extend beyond the frame."""
+    """Draw a map of tiles in colours over a darkened picture of the frame.
+
+    Args:
+        ground: Picture of the frame at any size, uint8 RGB [H, W, 3].
+        values: Map [rows, cols]; its last row and column of tiles may extend beyond the frame.
+        shape: Height and width of the frame in pixels.
+
+    Returns:
+        uint8 RGB [H, W, 3], of the size of `ground`.
+    """
     peak = max(float(values.max(initial=0.0)), 1e-6)
     heat = (np.clip(values / peak, 0, 1) * 255).astype(np.uint8)
     height, width = ground.shape[:2]
@@ -297,9 +332,16 @@ def strip_height(width_px: int, items: tuple[KeyItem, ...] = KEY) -> int:
 
 @lru_cache(maxsize=8)
 def draw_strip(width_px: int, caption: str, note: str, items: tuple[KeyItem, ...]) -> Picture:
-    """Draw the strip: uint8 RGB [strip_height(width_px, items), width_px, 3].
+    """Draw the strip below a picture: its key, a note and a caption.
 
-    `note` stands beside the key; a caption that does not fit its lines ends in an ellipsis.
+    Args:
+        width_px: Width of the strip.
+        caption: Text below the key; if it does not fit its lines, it ends in an ellipsis.
+        note: Text beside the key.
+        items: Entries of the key.
+
+    Returns:
+        uint8 RGB [strip_height(width_px, items), width_px, 3].
     """
     small, large = (_renderer(height) for height in _heights(width_px))
     image = Image.new("RGB", (width_px, strip_height(width_px, items)), BACKGROUND)

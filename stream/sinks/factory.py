@@ -58,11 +58,16 @@ def open_services(
 def open_sinks(
     config: OutputConfig, source: str, find_run: Callable[[], FramePictures], *, resume: bool = False
 ) -> list[Sink]:
-    """Return the file sinks of a run; `resume`: the run continues an earlier one, which wrote these files.
+    """Return the file sinks of a run.
 
-    `find_run` returns the run once there are events.
+    Args:
+        config: Outputs of the run.
+        source: Address of its source, which no output may overwrite.
+        find_run: Returns the run, once there are events.
+        resume: The run continues an earlier one, which wrote these files.
 
-    Raises OutputError, with all sinks closed again, if a file cannot be written.
+    Raises:
+        OutputError: If a file cannot be written; all sinks are closed again.
     """
     check_outputs(config, source)
     for sink in sinks_of(config):

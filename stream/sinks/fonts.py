@@ -56,7 +56,15 @@ class TextRenderer:
         return sum(font.getlength(run) for font, run in self._runs(text))
 
     def draw(self, pen: ImageDraw.ImageDraw, x_px: float, baseline_px: float, text: str, colour: str) -> None:
-        """Draw a line of text whose baseline begins at (`x_px`, `baseline_px`)."""
+        """Draw a line of text.
+
+        Args:
+            pen: Pillow's drawing context of the picture.
+            x_px: Left end of the baseline.
+            baseline_px: Height of the baseline, from the top.
+            text: The line.
+            colour: Any colour that Pillow accepts, such as "#a8b0c0".
+        """
         for font, run in self._runs(text):
             pen.text((x_px, baseline_px), run, font=font, fill=colour, anchor="ls")
             x_px += font.getlength(run)

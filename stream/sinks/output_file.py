@@ -153,7 +153,14 @@ class OutputFile:
 def claim(descriptor: int, path: str, place: str = "", other: str = "output") -> None:
     """Lock a file or folder against other runs, if the file system has locks.
 
-    Raises OutputError, with the descriptor closed, if another run holds the lock.
+    Args:
+        descriptor: Open file descriptor of the file or folder; closed if the lock is held elsewhere.
+        path: Its path, for the message.
+        place: Words before the path in the message, such as "into the folder of ".
+        other: Noun of what to name instead.
+
+    Raises:
+        OutputError: If another run holds the lock.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -292,7 +299,17 @@ def _file_of(path: str | int) -> object:
 
 
 def check_suffix(path: str, suffixes: Sequence[str], subject: str, hint: str) -> None:
-    """Raise OutputError if the path has none of the `suffixes`; `hint` names the options for other outputs."""
+    """Check the suffix of an output's path.
+
+    Args:
+        path: Path of the output.
+        suffixes: Valid suffixes, in lower case.
+        subject: Noun of the output, for the message.
+        hint: Options for other outputs, for the message.
+
+    Raises:
+        OutputError: If the path has none of the suffixes.
+    """
     suffix = Path(path).suffix
     if suffix.lower() not in suffixes:
         actual = f"suffix {suffix!r}" if suffix else "no suffix"

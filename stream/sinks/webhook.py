@@ -104,7 +104,14 @@ def _key(secret: str) -> bytes | None:
 
 
 def signature(key: bytes, body: bytes, number: str, unix_s: int) -> str:
-    """Return the signature of a message: HMAC-SHA256 of number, time and body, joined by dots."""
+    """Return the signature of a message: HMAC-SHA256 of number, time and body, joined by dots.
+
+    Args:
+        key: Secret shared with the receiver.
+        body: Body of the request.
+        number: Identifier of the message.
+        unix_s: Time of sending.
+    """
     digest = hmac.new(key, b".".join((number.encode(), str(unix_s).encode(), body)), hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 

@@ -241,7 +241,19 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
 def opened_network(
     address: str, name: str, config: CaptureConfig, hardware: HardwareDecoding, limit_s: float
 ) -> av.container.InputContainer:
-    """Open an address; errors name it `name`. Raises SourceError, or ConfigError for an invalid `capture.ca_file`."""
+    """Open a network address with FFmpeg.
+
+    Args:
+        address: URL, with credentials if the server needs them.
+        name: Name of the source in errors.
+        config: Options of the capture; `stall_s` limits each read.
+        hardware: Decoding hardware to use.
+        limit_s: Time limit of opening.
+
+    Raises:
+        SourceError: If the address cannot be opened.
+        ConfigError: If `capture.ca_file` is invalid.
+    """
     scheme = scheme_of(address) or ""
     options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
     timeout = (limit_s, config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s)

@@ -215,7 +215,17 @@ def source_info(
     frames: int | None = None,
     device: str | None = None,
 ) -> SourceInfo:
-    """Return the properties of a stream, from its declaration and first frame. `device`: decoding hardware, if any."""
+    """Return the properties of a stream, from its declaration and first frame.
+
+    Args:
+        name: Name of the source, without secrets.
+        stream: Stream of the container.
+        first: First decoded frame.
+        live: The source has no known end.
+        duration_ns: Length, if known.
+        frames: Number of frames, if known.
+        device: Decoding hardware, if any.
+    """
     rate = rate_of(stream)
     turned = quarter_turns(first.rotation) % 2 == 1
     return SourceInfo(
@@ -264,7 +274,15 @@ class LossTracker:
         self._waiting: list[_Loss] = []
 
     def lost(self, number: int, reason: str, pts: int | None, media_ns: int | None, *, exact: bool = True) -> None:
-        """Record the failure of packet `number` (1-based). `exact` is False if a threaded decoder reported it late."""
+        """Record the failure of a packet.
+
+        Args:
+            number: Number of the packet, from 1.
+            reason: Reason of the failure.
+            pts: PTS of the packet, in the time base of the stream.
+            media_ns: Its media time.
+            exact: False if a threaded decoder reported the failure late.
+        """
         if self._waiting and number - 1 <= self._waiting[-1].last <= number:
             self._waiting[-1] = replace(self._waiting[-1], last=number)
         else:

@@ -34,11 +34,19 @@ def open_source(
     network: NetworkConfig | None = None,
     segments: SegmentRecorder | None = None,
 ) -> Source:
-    """Open the source at an address (forms: docs/sources.md); `network` has the access rules of ZeroMQ, `segments`
-    records the video.
+    """Open the source at an address.
 
-    Raises SourceNotFound if the source does not exist, SourceError if it cannot be read, ConfigError if `capture.size`
-    is too large or keys are missing.
+    Args:
+        address: One of the forms of docs/sources.md.
+        config: Options of the capture.
+        clock: Clock of the capture times.
+        network: Access rules of ZeroMQ sources.
+        segments: Recorder of the source's video.
+
+    Raises:
+        SourceNotFound: If the source does not exist.
+        SourceError: If it cannot be read.
+        ConfigError: If `capture.size` is too large, or keys are missing.
     """
     if not address.strip():
         raise SourceNotFound("no source was given; give the path of a video file, or scene:NAME for a generated clip")

@@ -86,8 +86,16 @@ class FrameFitter:
 def smart_resize(height_px: int, width_px: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """Return the (height, width) of a picture in Qwen's image processor: multiples of 32, area within bounds.
 
-    `arr_coc.qwen.resize.smart_resize` for tiles of patch 16 and merge 2. Raises SourceError if the longer side
-    is more than 200 times the shorter.
+    `arr_coc.qwen.resize.smart_resize` for tiles of patch 16 and merge 2.
+
+    Args:
+        height_px: Height of the picture.
+        width_px: Width of the picture.
+        min_pixels: Least area of the result.
+        max_pixels: Largest area of the result.
+
+    Raises:
+        SourceError: If the longer side is more than 200 times the shorter.
     """
     try:
         return qwen_size(height_px, width_px, TILE_PX, min_pixels, max_pixels)

@@ -40,7 +40,15 @@ class WebFileSource(ContainerSource):
 def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:
     """Open an address: a file on a web server or a finished HLS stream as a file, others as live sources.
 
-    Raises SourceError, or ConfigError for a `capture.size` that is too large.
+    Args:
+        address: URL of the source.
+        config: Options of the capture.
+        clock: Clock of the capture times.
+        segments: Recorder of the source's video.
+
+    Raises:
+        SourceError: If the address is invalid, or cannot be opened.
+        ConfigError: If `capture.size` is too large.
     """
     check_address(address)
     target = network_target(address, config)

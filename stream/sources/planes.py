@@ -201,7 +201,13 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
 def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
     """Return a frame's planes at the processing resolution, with its motion vectors, if any.
 
-    Raises SourceError if format or shape cannot be converted.
+    Args:
+        frame: Decoded frame.
+        fit: Scaling to the processing resolution.
+        name: Name of the source in errors.
+
+    Raises:
+        SourceError: If format or shape cannot be converted.
     """
     try:
         planes = fit.apply(planes_of(frame), partial(rgb_of, frame))

@@ -59,8 +59,16 @@ class SoapClient:
     def call(self, path: str, body: str, *, port: int | None = None, anonymous: bool = False) -> ElementTree.Element:
         """Send the XML of a request and return the reply's Body.
 
-        Raises SoapRefusal for a fault, rejected credentials, or a reply that is not SOAP; ssl.SSLError for an untrusted
-        certificate; OSError if the device does not answer.
+        Args:
+            path: Path of the service on the device.
+            body: XML of the request, the content of the envelope's Body.
+            port: Port of the service, if it differs from the device's.
+            anonymous: Send no credentials.
+
+        Raises:
+            SoapRefusal: For a fault, rejected credentials, or a reply that is not SOAP.
+            ssl.SSLError: For an untrusted certificate.
+            OSError: If the device does not answer.
         """
         header = "" if anonymous or not self.user else self._token()
         envelope = (
@@ -120,7 +128,15 @@ class SoapClient:
 
 
 def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, password: str) -> str | None:
-    """Return the Authorization header for the first usable of a server's challenges; None if none is usable."""
+    """Return the Authorization header for the first usable of a server's challenges; None if none is usable.
+
+    Args:
+        challenges: Values of the WWW-Authenticate headers, as of RFC 7616.
+        method: Method of the request.
+        path: Its path, the URI of the digest.
+        user: User name.
+        password: Password of the user.
+    """
     for challenge in challenges:
         scheme, _, rest = challenge.strip().partition(" ")
         if scheme.lower() != "digest":

@@ -90,7 +90,13 @@ class FrameTap:
         return requested or self.policy.maps or self._overlays is not None
 
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
-        """Copy a frame for its subscribers, while its lease lasts. `motion` of its tiles, if known."""
+        """Copy a frame for its subscribers, while its lease lasts.
+
+        Args:
+            view: View of the texture with the frame.
+            frame: Its allocation.
+            motion: Motion of its tiles, if known.
+        """
         requests = [(exchange, request) for exchange in self._exchanges if (request := exchange.request) is not None]
         group = self._allocator.group
         if group is None or (self._overlays is None and all(request.inspect is None for _, request in requests)):

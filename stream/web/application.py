@@ -186,10 +186,14 @@ def make_application(
     compare: CompareDesk | None = None,
     remembered: Sequence[str] = (),
 ) -> ASGIApp:
-    """Return the application that shows the runs of `cameras`, by name, to viewers; a single run has the name "".
+    """Return the application that shows runs to viewers.
 
-    It takes the frames of a `browser_camera` if that is the source of the only run, and has the compare page if there
-    is a desk for it. Viewers search the files `remembered`.
+    Args:
+        access: Rules of access to the page.
+        cameras: Cameras by name; a single run has the name "".
+        browser_camera: Receiver of a viewer's camera, if that is the source of the only run.
+        compare: Desk of the compare page, if there is one.
+        remembered: SQLite files with past moments, which viewers search.
     """
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()

@@ -26,7 +26,14 @@ async def converse(
     receiving: Coroutine[None, None, None],
     leave: Callable[[], None],
 ) -> None:
-    """Send to and receive from a viewer until either ends; then call `leave`, and close the connection."""
+    """Send to and receive from a viewer until either ends; then close the connection.
+
+    Args:
+        socket: Accepted connection of the viewer.
+        sending: Coroutine that sends messages to it.
+        receiving: Coroutine that receives its messages.
+        leave: Called at the end, before the connection is closed.
+    """
     tasks = [asyncio.create_task(coroutine) for coroutine in (sending, receiving)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -166,10 +166,14 @@ class Hub:
         clips: str | None = None,
         zones: Mapping[str, ZoneConfig] | None = None,
     ) -> None:
-        """Show this run from here on, in place of the one before; for any thread.
+        """Show this run from here on, in place of the one before. Thread-safe.
 
-        `watches`: its watches; `browser_camera`: its source is a viewer's camera; `clips`: the folder of its clips;
-        `zones`: by name.
+        Args:
+            monitor: Monitor of the run.
+            watches: Its watches.
+            browser_camera: Its source is a viewer's camera.
+            clips: Folder of its clips.
+            zones: Its zones, by name.
         """
         self._monitor = monitor
         self._options = replace(

@@ -82,8 +82,15 @@ def media_playlist(state: PlaylistState, suffix: str) -> str:
 def master_playlist(
     video: str, captions: str, codec: str, size_px: tuple[int, int], segments: Sequence[PlaylistSegment]
 ) -> str:
-    """Return the master playlist of one video and its captions; its bandwidth is measured over `segments`, `size_px` is
-    (width, height)."""
+    """Return the master playlist of one video and its captions.
+
+    Args:
+        video: Name of the media playlist of the video.
+        captions: Name of the media playlist of the captions.
+        codec: RFC 6381 name of the codec; empty if unknown.
+        size_px: Width and height of the video; zeros if unknown.
+        segments: Segments over which the bandwidth is measured.
+    """
     rates = [8 * segment.size_bytes / segment.duration_s for segment in segments]
     spans_s = sum(segment.duration_s for segment in segments)
     peak = math.ceil(max(rates, default=BANDWIDTH_UNKNOWN))
