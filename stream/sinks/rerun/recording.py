@@ -191,10 +191,8 @@ class RunRecording:
             return
         self._clear_detections()
         detections = placed(event, *self._size)
-        boxes, points = (
-            [detection for detection in detections if not detection.is_point],
-            [detection for detection in detections if detection.is_point],
-        )
+        boxes = [detection for detection in detections if not detection.is_point]
+        points = [detection for detection in detections if detection.is_point]
         if boxes:
             edges = [detection[1:5] for detection in boxes]
             names = [detection.caption for detection in boxes]
