@@ -196,8 +196,8 @@ class ClipFolder:
         descriptor = os.open(MANIFEST, flags, FILE_MODE, dir_fd=self.folder_fd)
         try:
             size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
-            line = (b"\n" if torn else b"") + name.encode() + b"\n"
+            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
+            line = (b"\n" if is_torn else b"") + name.encode() + b"\n"
             if os.write(descriptor, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

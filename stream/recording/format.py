@@ -233,10 +233,10 @@ def claimed_folder(folder: str) -> Iterator[None]:
         raise OutputError(f"cannot record into {folder!r}: {reason}; name a folder, new or empty") from error
     if parts_of(path):
         raise OutputError(f"{folder!r} holds a recording already; name another folder")
-    occupied = False
+    has_entries = False
     with suppress(PermissionError):
-        occupied = any(path.iterdir())
-    if occupied:
+        has_entries = any(path.iterdir())
+    if has_entries:
         raise OutputError(f"cannot record into {folder!r}: it is not empty; name another folder, new or empty")
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"cannot record into {folder!r}: it cannot be written; name another folder")

@@ -84,8 +84,8 @@ class Recorder:
         self._has_server = self._over = self._closed = False
         self._notice: Notice | None = None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        started = SessionStarted(version("arr-coc-stream"), source, now, live=live)
-        self._put(lambda: started)
+        session = SessionStarted(version("arr-coc-stream"), source, now, live=live)
+        self._put(lambda: session)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 

@@ -138,9 +138,9 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
     picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
     picture = _tinted(picture, overlay.relevance)
-    lined = np.arange(len(overlay.regions)) >= overlay.overview
+    has_outline = np.arange(len(overlay.regions)) >= overlay.overview
     for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
-        if (mask := lined & (states == state)).any():
+        if (mask := has_outline & (states == state)).any():
             _outline(picture, overlay.regions[mask], scale, colour)
     picture = np.ascontiguousarray(picture[: size[1], : size[0]])
     return cv2.copyMakeBorder(

@@ -45,14 +45,14 @@ def open_services(
 
     Raises OutputError or ConfigError, with all sinks closed again, if a sink cannot be opened.
     """
-    shared, monitor = monitor is not None, monitor or RunMonitor(config)
+    is_shared, monitor = monitor is not None, monitor or RunMonitor(config)
     at = ServiceOpening(config, monitor, page, resume)
-    with ExitStack() as opened:
-        sinks = [_opened(opened, service.open(at)) for service in SERVICES if service.applies(config.output)]
+    with ExitStack() as stack:
+        sinks = [_opened(stack, service.open(at)) for service in SERVICES if service.applies(config.output)]
         if commands := commands_of(config):
-            sinks.append(_opened(opened, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
-        opened.pop_all()
-    return monitor, [MonitorSink(monitor), *sinks] if sinks or shared else []
+            sinks.append(_opened(stack, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
+        stack.pop_all()
+    return monitor, [MonitorSink(monitor), *sinks] if sinks or is_shared else []
 
 
 def open_sinks(
@@ -74,14 +74,12 @@ def open_sinks(
         sink.require(config)
     files = [(path, caption_type(path)) for path in config.paths]
     files += [(getattr(config, file.key), file) for file in (*FILE_SINKS, CLIPS) if file.applies(config)]
-    with ExitStack() as opened:
-        sinks = [
-            _opened(opened, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files
-        ]
-        opened.pop_all()
+    with ExitStack() as stack:
+        sinks = [_opened(stack, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files]
+        stack.pop_all()
     return sinks
 
 
-def _opened(opened: ExitStack, sink: Sink) -> Sink:
-    opened.callback(sink.close)
+def _opened(stack: ExitStack, sink: Sink) -> Sink:
+    stack.callback(sink.close)
     return sink

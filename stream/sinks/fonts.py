@@ -47,7 +47,7 @@ class TextRenderer:
         """`files` are the fallback fonts after Pillow's default; None: this machine's."""
         self.height_px = height_px
         self._files = files
-        self._unopened: Iterator[Path] | None = None
+        self._font_paths: Iterator[Path] | None = None
         self._fonts: list[Font] = [ImageFont.load_default(height_px)]
         self._glyphs: dict[str, tuple[Font, str] | None] = {}
 
@@ -129,9 +129,9 @@ class TextRenderer:
     def _all(self) -> Iterator[Font]:
         """Yield the fonts that are open, then the fallback fonts, each opened once."""
         yield from tuple(self._fonts)
-        if self._unopened is None:
-            self._unopened = iter(font_files() if self._files is None else self._files)
-        for path in self._unopened:
+        if self._font_paths is None:
+            self._font_paths = iter(font_files() if self._files is None else self._files)
+        for path in self._font_paths:
             font = opened(path, self.height_px)
             if font is not None:
                 self._fonts.append(font)

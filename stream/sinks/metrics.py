@@ -228,11 +228,11 @@ class ServerMetrics(MetricsServer):
 
 
 def _histograms(
-    declared: Iterable[tuple[str, str, tuple[float, ...]]], labels: tuple[str, ...] = ()
+    declarations: Iterable[tuple[str, str, tuple[float, ...]]], labels: tuple[str, ...] = ()
 ) -> list[Histogram]:
     return [
         Histogram(f"arr_coc_{name}", help_text, labels, buckets=buckets, registry=None)
-        for name, help_text, buckets in declared
+        for name, help_text, buckets in declarations
     ]
 
 

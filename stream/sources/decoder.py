@@ -227,11 +227,11 @@ def source_info(
         device: Decoding hardware, if any.
     """
     rate = rate_of(stream)
-    turned = quarter_turns(first.rotation) % 2 == 1
+    swaps_sides = quarter_turns(first.rotation) % 2 == 1
     return SourceInfo(
         name=name,
-        width_px=first.height if turned else first.width,
-        height_px=first.width if turned else first.height,
+        width_px=first.height if swaps_sides else first.width,
+        height_px=first.width if swaps_sides else first.height,
         fps=float(rate) if rate else None,
         duration_ns=duration_ns,
         frames=frames,

@@ -134,8 +134,8 @@ class ContainerSource(Source):
                 return
             last, frame = frame, next(self._decoded, None)
         # the last frame lasts its packet's duration, at least one period
-        declared = (last.duration or 0) * (self._stream.time_base or 0)
-        missing = self._missing_end(media_ns + int(max(declared, self._timeline.period) * NS_PER_S))
+        duration_s = (last.duration or 0) * (self._stream.time_base or 0)
+        missing = self._missing_end(media_ns + int(max(duration_s, self._timeline.period) * NS_PER_S))
         self._trailing = self._in_part(self._decoder.lost_after_last() + missing)
 
     def trailing_skipped(self) -> tuple[SkippedItem, ...]:

@@ -45,7 +45,7 @@ class HardwareDecoding:
 
     def __init__(self, config: CaptureConfig, name: str) -> None:
         self._name = name
-        self._reported = False
+        self._has_reported = False
         self._device = self._select(config.decoder)
         self.accelerator = None if self._device is None else HWAccel(self._device)
 
@@ -72,6 +72,6 @@ class HardwareDecoding:
         return usable
 
     def _report(self, problem: str) -> None:
-        if not self._reported:
-            self._reported = True
+        if not self._has_reported:
+            self._has_reported = True
             log.warning("%s is decoded in software: %s", self._name, problem)

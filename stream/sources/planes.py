@@ -69,8 +69,8 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
         return planes
     if _chroma_would_shift(planes, turns):
         return FramePlanes("rgb", (rgb_of(frame),), reach_px=CHROMA_PX)
-    turned = tuple(np.ascontiguousarray(np.rot90(plane, turns)) for plane in planes.planes)
-    return FramePlanes(planes.layout, turned, planes.colour, reach_px=planes.reach_px)
+    upright_planes = tuple(np.ascontiguousarray(np.rot90(plane, turns)) for plane in planes.planes)
+    return FramePlanes(planes.layout, upright_planes, planes.colour, reach_px=planes.reach_px)
 
 
 def rgb_of(frame: av.VideoFrame) -> Plane:
@@ -216,8 +216,8 @@ def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "
             "convert them to yuv420p"
         ) from error
-    exported = vectors_of(frame)
-    if exported is None:
+    side_data = vectors_of(frame)
+    if side_data is None:
         return planes
     coded_px, turns = (frame.height, frame.width), quarter_turns(frame.rotation)
-    return replace(planes, coded_motion=DecodedVectors(exported, coded_px, turns, planes.height_px, planes.width_px))
+    return replace(planes, coded_motion=DecodedVectors(side_data, coded_px, turns, planes.height_px, planes.width_px))

@@ -110,7 +110,7 @@ class SegmentRecorder:
         self._offset_ns: int | None = None
         self._first_ns = 0
         self._size = self._track_size = (0, 0)
-        self._undated: list[av.Packet] = []
+        self._undated_packets: list[av.Packet] = []
         self._ended = False
         self._waiting: list[Fragment] = []
         self._segments: list[MediaSegment] = []
@@ -137,7 +137,7 @@ class SegmentRecorder:
         with self._lock:
             self._fragmenter, self._offset_ns = None, None
             self._waiting.clear()
-            self._undated.clear()
+            self._undated_packets.clear()
             if self._files is not None:
                 self._files.end()
 
@@ -187,17 +187,17 @@ class SegmentRecorder:
     def _copy(self, packet: av.Packet) -> None:
         """Add a packet; the first packets of a stream may lack DTS, which are computed from the next packet's."""
         # 16: reorder limit of H.264 and HEVC in pictures
-        if packet.dts is None and packet.pts is not None and len(self._undated) < 16:
-            self._undated.append(packet)
+        if packet.dts is None and packet.pts is not None and len(self._undated_packets) < 16:
+            self._undated_packets.append(packet)
             return
         if packet.dts is not None:
             self._copy_undated(packet.dts)
         self._copy_dated(packet)
 
     def _copy_undated(self, next_dts: int) -> None:
-        undated, self._undated = self._undated, []
-        for number, packet in enumerate(undated):
-            packet.dts = next_dts - (len(undated) - number) * max(1, packet.duration or 0)
+        packets, self._undated_packets = self._undated_packets, []
+        for number, packet in enumerate(packets):
+            packet.dts = next_dts - (len(packets) - number) * max(1, packet.duration or 0)
             self._copy_dated(packet)
 
     def _copy_dated(self, packet: av.Packet) -> None:
@@ -259,8 +259,8 @@ class SegmentRecorder:
 
     def _close_track(self) -> None:
         """End the track; later packets are independent of it."""
-        if self._undated and not self._ended:
-            self._copy_undated(min(packet.pts or 0 for packet in self._undated))
+        if self._undated_packets and not self._ended:
+            self._copy_undated(min(packet.pts or 0 for packet in self._undated_packets))
         self._end_track()
         self._offset_ns = None
         self._waiting.clear()

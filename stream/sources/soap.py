@@ -117,13 +117,13 @@ class SoapClient:
             now = datetime.now(timezone.utc)
         else:
             now = self.device_epoch + timedelta(seconds=time.monotonic())
-        created = now.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        digest = base64.b64encode(hashlib.sha1(nonce + created.encode() + self.password.encode()).digest()).decode()
+        timestamp = now.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        digest = base64.b64encode(hashlib.sha1(nonce + timestamp.encode() + self.password.encode()).digest()).decode()
         return (
             f'<w:Security xmlns:w="{_SECURITY}"><w:UsernameToken><w:Username>{escape(self.user)}</w:Username>'
             f'<w:Password Type="{_DIGEST}">{digest}</w:Password>'
             f'<w:Nonce EncodingType="{_BASE64}">{base64.b64encode(nonce).decode()}</w:Nonce>'
-            f'<u:Created xmlns:u="{_UTILITY}">{created}</u:Created></w:UsernameToken></w:Security>'
+            f'<u:Created xmlns:u="{_UTILITY}">{timestamp}</u:Created></w:UsernameToken></w:Security>'
         )
 
 
@@ -149,16 +149,16 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
         qualities = [quality.strip() for quality in values.get("qop", "").split(",") if quality.strip()]
         if algorithm not in _HASHES or "nonce" not in values or (qualities and "auth" not in qualities):
             continue
-        hashed = partial(_hashed, algorithm)
+        digest_of = partial(_hashed, algorithm)
         realm, nonce = values.get("realm", ""), values["nonce"]
-        ha1, ha2 = hashed(f"{user}:{realm}:{password}"), hashed(f"{method}:{path}")
+        ha1, ha2 = digest_of(f"{user}:{realm}:{password}"), digest_of(f"{method}:{path}")
         fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
         if qualities:
             count, cnonce = "00000001", os.urandom(8).hex()
-            fields |= {"cnonce": cnonce, "response": hashed(f"{ha1}:{nonce}:{count}:{cnonce}:auth:{ha2}")}
+            fields |= {"cnonce": cnonce, "response": digest_of(f"{ha1}:{nonce}:{count}:{cnonce}:auth:{ha2}")}
             unquoted = f", nc={count}, qop=auth"
         else:
-            fields |= {"response": hashed(f"{ha1}:{nonce}:{ha2}")}
+            fields |= {"response": digest_of(f"{ha1}:{nonce}:{ha2}")}
             unquoted = ""
         if "opaque" in values:
             fields["opaque"] = values["opaque"]

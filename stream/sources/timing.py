@@ -106,23 +106,23 @@ class LiveTimeline:
 
     def media_ns(self, pts: int | None, now_ns: int) -> int:
         """Return the media time of the next frame, which left the decoder at `now_ns`; always increasing."""
-        ticked = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
+        pts_ns = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
         by_clock_ns = self._by_clock(now_ns)
         media_ns = by_clock_ns
-        if ticked is None:
+        if pts_ns is None:
             self.made_pts += 1
             self._anchor = None
         elif self._anchor is None:
-            self._anchor = ticked, by_clock_ns
+            self._anchor = pts_ns, by_clock_ns
         else:
-            by_pts_ns = self._anchor[1] + ticked - self._anchor[0]
+            by_pts_ns = self._anchor[1] + pts_ns - self._anchor[0]
             assert self._last is not None
             # a PTS this far ahead of the clock is damage, or another clock: no live source is that early
             if self._last[0] < by_pts_ns <= by_clock_ns + 10 * NS_PER_S:
                 media_ns = by_pts_ns
             else:
                 self.clamped_pts += 1
-                self._anchor = ticked, by_clock_ns
+                self._anchor = pts_ns, by_clock_ns
         self._last = media_ns, now_ns
         return media_ns
 

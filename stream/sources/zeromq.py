@@ -137,8 +137,8 @@ def _rgb(planes: FramePlanes) -> Image:
         return planes.planes[0]
     if planes.layout == "gray":
         return np.repeat(planes.planes[0][..., None], 3, axis=-1)
-    stacked = np.concatenate([plane.reshape(-1, planes.width_px) for plane in planes.planes])
-    return rgb_of(av.VideoFrame.from_ndarray(stacked, format="yuv420p"))
+    yuv = np.concatenate([plane.reshape(-1, planes.width_px) for plane in planes.planes])
+    return rgb_of(av.VideoFrame.from_ndarray(yuv, format="yuv420p"))
 
 
 WAIT_MS = 50

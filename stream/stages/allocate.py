@@ -248,19 +248,19 @@ class AllocateStage:
                 scheduler.check_timeout()
                 scheduler.ask_if_due()
                 replies_due_ns = now_ns + REPLIES_EVERY_NS
-            received = self._texture.receive() if is_frame else None
-            if received is None:
+            envelope = self._texture.receive() if is_frame else None
+            if envelope is None:
                 continue
-            if isinstance(received.message, End):
+            if isinstance(envelope.message, End):
                 scheduler.process_replies(0)  # a question that came since
-                return received.message
-            if isinstance(received.message, SourceLost):
-                self._emit(frame_events.outage_of(received.message))
-            elif isinstance(received.message, TextureUpdated):
-                slot = received.message.motion_slot
+                return envelope.message
+            if isinstance(envelope.message, SourceLost):
+                self._emit(frame_events.outage_of(envelope.message))
+            elif isinstance(envelope.message, TextureUpdated):
+                slot = envelope.message.motion_slot
                 motion = None if slot is None else self._context.motions.take(slot)
                 if not self._control.found:
-                    self._process_frame(received.message, motion)
+                    self._process_frame(envelope.message, motion)
                 self._texture.offer(Credit())
 
     def _process_frame(self, update: TextureUpdated, motion: TileMotion | None) -> None:

@@ -166,13 +166,12 @@ class CaptureStage:
 
     def _process_credits(self, link: Link, timeout_ms: int) -> bool:
         """Receives a credit of the texture stage and sends the frame that it allows; returns whether one came."""
-        received = link.receive(timeout_ms)
-        granted = received is not None
-        if received is not None and isinstance(received.message, Credit):
-            self._outbox.grant(received.message.count)
+        envelope = link.receive(timeout_ms)
+        if envelope is not None and isinstance(envelope.message, Credit):
+            self._outbox.grant(envelope.message.count)
         if self._outbox.ready:
             self._send(self._outbox.take(), link)
-        return granted
+        return envelope is not None
 
     def _send(self, frame: SourceFrame, link: Link) -> None:
         while (slot := self._planes.put(frame.planes, WAIT_MS / 1000)) is None:

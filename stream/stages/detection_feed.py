@@ -243,6 +243,6 @@ class DetectionFeed:
 def _overlaps(boxes: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return intersection over union of boxes [N, 4] with others [M, 4], each with an area: [N, M]."""
     ends = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = np.maximum(ends - np.maximum(boxes[:, None, :2], others[None, :, :2]), 0).prod(axis=2)
+    intersection = np.maximum(ends - np.maximum(boxes[:, None, :2], others[None, :, :2]), 0).prod(axis=2)
     areas = [(corners[:, 2:] - corners[:, :2]).prod(axis=1) for corners in (boxes, others)]
-    return np.asarray(shared / (areas[0][:, None] + areas[1] - shared), np.float64)
+    return np.asarray(intersection / (areas[0][:, None] + areas[1] - intersection), np.float64)

@@ -86,8 +86,8 @@ class FrameTap:
     @property
     def needs_regions(self) -> bool:
         """Return True if the regions of the next frame are needed, even if it is not answered about."""
-        requested = any(exchange.request is not None for exchange in self._exchanges)
-        return requested or self.policy.maps or self._overlays is not None
+        has_request = any(exchange.request is not None for exchange in self._exchanges)
+        return has_request or self.policy.maps or self._overlays is not None
 
     def offer(self, view: TextureView, frame: FrameAllocation, motion: TileMotion | None) -> None:
         """Copy a frame for its subscribers, while its lease lasts.

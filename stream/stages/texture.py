@@ -107,22 +107,22 @@ class TextureStage:
 
     def _process_credits(self, allocate: Link, timeout_ms: int) -> bool:
         """Receives a credit of the allocate stage; returns whether one came."""
-        received = allocate.receive(timeout_ms)
-        if received is None or not isinstance(received.message, Credit):
+        envelope = allocate.receive(timeout_ms)
+        if envelope is None or not isinstance(envelope.message, Credit):
             return False
-        self._outbox.grant(received.message.count)
+        self._outbox.grant(envelope.message.count)
         return True
 
     def _receive_frame(self, capture: Link, allocate: Link, timeout_ms: int) -> None:
-        received = capture.receive(timeout_ms)
-        if received is None:
+        envelope = capture.receive(timeout_ms)
+        if envelope is None:
             return
-        if isinstance(received.message, End):
-            self._end = received.message
-        elif isinstance(received.message, SourceLost):
-            allocate.send(received.message)
-        elif isinstance(received.message, FrameCaptured):
-            self._compare(received.message)
+        if isinstance(envelope.message, End):
+            self._end = envelope.message
+        elif isinstance(envelope.message, SourceLost):
+            allocate.send(envelope.message)
+        elif isinstance(envelope.message, FrameCaptured):
+            self._compare(envelope.message)
             if self._drop_frames:
                 capture.offer(Credit())
 
@@ -140,13 +140,13 @@ class TextureStage:
         pending = self._updater.prepare(planes, frame.discontinuity, frame.frame_index)
         self._outbox.put(ComparedFrame(frame, pending, time.monotonic_ns() - start_ns))
 
-    def _write(self, compared: ComparedFrame) -> TextureUpdated:
+    def _write(self, comparison: ComparedFrame) -> TextureUpdated:
         """Writes the frame; returns the message about it."""
         start_ns = time.monotonic_ns()
-        frame = compared.frame
+        frame = comparison.frame
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
-        update = self._updater.commit(compared.pending, stamp)
-        texture_ns = compared.prepare_ns + time.monotonic_ns() - start_ns
+        update = self._updater.commit(comparison.pending, stamp)
+        texture_ns = comparison.prepare_ns + time.monotonic_ns() - start_ns
         slot: int | None = None
         while update.motion is not None and (slot := self._motions.put(update.motion, WAIT_MS / 1000)) is None:
             self._control.check()

@@ -345,11 +345,11 @@ async def _receive(socket: WebSocket, viewers: Mapping[str, Viewer], cameras: Ma
     unreadable = 0
     async for text in messages(socket, RateLimit(MESSAGES_A_SECOND, 2 * MESSAGES_A_SECOND)):
         try:
-            followed = read_message(text)
-            if followed.camera is not None and followed.camera not in viewers:
+            message = read_message(text)
+            if message.camera is not None and message.camera not in viewers:
                 raise MessageRefused(f"no camera has that name; there are {', '.join(viewers)}")
-            for name in viewers if followed.camera is None else (followed.camera,):
-                cameras[name].hub.follow(viewers[name], followed)
+            for name in viewers if message.camera is None else (message.camera,):
+                cameras[name].hub.follow(viewers[name], message)
         except MessageRefused as error:
             unreadable += 1
             if unreadable > UNREADABLE_MAX:

@@ -153,22 +153,22 @@ class WebServer:
                     connection.transport.abort()
                 await asyncio.sleep(0 if silent else ROOM_CHECK_S)
             try:
-                accepted, _ = await loop.sock_accept(self._listener)
+                client_socket, _ = await loop.sock_accept(self._listener)
             except OSError as error:
                 log.warning("the web page accepts no connections for now: %s", error.strerror)
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            task = loop.create_task(self._open(accepted))
+            task = loop.create_task(self._open(client_socket))
             opening.add(task)
             task.add_done_callback(opening.discard)
 
-    async def _open(self, accepted: socket.socket) -> None:
+    async def _open(self, client_socket: socket.socket) -> None:
         """Serve an accepted connection, after its TLS handshake if there is one."""
         config = self._server.config
         with suppress(OSError):  # it left, or speaks no TLS
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: H11Protocol(config, self._server.server_state, {}),
-                accepted,
+                client_socket,
                 ssl=config.ssl,
                 ssl_handshake_timeout=None if config.ssl is None else SILENT_LIMIT_S,
             )

@@ -22,10 +22,10 @@ def match_picture(picture: AskedPicture, match: Match) -> bytes:
 
 def _overlay(picture: AskedPicture) -> AllocationOverlay:
     data = np.frombuffer(picture.jpeg, np.uint8)
-    decoded = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
-    if decoded is None or picture.map is None:
+    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if bgr is None or picture.map is None:
         raise ValueError("the picture of the frame cannot be decoded")
-    image = np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8)
+    image = np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
     if picture.level:  # regions are drawn at level 0
         image = np.asarray(cv2.resize(image, None, fx=1 << picture.level, fy=1 << picture.level), np.uint8)
     frame_map = picture.map

@@ -66,7 +66,7 @@ class HlsSink(Sink):
             raise OutputError(f"cannot write {path!r}: {error.strerror}") from error
         claim(folder, path, "into the folder of ", "folder")
         self._claim: int | None = folder
-        self._marked = self._mark(path)
+        self._has_mark = self._mark(path)
         self._remove_all(UNLISTED)
         self._captions = SegmentedCaptions()
         self._waiting: deque[SegmentWritten] = deque()
@@ -107,7 +107,7 @@ class HlsSink(Sink):
             log.debug("%s", error)
         finally:
             self._remove_all(UNLISTED)
-            if self._marked and not self._number:
+            if self._has_mark and not self._number:
                 self._remove(HLS_MARK)
             if self._is_new_folder:
                 with suppress(OSError):

@@ -119,8 +119,8 @@ class FoxgloveTopics:
             self._log.log(message, log_time=at_ns)
         channel = self._events.get(type(event))
         if channel is not None and (self._timing or not isinstance(event, FrameReady)):
-            logged = event if self._timing else without_timing(event)
-            channel.log(encode_event(logged).encode(), log_time=at_ns)
+            record = encode_event(event if self._timing else without_timing(event))
+            channel.log(record.encode(), log_time=at_ns)
 
     def _show(self, event: AskedPicture, at_ns: int) -> None:
         """Write a frame's picture and its map, if they are new."""
