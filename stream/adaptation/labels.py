@@ -50,16 +50,16 @@ def _lesson(labels: Sequence[Label], max_tiles: int) -> Lesson | None:
     try:
         # the number of frames that evaluation shows of a video by default; the boxes are in the last of them
         frame = clip_frames(path, 4)[-1] if labels[0].is_video else ClipFrame(path)
-        sampled = frame.read(max_tiles)
+        sample = frame.read(max_tiles)
     except (SourceError, IndexError):
         return None
-    across = sampled.image.shape[1] / sampled.width_px
-    down = sampled.image.shape[0] / sampled.height_px
+    across = sample.image.shape[1] / sample.width_px
+    down = sample.image.shape[0] / sample.height_px
     boxes = tuple(
         tuple((left * across, top * down, right * across, bottom * down) for left, top, right, bottom in label.boxes)
         for label in labels
     )
-    return Lesson(sampled.image, tuple(label.question for label in labels), boxes)
+    return Lesson(sample.image, tuple(label.question for label in labels), boxes)
 
 
 def _label(line: QuestionLine) -> Label:

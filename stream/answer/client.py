@@ -282,16 +282,16 @@ class AnswerClient:
         if self.requests.request is not None:
             self.requests.request.before_cut = True
 
-    def receive(self, received: Envelope | TransportError, now_ns: int) -> list[Action]:
+    def receive(self, arrival: Envelope | TransportError, now_ns: int) -> list[Action]:
         """Process a message, or the error of an unreadable one; return the actions, in order."""
         request = self.requests.request
-        if isinstance(received, TransportError):
-            self._refuse(received, spoils_answer=self.ready and self.busy)
+        if isinstance(arrival, TransportError):
+            self._refuse(arrival, spoils_answer=self.ready and self.busy)
             if not self.ready:
-                self._actions.append(Failure(f"its first messages cannot be used: {received}"))
+                self._actions.append(Failure(f"its first messages cannot be used: {arrival}"))
         else:
             try:
-                self._dispatch(received, now_ns)
+                self._dispatch(arrival, now_ns)
             except TransportError as error:
                 self._refuse(error)
         if self.phase is ClientPhase.IN_FLIGHT and self.requests.request is not request:
@@ -301,9 +301,9 @@ class AnswerClient:
         actions, self._actions = self._actions, []
         return actions
 
-    def _dispatch(self, received: Envelope, now_ns: int) -> None:
+    def _dispatch(self, envelope: Envelope, now_ns: int) -> None:
         """Process one message. Raises TransportError for one that a server may not send."""
-        match received.message:
+        match envelope.message:
             case TurnGrant() as message:
                 self._on_turn(message, now_ns)
             case TurnExpired() as message:
@@ -313,17 +313,17 @@ class AnswerClient:
             case AnswerDelta() as message:
                 self._actions += self.requests.on_delta(message, now_ns)
             case YesNoReply() as message:
-                self._take(self.requests.on_yes_no(message, received, now_ns), message.notice)
+                self._take(self.requests.on_yes_no(message, envelope, now_ns), message.notice)
             case AnswerReply() as message:
-                self._on_answer(message, received, now_ns)
+                self._on_answer(message, envelope, now_ns)
             case GlanceReply() as message:
-                self._on_glance(message, received, now_ns)
+                self._on_glance(message, envelope, now_ns)
             case RequestLost() as message:
                 self._on_request_lost(message)
             case QueryAccepted() as message:
-                self._on_query_accepted(message, received)
+                self._on_query_accepted(message, envelope)
             case WatchAccepted() as message:
-                self._on_watch_accepted(message, received)
+                self._on_watch_accepted(message, envelope)
             case ServerHello() as message:
                 if self.hello is not None:
                     raise TransportError("it sends its hello twice")
@@ -348,15 +348,15 @@ class AnswerClient:
         self.phase, self._turn, self.requests.group.server_place = ClientPhase.TURN_GRANTED, message.turn, message.kept
         self._send_open(now_ns)
 
-    def _on_answer(self, message: AnswerReply, received: Envelope, now_ns: int) -> None:
+    def _on_answer(self, message: AnswerReply, envelope: Envelope, now_ns: int) -> None:
         if message.query not in self._known_queries:
             error = TransportError("it answers a question that was not asked")
             self._refuse(error, spoils_answer=self.requests.is_open(message.answer))
             return
-        self._take(self.requests.on_answer(message, received, now_ns), message.notice)
+        self._take(self.requests.on_answer(message, envelope, now_ns), message.notice)
         self.keeps_group = message.frames > 1
 
-    def _on_glance(self, message: GlanceReply, received: Envelope, now_ns: int) -> None:
+    def _on_glance(self, message: GlanceReply, envelope: Envelope, now_ns: int) -> None:
         """Process the reply to an overview; the turn continues."""
         if self.phase is not ClientPhase.GLANCING:
             raise TransportError("it looked at an overview that was not sent")
@@ -365,7 +365,7 @@ class AnswerClient:
             error = TransportError("it looked for a question that was not asked")
             self._refuse(error, spoils_answer=glance is not None and glance.number == message.glance)
             return
-        self._take(self.requests.on_glance(message, received, now_ns), answered=False)
+        self._take(self.requests.on_glance(message, envelope, now_ns), answered=False)
         self.phase = ClientPhase.TURN_GRANTED
 
     def _on_request_lost(self, message: RequestLost) -> None:
@@ -391,7 +391,7 @@ class AnswerClient:
         if notice:
             self._actions.append(Notice(code=MODEL_NOTICE, message=notice))
 
-    def _on_watch_accepted(self, message: WatchAccepted, received: Envelope) -> None:
+    def _on_watch_accepted(self, message: WatchAccepted, envelope: Envelope) -> None:
         """Note that a watch's question can be evaluated, or was refused. The client is not ready without those of its
         Connect."""
         watches = self.requests.watches
@@ -400,7 +400,7 @@ class AnswerClient:
         error = message.error
         try:
             if error is None:
-                accepted = AcceptedWatch(embedding_of(message, received.parts), message.unseen_words)
+                watch = AcceptedWatch(embedding_of(message, envelope.parts), message.unseen_words)
         except TransportError as unreadable:
             if not self.ready:
                 raise
@@ -412,11 +412,11 @@ class AnswerClient:
             watches.questions = tuple(question for question in watches.questions if question != message.query)
             self._actions.append(RefusedWatch(message.query, error))
             return
-        watches.accepted[message.query] = accepted
+        watches.accepted[message.query] = watch
         if self.ready:
-            self._actions.append(accepted)
+            self._actions.append(watch)
 
-    def _on_query_accepted(self, message: QueryAccepted, received: Envelope) -> None:
+    def _on_query_accepted(self, message: QueryAccepted, envelope: Envelope) -> None:
         """Process the query that is now in force: the first one, or a later one."""
         if not self._query_replies_due or message.query not in self._known_queries:
             raise TransportError("it refers to a question that was not asked")
@@ -432,7 +432,7 @@ class AnswerClient:
                 raise TransportError("the answer server accepted a question before it named its model")
             if not self.ready and len(self.requests.watches.accepted) < len(self.requests.watches.connected):
                 raise TransportError("the answer server accepted a question before the watches")
-            embedding = embedding_of(message, received.parts)
+            embedding = embedding_of(message, envelope.parts)
         except TransportError as error:
             # The reply comes once: without it a first query fails, and a change of the query has no effect.
             self._refuse(error)

@@ -190,15 +190,15 @@ class ServerConnection:
         self.flush()
         has_message = False
         for number in range(HEARD_AT_ONCE):
-            received: Envelope | TransportError | None
+            arrival: Envelope | TransportError | None
             try:
-                received = self.link.receive(0 if number else timeout_ms)
+                arrival = self.link.receive(0 if number else timeout_ms)
             except TransportError as error:
-                received = error
-            if received is None:
+                arrival = error
+            if arrival is None:
                 break
-            has_message = has_message or isinstance(received, Envelope)
-            yield from self._take(received)
+            has_message = has_message or isinstance(arrival, Envelope)
+            yield from self._take(arrival)
         self.silence.update(waiting=self._client.awaits_server, received=has_message)
         if self._pool is not None:
             self._follow_pool(self._pool)  # first: a server that drains may be gone by now, and nothing is lost
@@ -220,10 +220,10 @@ class ServerConnection:
             self._notices.append(Notice(code=ANSWERS_LOST, message=f"no answers: {reason}; {next_step}"))
         self._reopen_link("loss")
 
-    def _take(self, received: Envelope | TransportError) -> Iterator[Outcome]:
+    def _take(self, arrival: Envelope | TransportError) -> Iterator[Outcome]:
         """Pass a message to the client; yield its outcomes, and handle the actions for the connection."""
         was_ready = self._client.ready
-        actions = self._client.receive(received, self._clock.now_ns())
+        actions = self._client.receive(arrival, self._clock.now_ns())
         if self._client.ready and not was_ready:
             self._on_ready()
             yield from self._take_notices()

@@ -180,7 +180,7 @@ def ask_alone(model: AnswerModel, question: ClientQuestion) -> str:
         model.ask([question])
         pieces = [question.piece]
         while not question.ended:
-            pieces += [stepped.piece for stepped in model.step()]
+            pieces += [current.piece for current in model.step()]
     finally:
         model.release(question.client)
     if question.error is not None:

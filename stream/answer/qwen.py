@@ -144,9 +144,9 @@ class QwenAnswerModel:
         return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
 
     def hold(self, client: bytes) -> None:
-        evicted = self._table.hold(client)
-        if evicted is not None and self.memory is not None:
-            self.memory.evict(evicted)
+        evicted_client = self._table.hold(client)
+        if evicted_client is not None and self.memory is not None:
+            self.memory.evict(evicted_client)
 
     def release(self, client: bytes) -> None:
         if (slot := self._table.by_client.get(client)) is not None:

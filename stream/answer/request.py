@@ -565,24 +565,24 @@ class RequestTracker:
         may_repeat = request.previous is not None and request.previous.text.startswith(request.text)
         return [] if may_repeat else request.emit_text()
 
-    def on_yes_no(self, reply: YesNoReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
+    def on_yes_no(self, reply: YesNoReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the results of the checks. A repeated request is evaluated again, but reported once."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
         events = request.to_yes_no_events(reply, now_ns)
-        feedback = _feedback_or_error(reply, received, request.packet)
+        feedback = _feedback_or_error(reply, envelope, request.packet)
         if not request.wants_answer:
             self.request = None
         reported, request.yes_no_reported = request.yes_no_reported, True
         return [*([] if reported else events), *([] if feedback is None else [feedback])]
 
-    def on_answer(self, reply: AnswerReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
+    def on_answer(self, reply: AnswerReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the complete answer. If it is to be verified, open a request with its whole frame."""
         request = self._request_of(reply.answer)
         if request is None:
             return []
-        feedback = _feedback_or_error(reply, received, request.packet)
+        feedback = _feedback_or_error(reply, envelope, request.packet)
         self.request = None
         if request.verifies is not None:
             check = request.to_shadow_event(reply, self._options.schema, self._options.agree)
@@ -601,12 +601,12 @@ class RequestTracker:
         if isinstance(point, Answer):
             point = self.history.compared(point, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
-        located: list[Event] = []
+        detection_events: list[Event] = []
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
-            located = self._detections.read(answer, reply.extent, request.packet.grid)
+            detection_events = self._detections.read(answer, reply.extent, request.packet.grid)
         usable = feedback if isinstance(feedback, Feedback) else None
         journal_glance = None if glance is None else JournalGlance(glance.event, glance.feedback)
-        detections = next((event for event in located if isinstance(event, Detections)), None)
+        detections = next((event for event in detection_events if isinstance(event, Detections)), None)
         entry = JournalEntry(point, usable, journal_glance, detections)
         if isinstance(point, Answer) and request.shadow is not None:
             self._write_snapshot(request.shadow)
@@ -616,16 +616,16 @@ class RequestTracker:
         else:
             self._write_entry(entry)
         text_events = request.emit_text() if isinstance(point, Answer) else []
-        outcomes: list[Outcome | TransportError] = [*text_events, point, *located]
+        outcomes: list[Outcome | TransportError] = [*text_events, point, *detection_events]
         return outcomes if feedback is None else [*outcomes, feedback]
 
-    def on_glance(self, reply: GlanceReply, received: Envelope, now_ns: int) -> list[Outcome | TransportError]:
+    def on_glance(self, reply: GlanceReply, envelope: Envelope, now_ns: int) -> list[Outcome | TransportError]:
         """Process the reply to the open glance. Raises TransportError if it is a reply to another one."""
         glance = self.glance
         if glance is None or glance.number != reply.glance:
             raise TransportError(f"the answer server refers to glance {reply.glance}, which was not asked for")
         self.glance = None
-        feedback = _feedback_or_error(reply, received, glance.packet)
+        feedback = _feedback_or_error(reply, envelope, glance.packet)
         usable = feedback if isinstance(feedback, Feedback) else None
         ms, costs = (now_ns - glance.sent_ns) / NS_PER_MS, self._glance_costs
         self._glance_costs = GlanceCosts(
@@ -670,10 +670,10 @@ def fitted(answer: Answer, schema: AnswerSchema) -> Answer | AnswerInvalid:
 
 
 def _feedback_or_error(
-    reply: AnswerReply | YesNoReply | GlanceReply, received: Envelope, packet: TokenPacket | FramePacket
+    reply: AnswerReply | YesNoReply | GlanceReply, envelope: Envelope, packet: TokenPacket | FramePacket
 ) -> Feedback | TransportError | None:
     """Return a reply's feedback, None if it has none, or why it cannot be used."""
     try:
-        return feedback_on(reply, received.parts, packet.stamp, packet.grid)
+        return feedback_on(reply, envelope.parts, packet.stamp, packet.grid)
     except TransportError as error:
         return error

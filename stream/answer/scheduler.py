@@ -209,7 +209,7 @@ class AnswerScheduler:
         """Counts of answer points that came while another one waited, of lost and cancelled answers, of glances that
         were lost or made stale by a cut or another query, and of invalid messages of the answer server."""
         client = self.client
-        dropped = {
+        counts = {
             "answer.busy": self._triggers.missed,
             "answer.lost": client.requests.lost_answers,
             "answer.cancelled": client.requests.cancelled_answers,
@@ -219,7 +219,7 @@ class AnswerScheduler:
             "glance.lost": client.requests.lost_glances,
             "glance.stale": self._stale_glances,
         }
-        return dropped | {queue: count for queue, count in seldom.items() if count}
+        return counts | {queue: count for queue, count in seldom.items() if count}
 
     def connect(self, transport: Transport) -> None:
         """Begin to connect to the answer server."""
@@ -460,13 +460,13 @@ class AnswerScheduler:
         if not self._due:
             return
         self._glance_and_wait()
-        if recalled := self.client.requests.recall(self._stamp):
+        if outcomes := self.client.requests.recall(self._stamp):
             self._triggers.fire()
             self._answers += 1
             if self._policy.memory:  # the group of pictures continues as it did
                 self.client.requests.group.add(self._observer.make_packet(self.client.requests.group.next_place))
             self._observer.on_asked()
-            for outcome in recalled:
+            for outcome in outcomes:
                 self._take(outcome)
         else:
             self._wait_for(self._has_turn)
@@ -488,10 +488,10 @@ class AnswerScheduler:
         """Glance if that is due, or recall the glance from the journal, and wait for the result."""
         self._wait_for(lambda: not self.client.busy)
         while self._may_glance():
-            recalled = self.client.requests.recall_glance(self._stamp)
-            if recalled is not None:
+            outcomes = self.client.requests.recall_glance(self._stamp)
+            if outcomes is not None:
                 self.client.requests.group.add(self._observer.make_glance_packet(self.client.requests.group.next_place))
-                for outcome in recalled:
+                for outcome in outcomes:
                     self._take(outcome)
                 return
             self._wait_for(self._has_turn)

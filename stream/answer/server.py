@@ -95,20 +95,20 @@ class PacketReader:
             return ""
         return self._pixels.refusal(message.pixels_at)
 
-    def tokens(self, received: Envelope) -> list[TokenPacket]:
+    def tokens(self, envelope: Envelope) -> list[TokenPacket]:
         """Return the token packet of a message, after the earlier packets that came with it. Raises TransportError if
         they cannot be read."""
-        assert isinstance(received.message, (TokenPacketMessage, GlancePacketMessage))
-        return token_packets(received.message, received.parts, self._take_pixels)
+        assert isinstance(envelope.message, (TokenPacketMessage, GlancePacketMessage))
+        return token_packets(envelope.message, envelope.parts, self._take_pixels)
 
-    def frame(self, received: Envelope) -> FramePacket:
+    def frame(self, envelope: Envelope) -> FramePacket:
         """Return the frame of a message. Raises TransportError if it cannot be read."""
-        message = received.message
+        message = envelope.message
         assert isinstance(message, FramePacketMessage)
         grid, image = message.grid, None
         if message.in_snapshot and self._snapshot is not None:
             image = self._snapshot.read(grid.padded_height_px, grid.padded_width_px)
-        return frame_packet(message, received.parts, image)
+        return frame_packet(message, envelope.parts, image)
 
     def _take_pixels(self, place: PixelPlace, count: int) -> torch.Tensor:
         if self._pixels is None:
@@ -201,19 +201,19 @@ class AnswerServer:
             place = None if memory is None else memory.kept(client)
             self._send(client, TurnGrant(turn=turn.number, kept=place))
 
-    def _serve_turn(self, client: Client, turn: Turn, received: Envelope) -> None:
+    def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
-        message, state = received.message, self._clients.get(client)
+        message, state = envelope.message, self._clients.get(client)
         assert state is not None, "a client that leaves has no turn"
         if isinstance(message, GlancePacketMessage):
-            self._glance(client, turn, state.query, received)
+            self._glance(client, turn, state.query, envelope)
             return
         assert isinstance(message, (TokenPacketMessage, FramePacketMessage))
         try:
             if isinstance(message, FramePacketMessage):
-                packet: Packet = self._packets.frame(received)
+                packet: Packet = self._packets.frame(envelope)
             else:
-                packet = remember(self._model.memory, client, self._packets.tokens(received))
+                packet = remember(self._model.memory, client, self._packets.tokens(envelope))
         except Exception as error:
             self._refuse(client, error)
             self._log_failure(error)
@@ -240,14 +240,14 @@ class AnswerServer:
             )
         )
 
-    def _glance(self, client: Client, turn: Turn, query: str, received: Envelope) -> None:
+    def _glance(self, client: Client, turn: Turn, query: str, envelope: Envelope) -> None:
         """Reply with the model's attention to an overview, given the client's query. The turn continues, and its time
         limit starts anew."""
-        assert isinstance(received.message, GlancePacketMessage)
+        assert isinstance(envelope.message, GlancePacketMessage)
         turn.glances += 1
         began_ns, glance, failed = self._statistics.turn_began(), None, True
         try:
-            packet = remember(self._model.memory, client, self._packets.tokens(received))
+            packet = remember(self._model.memory, client, self._packets.tokens(envelope))
             glance, failed = self._model.glance(client, packet, query), False
         except AnswerLost as error:
             self._report_lost(client, None, error)
@@ -262,7 +262,7 @@ class AnswerServer:
             self._receive(0)  # a Cancel that came meanwhile takes the turn back
             if self._scheduler.turns.get(client) is not turn:
                 return
-            self._send(client, *_glance_reply(received.message.glance, query, glance))
+            self._send(client, *_glance_reply(envelope.message.glance, query, glance))
         turn.packet, turn.granted_ns = None, self._clock.now_ns()
 
     def _receive(self, timeout_ms: int) -> None:
@@ -270,10 +270,10 @@ class AnswerServer:
         self._control.check()
         self._statistics.seen()
         for number in range(HEARD_AT_ONCE):
-            received = self._link.receive(0 if number else timeout_ms)
-            if received is None:
+            arrival = self._link.receive(0 if number else timeout_ms)
+            if arrival is None:
                 break
-            client, message = received
+            client, message = arrival
             if isinstance(message, TransportError):
                 self._on_unreadable(client, message)
             else:
@@ -289,8 +289,8 @@ class AnswerServer:
         clients, slots = len(self._clients), self._statistics.slots
         return KeepAlive(clients=clients, slots=slots, place=place, draining=self._draining)
 
-    def _dispatch(self, client: Client, received: Envelope) -> None:
-        message = received.message
+    def _dispatch(self, client: Client, envelope: Envelope) -> None:
+        message = envelope.message
         state = self._clients.get(client)
         if isinstance(message, Connect) or (isinstance(message, (SetQuery, SetWatches)) and state is not None):
             self._queries_taken[client] += 1
@@ -309,7 +309,7 @@ class AnswerServer:
         elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
             turn = self._scheduler.turns.get(client)
             if turn is not None and turn.may_take(message):
-                turn.packet = received
+                turn.packet = envelope
             else:
                 self._send(client, TurnExpired(turn=message.turn))
         else:
@@ -342,8 +342,8 @@ class AnswerServer:
     def _take_deferred_queries(self) -> None:
         """Process the deferred queries: the last one of each client, and its last watches."""
         self._queries_taken.clear()
-        deferred, self._deferred_queries = self._deferred_queries, {}
-        for client, messages in deferred.items():
+        queries, self._deferred_queries = self._deferred_queries, {}
+        for client, messages in queries.items():
             for message in messages:
                 self._take_query(client, message)
 
@@ -364,7 +364,7 @@ class AnswerServer:
             return  # it looks for another server once this one is gone
         try:
             check_admission(message, self._options, self._clients)
-            accepted = _accepted_query(self._model, message.query)
+            reply = _accepted_query(self._model, message.query)
             watches = [_accepted_watch(self._model, watch) for watch in dict.fromkeys(message.watches)]
             schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             if schema is not None:
@@ -375,37 +375,37 @@ class AnswerServer:
             self._drop_client(client)
             return
         self._clients.add(client, message.query, message.watches, schema)
-        refused = self._packets.refused_pixels(message, self._model)
-        if self._send(client, server_hello(self._model, self._provenance, refused)):
+        pixels_refusal = self._packets.refused_pixels(message, self._model)
+        if self._send(client, server_hello(self._model, self._provenance, pixels_refusal)):
             for watch in watches:
                 self._send(client, *watch)
-            self._send(client, *accepted)
+            self._send(client, *reply)
 
     def _change_query(self, client: Client, state: ClientState, query: str) -> None:
         try:
-            accepted = _accepted_query(self._model, query)
+            reply = _accepted_query(self._model, query)
         except Exception as error:
             self._note_unexpected(error)
             reason = cut_to(describe(error), REASON_CHARS_MAX)
             self._send(client, QueryAccepted(query=query, model_id=self._model.model_id, error=reason))
             return
         state.query = query
-        self._send(client, *accepted)
+        self._send(client, *reply)
 
     def _change_watches(self, client: Client, state: ClientState, watches: tuple[str, ...]) -> None:
         """Forget watches that are left out, and accept or refuse each new one."""
         before, state.watches = state.watches, ()
         for watch in dict.fromkeys(watches):
             try:
-                accepted = None if watch in before else _accepted_watch(self._model, watch)
+                reply = None if watch in before else _accepted_watch(self._model, watch)
             except Exception as error:
                 self._note_unexpected(error)
                 reason = cut_to(describe(error), REASON_CHARS_MAX)
                 self._send(client, WatchAccepted(query=watch, model_id=self._model.model_id, error=reason))
                 continue
             state.watches += (watch,)
-            if accepted is not None:
-                self._send(client, *accepted)
+            if reply is not None:
+                self._send(client, *reply)
 
     def _note_unexpected(self, error: Exception) -> None:
         """Log an error that a model raises for a query. Raises `error` if the server is not shared."""
@@ -469,16 +469,18 @@ class AnswerServer:
     def _report_load_failure(self, reply: ErrorReply) -> None:
         """Report the failure to the first clients that connect within LOAD_FAILURE_NS; if shared, to all of them."""
         until_ns = self._clock.now_ns() + LOAD_FAILURE_NS
-        reported = False
+        is_reported = False
         while (
-            (self._options.shared or not reported) and self._clock.now_ns() < until_ns and not self._control.cancelled
+            (self._options.shared or not is_reported)
+            and self._clock.now_ns() < until_ns
+            and not self._control.cancelled
         ):
-            received = self._link.receive(WAIT_MS)
-            while received is not None:
-                client, message = received
+            arrival = self._link.receive(WAIT_MS)
+            while arrival is not None:
+                client, message = arrival
                 if isinstance(message, Envelope) and isinstance(message.message, Connect):
-                    reported = self._link.send(client, reply) or reported
-                received = self._link.receive()
+                    is_reported = self._link.send(client, reply) or is_reported
+                arrival = self._link.receive()
 
 
 def _embed_query(model: AnswerModel, query: str) -> QueryEmbedding:

@@ -135,12 +135,14 @@ class SideQuestions:
 
     def finish(self) -> list[Event]:
         """Refuse the questions that were not sent: the run ends."""
-        pending = [self.current] if self.current is not None and not self._is_sent else []
-        refused = [SideRefused(question=question.number, error=RUN_OVER) for question in (*pending, *self._waiting)]
+        unsent_questions = [self.current] if self.current is not None and not self._is_sent else []
+        events = [
+            SideRefused(question=question.number, error=RUN_OVER) for question in (*unsent_questions, *self._waiting)
+        ]
         self._waiting.clear()
-        if pending:
+        if unsent_questions:
             self._end()
-        return list(refused)
+        return list(events)
 
     def _refuse_run_query(self, query: str) -> None:
         """Return to the run's query before this one, which was refused."""

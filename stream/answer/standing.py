@@ -136,10 +136,10 @@ class WatchChanges:
 
     def others(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
         """Return the embeddings that share the tokens with that of the query in force."""
-        accepted = [
+        embeddings = [
             self._client.requests.watches.accepted[question].embedding for question in dict.fromkeys(self._questions)
         ]
-        return [other for other in accepted if other.text != embedding.text]
+        return [other for other in embeddings if other.text != embedding.text]
 
     def missing_query(self, query: str) -> str | None:
         """Return the question to ask in place of `query`, if that is of a watch that was removed and nothing else is

@@ -99,11 +99,11 @@ class AnswerTriggers:
         due."""
         if self._pending is None or self._seen_ns is None:
             raise LookupError("no trigger is due")
-        fired, self._pending = self._pending, None
+        trigger, self._pending = self._pending, None
         self._fired_last_frame = True
-        if fired != "every" and self._options.every_ns is not None:
+        if trigger != "every" and self._options.every_ns is not None:
             self._next_ns = self._seen_ns + self._options.every_ns
-        return fired
+        return trigger
 
     def _new_trigger(self, time_ns: int, change: float, cut: bool, discontinuity: bool) -> TriggerReason | None:
         options = self._options
@@ -196,9 +196,9 @@ class YesNoTriggers:
 
     def fire(self) -> YesNoReason | None:
         """Note that the last observed frame is evaluated, whether or not that was due; return the reason."""
-        fired, self._due, self._retry = self._due, None, False
+        reason, self._due, self._retry = self._due, None, False
         self._fired_ns, self._fired_last_frame = self._seen_ns, True
-        return fired
+        return reason
 
     def _new_reason(self, time_ns: int, change: float) -> YesNoReason | None:
         options = self._options

@@ -239,7 +239,7 @@ class SlotScheduler:
         self._serving: dict[Client, ClientRequest] = {}
         self._new: list[ClientRequest] = []
         self._open: dict[ClientQuestion, ClientRequest] = {}
-        self._stepped: Sequence[ClientQuestion] = ()
+        self._step_questions: Sequence[ClientQuestion] = ()
 
     @property
     def holders(self) -> Collection[Client]:
@@ -301,16 +301,16 @@ class SlotScheduler:
         A step is reported after the clients' messages are received, so that no client gets more of an answer that it
         has cancelled.
         """
-        stepped, self._stepped = self._stepped, ()
-        self._report(stepped)
+        step_questions, self._step_questions = self._step_questions, ()
+        self._report(step_questions)
         if self._new and not self._is_gathering:
             requests, self._new = self._new, []
             questions = {request.next_question(): request for request in requests}
             self._open |= questions
-            self._stepped = list(questions)
-            self._model.ask(self._stepped)
+            self._step_questions = list(questions)
+            self._model.ask(self._step_questions)
         elif self._open:
-            self._stepped = self._model.step()
+            self._step_questions = self._model.step()
 
     def _report(self, questions: Sequence[ClientQuestion]) -> None:
         """Report the results of questions. A client that cannot be reached is dropped, and its request with it."""

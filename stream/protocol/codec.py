@@ -219,13 +219,17 @@ def token_packets(
     return packets
 
 
-def _frames_of(message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded: int) -> list[EarlierFrame]:
+def _frames_of(
+    message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded_tokens: int
+) -> list[EarlierFrame]:
     """Return the frames among which a message divides its regions and superseded tokens, its own last. Raises
     TransportError if the numbers do not match."""
     kind, place, earlier_frames = type(message).__name__, message.place, message.earlier
-    own_superseded = superseded - sum(frame.superseded for frame in earlier_frames)
+    own_superseded = superseded_tokens - sum(frame.superseded for frame in earlier_frames)
     if own_superseded < 0:
-        raise TransportError(f"{kind} names {counted(superseded, 'superseded token')}, and earlier frames have more")
+        raise TransportError(
+            f"{kind} names {counted(superseded_tokens, 'superseded token')}, and earlier frames have more"
+        )
     own_regions = regions - sum(frame.regions for frame in earlier_frames)
     if own_regions < 0:
         raise TransportError(

@@ -110,7 +110,7 @@ class IpcPixelReceiver:
     """Receiver in the answer process: it opens the sender's memory, and copies pixels from it to separate memory."""
 
     def __init__(self) -> None:
-        self._opened: OpenedMemory | None = None
+        self._memory: OpenedMemory | None = None
 
     def refusal(self, offer: PixelPlace) -> str | None:
         try:
@@ -130,9 +130,9 @@ class IpcPixelReceiver:
 
         if len(place.handle) != HANDLE_BYTES:
             raise TransportError("a place between processes needs a CUDA IPC handle")
-        if self._opened is None or self._opened.handle != place.handle:
-            if self._opened is not None:
-                self._opened.close()
-                self._opened = None
-            self._opened = OpenedMemory(place.handle, place.gpu)
-        return self._opened
+        if self._memory is None or self._memory.handle != place.handle:
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
+            self._memory = OpenedMemory(place.handle, place.gpu)
+        return self._memory

@@ -132,10 +132,10 @@ class PictureExchange:
     def put(self, frame: ViewedFrame) -> None:
         """Put a frame, in place of one that has not been taken."""
         with self._changed:
-            replaced, self._frame, self._request = self._frame, frame, None
+            previous, self._frame, self._request = self._frame, frame, None
             self._changed.notify()
-        if replaced is not None:
-            self.give_back(replaced)
+        if previous is not None:
+            self.give_back(previous)
 
     def give_back(self, frame: ViewedFrame) -> None:
         """Return the images of a frame to the pool."""

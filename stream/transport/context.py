@@ -112,12 +112,12 @@ def _write_record(folder: int, name: str, record: bytes) -> int | None:
 def _folder_to_write() -> Iterator[int | None]:
     """Context manager for the folder of a new record, created if it is missing; None if no folder is usable."""
     folders = (_open_private(path, make=True) for path in state_folders())
-    opened = next((folder for folder in folders if folder is not None), None)
+    descriptor = next((folder for folder in folders if folder is not None), None)
     try:
-        yield opened
+        yield descriptor
     finally:
-        if opened is not None:
-            os.close(opened)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _open_private(path: str, *, make: bool = False) -> int | None:
@@ -125,16 +125,16 @@ def _open_private(path: str, *, make: bool = False) -> int | None:
     try:
         if make:
             os.makedirs(path, mode=0o700, exist_ok=True)
-        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         log.debug("no records in %s: %s", path, error)
         return None
-    about = os.fstat(opened)
+    about = os.fstat(descriptor)
     if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
         log.debug("no records in %s: others may enter it", path)
-        os.close(opened)
+        os.close(descriptor)
         return None
-    return opened
+    return descriptor
 
 
 def _host() -> str:
@@ -187,29 +187,29 @@ class SocketDirectory(msgspec.Struct, frozen=True):
         return not os.path.lexists(self.path)
 
     def _remove(self) -> None:
-        opened = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            names = self._removable(opened)
+            names = self._removable(descriptor)
             for name in sorted(names, key=lambda name: name == self.marker):  # the marker last
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=opened)
+                    os.unlink(name, dir_fd=descriptor)
         finally:
-            os.close(opened)
+            os.close(descriptor)
         os.rmdir(self.path)
 
-    def _removable(self, opened: int) -> list[str]:
+    def _removable(self, descriptor: int) -> list[str]:
         """Return the names of the directory's entries. Raises OSError if one of them is not the run's."""
-        about = os.fstat(opened)
+        about = os.fstat(descriptor)
         if (about.st_dev, about.st_ino) != (self.device, self.inode):
             raise OSError("another directory has taken its place")
         if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != 0o700:
             raise OSError("others may enter it")
-        names = os.listdir(opened)
+        names = os.listdir(descriptor)
         if names and self.marker not in names:
             raise OSError("its marker is gone")
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                entry = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                entry = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 expected = stat.S_ISREG if name == self.marker else stat.S_ISSOCK
                 if not expected(entry.st_mode) or entry.st_uid != about.st_uid:
                     raise OSError(f"{name} in it is not the program's")

@@ -237,10 +237,10 @@ class Link:
             return None
         head = self._socket.recv(NOBLOCK)
         parts = rest_of(self._socket)
-        received = Envelope(decode(head), parts)
+        envelope = Envelope(decode(head), parts)
         if self._observer is not None:
-            self._observer.received(received)
-        return received
+            self._observer.received(envelope)
+        return envelope
 
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MS to be sent, unless the peer is gone."""
@@ -256,14 +256,14 @@ class _PeerMonitor:
     """Monitor of a socket's connection: `has_connected` if its peer was reached, `is_lost` if it is gone, `is_refused`
     if it rejects this end."""
 
-    def __init__(self, watched: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.has_connected = self.is_lost = self.is_refused = False
         self._turned_away = 0
-        watched.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        watched.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        keep_alive(watched)
-        self._watched = watched
-        self._events = watched.get_monitor_socket(
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        keep_alive(socket)
+        self._socket = socket
+        self._events = socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -283,7 +283,7 @@ class _PeerMonitor:
                 self.is_refused = True
 
     def close(self) -> None:
-        self._watched.disable_monitor()
+        self._socket.disable_monitor()
         self._events.close(linger=0)
 
 

@@ -424,12 +424,12 @@ class ServerProbe:
         Raises TransportError for a message that no server sends, or that was not requested.
         """
         load = None
-        while (received := self.link.receive()) is not None:
-            if not isinstance(received.message, KeepAlive):
-                raise TransportError(f"{type(received.message).__name__} in reply to a probe")
+        while (envelope := self.link.receive()) is not None:
+            if not isinstance(envelope.message, KeepAlive):
+                raise TransportError(f"{type(envelope.message).__name__} in reply to a probe")
             if self._due:
                 raise TransportError("it reports its load unasked")
-            load, self._due = received.message, True
+            load, self._due = envelope.message, True
         now_ns = self._clock.now_ns()
         # interval of the requests for a server's load
         if (

@@ -125,10 +125,10 @@ class ClientCurve:
     public: bytes
     server: bytes
 
-    def apply(self, connecting: zmq.Socket[bytes]) -> None:
+    def apply(self, socket: zmq.Socket[bytes]) -> None:
         """Configure a socket, before it connects, for authentication of both ends."""
-        connecting.curve_secretkey, connecting.curve_publickey = self.secret, self.public
-        connecting.curve_serverkey = self.server
+        socket.curve_secretkey, socket.curve_publickey = self.secret, self.public
+        socket.curve_serverkey = self.server
 
 
 def new_curves() -> tuple[ServerCurve, ClientCurve]:

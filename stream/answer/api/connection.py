@@ -243,7 +243,7 @@ class ChatStream:
     def __init__(self, connection: ApiConnection, body: dict[str, Any], arrived: threading.Event | None = None) -> None:
         self._connection = connection
         self._arrived = arrived or threading.Event()
-        self._received: queue.Queue[ChatPiece | Exception | None] = queue.Queue(PIECES_WAITING_MAX)
+        self._pieces: queue.Queue[ChatPiece | Exception | None] = queue.Queue(PIECES_WAITING_MAX)
         self._cancellation = threading.Event()
         self._began_s = self._heard_s = time.monotonic()
         self._heard_text = self.ended = False
@@ -255,20 +255,20 @@ class ChatStream:
         Raises the errors of `ApiConnection.receive`, and AnswerLost if a time limit has passed.
         """
         try:
-            received = self._received.get(timeout=wait_s)
+            piece = self._pieces.get(timeout=wait_s)
         except queue.Empty:
             self._check_limits()
             return None
-        if isinstance(received, Exception):
-            raise received
-        if received is None:
+        if isinstance(piece, Exception):
+            raise piece
+        if piece is None:
             self.ended = True
             self._connection.succeeded()
             return None
-        if received.text:  # an event without text is no progress: a server can send those for ever
+        if piece.text:  # an event without text is no progress: a server can send those for ever
             self._heard_s, self._heard_text = time.monotonic(), True
         self._check_limits()
-        return received
+        return piece
 
     def cancel(self) -> None:
         """Stop the reply: the connection is closed with the next piece, or when its time limit has passed."""
@@ -294,11 +294,11 @@ class ChatStream:
             log.debug("a reply cannot be read", exc_info=True)
             self._put(self._connection.lost(f"its reply cannot be read: {describe(error)}"))
 
-    def _put(self, received: ChatPiece | Exception | None) -> bool:
+    def _put(self, piece: ChatPiece | Exception | None) -> bool:
         """Queue a piece, an error or the end (None); return whether the reply is still wanted."""
         while not self._cancellation.is_set():
             try:
-                self._received.put(received, timeout=WAIT_S)
+                self._pieces.put(piece, timeout=WAIT_S)
             except queue.Full:
                 continue
             self._arrived.set()

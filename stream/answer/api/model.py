@@ -133,15 +133,15 @@ class ApiAnswerModel:
     notice = ""
     takes_device_pixels = False
 
-    def __init__(self, config: Config, served: Served, questions: ServedQuestions) -> None:
+    def __init__(self, config: Config, served_model: Served, questions: ServedQuestions) -> None:
         answer = config.answer
         self._answer = answer
         self._questions = questions
         self.knows_levels, self.knows_wide = questions.knows_levels, questions.knows_wide
         self.known_world, self.allocator = questions.known_world, questions.allocator
         self.memory = GroupMemory(answer.memory.tokens) if answer.keeps_groups else None
-        self._connection = served.connection
-        self._sent_pictures = SentPictures(served.keeps_pictures)
+        self._connection = served_model.connection
+        self._sent_pictures = SentPictures(served_model.keeps_pictures)
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = self._sends_schemas = True
@@ -149,7 +149,7 @@ class ApiAnswerModel:
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
         self.slots = config.answer.slots
-        self.model_id = served.name
+        self.model_id = served_model.name
 
     def drop_client(self, client: bytes) -> None:
         self.release(client)
@@ -300,8 +300,8 @@ class ApiAnswerModel:
         if request.probes and isinstance(error, ModelError):
             try:
                 check_plugin(self._connection.address.base, str(error))
-            except ConfigError as refused:
-                error = refused
+            except ConfigError as plugin_error:
+                error = plugin_error
             else:
                 request.stream.cancel()
                 request.probes = self._unsure = False
@@ -486,23 +486,23 @@ def load_api_model(config: Config) -> ApiAnswerModel:
 
     Raises the errors of `connected`, and ConfigError for a server that is to take tokens and has no plugin for them.
     """
-    served, answer = connected(config), config.answer
+    served_model, answer = connected(config), config.answer
     try:
         folder = None
         if answer.api.picture == "tokens":
-            _check_tokens(served)
+            _check_tokens(served_model)
             folder = model_files(answer.model)
-        return ApiAnswerModel(config, served, ServedQuestions(served.name, folder, answer.allocator))
+        return ApiAnswerModel(config, served_model, ServedQuestions(served_model.name, folder, answer.allocator))
     except BaseException:
-        served.connection.close()
+        served_model.connection.close()
         raise
 
 
-def _check_tokens(served: Served) -> None:
+def _check_tokens(served_model: Served) -> None:
     """Raise ConfigError if a server has no plugin for tokens, and ConnectionRefused if it does not answer."""
-    base, refusal = served.connection.address.base, ""
+    base, refusal = served_model.connection.address.base, ""
     try:
-        for _ in served.connection.receive(probe_body(served.name)):
+        for _ in served_model.connection.receive(probe_body(served_model.name)):
             pass
     except ModelError as error:
         if LACKS_MODEL in str(error):

@@ -24,10 +24,10 @@ class ApiTextModel:
     known_world: str | None = None
     prompt_tokens = PROMPT_TOKENS
 
-    def __init__(self, config: Config, served: Served) -> None:
+    def __init__(self, config: Config, served_model: Served) -> None:
         self._answer = config.answer
-        self._connection = served.connection
-        self.name = served.name
+        self._connection = served_model.connection
+        self.name = served_model.name
 
     def count_tokens(self, text: str) -> int:
         """Return an estimate of the number of tokens of a text, rather too many."""
