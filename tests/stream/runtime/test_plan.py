@@ -186,8 +186,8 @@ def test_tokens_show_the_zones_of_all_questions_or_the_whole_picture(
     asked = tuple(WatchConfig(question="?", name=f"w{at}", zone=zone) for at, zone in enumerate(watches))
     config = Config(zones=zones, watch=asked, answer=AnswerConfig(zone=own, captions=captions))
     options = RunPlan.of(config, FILE).make_allocator(HELLO).options
-    only = () if options.zones is None else options.zones.only
-    assert only == tuple(zones[name].polygon for name in shown)
+    focus = () if options.zones is None else options.zones.focus
+    assert focus == tuple(zones[name].polygon for name in shown)
 
 
 @pytest.mark.parametrize(
