@@ -52,7 +52,18 @@ def record_run(
     limit_s: float | None = None,
     make_run: Callable[[Config], RunHandle] = open_run,
 ) -> RunRecord:
-    """One run, recorded. Raises StreamError or ArrCocError."""
+    """Record one run.
+
+    Args:
+        config: Configuration of the run.
+        terminal: Display of the run.
+        limit_s: End the run this many seconds after its first frame; None for no limit.
+        make_run: Opens the run.
+
+    Raises:
+        StreamError: The source or an output failed.
+        ArrCocError: The model or a backend failed.
+    """
     record = RunRecord()
     with ExitStack() as stack:
 

@@ -111,6 +111,13 @@ class Latency:
 
     @classmethod
     def of(cls, name: str, values_ms: npt.ArrayLike, definition: str) -> Latency:
+        """Return the latency of a run.
+
+        Args:
+            name: Name of the latency in reports.
+            values_ms: One value a frame or answer [N], in milliseconds; may be empty.
+            definition: From which moment to which it is measured.
+        """
         return cls(name, Percentiles.of(values_ms), _mean(values_ms), definition)
 
 

@@ -15,9 +15,16 @@ Table = TypeVar("Table", bound=Section)
 
 
 def read_table(kind: type[Table], table: object, origin: str, example: str) -> Table:
-    """Return a table as a section of this kind; `origin` names it in messages, `example` is a right one.
+    """Return a table as a section.
 
-    Raises ConfigError with one line for an unknown key and a wrong value.
+    Args:
+        kind: Model of the section.
+        table: Value that the file has for it.
+        origin: Name of the table in messages.
+        example: A valid table, for messages.
+
+    Raises:
+        ConfigError: The value is no table, or has an unknown key or a wrong value; one line.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin} should be a table, such as {example}, got {table!r}")
@@ -32,7 +39,17 @@ def read_table(kind: type[Table], table: object, origin: str, example: str) -> T
 
 
 def refuse_unknown(kind: str, names: Mapping[str, Any], choices: Mapping[str, Any], origin: str) -> None:
-    """Raise ConfigError for a name that is not among the choices, with the nearest of them."""
+    """Check names against the known ones.
+
+    Args:
+        kind: Noun for a name in messages, such as "key".
+        names: Table whose keys are checked.
+        choices: Table whose keys are the known names.
+        origin: Name of the table in messages.
+
+    Raises:
+        ConfigError: A name is not among the choices; with the nearest of them.
+    """
     for name in names:
         if name not in choices:
             matches = difflib.get_close_matches(name, choices, n=1)

@@ -44,9 +44,15 @@ class Jitter:
 
 
 def trimmed(at_ns: Nanoseconds, start_s: float = TRIM_S, end_s: float = TRIM_S) -> npt.NDArray[np.bool_]:
-    """Marks the sorted times that lie inside the run without its first `start_s` and its last `end_s`: bool [N].
+    """Mark the times that lie inside the run without its start and end.
 
-    All of them if less than a second would be left.
+    Args:
+        at_ns: Times int64 [N] in nanoseconds, sorted.
+        start_s: Seconds to leave out at the start.
+        end_s: Seconds to leave out at the end.
+
+    Returns:
+        bool [N]; all true if less than a second would be left.
     """
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
     # a run is measured whole if less than this would be left of it
@@ -93,7 +99,16 @@ def deadline_misses_percent(latency_ms: npt.NDArray[np.float64], period_ms: floa
 
 
 def jitter(capture_ns: Nanoseconds, ready_ns: Nanoseconds, pts_ns: Nanoseconds) -> Jitter | None:
-    """All of them; None below three frames. The source's period is the median gap between PTS."""
+    """Return every figure of jitter. The source's period is the median gap between PTS.
+
+    Args:
+        capture_ns: Capture times of the frames, int64 [N].
+        ready_ns: Times at which the frames were ready, int64 [N].
+        pts_ns: PTS of the frames, int64 [N].
+
+    Returns:
+        The figures; None below three frames.
+    """
     if ready_ns.size < 3:
         return None
     latency_ms = (ready_ns - capture_ns) / 1e6

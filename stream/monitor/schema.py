@@ -124,7 +124,14 @@ class StatsMessage:
 
 
 def envelope(topic: str, fields: Mapping[str, Any], seq: int = 0, unix_ns: int = 0) -> dict[str, Any]:
-    """A whole message: `seq` counts the messages of this topic, `unix_ns` is when the message was made."""
+    """Return a whole message.
+
+    Args:
+        topic: Topic of the message.
+        fields: Fields of the topic.
+        seq: Number of the message among those of its topic.
+        unix_ns: Unix time of the message.
+    """
     return {"topic": topic, "v": VERSION, "seq": seq, "unix_ns": unix_ns, **fields}
 
 

@@ -295,10 +295,16 @@ class RunStatistics:
             )
 
     def summary(self, ended: str, error: str | None, dropped: Mapping[str, int], backend: str) -> Summary:
-        """The event that ends the run.
+        """Return the event that ends the run.
 
-        `duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds and
-        the frames a second between the first allocation and the last.
+        Its `duration_s` is media time from the first frame to the last; `timing` holds the run's wall time in seconds
+        and the frames a second between the first allocation and the last.
+
+        Args:
+            ended: Reason of the end.
+            error: Message of the error that ended the run; None if it ended without one.
+            dropped: Number of dropped messages by queue.
+            backend: Backend of the texture store.
         """
         now_ns, totals = self._clock.now_ns(), self.totals
         with self._lock:

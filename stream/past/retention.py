@@ -33,10 +33,18 @@ class Limits:
 
 
 def retain(connection: sqlite3.Connection, limits: Limits, now_ms: int, records_written: int = 0) -> None:
-    """Delete a portion of what the limits forbid: at least PORTION, and twice `records_written`.
+    """Delete a portion of what the limits forbid.
 
     Over the size, pictures go first, the oldest first, while they have more than PICTURES_SHARE of it; then moments.
-    Raises sqlite3.Error.
+
+    Args:
+        connection: Connection to the file.
+        limits: Greatest age and size.
+        now_ms: Present Unix time.
+        records_written: Size of the last batch; the portion is twice as many moments, at least PORTION.
+
+    Raises:
+        sqlite3.Error: The file cannot be written.
     """
     portion = max(PORTION, 2 * records_written)
     with_age = limits.max_days is not None and _oldest_ms(connection) < now_ms - limits.max_days * DAY_MS

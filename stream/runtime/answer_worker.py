@@ -104,12 +104,24 @@ def serve_answers(
     curve: ServerCurve | None = None,
     statistics: ServerStatistics | None = None,
 ) -> bool:
-    """Loads the model and serves clients at `endpoint`, until the control ends or is cancelled, or a signal comes.
+    """Loads the model and serves clients, until the control ends or is cancelled, or a signal comes.
 
-    Returns True if it drained: no answer was in progress. `ready` is called once the model has been loaded.
-    `curve` has the keys, by default those of the configuration; `statistics` collects the server's figures. For the
-    main thread, unless `control` is given. Raises ConfigError if the address or the keys are invalid, ModelError if the
-    model cannot be loaded, OutputError if the metrics port is in use.
+    Args:
+        config: Configuration of the server.
+        endpoint: Address at which it listens.
+        ready: Called once the model has been loaded.
+        control: Ends the server; without it signals do, and the call must be in the main thread.
+        model_loader: Name of the function that loads the model.
+        curve: Keys of the server, by default those of the configuration.
+        statistics: Collects the server's figures.
+
+    Returns:
+        True if it drained: no answer was in progress.
+
+    Raises:
+        ConfigError: The address or the keys are invalid.
+        ModelError: The model cannot be loaded.
+        OutputError: The metrics port is in use.
     """
     curve = curve or server_curve(config.network, endpoint)
     stopping = control or RunControl()

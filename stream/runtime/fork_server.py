@@ -161,9 +161,17 @@ class ForkServer:
         *,
         preload: bool = False,
     ) -> ForkedProcess | None:
-        """Returns a process that runs `module`, with the descriptors `inherited` and its output in `output`.
+        """Forks a process.
 
-        Returns None if the server has ended or cannot fork.
+        Args:
+            module: Module that the process runs.
+            output: Descriptor of its stdout and stderr.
+            inherited: Descriptors that it has under the same numbers.
+            environment: Variables added to its environment.
+            preload: Import the module in the server, once, before the fork.
+
+        Returns:
+            The process; None if the server has ended or cannot fork.
         """
         stdin_read, stdin_write = os.pipe()
         status_read, status_write = os.pipe()

@@ -210,9 +210,21 @@ def run_in_child(
     standalone: bool = True,
     nice: int = 0,
 ) -> Run:
-    """Opens a run whose frame stages are in a child process; the other parameters are those of `FrameProcess`.
+    """Opens a run whose frame stages are in a child process. This process keeps the outputs, and imports no torch.
 
-    This process keeps the outputs, and imports no torch. Raises what `Run` raises.
+    Args:
+        config: Configuration of the run.
+        clock: Clock of the run, by default the monotonic one.
+        model_loader: Name of the function that loads the model.
+        control: Control of the run, by default a separate one.
+        answers: As in `FrameProcess`.
+        forks: As in `FrameProcess`.
+        standalone: As in `FrameProcess`.
+        nice: As in `FrameProcess`.
+
+    Raises:
+        StreamError: As `Run`.
+        ArrCocError: As `Run`.
     """
     pipeline = config.pipeline.model_copy(update={"restart": True, "single_process": False})
     config = config.model_copy(update={"pipeline": pipeline})

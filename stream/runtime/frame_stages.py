@@ -395,10 +395,19 @@ def run_in_threads(
     journal: Journal | None = None,
     maps: bool = False,
 ) -> Run:
-    """Opens a run whose frame stages, and so its `texture`, are in this process, and gives its events.
+    """Opens a run whose frame stages, and so its `texture`, are in this process.
 
-    `answers` answers for other runs too; `journal` has the answers of a run that this one continues. `maps`: frame
-    events hold their relevance and regions. Raises what `Run` raises.
+    Args:
+        config: Configuration of the run.
+        clock: Clock of the run, by default the monotonic one.
+        model_loader: Name of the function that loads the model.
+        answers: Answer process shared with other runs.
+        journal: Answers of a run that this one continues.
+        maps: Frame events hold their relevance and regions.
+
+    Raises:
+        StreamError: As `Run`.
+        ArrCocError: As `Run`.
     """
 
     def stages(run: Run) -> FrameStages:

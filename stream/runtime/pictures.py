@@ -111,9 +111,16 @@ class PictureThread:
 
 
 def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, levels: tuple[int, ...]) -> InspectedFrame:
-    """Return everything the microscope shows of a picture's allocation by a fresh `allocator`.
+    """Return everything the microscope shows of a picture's allocation.
 
-    Raises ArrCocError, and ValueError if the bytes are not those of such a picture.
+    Args:
+        allocator: A fresh allocator, which has seen no frame.
+        picture: Pixels uint8 [height, width, 3] in RGB, as bytes.
+        levels: Levels of the images to return; unknown ones are left out.
+
+    Raises:
+        ArrCocError: The allocation failed.
+        ValueError: The bytes are not those of such a picture.
     """
     pixels = np.frombuffer(picture.pixels, np.uint8).reshape(picture.height, picture.width, 3)
     stamp = FrameStamp(0, 0, 0)
@@ -126,7 +133,13 @@ def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, level
 
 
 def encode_inspection(frame: InspectedFrame, unix_ns: int = 0, first_frame: int = 0) -> bytes:
-    """Return the message of an inspection; the times are 0 for a picture that is no frame."""
+    """Return the message of an inspection.
+
+    Args:
+        frame: The inspected frame, its images uint8 [H, W, 3] in RGB.
+        unix_ns: Unix time of its capture; 0 for a picture that is no frame.
+        first_frame: Number of the first frame of this process among those of the run.
+    """
     pictures = {
         level: ("image/jpeg", encode_jpeg(image, FINE_QUALITY))
         if level < EXACT_LEVEL

@@ -86,9 +86,15 @@ class RunPlan:
     ) -> RunPlan:
         """Makes the plan from the configuration and the source.
 
-        `journal` holds the answers of a run that this one continues, `watches` the states of its watches.
-        `wall_s` returns the Unix time that schedules count. Raises ConfigError for a detector's address that cannot be
-        used.
+        Args:
+            config: Configuration of the run.
+            info: Properties of the source.
+            journal: Answers of a run that this one continues.
+            watches: States of its watches.
+            wall_s: Returns the Unix time that schedules count.
+
+        Raises:
+            ConfigError: A detector's address cannot be used.
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime

@@ -332,9 +332,16 @@ def open_recorded(provenance: AnswerProvenance, config: Config, model_loader: st
 
 
 def replay_config(provenance: AnswerProvenance, model: str | None, device: str | None, dtype: str | None) -> Config:
-    """Return the configuration that answers as the recorded one did; `model` is the present folder of its files.
+    """Return the configuration that answers as the recorded one did.
 
-    Raises RecordingError.
+    Args:
+        provenance: Recorded model and settings.
+        model: Present folder of the model's files; None for the recorded one.
+        device: Device of the model; None for the recorded one.
+        dtype: Precision of the model; None for the recorded one.
+
+    Raises:
+        RecordingError: The recorded settings cannot be read.
     """
     config = config_of(provenance)
     changes = {"model": model or provenance.model, "device": device, "dtype": dtype}

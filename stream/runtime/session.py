@@ -72,14 +72,24 @@ def run_session(
     monitor: RunMonitor | None = None,
     signals: bool = True,
 ) -> Summary:
-    """Runs a configuration into its outputs, `extra` and the terminal; returns the run's summary.
+    """Runs a configuration into its outputs and the terminal; returns the run's summary.
 
-    `resume`: the run continues an earlier one, whose captions are in the outputs. `limit_s` ends it this many seconds
-    after its first frame. `page`: the run's place in a web page that outlives it. `monitor`: the run's, if shared with
-    others. `signals`: signals end the run, which must then be in the main thread; otherwise the caller ends it.
+    Outputs are claimed before the source is opened, and closed however the run ends.
 
-    Outputs are claimed before the source is opened, and closed however the
-    run ends. Raises StreamError or ArrCocError.
+    Args:
+        config: Configuration of the run.
+        terminal: Display of the run, which is closed with it.
+        extra: Sinks besides those of the configuration.
+        make_run: Opens the run.
+        resume: The run continues an earlier one, whose captions are in the outputs.
+        limit_s: Ends the run this many seconds after its first frame; None for no limit.
+        page: Place of the run in a web page that outlives it.
+        monitor: Monitor of the run, if shared with other runs.
+        signals: Signals end the run, which must then be in the main thread; otherwise the caller ends it.
+
+    Raises:
+        StreamError: The source, an output or a stage failed.
+        ArrCocError: The model or a backend failed.
     """
     with ExitStack() as stack:
         stack.callback(terminal.close)
@@ -181,7 +191,14 @@ def end_in_time(
     limit_s: float,
     make_timer: Callable[..., threading.Timer] = threading.Timer,
 ) -> Generator[Event, None, None]:
-    """Passes the run's events on; ends the run `limit_s` seconds after its first frame, whether or not more come."""
+    """Passes the run's events on, and ends the run in time, whether or not more frames come.
+
+    Args:
+        events: Events of the run.
+        run: The run, which the timer ends.
+        limit_s: Seconds from its first frame to its end.
+        make_timer: Makes the timer from its interval in seconds, function and arguments.
+    """
     timer = make_timer(limit_s, run.end, [ELAPSED])
     timer.daemon = True
     started = False

@@ -139,8 +139,14 @@ class RayCluster:
     def start(
         self, kind: Callable[..., object], name: str, resources: Mapping[str, float], *arguments: object
     ) -> ClusterActor:
-        """Start an actor, which Ray starts again wherever the resources are, with the same arguments; returns at
-        once."""
+        """Start an actor and return at once; Ray starts it again elsewhere if its node fails, with the same arguments.
+
+        Args:
+            kind: Class of the actor.
+            name: Name of the actor in the cluster, the first argument of its class.
+            resources: Amounts of what the actor needs: CPU, GPU, and custom resources of nodes.
+            arguments: The other arguments of its class.
+        """
         import ray
 
         others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}

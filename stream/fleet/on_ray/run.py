@@ -176,7 +176,15 @@ def run_in_actor(
 ) -> Run:
     """Opens a run whose frames are read on a node of a cluster; waits until the source is open there.
 
-    Raises what `Run` raises.
+    Args:
+        config: Configuration of the run.
+        host: Actor that reads the frames.
+        control: Control of the run, by default a separate one.
+        clock: Clock of the run, by default the monotonic one.
+
+    Raises:
+        StreamError: As `Run`.
+        ArrCocError: As `Run`.
     """
     answer = config.answer
     model = answer.server or answer.model or "the bundled model"

@@ -45,9 +45,15 @@ class ScalingPolicy:
         self._short_since_s: float | None = None
 
     def decide(self, servers: int, waits_s: Sequence[float], now_s: float) -> int:
-        """Return 1 for another server, -1 for one fewer, 0 for no change.
+        """Decide whether the cluster needs more servers.
 
-        `servers` is the number of servers, ready or not; `waits_s` has the p95 wait for a turn of each ready one.
+        Args:
+            servers: Number of servers, ready or not.
+            waits_s: p95 of the wait for a turn, of each ready server.
+            now_s: Present time of a monotonic clock.
+
+        Returns:
+            1 for another server, -1 for one fewer, 0 for no change.
         """
         if servers < self._least:
             return 1
