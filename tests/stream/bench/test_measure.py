@@ -53,7 +53,7 @@ def test_two_configurations_take_turns() -> None:
     measured = studio.measure(BenchPlan({"A": A, "B": B}, runs=2))
     assert studio.reported == [(1, "A"), (1, "B"), (2, "A"), (2, "B")]
     assert studio.budgets == ["auto", 64, "auto", 64]
-    assert [(one.name, len(one.runs)) for one in measured.series] == [("A", 2), ("B", 2)]
+    assert [(variant.name, len(variant.runs)) for variant in measured.series] == [("A", 2), ("B", 2)]
     assert (measured.interrupted, measured.failure) == (False, None)
 
 
@@ -74,10 +74,10 @@ def test_a_run_ends_when_its_time_is_up() -> None:
 
 
 def test_a_run_that_the_user_stops_is_the_last_and_counts_only_if_it_is_the_first() -> None:
-    alone = Studio(scripted(ended="interrupted")).measure(BenchPlan({"A": A}, 3))
-    assert (alone.interrupted, len(alone.series[0].runs)) == (True, 1)
-    later = Studio(scripted(), scripted(ended="cancelled")).measure(BenchPlan({"A": A}, 3))
-    assert (later.interrupted, len(later.series[0].runs)) == (True, 1)
+    first_stopped = Studio(scripted(ended="interrupted")).measure(BenchPlan({"A": A}, 3))
+    assert (first_stopped.interrupted, len(first_stopped.series[0].runs)) == (True, 1)
+    second_stopped = Studio(scripted(), scripted(ended="cancelled")).measure(BenchPlan({"A": A}, 3))
+    assert (second_stopped.interrupted, len(second_stopped.series[0].runs)) == (True, 1)
 
 
 def test_the_first_run_s_failure_is_raised_and_a_later_one_s_keeps_what_was_measured() -> None:
@@ -85,7 +85,7 @@ def test_the_first_run_s_failure_is_raised_and_a_later_one_s_keeps_what_was_meas
         Studio(scripted(fails=True)).measure(BenchPlan({"A": A}, 3))
     measured = Studio(scripted(), scripted(fails=True)).measure(BenchPlan({"A": A, "B": B}))
     assert isinstance(measured.failure, StageDied)
-    assert [one.name for one in measured.series] == ["A"]
+    assert [variant.name for variant in measured.series] == ["A"]
 
 
 def test_a_warm_up_is_left_out() -> None:

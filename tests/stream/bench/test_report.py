@@ -24,11 +24,11 @@ def recorded(
     scheduled: bool = False,
     late_ms: float = 5,
     ended: str = "finished",
-    lost: Container[int] = (),
+    gaps: Container[int] = (),
 ) -> RunRecord:
-    """Frames every `gap_ms` but those `lost`, ready `late_ms` after capture; for every tenth an answer, new or not."""
+    """Frames every `gap_ms` but those `gaps`, ready `late_ms` after capture; for every tenth an answer, new or not."""
     record = RunRecord(scheduled=scheduled, statistics=RunStatistics(FakeClock()))
-    for index in (index for index in range(frames) if index not in lost):
+    for index in (index for index in range(frames) if index not in gaps):
         ready_ns = round((index * gap_ms + late_ms) * 1e6)
         take(record, frame(index, index * gap_ms / 1000, ready_ns=ready_ns))
         if index % 10 == 0:
@@ -46,11 +46,11 @@ def take(record: RunRecord, event: Event) -> None:
 
 
 def figure(result: Report, name: str) -> float | None:
-    return next(one.value for one in result.figures if one.name == name)
+    return next(metric.value for metric in result.figures if metric.name == name)
 
 
 def p50(result: Report, name: str) -> float:
-    values = next(one.values for one in result.latencies if one.name == name)
+    values = next(latency.values for latency in result.latencies if latency.name == name)
     assert values is not None
     return values.p50
 
@@ -91,12 +91,12 @@ def test_a_stage_s_times_and_its_waits_add_up_to_the_latency() -> None:
 
 def test_an_empty_run_has_no_figures_and_no_errors() -> None:
     result = report(RunRecord(scheduled=True))
-    assert all(one.values is None and one.mean is None for one in result.latencies)
-    assert all(one.value is None for one in result.figures)
+    assert all(metric.values is None and metric.mean is None for metric in result.latencies)
+    assert all(metric.value is None for metric in result.figures)
 
 
 def test_the_timeline_knows_answers_cuts_and_gaps() -> None:
-    record = recorded(10, lost=range(4, 7))
+    record = recorded(10, gaps=range(4, 7))
     record.write(Cut(frame_index=8, pts_s=0.32, score=1.0))
     record.write(Cut(frame_index=5, pts_s=0.2, score=1.0))
     timeline = report(record).timeline
@@ -124,8 +124,8 @@ def test_faults_are_counted() -> None:
 def test_memory_is_the_largest_sum_and_has_a_slope_after_a_minute() -> None:
     record = recorded(101)
     for second in range(0, 121, 10):
-        held = {"frames": 300_000_000 + second * 100_000, "answers": 500_000_000}
-        record.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, held))
+        rss_bytes = {"frames": 300_000_000 + second * 100_000, "answers": 500_000_000}
+        record.memory.append(MemorySample(5_000_000 + second * 1_000_000_000, rss_bytes))
     result = report(record)
     assert figure(result, "memory") == pytest.approx(812)
     assert figure(result, "memory slope") == pytest.approx(0.1 * 3600)
@@ -147,10 +147,10 @@ def test_the_configuration_is_reported_without_secrets() -> None:
 
 
 def test_every_number_of_a_frame_is_kept_in_little_memory() -> None:
-    record, given = RunRecord(), frame(10_000, 333.3, ready_ns=10**12, tokens=7, slot=3)
-    record.write(given)
+    record, event = RunRecord(), frame(10_000, 333.3, ready_ns=10**12, tokens=7, slot=3)
+    record.write(event)
     record.write(frame(10_001, 333.4))
-    assert record.frames[0].tolist() == tuple(getattr(given, name) for name in FRAME.names or ())
+    assert record.frames[0].tolist() == tuple(getattr(event, name) for name in FRAME.names or ())
     assert record.frames.nbytes == 2 * 88
 
 

@@ -25,7 +25,7 @@ def series(name: str, *late_ms: float, config: Config = FAST, scheduled: bool = 
 
 
 def difference(a: Series, b: Series, name: str, statistic: str = "p50") -> MetricDifference:
-    return next(one for one in differences(a, b) if (one.row.name, one.row.statistic) == (name, statistic))
+    return next(result for result in differences(a, b) if (result.row.name, result.row.statistic) == (name, statistic))
 
 
 def test_a_figure_over_several_runs_has_a_median_and_a_range() -> None:
@@ -37,18 +37,18 @@ def test_a_figure_over_several_runs_has_a_median_and_a_range() -> None:
 
 
 def test_the_middle_run_is_the_one_with_the_median_latency() -> None:
-    one = series("A", 5, 9, 6)
-    assert one.middle_run() is one.runs[2]
+    variant = series("A", 5, 9, 6)
+    assert variant.middle_run() is variant.runs[2]
 
 
 def test_runs_that_lie_apart_differ_and_runs_that_overlap_are_noise() -> None:
     a = series("A", 5, 5.2, 5.1, 5.3, 5.4)
-    faster, alike = series("B", 4, 4.1, 4.2, 4.1, 4), series("B", 5.2, 5, 5.3, 5.1, 5.6)
+    faster, similar = series("B", 4, 4.1, 4.2, 4.1, 4), series("B", 5.2, 5, 5.3, 5.1, 5.6)
     result = difference(a, faster, "frame")
     assert result.verdict == "differs"
     assert result.ratio is not None
     assert result.ratio.median == pytest.approx(4.1 / 5.2, rel=0.03)
-    assert difference(a, alike, "frame").verdict == "noise"
+    assert difference(a, similar, "frame").verdict == "noise"
     assert difference(a, faster, "fps", "").verdict == "noise"
 
 
@@ -58,14 +58,14 @@ def test_a_few_runs_never_show_a_difference() -> None:
 
 
 def test_a_ratio_to_nothing_is_none() -> None:
-    nothing, something = series("A", 0, 0), series("B", 5, 5)
-    assert difference(nothing, something, "frame").ratio is None
-    assert not any(one.row.name == "interarrival" for one in differences(nothing, something))
+    zero, positive = series("A", 0, 0), series("B", 5, 5)
+    assert difference(zero, positive, "frame").ratio is None
+    assert not any(result.row.name == "interarrival" for result in differences(zero, positive))
 
 
 def test_the_json_of_a_comparison_reads_back() -> None:
-    both = series("A", 5, 6, 7), series("B", 5, 6, 7, config=SLOW)
-    result = json.loads(json.dumps(document("clip.mp4", both, scheduled=False)))
+    variants = series("A", 5, 6, 7), series("B", 5, 6, 7, config=SLOW)
+    result = json.loads(json.dumps(document("clip.mp4", variants, scheduled=False)))
     assert (result["schema"], result["benchmark"], result["source"]) == (SCHEMA, "bench", "clip.mp4")
     assert result["machine"]["cores"] >= 1
     a, b = result["series"]
@@ -93,8 +93,8 @@ def test_the_json_of_one_series_compares_nothing() -> None:
 
 def test_changed_keys_name_both_values() -> None:
     assert changed_keys(series("A", 5), series("B", 5, config=SLOW)) == {"allocate.budget": ("auto", 64)}
-    elsewhere = series("B", 5, config=Config(source="rtsp://me:hush@camera/1"))
-    assert changed_keys(series("A", 5), elsewhere) == {"source": ("", "rtsp://***@camera/1")}
+    other_source = series("B", 5, config=Config(source="rtsp://me:hush@camera/1"))
+    assert changed_keys(series("A", 5), other_source) == {"source": ("", "rtsp://***@camera/1")}
 
 
 @pytest.mark.parametrize("scheduled", [True, False])

@@ -118,7 +118,7 @@ def test_events_of_several_cameras_in_one_output_carry_their_name(tmp_path: Path
     path = str(tmp_path / "all.jsonl")
     cameras = [camera("door", path, webhook="http://127.0.0.1:9/"), camera("yard", path)]
     with closing(CameraLines(cameras)) as lines:
-        door, yard = (lines.sinks(one) for one in cameras)
+        door, yard = (lines.sinks(named_camera) for named_camera in cameras)
         door[0].write(Cut(frame_index=1, pts_s=0.5, score=1.0))
         yard[0].write(Cut(frame_index=2, pts_s=0.5, score=1.0))
         door[0].close()
@@ -128,7 +128,7 @@ def test_events_of_several_cameras_in_one_output_carry_their_name(tmp_path: Path
         door[1].close()
         with pytest.raises(OutputError, match="another run is writing"):
             CameraLines(cameras)
-    written = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    assert [(entry["camera"], entry["frame_index"]) for entry in written] == [("door", 1), ("yard", 2), ("yard", 3)]
+    entries = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    assert [(entry["camera"], entry["frame_index"]) for entry in entries] == [("door", 1), ("yard", 2), ("yard", 3)]
     rest = without_shared(cameras[0].config).output
     assert (rest.paths, rest.webhook, rest.metrics_port) == ((), None, None)

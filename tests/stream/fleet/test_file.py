@@ -23,8 +23,8 @@ def written(text: str) -> str:
 
 
 def configs(text: str) -> tuple[dict[str, Config], dict[str, str]]:
-    found = read_fleet(written(text))
-    return {name: build_config([*found.common, *layers]) for name, layers in found.cameras.items()}, found.problems
+    fleet = read_fleet(written(text))
+    return {name: build_config([*fleet.common, *layers]) for name, layers in fleet.cameras.items()}, fleet.problems
 
 
 def test_a_camera_has_the_common_keys_and_its_own() -> None:

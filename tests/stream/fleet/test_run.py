@@ -48,8 +48,8 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     assert list(folder.iterdir()) == []
 
 
-def to_lines(given: Config, path: Path) -> Config:
-    return given.model_copy(update={"output": OutputConfig(paths=(str(path),))})
+def to_lines(base: Config, path: Path) -> Config:
+    return base.model_copy(update={"output": OutputConfig(paths=(str(path),))})
 
 
 def test_a_failure_of_one_camera_or_of_the_model_ends_no_other(tmp_path: Path) -> None:
@@ -57,47 +57,47 @@ def test_a_failure_of_one_camera_or_of_the_model_ends_no_other(tmp_path: Path) -
     lines = tmp_path / "all.jsonl"
     cameras = [NamedCamera(name, to_lines(config(), lines)) for name in ("door", "yard")]
     cameras.append(NamedCamera("gone", to_lines(config(str(tmp_path / "gone.mp4")), lines)))
-    both = ("door", "yard")
+    names = ("door", "yard")
     counted: dict[str, int] = {}
     nice: list[int] = []
 
-    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
-        if seen.once("frames", all(seen.of(camera, Answer) for camera in both)):
-            nice.append(os.getpriority(os.PRIO_PROCESS, seen.runs["door"].processes()["frames"]))
-            os.kill(seen.runs["door"].processes()["frames"], signal.SIGKILL)
-        restarted = bool(seen.of("door", Restarted))
-        if seen.once("answers", restarted and name == "door" and isinstance(event, Answer)):
+    def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
+        if recorder.once("frames", all(recorder.of(camera, Answer) for camera in names)):
+            nice.append(os.getpriority(os.PRIO_PROCESS, recorder.runs["door"].processes()["frames"]))
+            os.kill(recorder.runs["door"].processes()["frames"], signal.SIGKILL)
+        restarted = bool(recorder.of("door", Restarted))
+        if recorder.once("answers", restarted and name == "door" and isinstance(event, Answer)):
             os.kill(fleet.processes()["answers"], signal.SIGKILL)
-        if seen.once("count", bool(seen.notes)):
-            counted.update({camera: len(seen.of(camera, Answer)) for camera in both})
-        if counted and all(len(seen.of(camera, Answer)) > count for camera, count in counted.items()):
-            for run in seen.runs.values():
+        if recorder.once("count", bool(recorder.notes)):
+            counted.update({camera: len(recorder.of(camera, Answer)) for camera in names})
+        if counted and all(len(recorder.of(camera, Answer)) > count for camera, count in counted.items()):
+            for run in recorder.runs.values():
                 run.end()
 
-    seen = FleetRecorder(on_event)
-    fleet = Fleet(cameras, seen, model_loader=FAKE)
+    recorder = FleetRecorder(on_event)
+    fleet = Fleet(cameras, recorder, model_loader=FAKE)
     outcomes = {outcome.camera: outcome for outcome in fleet.run()}
     assert isinstance(outcomes["gone"].error, SourceNotFound)
-    assert list(seen.failures) == ["gone"]
+    assert list(recorder.failures) == ["gone"]
     assert nice == [os.getpriority(os.PRIO_PROCESS, 0) + niceness(3)]
-    assert seen.notes == ["restarting answers: its process was killed by SIGKILL"]
+    assert recorder.notes == ["restarting answers: its process was killed by SIGKILL"]
     for name in ("door", "yard"):
         summary = outcomes[name].summary
         assert summary is not None
         assert (summary.ended, summary.error) == ("interrupted", None)
-        assert len(seen.of(name, FrameReady)) == summary.frames
-        assert "main" not in seen.runs[name].processes()
-    assert [event.process for event in seen.of("door", Restarted)] == ["frames", "answers"]
-    assert [event.process for event in seen.of("yard", Restarted)] == ["answers"]
-    written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    assert {tuple(entry)[:2] for entry in written} == {("type", "camera")}
+        assert len(recorder.of(name, FrameReady)) == summary.frames
+        assert "main" not in recorder.runs[name].processes()
+    assert [event.process for event in recorder.of("door", Restarted)] == ["frames", "answers"]
+    assert [event.process for event in recorder.of("yard", Restarted)] == ["answers"]
+    entries = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    assert {tuple(entry)[:2] for entry in entries} == {("type", "camera")}
     for name in ("door", "yard"):
-        texts = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
-        assert texts == [answer.text for answer in seen.of(name, Answer)]
+        texts = [entry["text"] for entry in entries if entry["camera"] == name and entry["type"] == "answer"]
+        assert texts == [answer.text for answer in recorder.of(name, Answer)]
 
 
-def on_one_page(given: Config, port: int, metrics_port: int | None = None) -> Config:
-    return given.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}", metrics_port=metrics_port)})
+def on_one_page(base: Config, port: int, metrics_port: int | None = None) -> Config:
+    return base.model_copy(update={"output": OutputConfig(web=f"127.0.0.1:{port}", metrics_port=metrics_port)})
 
 
 def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +106,8 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
     health: dict[str, str] = {}
     pictures: set[int] = set()
 
-    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
-        if not seen.once("look", name == "door" and isinstance(event, Answer)):
+    def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
+        if not recorder.once("look", name == "door" and isinstance(event, Answer)):
             return
         with connect(f"ws://127.0.0.1:{port}/live", max_size=None, compression=None) as connection:
             viewer = PageClient(connection)
@@ -117,18 +117,18 @@ def test_all_cameras_are_on_one_page_also_those_that_cannot_be_watched(capsys: p
                 ended = [text for text in viewer.texts if text["topic"] == "health" and text["status"] == "ended"]
                 health.update({text["camera"]: text["reason"] for text in ended})
         reports.update(json.loads(fetched(("127.0.0.1", metrics_port), "/healthz")[1])["cameras"])
-        for run in seen.runs.values():
+        for run in recorder.runs.values():
             run.end()
 
     cameras = [
         NamedCamera("door", on_one_page(config(), port, metrics_port)),
         NamedCamera("gone", on_one_page(config("gone.mp4"), port, metrics_port)),
     ]
-    seen = FleetRecorder(on_event)
-    outcomes = Fleet(cameras, seen, refused={"refused": "its name is wrong"}, model_loader=FAKE).run()
+    recorder = FleetRecorder(on_event)
+    outcomes = Fleet(cameras, recorder, refused={"refused": "its name is wrong"}, model_loader=FAKE).run()
     assert [type(outcome.error) for outcome in outcomes] == [type(None), SourceNotFound]
     assert pictures == {0}
-    assert health == {"gone": seen.failures["gone"], "refused": "its name is wrong"}
+    assert health == {"gone": recorder.failures["gone"], "refused": "its name is wrong"}
     door = reports.pop("door")
     assert door["frames"] > 0
     assert door["frame_age_s"] is not None, "its monitor takes the events"
@@ -141,17 +141,17 @@ def test_cameras_remember_in_one_file_by_one_writer_and_the_page_finds_it(
 ) -> None:
     path, port = str(tmp_path / "past.sqlite"), free_port()
     replies: list[dict[str, Any]] = []
-    made: list[str] = []
+    paths: list[str] = []
 
     def counted(output: OutputConfig) -> PastWriter:
-        made.append(output.remember or "")
+        paths.append(output.remember or "")
         return open_writer(output)
 
-    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
-        if seen.once("asked", all(len(seen.of(camera, Answer)) > 1 for camera in ("door", "yard"))):
+    def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
+        if recorder.once("asked", all(len(recorder.of(camera, Answer)) > 1 for camera in ("door", "yard"))):
             until(lambda: len(json.loads(fetched(("127.0.0.1", port), "/past")[1]).get("cameras", ())) == 2)
             replies.append(json.loads(fetched(("127.0.0.1", port), "/past?camera=door")[1]))
-            for run in seen.runs.values():
+            for run in recorder.runs.values():
                 run.end()
 
     monkeypatch.setattr(past_sink, "open_writer", counted)
@@ -164,27 +164,29 @@ def test_cameras_remember_in_one_file_by_one_writer_and_the_page_finds_it(
         )
         for name in ("door", "yard")
     ]
-    seen = FleetRecorder(on_event)
-    Fleet(cameras, seen, model_loader=FAKE).run()
-    assert made == [path]
-    assert {one["camera"] for one in replies[0]["moments"]} == {"door"}
-    assert all(one["picture"] for one in replies[0]["moments"])
+    recorder = FleetRecorder(on_event)
+    Fleet(cameras, recorder, model_loader=FAKE).run()
+    assert paths == [path]
+    assert {moment["camera"] for moment in replies[0]["moments"]} == {"door"}
+    assert all(moment["picture"] for moment in replies[0]["moments"])
     with closing(PastReader(path)) as reader:
         for name in ("door", "yard"):
-            found = reader.find(Search(cameras=(name,)))
-            assert {one.text for one in found} == {answer.text for answer in seen.of(name, Answer)}
-            assert sum(one.times for one in found) == len(seen.of(name, Answer))
-            assert all(one.picture for one in found)
-            assert [one.unix_ms for one in found] == sorted((one.unix_ms for one in found), reverse=True)
+            moments = reader.find(Search(cameras=(name,)))
+            assert {moment.text for moment in moments} == {answer.text for answer in recorder.of(name, Answer)}
+            assert sum(moment.times for moment in moments) == len(recorder.of(name, Answer))
+            assert all(moment.picture for moment in moments)
+            assert [moment.unix_ms for moment in moments] == sorted(
+                (moment.unix_ms for moment in moments), reverse=True
+            )
 
 
 def test_a_page_that_cannot_be_served_is_an_error_before_any_camera_begins() -> None:
-    seen = FleetRecorder()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    recorder = FleetRecorder()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(OutputError, match="the port is in use; name another one"):
-            Fleet([NamedCamera("door", on_one_page(config(), port))], seen, model_loader=FAKE).run()
-    assert seen.events == {}
+            Fleet([NamedCamera("door", on_one_page(config(), port))], recorder, model_loader=FAKE).run()
+    assert recorder.events == {}
 
 
 def test_cameras_end_with_a_model_that_cannot_be_kept_alive_or_loaded() -> None:
@@ -193,11 +195,11 @@ def test_cameras_end_with_a_model_that_cannot_be_kept_alive_or_loaded() -> None:
         ("open_missing", ModelNotFound, "there is no folder nowhere"),
     ):
         cameras = [NamedCamera(name, config(restart_limit=1)) for name in ("a", "b")]
-        seen = FleetRecorder()
-        outcomes = Fleet(cameras, seen, model_loader=f"tests.support.answer_models:{model}").run()
+        recorder = FleetRecorder()
+        outcomes = Fleet(cameras, recorder, model_loader=f"tests.support.answer_models:{model}").run()
         assert all(isinstance(outcome.error, kind) for outcome in outcomes), outcomes
-        assert all(reason in failure for failure in seen.failures.values()), seen.failures
-        assert set(seen.failures) == {"a", "b"}
+        assert all(reason in failure for failure in recorder.failures.values()), recorder.failures
+        assert set(recorder.failures) == {"a", "b"}
 
 
 def test_frame_processes_weigh_together_no_more_than_two_others() -> None:
@@ -217,10 +219,10 @@ def test_a_camera_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.Monkey
             raise StageDied("frame", "enough")
 
     monkeypatch.setattr(Backoff, "next_s", lambda _: 0.0)
-    seen = FleetRecorder()
+    recorder = FleetRecorder()
     server = AnswerConfig(server="tcp://127.0.0.1:9")
-    (outcome,) = Late([NamedCamera("door", Config(source="rtsp://127.0.0.1:9/x", answer=server))], seen).run()
-    assert (len(tries), seen.waits) == (4, {"door": "refuses the connection; check host and port; trying again"})
+    (outcome,) = Late([NamedCamera("door", Config(source="rtsp://127.0.0.1:9/x", answer=server))], recorder).run()
+    assert (len(tries), recorder.waits) == (4, {"door": "refuses the connection; check host and port; trying again"})
     assert isinstance(outcome.error, StageDied)
 
 

@@ -43,12 +43,12 @@ def command(tmp_path: Path) -> Iterator[str]:
     assert own_children() == []
 
 
-def written(tmp_path: Path, command: str, *options: str, more: str = "") -> str:
+def written(tmp_path: Path, command: str, *options: str, header: str = "") -> str:
     """A fleet file of two cameras, whose server notes its starts."""
-    given = json.dumps(["--note", str(tmp_path / "starts"), *options])
+    option_list = json.dumps(["--note", str(tmp_path / "starts"), *options])
     path = tmp_path / "cameras.toml"
     cameras = "".join(CAMERA.format(name=name) for name in ("door", "yard"))
-    path.write_text(f"{more}\n[vllm]\ncommand = {json.dumps(command)}\noptions = {given}\n{cameras}")
+    path.write_text(f"{header}\n[vllm]\ncommand = {json.dumps(command)}\noptions = {option_list}\n{cameras}")
     return str(path)
 
 
@@ -57,16 +57,16 @@ def starts(tmp_path: Path) -> list[list[Any]]:
 
 
 def answers(path: Path) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    texts: dict[str, set[str]] = {}
     for line in path.read_text().splitlines():
         if (event := json.loads(line))["type"] == "answer":
-            found.setdefault(event["camera"], set()).add(event["text"])
-    return found
+            texts.setdefault(event["camera"], set()).add(event["text"])
+    return texts
 
 
 def test_two_cameras_are_answered_for_by_one_server_that_ends_with_them(tmp_path: Path, command: str) -> None:
     out = tmp_path / "all.jsonl"
-    file = written(tmp_path, command, more='answer.model = "my-model"\nanswer.memory.frames = 4')
+    file = written(tmp_path, command, header='answer.model = "my-model"\nanswer.memory.frames = 4')
     assert main(["fleet", file, "--engine", "vllm", "-o", str(out)]) == 0
     assert answers(out) == {"door": {"a red circle"}, "yard": {"a red circle"}}
     ((pid, *arguments),) = starts(tmp_path)
@@ -90,7 +90,7 @@ def test_a_server_that_cannot_start_is_one_line_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    ("more", "arguments", "message"),
+    ("header", "arguments", "message"),
     [
         ("", ("--engine", "sglang"), "--engine sglang is none of transformers, vllm"),
         ("", ("--engine", "vllm", "--dtype", "float32"), "answer.dtype = float32 has no effect with --api"),
@@ -106,10 +106,10 @@ def test_a_server_that_cannot_start_is_one_line_with_its_reason(
     ],
 )
 def test_invalid_settings_are_refused_in_one_line(
-    tmp_path: Path, more: str, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, header: str, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cameras.toml"
-    path.write_text(more + CAMERA.format(name="door"))
+    path.write_text(header + CAMERA.format(name="door"))
     assert main(["fleet", str(path), *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -127,10 +127,10 @@ def test_a_camera_of_another_model_needs_its_own_server(command: str) -> None:
 
 def test_a_server_is_open_to_other_machines_only_if_that_is_allowed(command: str) -> None:
     place = VllmPlace("10.0.0.5", 1)
-    given = served(place)
+    camera_config = served(place)
     with pytest.raises(ConfigError, match=r"could ask vLLM there; .* --plain-tcp"):
-        VllmServer([given], VllmSettings(command=command), place)
-    plain = given.model_copy(update={"network": NetworkConfig(plain_tcp=True)})
+        VllmServer([camera_config], VllmSettings(command=command), place)
+    plain = camera_config.model_copy(update={"network": NetworkConfig(plain_tcp=True)})
     VllmServer([plain], VllmSettings(command=command), place)
 
 
@@ -178,11 +178,11 @@ def test_the_server_gets_the_key_and_the_cluster_of_the_command(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARR_COC_API_KEY", "secret")
-    seen: dict[str, str] = {}
+    environment: dict[str, str] = {}
     real = vllm.subprocess.Popen
 
     def noted(*arguments: Any, env: dict[str, str], **options: Any) -> Any:
-        seen.update(env)
+        environment.update(env)
         return real(*arguments, env=env, **options)
 
     monkeypatch.setattr(vllm.subprocess, "Popen", noted)
@@ -190,7 +190,7 @@ def test_the_server_gets_the_key_and_the_cluster_of_the_command(
     settings = VllmSettings(command=command, options=["--note", str(tmp_path / "starts")])
     with VllmServer([served(place)], settings, place).running([], lambda _: None):
         assert fetched((place.host, place.port), "/v1/models")[0] == 200
-    assert (seen["VLLM_API_KEY"], seen["RAY_ADDRESS"]) == ("secret", "10.0.0.1:6379")
+    assert (environment["VLLM_API_KEY"], environment["RAY_ADDRESS"]) == ("secret", "10.0.0.1:6379")
     assert "--data-parallel-backend" in starts(tmp_path)[0]
     with socket.socket() as closed:
         assert closed.connect_ex((place.host, place.port)) != 0

@@ -17,19 +17,19 @@ def test_processes_that_are_gone_are_left_out() -> None:
 
 
 def test_memory_is_looked_at_from_the_first_moment_on() -> None:
-    asked: list[Mapping[str, int]] = []
+    calls: list[Mapping[str, int]] = []
 
     def processes() -> Mapping[str, int]:
-        asked.append({"frames": os.getpid()})
-        return asked[-1]
+        calls.append({"frames": os.getpid()})
+        return calls[-1]
 
     with MemorySampler(processes, period_s=3600) as watch:
         pass
-    assert len(watch.samples) == len(asked) == 1
+    assert len(watch.samples) == len(calls) == 1
     assert watch.samples[0].total_bytes > 10_000_000
-    with MemorySampler(dict, period_s=3600) as alone:
+    with MemorySampler(dict, period_s=3600) as empty:
         pass
-    assert list(alone.samples[0].rss_bytes) == ["sinks"]
+    assert list(empty.samples[0].rss_bytes) == ["sinks"]
 
 
 def test_without_descriptors_no_process_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def systemd(address: str) -> Iterator[Systemd]:
-    with closing(Systemd(address)) as made:
-        yield made
+    with closing(Systemd(address)) as server:
+        yield server
 
 
 def test_ready_is_sent_once_and_the_watchdog_is_fed_while_alive(systemd: Systemd, address: str) -> None:
@@ -88,9 +88,9 @@ def test_nothing_is_sent_without_a_socket(systemd: Systemd, address: str) -> Non
     assert manager is not None
     assert systemd.next() == ["READY=1", "STATUS=ok"]
     manager.close()
-    mine = {**of_another, "WATCHDOG_PID": str(os.getpid())}
+    environment = {**of_another, "WATCHDOG_PID": str(os.getpid())}
     assert systemd.next() == ["STOPPING=1"]
-    manager = ServiceManager.of_environment(state, mine)
+    manager = ServiceManager.of_environment(state, environment)
     assert manager is not None
     assert systemd.next() == ["READY=1", "STATUS=ok", "WATCHDOG=1"]
     manager.close()

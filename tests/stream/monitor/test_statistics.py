@@ -64,8 +64,8 @@ def play(figures: Measured, count: int, latency_ms: float = 5, first: int = 0) -
 def test_before_the_first_frame_few_figures_are_known() -> None:
     figures = Measured().at(2 * S)
     assert (figures.uptime_s, figures.frames, figures.fps, figures.answers) == (2, 0, 0, 0)
-    nothing = (figures.media_s, figures.fps_run, figures.latency_ms, figures.jitter, figures.dirty_share)
-    assert set(nothing) == {None}
+    unknown = (figures.media_s, figures.fps_run, figures.latency_ms, figures.jitter, figures.dirty_share)
+    assert set(unknown) == {None}
 
 
 def test_an_even_stream_has_its_rate_and_no_jitter() -> None:
@@ -180,9 +180,9 @@ def test_the_newest_frames_are_kept_however_fast_they_come() -> None:
 
 
 def counted_frame(index: int, ready_ns: int) -> FrameReady:
-    moved = {"motion_px": 4.0 * index, "moving_share": index / 4}
+    motion = {"motion_px": 4.0 * index, "moving_share": index / 4}
     return frame(
-        index, 1 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200, **moved
+        index, 1 + index / 10, ready_ns=ready_ns, dirty_share=index / 10, tokens=100 + index, tiles=200, **motion
     )
 
 
@@ -224,22 +224,22 @@ def test_a_run_without_frames_has_a_summary_too() -> None:
 
 def test_a_watch_has_found_something_if_there_was_a_match() -> None:
     run = Measured()
-    found = [run.summary().found]
+    results = [run.summary().found]
     for event in (look(0.0, holds=None), look(0.0), match(0.0), look(0.0, holds="no")):
         run.add(event)
-        found.append(run.summary().found)
-    assert found == [None, False, False, True, True]
+        results.append(run.summary().found)
+    assert results == [None, False, False, True, True]
 
 
 def test_groups_and_their_tokens_are_counted() -> None:
     figures = Measured()
     assert (figures.at(0).memory, figures.summary().memory) == (None, None)
-    for group, began, used, appended, superseded in (
+    for group, reason, tokens_used, appended_tokens, superseded_tokens in (
         *((1, "first", 60, 60, 0), (1, "", 70, 10, 20), (1, "", 70, 0, 25)),
         *((2, "epoch", 60, 60, 0), (4, "", 80, 20, 3), (5, "epoch", 60, 60, 0)),
     ):
-        event = replace(answer(0.0, "t"), group=group, began=began, tokens_used=used)
-        figures.add(replace(event, appended_tokens=appended, superseded_tokens=superseded))
+        event = replace(answer(0.0, "t"), group=group, began=reason, tokens_used=tokens_used)
+        figures.add(replace(event, appended_tokens=appended_tokens, superseded_tokens=superseded_tokens))
     memory = figures.summary().memory
     assert memory == MemorySummary(
         # Group 4 began with a check of a standing query, and the one before it had no answer at all.

@@ -20,8 +20,8 @@ def test_an_address_is_read() -> None:
     assert of("mqtt://home") == Broker("home", 1883, tls=False)
     assert of("mqtts://home/") == Broker("home", 8883, tls=True)
     assert of("mqtt://[::1]:5").address == "mqtt://[::1]:5"
-    given = of("mqtts://a:p%2Fq@home:9")
-    assert (given.user, given.password, given.port) == ("a", "p/q", 9)
+    broker = of("mqtts://a:p%2Fq@home:9")
+    assert (broker.user, broker.password, broker.port) == ("a", "p/q", 9)
     assert of("mqtt://a@home", {PASSWORD: "secret"}).password == "secret"
     assert of("mqtt://a:own@home", {PASSWORD: "secret"}).password == "own"
     assert "own" not in repr(of("mqtt://a:own@home"))
@@ -29,7 +29,7 @@ def test_an_address_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("home", "needs an address such as"),
         ("http://home", "needs an address such as"),
@@ -40,8 +40,8 @@ def test_an_address_is_read() -> None:
         ("mqtt://a:secret/word@home", "has a / in its password; write it as %2F"),
     ],
 )
-def test_an_invalid_address_is_reported_without_its_password(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
+def test_an_invalid_address_is_reported_without_its_password(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
         of(url)
     assert "secret" not in str(caught.value)
 

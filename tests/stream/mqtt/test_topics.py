@@ -46,7 +46,9 @@ def test_the_whole_device_is_one_message() -> None:
     assert (match["image_topic"], match["content_type"]) == ("arr_coc/door/match/picture", "image/jpeg")
     assert match["json_attributes_topic"] == "arr_coc/door/match/clip"
     assert device["components"]["question"]["command_topic"] == "arr_coc/door/question/set"
-    diagnostic = {key for key, one in device["components"].items() if one.get("entity_category") == "diagnostic"}
+    diagnostic = {
+        key for key, component in device["components"].items() if component.get("entity_category") == "diagnostic"
+    }
     assert diagnostic == {"state", "fps", "latency", "dropped"}
 
 
@@ -72,31 +74,34 @@ NESTED = {"tags": "string[]", "car": {"red": "boolean"}}
 def rendered(template: str, fields: dict[str, Any]) -> str:
     """State of a template as Home Assistant renders it."""
     environment = Environment()
-    environment.globals["iif"] = lambda value, true, false, none: none if value is None else true if value else false
+    environment.globals["iif"] = lambda value, true, false, other: other if value is None else true if value else false
     environment.filters["to_json"] = json.dumps
     return environment.from_string(template).render(value_json={"fields": fields})
 
 
 def test_each_field_is_an_entity_of_its_type() -> None:
     components = described(schema=AnswerSchema.of(FIELDS | NESTED))["components"]
-    made = {one["name"]: one for key, one in components.items() if key.startswith("field_")}
-    assert {name: one["platform"] for name, one in made.items() if one["platform"] != "sensor"} == {
+    entities = {entity["name"]: entity for key, entity in components.items() if key.startswith("field_")}
+    assert {name: entity["platform"] for name, entity in entities.items() if entity["platform"] != "sensor"} == {
         "door": "binary_sensor"
     }
-    assert {one["state_topic"] for one in made.values()} == {"arr_coc/door/answer"}
-    assert [name for name, one in made.items() if one.get("state_class") == "measurement"] == ["people", "share of red"]
-    assert (made["sky"]["device_class"], made["sky"]["options"]) == ("enum", ["sun", "rain"])
-    assert len({one["unique_id"] for one in made.values()}) == len(FIELDS | NESTED)
+    assert {entity["state_topic"] for entity in entities.values()} == {"arr_coc/door/answer"}
+    assert [name for name, entity in entities.items() if entity.get("state_class") == "measurement"] == [
+        "people",
+        "share of red",
+    ]
+    assert (entities["sky"]["device_class"], entities["sky"]["options"]) == ("enum", ["sun", "rain"])
+    assert len({entity["unique_id"] for entity in entities.values()}) == len(FIELDS | NESTED)
     values = {"people": 2, "share of red": 0.5, "door": False, "sky": "sun", "note": "x" * 300}
     states = {
-        name: rendered(one["value_template"], values | {"tags": ["a", "b"], "car": {"red": True}})
-        for name, one in made.items()
+        name: rendered(entity["value_template"], values | {"tags": ["a", "b"], "car": {"red": True}})
+        for name, entity in entities.items()
     }
     assert states == {
         **{"people": "2", "share of red": "0.5", "door": "OFF", "sky": "sun", "note": "x" * 255},
         **{"tags": "a, b", "car": '{"red": true}'},
     }
-    absent = {name: rendered(made[name]["value_template"], {}) for name in FIELDS}
+    absent = {name: rendered(entities[name]["value_template"], {}) for name in FIELDS}
     assert set(absent.values()) == {"None"}
 
 

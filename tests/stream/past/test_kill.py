@@ -100,15 +100,15 @@ class WriterGroup:
 
     def __init__(self, path: Path, names: list[str], kept_mib: float) -> None:
         self._open = [(name, writing(path, name, kept_mib)) for name in names]
-        self.processes = {name: one.__enter__() for name, one in self._open}
+        self.processes = {name: process.__enter__() for name, process in self._open}
 
     def kill(self, chance: random.Random) -> dict[str, int]:
         """Kill each after some batches; return the last moment that each committed."""
         return {name: committed(process, chance.randint(1, 12)) for name, process in self.processes.items()}
 
     def close(self) -> None:
-        for _, one in self._open:
-            one.__exit__(None, None, None)
+        for _, process in self._open:
+            process.__exit__(None, None, None)
 
 
 def test_a_killed_writer_loses_no_committed_row(tmp_path: Path) -> None:

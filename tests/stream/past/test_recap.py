@@ -56,8 +56,8 @@ def noted(prompt: str) -> list[str]:
 
 def test_a_short_time_is_one_statement_with_the_times_of_its_moments(tmp_path: Path) -> None:
     model = ScriptedModel()
-    found = moments_of(tmp_path, *(moment(number, f"car {number}") for number in range(1, 4)))
-    assert list(Recap(found, model).statements()) == [
+    moments = moments_of(tmp_path, *(moment(number, f"car {number}") for number in range(1, 4)))
+    assert list(Recap(moments, model).statements()) == [
         Statement("yard", BEGIN_MS + 1000, BEGIN_MS + 3000, 3, "statement 1 at 99:99")
     ]
     (prompt,) = model.prompts
@@ -67,13 +67,13 @@ def test_a_short_time_is_one_statement_with_the_times_of_its_moments(tmp_path: P
 
 def test_kinds_are_marked_and_long_texts_are_cut(tmp_path: Path) -> None:
     model = ScriptedModel()
-    found = moments_of(
+    moments = moments_of(
         tmp_path,
         moment(1, "gate: open?", kind=MATCH),
         moment(2, "source lost: gone", kind=OUTAGE),
         moment(3, "word\n" * 500),
     )
-    list(Recap(found, model).statements())
+    list(Recap(moments, model).statements())
     match, outage, answer = noted(model.prompts[0])
     assert match.endswith("(event) gate: open?")
     assert outage.endswith("(no picture) source lost: gone")
@@ -83,29 +83,32 @@ def test_kinds_are_marked_and_long_texts_are_cut(tmp_path: Path) -> None:
 
 def test_long_times_are_pieces_that_fit_the_model(tmp_path: Path) -> None:
     model = ScriptedModel(prompt_tokens=100)
-    found = moments_of(tmp_path, *(moment(60 * number, f"a red car number {number}") for number in range(1, 51)))
-    made = list(Recap(found, model).statements())
-    pieces = [one for one in made if one.level == "piece"]
+    moments = moments_of(tmp_path, *(moment(60 * number, f"a red car number {number}") for number in range(1, 51)))
+    statements = list(Recap(moments, model).statements())
+    pieces = [statement for statement in statements if statement.level == "piece"]
     assert 3 < len(pieces) <= STATEMENTS_MAX
-    assert sum(one.moments for one in pieces) == 50
+    assert sum(statement.moments for statement in pieces) == 50
     assert all(before.until_ms < after.since_ms for before, after in pairwise(pieces))
-    whole = made[-1]
-    assert (whole.level, whole.camera, whole.moments) == ("all", "", 50)
-    assert (whole.since_ms, whole.until_ms) == (pieces[0].since_ms, pieces[-1].until_ms)
+    total = statements[-1]
+    assert (total.level, total.camera, total.moments) == ("all", "", 50)
+    assert (total.since_ms, total.until_ms) == (pieces[0].since_ms, pieces[-1].until_ms)
 
 
 def test_an_hour_without_a_moment_begins_a_new_piece(tmp_path: Path) -> None:
-    later = BEGIN_MS + 2 * HOUR_MS
-    found = moments_of(tmp_path, moment(1), moment(2), moment(3, unix_ms=later))
-    made = list(Recap(found, ScriptedModel()).statements())
-    assert [(one.since_ms, one.moments) for one in made[:-1]] == [(BEGIN_MS + 1000, 2), (later, 1)]
+    late_ms = BEGIN_MS + 2 * HOUR_MS
+    moments = moments_of(tmp_path, moment(1), moment(2), moment(3, unix_ms=late_ms))
+    statements = list(Recap(moments, ScriptedModel()).statements())
+    assert [(statement.since_ms, statement.moments) for statement in statements[:-1]] == [
+        (BEGIN_MS + 1000, 2),
+        (late_ms, 1),
+    ]
 
 
 def test_each_camera_has_its_own_statements(tmp_path: Path) -> None:
     model = ScriptedModel()
-    found = moments_of(tmp_path, moment(1, "car"), moment(2, "person", DOOR), moment(3, "dog"))
-    made = list(Recap(found, model).statements())
-    assert [(one.camera, one.moments, one.level) for one in made] == [
+    moments = moments_of(tmp_path, moment(1, "car"), moment(2, "person", DOOR), moment(3, "dog"))
+    statements = list(Recap(moments, model).statements())
+    assert [(statement.camera, statement.moments, statement.level) for statement in statements] == [
         ("door", 1, "piece"),
         ("yard", 2, "piece"),
         ("", 3, "all"),
@@ -115,38 +118,40 @@ def test_each_camera_has_its_own_statements(tmp_path: Path) -> None:
 
 
 def test_too_many_statements_are_summarised_again_with_their_times(tmp_path: Path) -> None:
-    found = moments_of(tmp_path, *(moment(number, unix_ms=BEGIN_MS + 2 * HOUR_MS * number) for number in range(1, 31)))
+    moments = moments_of(
+        tmp_path, *(moment(number, unix_ms=BEGIN_MS + 2 * HOUR_MS * number) for number in range(1, 31))
+    )
     model, progress = ScriptedModel(), list[RecapProgress]()
-    made = list(Recap(found, model, progress.append).statements())
-    pieces = [one for one in made if one.level == "piece"]
+    statements = list(Recap(moments, model, progress.append).statements())
+    pieces = [statement for statement in statements if statement.level == "piece"]
     assert len(pieces) <= STATEMENTS_MAX
-    assert sum(one.moments for one in made[:-1]) == 30
-    assert [one.since_ms for one in pieces] == sorted(one.since_ms for one in pieces)
-    assert (pieces[0].since_ms, pieces[-1].until_ms) == (found[0].unix_ms, found[-1].last_ms)
-    assert [one.replies for one in progress] == [*range(len(model.prompts))]
+    assert sum(statement.moments for statement in statements[:-1]) == 30
+    assert [statement.since_ms for statement in pieces] == sorted(statement.since_ms for statement in pieces)
+    assert (pieces[0].since_ms, pieces[-1].until_ms) == (moments[0].unix_ms, moments[-1].last_ms)
+    assert [statement.replies for statement in progress] == [*range(len(model.prompts))]
     assert progress[-1].requests == len(model.prompts)
 
 
 def test_of_very_many_moments_some_are_left_out_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recapping, "PIECES_MAX", 4)
     assert PIECES_MAX > 4
-    found = moments_of(tmp_path, *(moment(60 * number, "word " * 20) for number in range(1, 201)))
+    moments = moments_of(tmp_path, *(moment(60 * number, "word " * 20) for number in range(1, 201)))
     model = ScriptedModel(prompt_tokens=150)
-    made = Recap(found, model)
-    statements = list(made.statements())
-    assert made.left_out > 100
-    assert sum(one.moments for one in statements[:-1]) + made.left_out == 200
-    assert statements[0].since_ms == found[0].unix_ms
-    assert statements[-1].until_ms > found[-20].unix_ms
+    recap = Recap(moments, model)
+    statements = list(recap.statements())
+    assert recap.left_out > 100
+    assert sum(statement.moments for statement in statements[:-1]) + recap.left_out == 200
+    assert statements[0].since_ms == moments[0].unix_ms
+    assert statements[-1].until_ms > moments[-20].unix_ms
 
 
 def test_the_statement_about_everything_fits_the_model_too(tmp_path: Path) -> None:
-    found = moments_of(tmp_path, *(moment(number, unix_ms=BEGIN_MS + 2 * HOUR_MS * number) for number in range(1, 9)))
+    moments = moments_of(tmp_path, *(moment(number, unix_ms=BEGIN_MS + 2 * HOUR_MS * number) for number in range(1, 9)))
     model = ScriptedModel(prompt_tokens=75)
-    made = list(Recap(found, model).statements())
-    assert made[-1].level == "all"
-    assert made[-1].moments == 8
-    assert (made[-1].since_ms, made[-1].until_ms) == (found[0].unix_ms, found[-1].last_ms)
+    statements = list(Recap(moments, model).statements())
+    assert statements[-1].level == "all"
+    assert statements[-1].moments == 8
+    assert (statements[-1].since_ms, statements[-1].until_ms) == (moments[0].unix_ms, moments[-1].last_ms)
 
 
 @pytest.mark.parametrize("most", [2500, 2000])
@@ -156,9 +161,9 @@ def test_moments_are_read_page_by_page_up_to_a_limit(
     monkeypatch.setattr(recapping, "MOMENTS_MAX", most)
     path = written(tmp_path / "past.sqlite", [moment(number) for number in range(2500)])
     with closing(PastReader(path)) as reader:
-        found, more = read_moments(reader, Search())
-    assert [one.unix_ms for one in found] == [BEGIN_MS + 1000 * number for number in range(2500 - most, 2500)]
-    assert more == (most < 2500)
+        moments, has_more = read_moments(reader, Search())
+    assert [item.unix_ms for item in moments] == [BEGIN_MS + 1000 * number for number in range(2500 - most, 2500)]
+    assert has_more == (most < 2500)
 
 
 def test_braces_and_instructions_in_a_text_stay_text(tmp_path: Path) -> None:

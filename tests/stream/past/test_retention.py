@@ -35,8 +35,8 @@ def fill(path: str, first: int, last: int, picture_bytes: int = 0) -> None:
 
 
 def value(connection: sqlite3.Connection, query: str) -> int:
-    ((found,),) = connection.execute(query)
-    return int(found)
+    ((number,),) = connection.execute(query)
+    return int(number)
 
 
 def test_old_moments_go_in_portions_with_their_words_and_pictures(path: str, connection: sqlite3.Connection) -> None:

@@ -41,8 +41,8 @@ def reader(path: str) -> Iterator[PastReader]:
         yield reader
 
 
-def found(reader: PastReader, words: str, **asked: object) -> list[str]:
-    return [one.text for one in reader.find(replace(Search(query=Query.of(words)), **asked))][::-1]  # type: ignore[arg-type]
+def found(reader: PastReader, words: str, **options: object) -> list[str]:
+    return [item.text for item in reader.find(replace(Search(query=Query.of(words)), **options))][::-1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_a_moment_that_still_held_is_found(tmp_path: Path) -> None:
         store.write([Extension(YARD, 0, BEGIN_MS + HELD_MAX_MS, 600.0)])
     late = Search(since_ms=BEGIN_MS + HELD_MAX_MS, until_ms=BEGIN_MS + 2 * HELD_MAX_MS)
     with closing(PastReader(path)) as reader:
-        assert [one.text for one in reader.find(late)] == ["held"]
+        assert [item.text for item in reader.find(late)] == ["held"]
         assert reader.count(late, 4) == [1, 0, 0, 0]
         assert reader.find(replace(late, since_ms=BEGIN_MS + HELD_MAX_MS + 1)) == []
 
 
 def test_moments_are_counted_by_spans_of_time(reader: PastReader) -> None:
-    asked = Search(since_ms=BEGIN_MS + 1000, until_ms=BEGIN_MS + 7000)
-    assert reader.count(asked, 3) == [2, 2, 2]
-    assert reader.count(replace(asked, query=Query.of("gate")), 3) == [1, 1, 0]
-    assert reader.count(replace(asked, until_ms=BEGIN_MS + 1001), 2) == [1, 0]
+    search = Search(since_ms=BEGIN_MS + 1000, until_ms=BEGIN_MS + 7000)
+    assert reader.count(search, 3) == [2, 2, 2]
+    assert reader.count(replace(search, query=Query.of("gate")), 3) == [1, 1, 0]
+    assert reader.count(replace(search, until_ms=BEGIN_MS + 1001), 2) == [1, 0]
 
 
 def test_a_query_ends_after_its_time(tmp_path: Path) -> None:

@@ -24,15 +24,15 @@ def rows(path: str, query: str) -> list[tuple[object, ...]]:
 
 
 def test_written_moments_are_read(tmp_path: Path) -> None:
-    given = {"kind": MATCH, "question": "is it open?", "watch": "gate", "yes": 0.9, "fields": '{"n":1}'}
-    match = moment(2, "gate: is it open?", jpeg=b"jpeg", **given)
+    fields = {"kind": MATCH, "question": "is it open?", "watch": "gate", "yes": 0.9, "fields": '{"n":1}'}
+    match = moment(2, "gate: is it open?", jpeg=b"jpeg", **fields)
     path = written(tmp_path / "past.sqlite", [moment(1, "a red car"), match, moment(1, "a person", DOOR)])
     with closing(PastReader(path)) as reader:
         newest, *others = reader.find(Search())
         assert reader.picture(newest.id) == b"jpeg"
-        assert [reader.picture(one.id) for one in others] == [None, None]
-    assert {one.text: one.camera for one in others} == {"a red car": "yard", "a person": "door"}
-    assert {name: getattr(newest, name) for name in given} == given
+        assert [reader.picture(item.id) for item in others] == [None, None]
+    assert {item.text: item.camera for item in others} == {"a red car": "yard", "a person": "door"}
+    assert {name: getattr(newest, name) for name in fields} == fields
     assert (newest.unix_ms, newest.last_ms, newest.times) == (match.unix_ms, match.unix_ms, 1)
     assert (newest.frame_index, newest.pts_s, newest.run, newest.source) == (60, 2.0, YARD.key, YARD.source)
 
@@ -43,8 +43,8 @@ def test_an_answer_that_still_holds_is_extended(tmp_path: Path) -> None:
         store.write([Extension(YARD, 1, BEGIN_MS + 5000, 5.0), Extension(YARD, 1, BEGIN_MS + 3000, 3.0)])
         store.write([Extension(YARD, 7, BEGIN_MS + 5000, 5.0)])  # of a moment that was dropped
     with closing(PastReader(path)) as reader:
-        (found,) = reader.find(Search())
-    assert (found.last_ms, found.end_s, found.times) == (BEGIN_MS + 5000, 5.0, 3)
+        (item,) = reader.find(Search())
+    assert (item.last_ms, item.end_s, item.times) == (BEGIN_MS + 5000, 5.0, 3)
 
 
 def test_the_files_of_a_match_are_kept_with_it(tmp_path: Path) -> None:
@@ -80,28 +80,28 @@ def test_a_moment_that_is_there_is_not_written_again(tmp_path: Path) -> None:
     assert rows(path, "SELECT number, jpeg FROM moment JOIN picture ON moment = moment.id") == [(1, b"a"), (2, b"b")]
 
 
-@pytest.mark.parametrize(("outcome", "kept"), [(None, False), ("interrupted", False), ("finished", True)])
+@pytest.mark.parametrize(("outcome", "stays"), [(None, False), ("interrupted", False), ("finished", True)])
 def test_a_continued_run_takes_the_place_of_the_interrupted_one(
-    tmp_path: Path, outcome: str | None, *, kept: bool
+    tmp_path: Path, outcome: str | None, *, stays: bool
 ) -> None:
     path = written(tmp_path / "past.sqlite", [moment(1, "before"), moment(1, "another camera", DOOR)])
-    again = replace(YARD, key="again", continues=True)
+    continuation = replace(YARD, key="again", continues=True)
     with closing(PastStore(path)) as store:
         if outcome is not None:
             store.write([RunEnded(YARD, BEGIN_MS, outcome)])
-        store.write([moment(1, "again", again)])
-        store.write([moment(2, "more", again)])
+        store.write([moment(1, "again", continuation)])
+        store.write([moment(2, "more", continuation)])
     texts = {text for (text,) in rows(path, "SELECT text FROM moment")}
-    assert texts == {"another camera", "again", "more", *(["before"] if kept else [])}
-    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'before'") == ([(1,)] if kept else [])
+    assert texts == {"another camera", "again", "more", *(["before"] if stays else [])}
+    assert rows(path, "SELECT rowid FROM words WHERE words MATCH 'before'") == ([(1,)] if stays else [])
 
 
 def test_two_writers_of_one_file_take_turns(tmp_path: Path) -> None:
     path = str(tmp_path / "past.sqlite")
-    with closing(PastStore(path)) as one, closing(PastStore(path)) as other:
+    with closing(PastStore(path)) as first, closing(PastStore(path)) as second:
         for number in range(1, 21):
-            one.write([moment(number)])
-            other.write([moment(number, run=DOOR)])
+            first.write([moment(number)])
+            second.write([moment(number, run=DOOR)])
     assert rows(path, "SELECT camera, count(*) FROM moment JOIN run ON run.id = run GROUP BY camera") == [
         ("door", 20),
         ("yard", 20),
@@ -207,5 +207,5 @@ def test_reasons_are_words_or_the_text_itself() -> None:
     assert reason_of(sqlite3.OperationalError("no such module: fts5")) == "the SQLite of this Python has no FTS5"
     assert reason_of(sqlite3.OperationalError("something else")) == "something else"
     assert reason_of(sqlite3.OperationalError()) == "OperationalError"
-    known = PastError("known")
-    assert unusable("a", known) is known
+    error = PastError("known")
+    assert unusable("a", error) is error

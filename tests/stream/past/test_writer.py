@@ -33,21 +33,21 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def make(path: str) -> Iterator[Make]:
     """Makes writers without waits, which are closed at the end."""
-    made: list[PastWriter] = []
+    writers: list[PastWriter] = []
 
     def writer(limits: Limits | None = None, **options: Any) -> PastWriter:
-        given = {"batch_s": 0.0, "retry_s": (0.01, 0.02), "unix_ms": lambda: BEGIN_MS, **options}
-        made.append(PastWriter(path, limits, **given))
-        return made[-1]
+        settings = {"batch_s": 0.0, "retry_s": (0.01, 0.02), "unix_ms": lambda: BEGIN_MS, **options}
+        writers.append(PastWriter(path, limits, **settings))
+        return writers[-1]
 
     yield writer
-    for one in made:
-        one.close()
+    for past_writer in writers:
+        past_writer.close()
 
 
 def texts(path: str) -> list[str]:
     with closing(PastReader(path)) as reader:
-        return [one.text for one in reader.find(Search(limit=1000))][::-1]
+        return [item.text for item in reader.find(Search(limit=1000))][::-1]
 
 
 def test_records_are_written_in_order(path: str, make: Make) -> None:
@@ -78,9 +78,9 @@ def test_many_records_wait_no_longer_for_others(make: Make) -> None:
 def test_records_are_prepared_in_the_thread(path: str, make: Make) -> None:
     threads: list[str] = []
 
-    def prepare(one: Moment) -> Moment:
+    def prepare(record: Moment) -> Moment:
         threads.append(threading.current_thread().name)
-        return one
+        return record
 
     writer = make(prepare=prepare)
     writer.put(moment(1))
@@ -220,8 +220,10 @@ def test_waiting_records_are_limited_and_those_dropped_are_counted(
     writer.put(Extension(YARD, 0, BEGIN_MS, 1.0))
     for number in range(1, 21):
         writer.put(moment(number, jpeg=bytes(100)))
-    kept = [record for record in writer._waiting if isinstance(record, Moment)]
-    assert [(one.number, one.jpeg is not None) for one in kept] == [(number, number > 17) for number in range(11, 21)]
+    moments = [record for record in writer._waiting if isinstance(record, Moment)]
+    assert [(item.number, item.jpeg is not None) for item in moments] == [
+        (number, number > 17) for number in range(11, 21)
+    ]
     assert writer._waiting_bytes == 300
     writer.close()
     assert writer.moments_lost == 21
@@ -258,9 +260,9 @@ def test_a_disk_that_hangs_is_waited_for_in_vain_for_a_limited_time(
 ) -> None:
     released = threading.Event()
 
-    def hang(one: Moment) -> Moment:
+    def hang(record: Moment) -> Moment:
         released.wait()
-        return one
+        return record
 
     monkeypatch.setattr(writing, "CLOSE_LIMIT_S", 0.01)
     writer = make(prepare=hang)

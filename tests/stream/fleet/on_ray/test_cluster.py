@@ -47,9 +47,9 @@ class Nodes:
         kinds: list[dict[str, int]] = [{"camera_host": 2}, {"camera_host": 2}, {"answer_host": 1}]
         self.nodes: list[Any] = [self.cluster.add_node(resources=kind, **options) for kind in kinds]
 
-    def kill(self, shown: str) -> None:
+    def kill(self, prefix: str) -> None:
         """Kill the node whose id begins with this."""
-        node = next(node for node in self.nodes if node.node_id.startswith(shown))
+        node = next(node for node in self.nodes if node.node_id.startswith(prefix))
         self.cluster.remove_node(node, allow_graceful=False)
 
 
@@ -68,56 +68,56 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 
 def camera(name: str, lines: Path) -> NamedCamera:
-    given: Config = config()
-    return NamedCamera(name, given.model_copy(update={"output": OutputConfig(paths=(str(lines),))}))
+    base: Config = config()
+    return NamedCamera(name, base.model_copy(update={"output": OutputConfig(paths=(str(lines),))}))
 
 
-def place_of(seen: FleetRecorder, name: str) -> str:
+def place_of(recorder: FleetRecorder, name: str) -> str:
     """The beginning of the id of the node that a camera runs on."""
-    messages = [notice.message for notice in seen.of(name, Notice) if notice.code == MOVED]
+    messages = [notice.message for notice in recorder.of(name, Notice) if notice.code == MOVED]
     return messages[-1].rpartition("(")[2].rstrip(")")
 
 
 def test_cameras_of_a_lost_node_go_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
-    both, lines = ("door", "yard"), tmp_path / "all.jsonl"
+    names, lines = ("door", "yard"), tmp_path / "all.jsonl"
     at_s: dict[str, float] = {}
     before: dict[str, int] = {}
 
-    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
-        if seen.once("kill", all(seen.of(camera, Answer) for camera in both)):
-            before.update({camera: len(seen.of(camera, FrameReady)) for camera in both})
+    def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
+        if recorder.once("kill", all(recorder.of(camera, Answer) for camera in names)):
+            before.update({camera: len(recorder.of(camera, FrameReady)) for camera in names})
             at_s["killed"] = time.monotonic()
-            threading.Thread(target=nodes.kill, args=(place_of(seen, "door"),), daemon=True).start()
-        if not seen.of("door", Restarted):
+            threading.Thread(target=nodes.kill, args=(place_of(recorder, "door"),), daemon=True).start()
+        if not recorder.of("door", Restarted):
             return
-        moved = len([notice for notice in seen.of("door", Notice) if notice.code == MOVED]) > 1
-        if name == "door" and moved and isinstance(event, FrameReady):
+        has_moved = len([notice for notice in recorder.of("door", Notice) if notice.code == MOVED]) > 1
+        if name == "door" and has_moved and isinstance(event, FrameReady):
             at_s.setdefault("back", time.monotonic())
         if name == "door" and "back" in at_s and isinstance(event, Answer):
-            for run in seen.runs.values():
+            for run in recorder.runs.values():
                 run.end()
 
-    seen = FleetRecorder(on_event)
+    recorder = FleetRecorder(on_event)
     cluster = RayCluster(nodes.cluster.address)
     try:
         settings = RaySettings(camera={"camera_host": 1}, answers={"answer_host": 1})
-        cameras = [camera(name, lines) for name in both]
-        outcomes = ClusterFleet(cameras, seen, cluster, settings, limit_s=180, model_loader=FAKE).run()
+        cameras = [camera(name, lines) for name in names]
+        outcomes = ClusterFleet(cameras, recorder, cluster, settings, limit_s=180, model_loader=FAKE).run()
         with pytest.raises(ConfigError, match="no node of the Ray cluster has what camera x needs, 1 other;"):
             cluster.check({"camera x": {"other": 1}})
         with pytest.raises(ConfigError, match="need 9 camera_host, and the Ray cluster has"):
             cluster.check({f"camera {n}": {"camera_host": 1} for n in range(9)})
     finally:
         cluster.close()
-    assert seen.failures == {}
+    assert recorder.failures == {}
     assert all(outcome.summary is not None and outcome.summary.error is None for outcome in outcomes)
     assert at_s["back"] - at_s["killed"] < BACK_S
-    assert not seen.of("yard", Restarted)
-    assert len(seen.of("yard", FrameReady)) > before["yard"]
-    for name in both:
-        numbers = [frame.frame_index for frame in seen.of(name, FrameReady)]
+    assert not recorder.of("yard", Restarted)
+    assert len(recorder.of("yard", FrameReady)) > before["yard"]
+    for name in names:
+        numbers = [frame.frame_index for frame in recorder.of(name, FrameReady)]
         assert numbers == sorted(set(numbers)), "a frame's number is used once"
-    written = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    for name in both:
-        texts = [entry["text"] for entry in written if entry["camera"] == name and entry["type"] == "answer"]
-        assert texts == [answer.text for answer in seen.of(name, Answer)]
+    entries = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    for name in names:
+        texts = [entry["text"] for entry in entries if entry["camera"] == name and entry["type"] == "answer"]
+        assert texts == [answer.text for answer in recorder.of(name, Answer)]

@@ -101,48 +101,48 @@ def test_a_camera_goes_on_after_its_host_is_started_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(cluster, "node_address", lambda: "127.0.0.1")
     hosts = LocalCluster()
 
-    def on_event(seen: FleetRecorder, name: str, event: Event) -> None:
-        if seen.once("lose", bool(seen.of("door", Answer))):
+    def on_event(recorder: FleetRecorder, name: str, event: Event) -> None:
+        if recorder.once("lose", bool(recorder.of("door", Answer))):
             hosts.actors["camera door"].lose()
-            seen.notes.append(f"{len(seen.of('door', FrameReady))} frames")
-        moves = [notice for notice in seen.of("door", Notice) if notice.code == MOVED]
+            recorder.notes.append(f"{len(recorder.of('door', FrameReady))} frames")
+        moves = [notice for notice in recorder.of("door", Notice) if notice.code == MOVED]
         if len(moves) > 1 and isinstance(event, Answer):
-            seen.runs["door"].end()
+            recorder.runs["door"].end()
 
-    seen = FleetRecorder(on_event)
+    recorder = FleetRecorder(on_event)
     settings = RaySettings(camera={"camera_host": 1}, answers={"GPU": 1})
     (outcome,) = ClusterFleet(
         [NamedCamera("door", config())],
-        seen,
+        recorder,
         hosts,  # type: ignore[arg-type]
         settings,
         limit_s=120,
         model_loader=FAKE,
     ).run()
     assert hosts.needs == {"camera door": {"camera_host": 1}, "answers 1": {"GPU": 1}}
-    assert seen.failures == {}
+    assert recorder.failures == {}
     assert outcome.summary is not None
     assert (outcome.summary.ended, outcome.summary.error) == ("interrupted", None)
-    assert [event.process for event in seen.of("door", Restarted)] == ["frames"]
-    numbers = [frame.frame_index for frame in seen.of("door", FrameReady)]
+    assert [event.process for event in recorder.of("door", Restarted)] == ["frames"]
+    numbers = [frame.frame_index for frame in recorder.of("door", FrameReady)]
     assert numbers == sorted(set(numbers)), "a frame's number is used once"
-    answers = [answer.answer for answer in seen.of("door", Answer)]
+    answers = [answer.answer for answer in recorder.of("door", Answer)]
     assert answers == sorted(set(answers))
-    assert any("answers 1 at tcp://127.0.0.1:" in note for note in seen.notes)
+    assert any("answers 1 at tcp://127.0.0.1:" in note for note in recorder.notes)
 
 
 def test_a_node_with_another_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "node_id", lambda: "a" * 56)
     monkeypatch.setattr(cluster, "node_address", lambda: "10.0.0.9")
     monkeypatch.setattr(run, "version", lambda distribution: "9.9")
-    given = config()
-    elsewhere = given.model_copy(update={"answer": given.answer.model_copy(update={"server": "tcp://127.0.0.1:1"})})
-    seen, hosts = FleetRecorder(), LocalCluster()
-    cameras = [NamedCamera("door", elsewhere)]
-    (outcome,) = ClusterFleet(cameras, seen, hosts, RaySettings()).run()  # type: ignore[arg-type]
+    base = config()
+    remote = base.model_copy(update={"answer": base.answer.model_copy(update={"server": "tcp://127.0.0.1:1"})})
+    recorder, hosts = FleetRecorder(), LocalCluster()
+    cameras = [NamedCamera("door", remote)]
+    (outcome,) = ClusterFleet(cameras, recorder, hosts, RaySettings()).run()  # type: ignore[arg-type]
     assert isinstance(outcome.error, ConfigError)
-    assert "the node 10.0.0.9 has arr-coc-stream" in seen.failures["door"]
-    assert "this machine 9.9; install the same version on every node" in seen.failures["door"]
+    assert "the node 10.0.0.9 has arr-coc-stream" in recorder.failures["door"]
+    assert "this machine 9.9; install the same version on every node" in recorder.failures["door"]
     assert list(hosts.needs) == ["camera door"], "it has a separate server"
 
 
@@ -180,8 +180,8 @@ class ReportsAtOnce:
 def test_events_beside_the_opening_of_a_source_are_not_lost() -> None:
     early = Notice(code="model-world", message="the model knows drawn scenes")
     host = ReportsAtOnce(SourceOpened(INFO, "cpu"), early, DropReport({"capture.replaced": 3}), WorkerFinished())
-    elsewhere = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
-    remote = run_in_actor(elsewhere, host)  # type: ignore[arg-type]
+    remote_config = config().model_copy(update={"answer": AnswerConfig(server="tcp://127.0.0.1:1")})
+    remote = run_in_actor(remote_config, host)  # type: ignore[arg-type]
     events = list(remote.run())
     assert early in events
     assert isinstance(events[-1], Summary)

@@ -23,13 +23,13 @@ class ScriptedActor:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ServerState("loading")
-        self.away = False
+        self.unreachable = False
         self.calls: list[str] = []
 
     def call(self, method: str, *arguments: object, limit_s: float) -> Any:
         if method != "state":
             self.calls.append(method)
-        if self.away:
+        if self.unreachable:
             raise HostUnavailable(f"{self.name} does not reply")
         return self.state if method == "state" else None
 
@@ -73,18 +73,18 @@ def two_servers(
 
 
 def test_cameras_are_assigned_the_servers_that_serve() -> None:
-    _, (one, other), look = two_servers({name: RunControl() for name in CAMERAS})
+    _, (first, second), look = two_servers({name: RunControl() for name in CAMERAS})
     assert look() is None
-    one.state = ServerState("ok", "tcp://10.0.0.1:1")
-    other.state = ServerState("loading", "tcp://10.0.0.2:1")
+    first.state = ServerState("ok", "tcp://10.0.0.1:1")
+    second.state = ServerState("loading", "tcp://10.0.0.2:1")
     assert look() == ["tcp://10.0.0.1:1"]
-    other.state = ServerState("ok", "tcp://10.0.0.2:1")
+    second.state = ServerState("ok", "tcp://10.0.0.2:1")
     assert look() == ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"]
-    one.away = True
+    first.unreachable = True
     assert look() is None, "its node may be busy: connections show whether it is gone"
-    one.away, one.state = False, ServerState("loading", "tcp://10.0.0.3:1")
+    first.unreachable, first.state = False, ServerState("loading", "tcp://10.0.0.3:1")
     assert look() == ["tcp://10.0.0.2:1"]
-    one.state = ServerState("ok", "tcp://10.0.0.3:1")
+    first.state = ServerState("ok", "tcp://10.0.0.3:1")
     assert look() == ["tcp://10.0.0.3:1", "tcp://10.0.0.2:1"]
 
 
@@ -93,10 +93,10 @@ def test_a_server_that_is_not_needed_is_drained_whatever_becomes_of_it() -> None
     stays.state = leaves.state = ServerState("ok", "tcp://10.0.0.1:1")
     look()
     group.servers[1].draining = True
-    leaves.away = True
+    leaves.unreachable = True
     look()
     assert leaves.calls == []
-    leaves.away = False
+    leaves.unreachable = False
     look()
     leaves.state = ServerState("loading")
     look()
@@ -110,12 +110,12 @@ def test_a_server_that_is_not_needed_is_drained_whatever_becomes_of_it() -> None
 
 def test_servers_that_cannot_serve_are_given_up_for_good() -> None:
     controls = {name: RunControl() for name in CAMERAS}
-    group, (one, other), look = two_servers(controls)
-    one.state = ServerState("failed", error="ModelNotFound", message="there is no such model")
+    group, (first, second), look = two_servers(controls)
+    first.state = ServerState("failed", error="ModelNotFound", message="there is no such model")
     for _ in range(3):
         look()
     assert [repr(control.failure) for control in controls.values()] == [
         repr(ModelNotFound("there is no such model"))
     ] * 2
-    assert (one.calls, other.calls) == (["kill"], ["kill"])
+    assert (first.calls, second.calls) == (["kill"], ["kill"])
     assert group.servers == []
