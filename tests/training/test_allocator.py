@@ -53,11 +53,11 @@ def cases() -> list[AllocatorCase]:
 
 
 def test_samples_are_the_same_on_every_call_and_others_in_each_split() -> None:
-    first, again, other = (
+    first, repeat, other = (
         [(sample.question, sample.boxes) for sample in random_samples(split, 0, 3)]
         for split in ("train", "train", "test")
     )
-    assert first == again
+    assert first == repeat
     assert first != other
     assert len({question for question, _ in first}) > 3
 
@@ -77,39 +77,39 @@ def test_cases_are_frames_in_which_what_is_asked_is_to_be_seen() -> None:
     assert (case.target > 0).nonzero().tolist() == [[0, 1]]
     assert case.texture.channels[0, 0, 0] == pytest.approx(10 / 255)
     assert case.image is None
-    (kept,) = cases_of([sample], with_images=True)
-    assert kept.image is frames[0]
+    (with_image,) = cases_of([sample], with_images=True)
+    assert with_image.image is frames[0]
 
 
 def test_batches_hold_one_grid_and_pad_questions_with_zeros(qwen: QwenVL, cases: list[AllocatorCase]) -> None:
     batches = Batches(cases, Embedder(qwen), np.random.default_rng(0), tiles=1024)
     for _ in range(5):
-        picked = batches.pick()
-        batch = batches.collate(picked)
+        selection = batches.pick()
+        batch = batches.collate(selection)
         assert batch.texture.channels.shape[2:] == batch.target.shape[1:] == batch.texture.entropy.shape[1:]
-        for case, query in zip(picked, batch.query, strict=True):
+        for case, query in zip(selection, batch.query, strict=True):
             words = torch.from_numpy(qwen.embed_query(case.question).tokens)
             assert torch.equal(query[: len(words)], words)
             assert not query[len(words) :].any()
 
 
 def test_the_loss_is_least_where_relevance_is_what_is_wanted() -> None:
-    wanted = torch.zeros(2, 4, 5)
-    wanted[:, 1, 2:4] = 1
-    right, blank = wanted.clone(), torch.full_like(wanted, 0.1)
-    half, wrong = wanted.clone(), wanted.flip(1)
+    target = torch.zeros(2, 4, 5)
+    target[:, 1, 2:4] = 1
+    right, blank = target.clone(), torch.full_like(target, 0.1)
+    half, wrong = target.clone(), target.flip(1)
     half[:, 1, 3] = 0.3
-    values = [box_loss(relevance, wanted).item() for relevance in (right, half, blank, wrong)]
+    values = [box_loss(relevance, target).item() for relevance in (right, half, blank, wrong)]
     assert values == sorted(values)
     assert values[0] < 0.3 < values[3] < 20
 
 
 def test_a_score_that_balancing_silences_learns_all_the_same() -> None:
     scores = torch.full((1, 3, 4, 5), 0.4, requires_grad=True)
-    wanted = torch.zeros(1, 4, 5)
-    wanted[:, 1, 2] = 1
+    target = torch.zeros(1, 4, 5)
+    target[:, 1, 2] = 1
     silenced = RelevanceMaps(scores[:, 2], scores, torch.tensor([[0.0, 0.0, 1.0]]))
-    realised_loss(silenced, wanted, box_loss).backward()
+    realised_loss(silenced, target, box_loss).backward()
     assert scores.grad is not None
     assert (scores.grad[0, :, 1, 2] < 0).all()
     assert (scores.grad[0, :, 3, 4] > 0).all()
@@ -127,9 +127,9 @@ def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[AllocatorCase])
         realised_loss(realised, batch.target, box_loss).backward()
         optimiser.step()
     matched = []
-    for found_map, wanted in zip(realised.relevance.detach(), batch.target, strict=True):
-        assert wanted.flatten()[found_map.argmax()] > LEAST_SHARE
-        matched.append(found(found_map, wanted, levels=False).matched_iou)
+    for found_map, target in zip(realised.relevance.detach(), batch.target, strict=True):
+        assert target.flatten()[found_map.argmax()] > LEAST_SHARE
+        matched.append(found(found_map, target, levels=False).matched_iou)
     assert np.mean(matched) > 0.6, matched
 
 
@@ -140,9 +140,9 @@ def test_training_makes_an_allocator_that_its_model_uses_and_that_finds_more(tmp
     qwen = tiny_qwen(tie_word_embeddings=True)
     bundled = load_bundled_layer(folder, qwen.model.get_input_embeddings().weight, "tiny")
     assert bundled is not None
-    unseen, embed = list(cases_of(random_samples("train", 1000, 12))), Embedder(qwen)
-    untrained = measure(RelevanceRealiser(), unseen, embed, levels=True)["all"]
-    trained = measure(bundled.realiser, unseen, embed, levels=True)["all"]
+    test_cases, embed = list(cases_of(random_samples("train", 1000, 12))), Embedder(qwen)
+    untrained = measure(RelevanceRealiser(), test_cases, embed, levels=True)["all"]
+    trained = measure(bundled.realiser, test_cases, embed, levels=True)["all"]
     assert trained["cases"] == untrained["cases"] > 30
     assert trained["recall"] > untrained["recall"]
     saved = ARRCOCLayer.from_pretrained(folder / "arr_coc")
@@ -201,12 +201,12 @@ def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
 
 
 def test_measured_figures() -> None:
-    wanted = torch.zeros(8, 8)
-    wanted[2:4, 4:6] = 1
-    right = found(wanted * 0.9, wanted, levels=False)
+    target = torch.zeros(8, 8)
+    target[2:4, 4:6] = 1
+    right = found(target * 0.9, target, levels=False)
     assert (right.recall, right.recall_small, right.matched_iou) == (1, 1, 1)
     assert right.iou == right.iou_bound == 4 / 16
-    wrong = found((1 - wanted) * torch.linspace(0.5, 0.9, 64).view(8, 8), wanted, levels=False)
+    wrong = found((1 - target) * torch.linspace(0.5, 0.9, 64).view(8, 8), target, levels=False)
     assert wrong.matched_iou == 0
     assert wrong.recall < 0.5
     assert wrong.iou < wrong.iou_bound
@@ -219,11 +219,11 @@ def test_attention_is_that_of_the_prompts_last_token_on_a_frame_shown_alone_with
     samples = [sample for sample in random_samples("train", 0, 12, 2) if sample.clip.size_px[0] <= 512]
     stills = [sample for sample in samples if len(sample.clip.frames) == 1][:2]
     films = [sample for sample in samples if len(sample.clip.frames) > 1 and all(sample.boxes)][:1]
-    looked = list(attended([*stills, *films], qwen))
+    attention_cases = list(attended([*stills, *films], qwen))
     pictures = [(sample, image) for sample in [*stills, *films] for image in sample.clip.frames]
-    assert len(looked) == len(pictures) > 3
+    assert len(attention_cases) == len(pictures) > 3
     session = AnswerSession(qwen, AnswerOptions(encode="full", decoding=Decoding(max_tokens=1)))
-    for case, (sample, image) in zip(looked, pictures, strict=True):
+    for case, (sample, image) in zip(attention_cases, pictures, strict=True):
         assert case.question == sample.question
         assert case.target.max() == pytest.approx(1)
         assert case.target.min() >= 0
@@ -256,21 +256,21 @@ def test_the_answer_s_loss_is_the_model_s_own(qwen: QwenVL) -> None:
     cases = list(cases_of(random_samples("train", 0, 3), with_images=True))[:2]
     loss = AnswerLoss(qwen, Batches(cases, Embedder(qwen), np.random.default_rng(0)), np.random.default_rng(0))
     for case in cases:
-        every = torch.arange(case.target.numel())[None]
-        got = loss._loss([case], torch.full((1, *case.target.shape), 0.3), every)
-        said = [*qwen.plain_token_ids(case.answer), qwen.tokenizer.eos_token_id]
+        all_tiles = torch.arange(case.target.numel())[None]
+        loss_value = loss._loss([case], torch.full((1, *case.target.shape), 0.3), all_tiles)
+        reply = [*qwen.plain_token_ids(case.answer), qwen.tokenizer.eos_token_id]
         assert case.image is not None
         grid = TileGrid.of(*case.image.shape[:2])
-        packet = FramePacket(FrameStamp(0, 0, 0), grid, every.numpy(), case.target.numpy(), case.image)
+        packet = FramePacket(FrameStamp(0, 0, 0), grid, all_tiles.numpy(), case.target.numpy(), case.image)
         ids, part, cache = prompt_ids(qwen, None), PromptPart(qwen, 0, 0), empty_cache(qwen)
         part.text([*ids.head, *ids.frame_open])
         part.frame(encode_packet(qwen, packet, "full"))
         part.text([*ids.frame_close, *ids.before_query, *qwen.plain_token_ids(case.question), *ids.after_query])
         logits = [prefill(qwen, part, cache)]
-        for index, token in enumerate(said[:-1]):
+        for index, token in enumerate(reply[:-1]):
             logits.append(decode_one_token(qwen, torch.tensor(token), part.position + index, cache.kv))
-        wanted = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(said))
-        assert got.item() == pytest.approx(wanted.item(), abs=1e-4)
+        expected = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(reply))
+        assert loss_value.item() == pytest.approx(expected.item(), abs=1e-4)
 
 
 def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_path: Path) -> None:
@@ -279,31 +279,33 @@ def test_the_answer_s_loss_teaches_the_allocator_and_then_the_last_layers(tmp_pa
     trainer = make_trainer(recipe, new_layer(qwen), tmp_path, last_layers(qwen))
     objective = answer_objective(recipe, qwen, new_layer(qwen), np.random.default_rng(0))
     before = {name: value.clone() for name, value in qwen.model.state_dict().items()}
-    asked = trainer.layer.realiser.participation.asked
-    assert asked is not None
-    first = asked.near.weight.clone()
+    scorer = trainer.layer.realiser.participation.asked
+    assert scorer is not None
+    first = scorer.near.weight.clone()
     trainer.step(objective)
-    assert not torch.equal(asked.near.weight, first)
+    assert not torch.equal(scorer.near.weight, first)
     assert all(torch.equal(value, before[name]) for name, value in qwen.model.state_dict().items())
     trainer.course.steps = 3
     trainer.step(objective)
-    moved = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
-    assert moved
-    assert all(".layers.2." in name for name in moved)
+    changes = {name for name, value in qwen.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changes
+    assert all(".layers.2." in name for name in changes)
 
 
 def test_an_earlier_models_layer_is_begun_with_and_becomes_this_models(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    own = new_layer(load_qwen(folder))
-    earlier = ARRCOCLayer(replace(own.config, trained_for="sha256:another"))
-    earlier.save_pretrained(tmp_path / "earlier")
+    layer_of_model = new_layer(load_qwen(folder))
+    base = ARRCOCLayer(replace(layer_of_model.config, trained_for="sha256:another"))
+    base.save_pretrained(tmp_path / "earlier")
     recipe = Recipe(steps=1, rate=1e-12, clips=4)
     layer = train(folder, recipe, tmp_path / "run", begin_with=tmp_path / "earlier")
-    assert layer.config == own.config
-    torch.testing.assert_close(layer.state_dict(), earlier.state_dict())
+    assert layer.config == layer_of_model.config
+    torch.testing.assert_close(layer.state_dict(), base.state_dict())
     embeddings = load_qwen(folder).model.get_input_embeddings().weight
     assert load_bundled_layer(tmp_path / "run", embeddings, "tiny") is not None
-    ARRCOCLayer(replace(own.config, query_dim=own.config.query_dim + 8)).save_pretrained(tmp_path / "wide")
+    ARRCOCLayer(replace(layer_of_model.config, query_dim=layer_of_model.config.query_dim + 8)).save_pretrained(
+        tmp_path / "wide"
+    )
     with pytest.raises(ModelError, match="embeddings are"):
         train(folder, recipe, tmp_path / "other", begin_with=tmp_path / "wide")
 
@@ -320,10 +322,10 @@ def test_the_comparison_ships_the_best_and_says_what_was_found(
         trainer.course.spent_s = 1.0
         trainer.save()
     compare_main(runs, str(folder), ",".join(layers), 0.01, 1, 4, out, ship=True)
-    written = json.loads(out.read_text())
-    assert set(written["test"]) == {"untrained", *layers, "the boxes themselves"}
-    assert written["best"] in layers
-    assert written["test"]["the boxes themselves"]["all"]["matched_iou"] == 1
+    results = json.loads(out.read_text())
+    assert set(results["test"]) == {"untrained", *layers, "the boxes themselves"}
+    assert results["best"] in layers
+    assert results["test"]["the boxes themselves"]["all"]["matched_iou"] == 1
     assert load_qwen(folder).realiser is not None
     with pytest.raises(Exit):
         compare_main(runs, str(folder), "luck")

@@ -21,14 +21,14 @@ def qwen() -> QwenVL:
 
 def test_axes_are_fitted_to_the_model_s_own_embeddings(qwen: QwenVL) -> None:
     pictures = [scenery(6, 9, seed=seed) for seed in range(3)]
-    first, again = (new_layer(qwen, channels="full40").realiser.axes for _ in range(2))
+    first, repeat = (new_layer(qwen, channels="full40").realiser.axes for _ in range(2))
     assert first is not None
-    assert again is not None
-    begun = first.axes.clone()
-    for axes in (first, again):
+    assert repeat is not None
+    initial_axes = first.axes.clone()
+    for axes in (first, repeat):
         fit_axes(axes, qwen, pictures)
-    assert torch.equal(first.axes, again.axes)
-    assert not torch.allclose(first.axes, begun)
+    assert torch.equal(first.axes, repeat.axes)
+    assert not torch.allclose(first.axes, initial_axes)
     history, _ = GlancedPast(qwen, layer_with(qwen, first)).look(pictures[0], QUESTION)
     assert history.embedding is not None
     assert np.abs(history.embedding).mean() > 0.02
@@ -64,12 +64,12 @@ def test_a_case_comes_without_and_with_its_past(qwen: QwenVL) -> None:
     samples = list(random_samples("train", 0, 1))
     past = GlancedPast(qwen, new_layer(qwen, channels="full40"))
     cases = list(cases_of(samples, channels="full40", past=past))
-    alone = list(cases_of(samples, channels="full40"))
-    assert len(cases) == 2 * len(alone)
-    for plain, glanced, expected in zip(cases[0::2], cases[1::2], alone, strict=True):
+    plain_cases = list(cases_of(samples, channels="full40"))
+    assert len(cases) == 2 * len(plain_cases)
+    for plain, after_glance, expected in zip(cases[0::2], cases[1::2], plain_cases, strict=True):
         assert torch.equal(plain.texture.channels, expected.texture.channels)
         assert plain.prior is None
-        assert glanced.prior is not None
-        assert glanced.question == plain.question
-        assert not torch.equal(glanced.texture.channels, plain.texture.channels)
-        assert torch.equal(glanced.texture.channels[:5], plain.texture.channels[:5])
+        assert after_glance.prior is not None
+        assert after_glance.question == plain.question
+        assert not torch.equal(after_glance.texture.channels, plain.texture.channels)
+        assert torch.equal(after_glance.texture.channels[:5], plain.texture.channels[:5])

@@ -27,8 +27,8 @@ class SameBatch:
     def __init__(self, seed: int = 0, workers: int = 1) -> None:
         self.progress = SimpleNamespace(value=0.0)
         asking = (batch for batch in random_batches(5, self.progress) if batch.ids.numel())
-        whole = next(batch for batch in asking if batch.regions.shape[2] < 60)
-        self._batch = whole.clips(2)
+        batch = next(batch for batch in asking if batch.regions.shape[2] < 60)
+        self._batch = batch.clips(2)
         self.closed = False
 
     def next(self) -> Batch:
@@ -61,11 +61,11 @@ def test_it_learns_one_batch_by_heart_and_stops_after_its_steps(tmp_path: Path) 
 class EndAfterTwo(SameBatch):
     """Asks the process to end while the second batch is learned."""
 
-    asked = 0
+    calls = 0
 
     def next(self) -> Batch:
-        self.asked += 1
-        if self.asked == 2:
+        self.calls += 1
+        if self.calls == 2:
             signal.raise_signal(signal.SIGTERM)
         return super().next()
 
@@ -87,16 +87,16 @@ def test_the_exported_weights_are_the_running_mean(tmp_path: Path) -> None:
     for _ in range(3):
         trainer.step(batches)  # type: ignore[arg-type]
         for name, now in trainer.learner.model.named_parameters():
-            kept = expected.get(name, now)
-            expected[name] = (MEAN_KEPT * kept + (1 - MEAN_KEPT) * now).detach().clone()
+            mean = expected.get(name, now)
+            expected[name] = (MEAN_KEPT * mean + (1 - MEAN_KEPT) * now).detach().clone()
     trainer.save()
     main = training.export.typer.Typer()
     main.command()(training.export.main)
     assert CliRunner().invoke(main, [str(tmp_path / "run"), str(tmp_path / "out")]).exit_code == 0
     for folder in (tmp_path / "run" / "model", tmp_path / "out"):
-        kept = new_model(seed=0)
-        begin_with(kept, folder)
-        for name, parameter in kept.named_parameters():
+        mean = new_model(seed=0)
+        begin_with(mean, folder)
+        for name, parameter in mean.named_parameters():
             if len(parameter) != VOCABULARY:
                 torch.testing.assert_close(parameter, expected[name], atol=1e-2, rtol=1e-2)
     name, now = next((n, p) for n, p in trainer.learner.model.named_parameters() if n.endswith("q_proj.weight"))
@@ -108,15 +108,15 @@ def test_the_heads_learn_alone_at_first_where_the_model_is_known(tmp_path: Path)
     training.export.export(new_model(seed=7), tmp_path / "earlier")
     trainer = Trainer(Recipe(steps=100, begin_with=str(tmp_path / "earlier")), tmp_path / "run")
     batches = SameBatch()
-    known = set(trainer.learner.model.parameters())
+    of_model = set(trainer.learner.model.parameters())
     for model_learns in (False, True):
         before = [parameter.detach().clone() for parameter in trainer.learner.parameters()]
         trainer.step(batches)  # type: ignore[arg-type]
-        moved = {True: 0, False: 0}
+        changes = {True: 0, False: 0}
         for was, now in zip(before, trainer.learner.parameters(), strict=True):
-            moved[now in known] += not torch.equal(was, now)
-        assert (moved[True] > 0) == model_learns
-        assert moved[False] > 0
+            changes[now in of_model] += not torch.equal(was, now)
+        assert (changes[True] > 0) == model_learns
+        assert changes[False] > 0
 
 
 def test_lessons_may_begin_later_than_the_rate(tmp_path: Path) -> None:
@@ -130,18 +130,18 @@ def test_lessons_may_begin_later_than_the_rate(tmp_path: Path) -> None:
 def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
     batches = SameBatch()
     recipe = Recipe(steps=60)
-    whole, halves = Trainer(recipe, tmp_path / "whole"), Trainer(recipe, tmp_path / "halves")
-    for trainer in (whole, halves):
+    unbroken, halves = Trainer(recipe, tmp_path / "whole"), Trainer(recipe, tmp_path / "halves")
+    for trainer in (unbroken, halves):
         for _ in range(2):
             trainer.step(batches)  # type: ignore[arg-type]
     halves.save()
     resumed = Trainer(recipe, tmp_path / "halves", resume=True)
     assert resumed.course.steps == 2
     assert resumed.course.spent_s == halves.course.spent_s > 0
-    for trainer in (whole, resumed):
+    for trainer in (unbroken, resumed):
         trainer.step(batches)  # type: ignore[arg-type]
-    for expected, got in zip(whole.learner.parameters(), resumed.learner.parameters(), strict=True):
-        assert torch.equal(expected, got)
+    for expected, parameter in zip(unbroken.learner.parameters(), resumed.learner.parameters(), strict=True):
+        assert torch.equal(expected, parameter)
 
 
 def test_a_checkpoint_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_a_checkpoint_that_is_missing_or_does_not_fit_is_named(tmp_path: Path) -
 
 
 def test_a_run_may_begin_with_an_earlier_models_weights(tmp_path: Path) -> None:
-    earlier = new_model(seed=7)
-    training.export.export(earlier, tmp_path / "earlier")
+    base = new_model(seed=7)
+    training.export.export(base, tmp_path / "earlier")
     trainer = Trainer(Recipe(begin_with=str(tmp_path / "earlier")), tmp_path / "run")
     words = len(scenes_tokenizer())
-    for before, after in zip(earlier.parameters(), trainer.learner.model.parameters(), strict=True):
+    for before, after in zip(base.parameters(), trainer.learner.model.parameters(), strict=True):
         if len(before) == VOCABULARY:
             before, after = before[:words], after[:words]
         torch.testing.assert_close(before, after, atol=0.02, rtol=0.02)
@@ -172,10 +172,10 @@ def test_words_may_be_kept_as_they_are(tmp_path: Path) -> None:
     training.export.export(new_model(seed=7), tmp_path / "earlier")
     recipe = Recipe(steps=20, begin_with=str(tmp_path / "earlier"), keep_words=True)
     trainer = Trainer(recipe, tmp_path / "run")
-    kept = AutoModelForImageTextToText.from_pretrained(tmp_path / "earlier").get_input_embeddings().weight.float()
+    embeddings = AutoModelForImageTextToText.from_pretrained(tmp_path / "earlier").get_input_embeddings().weight.float()
     for _ in range(3):
         trainer.step(SameBatch())  # type: ignore[arg-type]
-    torch.testing.assert_close(trainer.learner.model.get_input_embeddings().weight.detach(), kept, atol=0, rtol=0)
+    torch.testing.assert_close(trainer.learner.model.get_input_embeddings().weight.detach(), embeddings, atol=0, rtol=0)
 
 
 def test_a_model_is_exported_over_an_earlier_export_and_nothing_else(tmp_path: Path) -> None:
@@ -221,5 +221,5 @@ def test_the_commands_train_resume_and_export(tmp_path: Path) -> None:
     write = training.vlm.typer.Typer()
     write.command()(training.export.main)
     assert runner.invoke(write, [run, str(tmp_path / "model")]).exit_code == 0
-    made, wanted = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "run/model"))
-    assert made == wanted
+    exported, expected = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "run/model"))
+    assert exported == expected

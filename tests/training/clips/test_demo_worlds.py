@@ -19,9 +19,9 @@ FACTS = GroundTruth.of(600, 300, [RED_CIRCLE, BLUE_SQUARE, GREEN_NUMBER])
 def answers(kind: Kind, facts: GroundTruth = FACTS) -> dict[str, str]:
     """Question → answer, of many questions of a kind."""
     rng = np.random.default_rng(0)
-    asked = [ask(rng, facts, kind) for _ in range(300)]
-    assert all(question.kind == kind for question in asked)
-    return {question.text.lower().rstrip("?."): question.answer for question in asked}
+    questions = [ask(rng, facts, kind) for _ in range(300)]
+    assert all(question.kind == kind for question in questions)
+    return {question.text.lower().rstrip("?."): question.answer for question in questions}
 
 
 def test_the_same_seed_gives_the_same_world() -> None:
@@ -38,15 +38,15 @@ def test_things_keep_apart_and_stand_plainly_in_one_place() -> None:
     for _ in range(100):
         facts = random_facts(rng, (384, 256))
         assert 1 <= len(facts.things) <= 3
-        for one, other in pairwise(facts.things):
-            assert other.x_px - one.x_px >= 0.08 * 384
+        for left, right in pairwise(facts.things):
+            assert right.x_px - left.x_px >= 0.08 * 384
         for thing in facts.things:
             assert thing.visible_share(384, 256) >= 0.7
 
 
 def test_a_moving_thing_is_elsewhere_in_each_frame_and_may_leave_its_streak_out() -> None:
     rng = np.random.default_rng(2)
-    moved = 0
+    moving_things = 0
     for _ in range(40):
         world = random_world(rng, (320, 192), frames=3, streaks=False)
         assert len(world.images) == len(world.frames) == 3
@@ -57,8 +57,8 @@ def test_a_moving_thing_is_elsewhere_in_each_frame_and_may_leave_its_streak_out(
             assert [np.sign(round(axis, 6)) for axis in way] == [dx, dy]
             assert first.visible_share(320, 192) >= 0.5
             assert middle.x_px == pytest.approx((first.x_px + last.x_px) / 2)
-            moved += last.movement != "still"
-    assert moved > 20
+            moving_things += last.movement != "still"
+    assert moving_things > 20
 
 
 def test_a_streak_is_drawn_only_where_asked_for() -> None:
@@ -113,23 +113,23 @@ def test_absent_things_are_denied() -> None:
         if not any(shape in question for shape in ("circle", "square", "number")):
             assert answer.startswith("there is no ")
     for question, answer in answers("exists").items():
-        there = any(name in question for name in ("circle", "square", "number"))
-        named = any(name in question for name in ("red circle", "blue square", "green number"))
+        has_shape = any(name in question for name in ("circle", "square", "number"))
+        has_thing = any(name in question for name in ("red circle", "blue square", "green number"))
         coloured = len(question.split()) > 4 + ("do you see" in question)
-        assert answer == ("yes." if named or (there and not coloured) else "no.")
+        assert answer == ("yes." if has_thing or (has_shape and not coloured) else "no.")
     assert set(answers("number", GroundTruth.of(600, 300, [RED_CIRCLE])).values()) == {"there is no number."}
 
 
 def test_with_two_numbers_the_side_decides() -> None:
     other = SceneObject("number", "red", 100, 50, 40, number=17)
-    found = answers("number", GroundTruth.of(600, 300, [other, GREEN_NUMBER]))
-    assert found == {"what number is on the left": "17.", "what number is on the right": "42."}
+    replies = answers("number", GroundTruth.of(600, 300, [other, GREEN_NUMBER]))
+    assert replies == {"what number is on the left": "17.", "what number is on the right": "42."}
 
 
 def test_things_that_share_a_shape_are_distinguished_by_colour_or_not_asked_about() -> None:
     twins = GroundTruth.of(600, 300, [RED_CIRCLE, SceneObject("circle", "blue", 300, 250, 40)])
-    named = {question for question, answer in answers("place", twins).items() if not answer.startswith("there")}
-    assert all("red circle" in question or "blue circle" in question for question in named)
+    questions = {question for question, answer in answers("place", twins).items() if not answer.startswith("there")}
+    assert all("red circle" in question or "blue circle" in question for question in questions)
     same = GroundTruth.of(600, 300, [RED_CIRCLE, SceneObject("circle", "red", 300, 250, 40)])
     assert all(answer.startswith("there is no") for answer in answers("movement", same).values())
 

@@ -30,10 +30,10 @@ def test_grounds_are_muted_and_neither_dark_nor_bright(ground) -> None:  # type:
 
 def test_light_differs_between_corners_and_grows_with_frames() -> None:
     light = Lighting(1.0, (0.5, 1.0, 1.0, 1.0), 0.1)
-    first, later = light.on(grey(), 0), light.on(grey(), 2)
+    first, last = light.on(grey(), 0), light.on(grey(), 2)
     assert first[0, 0, 0] < 80
     assert first[-1, -1, 0] == pytest.approx(GREY, abs=2)
-    assert later[-1, -1, 0] == pytest.approx(1.2 * GREY, abs=3)
+    assert last[-1, -1, 0] == pytest.approx(1.2 * GREY, abs=3)
     np.testing.assert_array_equal(Lighting().on(grey(), 3), grey())
     lights = [Lighting.random(np.random.default_rng(seed), 15) for seed in range(40)]
     assert all(0.5 < light.level * (1 + 14 * light.step) < 1.5 for light in lights)

@@ -37,20 +37,20 @@ def plans(count: int, frames: int = 1, options: ClipOptions = BARE) -> list[Clip
     return [random_plan(clip_rng("train", number), (384, 256), frames, options=options) for number in range(count)]
 
 
-def overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def overlap(box: Box, other: Box) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
 
 
 @pytest.mark.parametrize(("size_px", "frames"), [((256, 256), 1), ((512, 256), 2), ((200, 136), 4), ((1024, 1024), 1)])
 def test_the_same_seed_gives_the_same_clip(size_px: tuple[int, int], frames: int) -> None:
     for number in range(4):
-        first, again = (random_clip(clip_rng("train", number), size_px, frames) for _ in range(2))
+        first, repeat = (random_clip(clip_rng("train", number), size_px, frames) for _ in range(2))
         assert first.size_px == size_px
         assert len(first.frames) == len(first.times_s) == len(first.things) == frames
-        assert first.things == again.things
-        assert first.times_s == again.times_s
+        assert first.things == repeat.things
+        assert first.times_s == repeat.times_s
         assert all(b - a >= 0.3 for a, b in zip(first.times_s, first.times_s[1:], strict=False))
-        for frame, same in zip(first.frames, again.frames, strict=True):
+        for frame, same in zip(first.frames, repeat.frames, strict=True):
             assert frame.dtype == np.uint8
             np.testing.assert_array_equal(frame, same)
 
@@ -78,20 +78,20 @@ def test_facts_are_those_of_the_drawn_clip() -> None:
 def test_things_keep_apart_and_inside_and_take_one_to_four_tiles(frames: int) -> None:
     for plan in plans(80, frames, replace(BARE, drift_share=0.5)):
         for things in plan.things:
-            for seen in things:
-                left, top, right, bottom = seen.box_px
+            for thing in things:
+                left, top, right, bottom = thing.box_px
                 assert min(left, top) >= 0
                 assert right <= 384
                 assert bottom <= 256
                 assert 0.1 < (right - left) * (bottom - top) / 32**2 <= 5
-            assert not any(overlap(one.box_px, other.box_px) for one, other in combinations(things, 2))
+            assert not any(overlap(thing.box_px, other.box_px) for thing, other in combinations(things, 2))
 
 
 def test_there_are_all_colours_shapes_and_up_to_six_things() -> None:
     things = [plan.things[0] for plan in plans(300)]
-    assert {len(seen) for seen in things} == {1, 2, 3, 4, 5, 6}
-    assert len({seen.colour for all_seen in things for seen in all_seen}) == 8
-    assert len({seen.kind for all_seen in things for seen in all_seen}) == 13
+    assert {len(frame_things) for frame_things in things} == {1, 2, 3, 4, 5, 6}
+    assert len({thing.colour for frame_things in things for thing in frame_things}) == 8
+    assert len({thing.kind for frame_things in things for thing in frame_things}) == 13
 
 
 def drawn(player: Player, frame: int = 0, camera_px: tuple[float, float] = (0, 0)) -> np.ndarray:
@@ -113,12 +113,12 @@ def test_a_box_is_exactly_around_what_is_drawn(player: Player) -> None:
     for frame, camera_px in ((0, (0.0, 0.0)), (1, (20.0, -7.0))):
         moving = replace(player, step_px=(31.0, 0.0))
         rows, cols = np.nonzero(drawn(moving, frame, camera_px))
-        seen = moving.seen(frame, (300, 300), camera_px)
-        assert seen is not None
-        found = (cols.min(), rows.min(), cols.max() + 1, rows.max() + 1)
-        np.testing.assert_allclose(found, seen.box_px, atol=1.5)
-        assert len(seen.letters) == len(player.text)
-        for left, top, right, bottom in seen.letters:
+        thing = moving.seen(frame, (300, 300), camera_px)
+        assert thing is not None
+        box = (cols.min(), rows.min(), cols.max() + 1, rows.max() + 1)
+        np.testing.assert_allclose(box, thing.box_px, atol=1.5)
+        assert len(thing.letters) == len(player.text)
+        for left, top, right, bottom in thing.letters:
             letter = drawn(moving, frame, camera_px)[int(top) : int(bottom), int(left) : int(right)]
             assert max(letter.any(axis=0).mean(), letter.any(axis=1).mean()) > 0.9
 
@@ -127,8 +127,8 @@ def test_a_player_keeps_to_its_part() -> None:
     rng = np.random.default_rng(0)
     player = shape_player(rng, "square", "red", BARE).placed(100, 100)
     part = replace(player, enters=1, leaves=3, turns_at=2, second=("blue", (0, 0, 255)), step_px=(0.0, -20.0))
-    seen = [part.seen(frame, (300, 300)) for frame in range(4)]
-    assert [thing and (thing.colour, thing.movement) for thing in seen] == [None, ("red", "up"), ("blue", "up"), None]
+    things = [part.seen(frame, (300, 300)) for frame in range(4)]
+    assert [thing and (thing.colour, thing.movement) for thing in things] == [None, ("red", "up"), ("blue", "up"), None]
     assert [bool(drawn(part, frame).any()) for frame in range(4)] == [False, True, True, False]
     assert part.seen(1, (300, 90)) is None, "no longer wholly in the picture"
     ways = {(5.0, 0.0): "right", (-5.0, 0.0): "left", (0.0, 5.0): "down", (0.0, 0.0): "still"}
@@ -189,12 +189,12 @@ def test_the_camera_drifts_over_the_ground() -> None:
 
 
 def test_a_void_is_nothing_but_a_pattern() -> None:
-    found = plans(60, 1, ClipOptions(void_share=1.0, worn=False))
-    assert {plan.things[0][0].kind for plan in found} == set(PATTERNS)
-    assert {plan.things[0][0].colour for plan in found} == set(COLOURS_OF_PATTERNS)
-    for plan in found:
-        ((seen,),) = plan.things
-        assert seen.box_px == (0, 0, 384, 256)
+    voids = plans(60, 1, ClipOptions(void_share=1.0, worn=False))
+    assert {plan.things[0][0].kind for plan in voids} == set(PATTERNS)
+    assert {plan.things[0][0].colour for plan in voids} == set(COLOURS_OF_PATTERNS)
+    for plan in voids:
+        ((thing,),) = plan.things
+        assert thing.box_px == (0, 0, 384, 256)
         assert plan.void is not None
         image = plan.draw().frames[0]
         assert image.std(axis=(0, 1)).max() > 10
@@ -208,8 +208,8 @@ def test_one_event_a_clip_and_what_moves_is_seen_to_move() -> None:
         events = [p for p in plan.cast if p.enters or p.leaves < 4 or p.turns_at < 4]
         assert len(events) <= 1
         for player in plan.cast:
-            shown = sum(player.there(frame) for frame in range(4))
-            assert shown > 1 or player.movement == "still"
+            frames = sum(player.there(frame) for frame in range(4))
+            assert frames > 1 or player.movement == "still"
             assert player.movement == "still" or max(map(abs, player.step_px)) >= 18
     assert not any(isinstance(p.body, TextMask) and not p.text for plan in plans(50) for p in plan.cast)
 
@@ -227,15 +227,15 @@ def test_splits_share_no_font_family_and_no_word() -> None:
 
 def test_words_are_two_to_five_capitals_and_numbers_one_to_three_digits() -> None:
     rng = np.random.default_rng(0)
-    said = {split: {random_word(rng, split) for _ in range(3000)} for split in SPLITS}
+    words = {split: {random_word(rng, split) for _ in range(3000)} for split in SPLITS}
     numbers = {split: {random_number(rng, split) for _ in range(3000)} for split in SPLITS}
-    for word in (*WORDS["train"], *WORDS["test"], *said["train"]):
+    for word in (*WORDS["train"], *WORDS["test"], *words["train"]):
         assert word.isascii()
         assert word.isupper()
         assert 2 <= len(word) <= LONGEST
-    assert said["test"] == set(WORDS["test"])
-    assert not said["train"] & said["test"]
-    assert len(said["train"] - set(WORDS["train"])) > 1000, "letters at random too"
+    assert words["test"] == set(WORDS["test"])
+    assert not words["train"] & words["test"]
+    assert len(words["train"] - set(WORDS["train"])) > 1000, "letters at random too"
     assert {len(number) for split in SPLITS for number in numbers[split]} == {1, 2, 3}
     shared = numbers["train"] & numbers["test"]
     assert all(len(number) == 1 for number in shared)
@@ -261,15 +261,15 @@ def test_redrawn_text_has_other_strokes_and_the_same_characters_in_its_boxes() -
     changed = 0
     for text in ("FOX", "1", "STAGE", "IVY") * 6:
         plain = set_text(random_face(rng, "train"), text, int(rng.integers(15, 33)))
-        drawn = redrawn(rng, plain)
-        changed += drawn is not plain
-        assert len(drawn.boxes) == len(text)
-        ink, before = int(drawn.mask.sum(dtype=int)), int(plain.mask.sum(dtype=int))
+        lettering = redrawn(rng, plain)
+        changed += lettering is not plain
+        assert len(lettering.boxes) == len(text)
+        ink, before = int(lettering.mask.sum(dtype=int)), int(plain.mask.sum(dtype=int))
         assert 0.6 <= ink / before <= 2.2
-        for box, was in zip(drawn.boxes, plain.boxes, strict=True):
+        for box, was in zip(lettering.boxes, plain.boxes, strict=True):
             left, top, right, bottom = (max(0, round(edge)) for edge in box)
             assert (right - left, bottom - top) == pytest.approx((was[2] - was[0], was[3] - was[1]), abs=3)
-            assert drawn.mask[top:bottom, left:right].max() > 120, "its ink is there"
+            assert lettering.mask[top:bottom, left:right].max() > 120, "its ink is there"
     assert changed > 15
 
 

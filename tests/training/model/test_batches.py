@@ -30,7 +30,7 @@ from training.model.views import UNKNOWN, Showing, Viewer
 
 def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
     tokenizer = scenes_tokenizer()
-    asked = 0
+    answers = 0
     for batch in islice(random_batches(1, SimpleNamespace(value=1.0)), 6):
         clips, frames, tokens = batch.regions.shape[:3]
         assert clips * frames * tokens <= TOKENS_ASKED * 1.3
@@ -43,16 +43,16 @@ def test_a_batch_fits_together_and_only_answers_are_learned() -> None:
         assert batch.question_numbers.shape == batch.ids.shape
         questions = batch.places.shape[1]
         assert questions in (QUESTIONS, FEW_QUESTIONS, 1)
-        learned = batch.labels != IGNORED
-        assert torch.equal(batch.ids[learned], batch.labels[learned])
-        assert not learned[batch.question_numbers == questions].any(), "padding"
+        has_label = batch.labels != IGNORED
+        assert torch.equal(batch.ids[has_label], batch.labels[has_label])
+        assert not has_label[batch.question_numbers == questions].any(), "padding"
         for clip, question in np.ndindex(clips, questions):
-            mine = batch.question_numbers[clip] == question
-            answer = tokenizer.decode(batch.ids[clip, mine & learned[clip]])
+            in_question = batch.question_numbers[clip] == question
+            answer = tokenizer.decode(batch.ids[clip, in_question & has_label[clip]])
             assert answer.endswith(".<|im_end|>")
             assert "?" not in answer
-            asked += 1
-    assert asked
+            answers += 1
+    assert answers
 
 
 def test_places_are_reported_of_one_or_two_things_in_the_first_frame_and_in_the_last() -> None:
@@ -64,14 +64,14 @@ def test_places_are_reported_of_one_or_two_things_in_the_first_frame_and_in_the_
     many = ((left, right, low),) * 3
     questions = (("?", "."),) * 6
     rows = asked_places(Lesson(clip, questions, (appears, moves, two, many, (), ((), (), ()))))
-    nothing = [UNKNOWN] * 2
+    unknown = [UNKNOWN] * 2
     assert rows == [
-        [*nothing, *nothing, 1, 2, *nothing],
-        [1, 2, *nothing, 22, 2, *nothing],
+        [*unknown, *unknown, 1, 2, *unknown],
+        [1, 2, *unknown, 22, 2, *unknown],
         [1, 2, 22, 2] * 2,
         [IGNORED] * 8,
         [IGNORED] * 8,
-        nothing * 4,
+        unknown * 4,
     ]
     assert asked_places(Lesson(clip, questions[:2])) == [[IGNORED] * 8] * 2
 
@@ -87,29 +87,29 @@ def test_dropping_tokens_takes_background_first() -> None:
     clip = random_clip(rng, (256, 192))
     view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(40, "foveated"))
     things = int((view.targets[:, 0] >= 0).sum())
-    kept = _dropped(rng, view, things)
-    assert len(kept.regions) == things
-    assert (kept.targets[:, 0] >= 0).all()
+    rest = _dropped(rng, view, things)
+    assert len(rest.regions) == things
+    assert (rest.targets[:, 0] >= 0).all()
 
 
 def test_dropping_tokens_leaves_the_overview() -> None:
     rng = np.random.default_rng(2)
     clip = random_clip(rng, (256, 192))
     view = Viewer(rng).look(clip.frames[0], clip.things[0], Showing(40, "topk", overview=12))
-    kept = _dropped(rng, view, 20)
-    assert (kept.overview, len(kept.regions)) == (12, 20)
-    assert np.array_equal(kept.regions[:12], view.regions[:12])
+    rest = _dropped(rng, view, 20)
+    assert (rest.overview, len(rest.regions)) == (12, 20)
+    assert np.array_equal(rest.regions[:12], view.regions[:12])
 
 
 def test_the_template_is_that_of_answering() -> None:
     prompter, tokenizer = Prompter(), scenes_tokenizer()
-    asked, learned = prompter.dialogue("Say what happens.", "nothing is there.")
+    prompt, labels = prompter.dialogue("Say what happens.", "nothing is there.")
     content = [{"type": "image"}, {"type": "text", "text": "Say what happens."}]
     messages = [{"role": "user", "content": content}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    said = [token for token in learned if token != IGNORED]
+    reply = [token for token in labels if token != IGNORED]
     before = tokenizer(text.replace("<|image_pad|>", ""), add_special_tokens=False)["input_ids"]
-    assert prompter.head + prompter.open + prompter.close + asked == before + said
+    assert prompter.head + prompter.open + prompter.close + prompt == before + reply
 
 
 def test_a_background_process_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

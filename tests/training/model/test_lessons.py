@@ -22,12 +22,12 @@ def test_it_begins_with_seeing() -> None:
 def test_overviews_take_half_of_the_tokens_at_most_or_all_of_them() -> None:
     teacher = Teacher(np.random.default_rng(3))
     plans = [plan for plan in (teacher.plan(0.9) for _ in range(600)) if plan.asks]
-    shown = [plan for plan in plans if plan.overview]
-    assert 0.35 < len(shown) / len(plans) < 0.55
-    glances = [plan for plan in shown if plan.overview >= plan.budget]
-    assert 0 < len(glances) / len(shown) < 0.2
-    assert all(plan.overview <= plan.budget / 2 for plan in shown if plan not in glances)
-    assert {plan.strategy for plan in shown} == set(STRATEGIES)
+    overviews = [plan for plan in plans if plan.overview]
+    assert 0.35 < len(overviews) / len(plans) < 0.55
+    glances = [plan for plan in overviews if plan.overview >= plan.budget]
+    assert 0 < len(glances) / len(overviews) < 0.2
+    assert all(plan.overview <= plan.budget / 2 for plan in overviews if plan not in glances)
+    assert {plan.strategy for plan in overviews} == set(STRATEGIES)
 
 
 def test_a_demo_world_of_several_frames_mostly_shows_movement_by_frames_alone() -> None:

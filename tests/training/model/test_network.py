@@ -49,20 +49,20 @@ def packet_of(batch: Batch, clip: int, frame: int) -> TokenPacket:
 
 
 @torch.inference_mode()
-def answering_logits(qwen: QwenVL, batch: Batch, clip: int, asked: list[int]) -> torch.Tensor:
+def answering_logits(qwen: QwenVL, batch: Batch, clip: int, question: list[int]) -> torch.Tensor:
     """Logits [vocabulary] of what follows a clip and a question, the way an answer stage reads them."""
     ids = prompt_ids(qwen, None)
     cache: PrefixCache[object] = empty_cache(qwen)
     part = PromptPart(qwen, 0, 0)
     part.text(ids.head)
-    shown = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
-    openings = [(*batch.times[clip, frame].tolist(), *ids.frame_open) for frame in range(len(shown))]
-    frames = [encode_packet(qwen, packet, "sparse") for packet in shown]
+    packets = [packet_of(batch, clip, frame) for frame in range(batch.regions.shape[1])]
+    openings = [(*batch.times[clip, frame].tolist(), *ids.frame_open) for frame in range(len(packets))]
+    frames = [encode_packet(qwen, packet, "sparse") for packet in packets]
     for frame, opening in zip(frames, openings, strict=True):
         part.text(opening)
         part.frame(frame)
         part.text(ids.frame_close)
-    part.text(asked)
+    part.text(question)
     return prefill(qwen, part, cache).flatten()
 
 
@@ -94,10 +94,10 @@ def test_training_has_the_logits_of_answering(learner: Learner, layout: str) -> 
         packed = learner._answers(batch, learner.see(batch))
     for clip in range(2):
         for question in range(batch.places.shape[1]):
-            own = (batch.question_numbers[clip] == question).nonzero().flatten()
-            begins = own[0] + int((batch.labels[clip, own] != IGNORED).nonzero()[0])
-            alone = answering_logits(qwen, batch, clip, batch.ids[clip, own[0] : begins].tolist())
-            torch.testing.assert_close(packed[clip, begins - 1], alone, atol=3e-4, rtol=1e-3)
+            places = (batch.question_numbers[clip] == question).nonzero().flatten()
+            begins = places[0] + int((batch.labels[clip, places] != IGNORED).nonzero()[0])
+            expected = answering_logits(qwen, batch, clip, batch.ids[clip, places[0] : begins].tolist())
+            torch.testing.assert_close(packed[clip, begins - 1], expected, atol=3e-4, rtol=1e-3)
 
 
 @torch.inference_mode()
@@ -105,11 +105,11 @@ def test_an_overview_is_encoded_apart_from_what_is_chosen(learner: Learner) -> N
     batch = batch_of(1, overview=6)
     pixels = batch.pixels.clone()
     pixels[:, :, batch.overview :] = 0
-    seen, other = learner.see(batch), learner.see(replace(batch, pixels=pixels))
+    tokens, other = learner.see(batch), learner.see(replace(batch, pixels=pixels))
     overview = slice(0, batch.overview)
-    assert torch.equal(seen.embeds[:, overview], other.embeds[:, overview])
-    whole = learner.see(replace(batch, overview=0))
-    assert not torch.allclose(seen.embeds[:, overview], whole.embeds[:, overview])
+    assert torch.equal(tokens.embeds[:, overview], other.embeds[:, overview])
+    single_pass = learner.see(replace(batch, overview=0))
+    assert not torch.allclose(tokens.embeds[:, overview], single_pass.embeds[:, overview])
 
 
 def test_all_losses_reach_the_vision_tower_and_the_language_model(learner: Learner, batch: Batch) -> None:
@@ -126,8 +126,8 @@ def test_positions_are_read_from_the_last_token_before_each_answer(learner: Lear
     clips, steps = batch.ids.shape
     hidden = torch.zeros(clips, 50 + steps, 192)
     blind = learner._place_loss(batch, hidden).item()
-    learned = batch.labels != IGNORED
-    last = 50 - 1 + (learned & ~learned.roll(1, dims=1)).nonzero()[:, 1].view(clips, -1)
+    has_label = batch.labels != IGNORED
+    last = 50 - 1 + (has_label & ~has_label.roll(1, dims=1)).nonzero()[:, 1].view(clips, -1)
     assert last.shape == batch.places.shape[:2]
     hidden[torch.arange(clips)[:, None], last] = 1.0
     assert learner._place_loss(batch, hidden).item() != pytest.approx(blind), "what stands there counts"

@@ -26,27 +26,28 @@ def clip(*frames: tuple[Seen, ...]) -> Clip:
 STILL = clip((CIRCLE, SQUARE, NUMBER, WORD))
 
 
-def moved(seen: Seen, dx: float, movement: str) -> tuple[Seen, Seen]:
-    left, top, right, bottom = seen.box_px
+def moved(thing: Seen, dx: float, movement: str) -> tuple[Seen, Seen]:
+    left, top, right, bottom = thing.box_px
     return tuple(  # type: ignore[return-value]
-        Seen(seen.kind, seen.colour, (left + step, top, right + step, bottom), movement, seen.text) for step in (0, dx)
+        Seen(thing.kind, thing.colour, (left + step, top, right + step, bottom), movement, thing.text)
+        for step in (0, dx)
     )
 
 
-def samples(asked: Clip, kind: Kind, tries: int = 300) -> list[Sample]:
+def samples(video: Clip, kind: Kind, tries: int = 300) -> list[Sample]:
     rng = np.random.default_rng(0)
-    found = [ask(rng, asked, kind, "train") for _ in range(tries)]
-    return [sample for sample in found if sample is not None]
+    results = [ask(rng, video, kind, "train") for _ in range(tries)]
+    return [sample for sample in results if sample is not None]
 
 
-def answers(asked: Clip, kind: Kind) -> dict[str, str]:
+def answers(video: Clip, kind: Kind) -> dict[str, str]:
     """Question → answer; a question that had two answers would be ambiguous."""
-    got: dict[str, set[str]] = {}
-    for sample in samples(asked, kind):
+    replies: dict[str, set[str]] = {}
+    for sample in samples(video, kind):
         assert sample.kind == kind
-        got.setdefault(sample.question.lower().rstrip("?."), set()).add(sample.answer)
-    assert all(len(said) == 1 for said in got.values())
-    return {question: said.pop() for question, said in got.items()}
+        replies.setdefault(sample.question.lower().rstrip("?."), set()).add(sample.answer)
+    assert all(len(texts) == 1 for texts in replies.values())
+    return {question: texts.pop() for question, texts in replies.items()}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,13 @@ def answers(asked: Clip, kind: Kind) -> dict[str, str]:
     ],
 )
 def test_answers_about_a_picture(kind: Kind, question: str, answer: str) -> None:
-    asked = clip((CIRCLE, SQUARE)) if question == "what is above the square" else STILL
-    assert answers(asked, kind)[question] == answer
+    picture = clip((CIRCLE, SQUARE)) if question == "what is above the square" else STILL
+    assert answers(picture, kind)[question] == answer
 
 
 def test_captions_of_pictures_and_clips() -> None:
-    wanted = "a red circle, a blue square, a green number 42 and a white word EXIT."
-    assert set(answers(STILL, "describe").values()) == {wanted}
+    caption = "a red circle, a blue square, a green number 42 and a white word EXIT."
+    assert set(answers(STILL, "describe").values()) == {caption}
     assert samples(STILL, "describe")[0].facts == ("red circle", "blue square", "green number 42", "white word EXIT")
     first, second = moved(CIRCLE, 80, "right")
     video = clip((first,), (second, SQUARE))
@@ -90,10 +91,10 @@ def test_captions_of_pictures_and_clips() -> None:
 
 def test_movement() -> None:
     first, second = moved(CIRCLE, 80, "right")
-    found = answers(clip((first, SQUARE), (second, SQUARE)), "movement")
-    assert found["which way does the circle move"] == "right."
-    assert found["where does the blue square go"] == "nowhere."
-    assert found["what moves right"] == "a red circle."
+    replies = answers(clip((first, SQUARE), (second, SQUARE)), "movement")
+    assert replies["which way does the circle move"] == "right."
+    assert replies["where does the blue square go"] == "nowhere."
+    assert replies["what moves right"] == "a red circle."
     assert not samples(STILL, "movement"), "nothing is seen to move in one picture"
 
 
@@ -147,9 +148,9 @@ def test_things_close_to_a_border_have_no_place() -> None:
 def test_boxes_are_those_of_what_is_asked_about() -> None:
     for sample in samples(STILL, "relation"):
         assert len(sample.boxes[0]) == 2
-    everything = {seen.box_px for seen in STILL.things[0]}
+    all_boxes = {thing.box_px for thing in STILL.things[0]}
     counts = [sample for sample in samples(STILL, "count") if "things are there" in sample.question]
-    assert any(set(sample.boxes[0]) == everything for sample in counts)
+    assert any(set(sample.boxes[0]) == all_boxes for sample in counts)
     comes = clip((SQUARE,), (SQUARE, CIRCLE))
     appeared = next(sample for sample in samples(comes, "event") if sample.boxes)
     assert appeared.boxes == ((), (CIRCLE.box_px,))
@@ -189,16 +190,16 @@ def test_random_samples_of_every_kind_hold_together(kind: Kind) -> None:
         assert sample.kind == kind
         assert sample.answer.endswith(".")
         assert len(sample.boxes) == 3
-        seen: set[Box] = {thing.box_px for things in sample.clip.things for thing in things}
-        assert all(box in seen for boxes in sample.boxes for box in boxes)
+        boxes_px: set[Box] = {thing.box_px for things in sample.clip.things for thing in things}
+        assert all(box in boxes_px for boxes in sample.boxes for box in boxes)
         assert all(fact in sample.answer for fact in sample.facts)
         assert bool(sample.facts) == (kind == "describe")
 
 
 def test_a_random_sample_is_drawn_and_repeatable() -> None:
-    first, again = (random_sample(clip_rng("train", 5), (256, 256), 2, "train", "event") for _ in range(2))
-    assert (first.question, first.answer) == (again.question, again.answer)
-    np.testing.assert_array_equal(first.clip.frames[1], again.clip.frames[1])
+    first, repeat = (random_sample(clip_rng("train", 5), (256, 256), 2, "train", "event") for _ in range(2))
+    assert (first.question, first.answer) == (repeat.question, repeat.answer)
+    np.testing.assert_array_equal(first.clip.frames[1], repeat.clip.frames[1])
     assert first.clip.frames[0].std() > 1
 
 
