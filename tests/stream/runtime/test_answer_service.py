@@ -140,8 +140,8 @@ def test_the_process_stays_from_run_to_run_and_is_restarted_between_them() -> No
 
 def test_a_process_that_cannot_be_kept_alive_ends_the_run_and_not_the_next() -> None:
     service = AnswerService(config(restart_limit=1), runs=1, model_loader=f"{MODELS}:KilledAnswerModel")
-    with ExitStack() as kept:
-        kept.enter_context(service.hold())
+    with ExitStack() as stack:
+        stack.enter_context(service.hold())
         for _ in range(2):
             with pytest.raises(StageDied, match="died once within a minute"):
                 watch(service, answers=2)

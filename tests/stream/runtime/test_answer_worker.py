@@ -53,10 +53,10 @@ class Fixture:
         self.link: Link = stack.enter_context(closing(transport.link(service.address, watched=True)))
         assert service._supervisor is not None
         self.child = service._supervisor.child
-        self.seen = psutil.Process(self.child.pid)
+        self.process_info = psutil.Process(self.child.pid)
 
     def gone(self) -> bool:
-        return not self.seen.is_running() or self.seen.status() == psutil.STATUS_ZOMBIE
+        return not self.process_info.is_running() or self.process_info.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_it_greets_and_beats_until_its_parent_is_gone_and_then_tidies_up(stack: 
     stdin = fixture.child._process.stdin
     assert stdin is not None
     stdin.close()
-    fixture.seen.wait(LIMIT_S)
+    fixture.process_info.wait(LIMIT_S)
     assert not fixture.directory.exists()
 
 
@@ -192,9 +192,9 @@ def serving_at(endpoint: str, config: Config | None = None, model: str = "FakeAn
 
 
 def client(endpoint: str, query: str = "What?", network: NetworkConfig | None = None, **sections: Any) -> Config:
-    given: dict[str, Any] = {"capture": CaptureConfig(max_frames=20, size="128x96", open_timeout_s=3.0), **sections}
+    options: dict[str, Any] = {"capture": CaptureConfig(max_frames=20, size="128x96", open_timeout_s=3.0), **sections}
     answer = AnswerConfig(server=endpoint, query=query, every_s=0.2)
-    return Config(source="scene:moving", answer=answer, network=network or NetworkConfig(), **given)
+    return Config(source="scene:moving", answer=answer, network=network or NetworkConfig(), **options)
 
 
 def events_of(config: Config) -> list[Event]:
@@ -205,17 +205,17 @@ def run_across_a_loss(
     config: Config, monkeypatch: pytest.MonkeyPatch, model: str = "FakeAnswerModel", *, from_frame: int = 0
 ) -> list[Event]:
     """The events of a run whose answer stage goes in the middle of an answer, and which another one follows."""
-    endpoint, gone = config.answer.server or "", threading.Event()
+    endpoint, has_left = config.answer.server or "", threading.Event()
     with ExitStack() as stack:
         first = stack.enter_context(serving_at(endpoint, model=model))
 
         def go(frame_index: int) -> None:
-            if frame_index >= from_frame and not gone.is_set():
+            if frame_index >= from_frame and not has_left.is_set():
                 first.control.cancel()
-                gone.set()
+                has_left.set()
 
         def follow() -> None:
-            assert gone.wait(LIMIT_S)
+            assert has_left.wait(LIMIT_S)
             first.join()
             stack.enter_context(serving_at(endpoint, model=model))
 
@@ -236,25 +236,25 @@ def continued(
     """
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", f"tests.support.answer_models:{model}")
 
-    def caption(name: str, *more: str) -> tuple[int, bytes]:
+    def caption(name: str, *extra: str) -> tuple[int, bytes]:
         path = folder / f"{name}.jsonl"
-        given = ["--every", "0.5", "--no-timing", "--single-process", *options]
-        return main(["caption", video, "-o", str(path), *given, *more]), path.read_bytes()
+        arguments = ["--every", "0.5", "--no-timing", "--single-process", *options]
+        return main(["caption", video, "-o", str(path), *arguments, *extra]), path.read_bytes()
 
     def fail(frame_index: int) -> None:
         if frame_index == 25:
             raise ArithmeticError("the spoon is bent")
 
-    whole = caption("whole")
-    assert whole[0] == 0
+    unbroken = caption("whole")
+    assert unbroken[0] == 0
     with monkeypatch.context() as patch:
         patch.setattr(answer_models, "on_packet", fail)
         status, broken = caption("broken")
         assert status == 1
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
-    assert caption("broken", "--resume") == whole
-    return broken, asked
+    asked_frames: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked_frames.append)
+    assert caption("broken", "--resume") == unbroken
+    return broken, asked_frames
 
 
 def without_clock(events: list[Event]) -> list[dict[str, Any]]:
@@ -276,18 +276,18 @@ def test_a_run_is_answered_without_a_separate_child(endpoint: str) -> None:
 def test_runs_that_share_an_answer_stage_get_the_answers_that_each_would_get_alone(endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     with serving_at(endpoint, model="SlowAnswerModel"):
-        alone = [without_clock(events_of(client(endpoint, query))) for query in queries]
-        together: dict[str, list[Event]] = {}
+        expected = [without_clock(events_of(client(endpoint, query))) for query in queries]
+        results: dict[str, list[Event]] = {}
         threads = [
-            threading.Thread(target=lambda query=query: together.update({query: events_of(client(endpoint, query))}))
+            threading.Thread(target=lambda query=query: results.update({query: events_of(client(endpoint, query))}))
             for query in queries
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(LIMIT_S)
-    assert [without_clock(together[query]) for query in queries] == alone
-    assert alone[0] != alone[1]
+    assert [without_clock(results[query]) for query in queries] == expected
+    assert expected[0] != expected[1]
 
 
 def without_pieces(events: Iterable[Event]) -> list[Event]:
@@ -302,11 +302,11 @@ def test_a_recording_has_the_settings_that_the_server_answers_by(endpoint: str, 
     by = answered_by(recording)
     assert replay_config(by, None, None, None).answer.max_tokens == 7
     replay = Replay(FakeAnswerModel(Config()), by)
-    again = [
+    replies = [
         event for record in recording.records() for event in replay.take(record) if isinstance(event, ReplayedAnswer)
     ]
-    assert [event.text for event in again] == [event.text for event in events if isinstance(event, Answer)]
-    assert all(event.same for event in again)
+    assert [event.text for event in replies] == [event.text for event in events if isinstance(event, Answer)]
+    assert all(event.same for event in replies)
 
 
 def test_an_answer_that_fails_ends_its_run_and_not_the_stage(endpoint: str) -> None:
@@ -352,15 +352,15 @@ def test_a_run_ends_with_an_answer_stage_that_goes_for_good_or_that_it_may_not_r
             list(map(stop_after_the_first, run.run()))
 
 
-@pytest.mark.parametrize("more", [{}, {"pipeline": PipelineConfig(restart=True)}])
-def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str, more: dict[str, Any]) -> None:
-    pipeline = run_in_threads(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **more))
+@pytest.mark.parametrize("sections", [{}, {"pipeline": PipelineConfig(restart=True)}])
+def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str, sections: dict[str, Any]) -> None:
+    pipeline = run_in_threads(client(endpoint, capture=CaptureConfig(size="128x96", realtime=True), **sections))
     with ExitStack() as stack:
         served = stack.enter_context(serving_at(endpoint))
-        answers, lost = 0, False
+        answers, connection_lost = 0, False
         for event in pipeline.run():
             assert not isinstance(event, Restarted)
-            lost = lost or (isinstance(event, Notice) and event.code == ANSWERS_LOST)
+            connection_lost = connection_lost or (isinstance(event, Notice) and event.code == ANSWERS_LOST)
             if isinstance(event, Answer):
                 answers += 1
                 if answers == 2:
@@ -369,7 +369,7 @@ def test_a_file_at_its_own_pace_goes_on_with_the_next_answer_stage(endpoint: str
                 elif answers == 4:
                     pipeline.end()
     assert answers >= 4
-    assert lost
+    assert connection_lost
 
 
 def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
@@ -379,11 +379,11 @@ def test_a_file_read_without_a_loss_is_answered_as_if_nothing_had_happened(
     with serving_at(endpoint):
         unbroken = without_clock(without_pieces(events_of(client(endpoint))))
     events = run_across_a_loss(client(endpoint), monkeypatch, from_frame=1)
-    lost = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
-    assert [event.message for event in lost] == [
+    losses = [event for event in events if isinstance(event, Notice) and event.code == ANSWERS_LOST]
+    assert [event.message for event in losses] == [
         "no answers: the connection was lost; reconnecting to the answer server"
     ]
-    assert without_clock(without_pieces(event for event in events if event not in lost)) == unbroken
+    assert without_clock(without_pieces(event for event in events if event not in losses)) == unbroken
 
 
 def test_a_file_that_ends_while_the_answer_stage_is_away_ends_the_run(endpoint: str) -> None:
@@ -399,9 +399,9 @@ def test_a_file_that_ends_while_the_answer_stage_is_away_ends_the_run(endpoint: 
 
 
 def test_only_holders_of_a_key_are_answered(tmp_path: Path, endpoint: str) -> None:
-    ours, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
-    with serving_at(endpoint, Config(network=ours)):
-        assert any(isinstance(event, Answer) for event in events_of(client(endpoint, network=ours)))
+    keys, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
+    with serving_at(endpoint, Config(network=keys)):
+        assert any(isinstance(event, Answer) for event in events_of(client(endpoint, network=keys)))
         with pytest.raises(ConnectionRefused):
             events_of(client(endpoint, network=others))
         with pytest.raises(ConnectionRefused):
@@ -474,7 +474,7 @@ def test_its_metrics_are_there_from_before_the_model_is_loaded_to_the_end(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-    seen: list[int] = []
+    statuses: list[int] = []
 
     def ready_status() -> int:
         try:
@@ -485,19 +485,19 @@ def test_its_metrics_are_there_from_before_the_model_is_loaded_to_the_end(
                 return error.code
 
     def load(name: str, config: Config) -> FakeAnswerModel:
-        seen.append(ready_status())
+        statuses.append(ready_status())
         return FakeAnswerModel(config)
 
     monkeypatch.setattr(answer_worker, "load_answer_model", load)
     control = RunControl()
 
     def ready() -> None:
-        seen.append(ready_status())
+        statuses.append(ready_status())
         control.end()
-        seen.append(ready_status())
+        statuses.append(ready_status())
 
     assert serve_answers(Config(output=OutputConfig(metrics_port=port)), endpoint, ready, control)
-    assert seen == [503, 200, 503]
+    assert statuses == [503, 200, 503]
     with pytest.raises(urllib.error.URLError):
         ready_status()
 
@@ -519,14 +519,16 @@ def test_several_cameras_share_a_server_with_an_api(endpoint: str) -> None:
     assert texts == {"a red circle"}
 
 
-@pytest.mark.parametrize(("runs", "given", "tried"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])])
+@pytest.mark.parametrize(
+    ("runs", "slots", "expected"), [(0, 1, [1]), (1, 1, [1]), (5, 1, [5]), (99, 1, [8]), (5, 3, [3])]
+)
 def test_several_runs_have_slots_unless_their_number_is_given(
-    monkeypatch: pytest.MonkeyPatch, runs: int, given: int, tried: list[int]
+    monkeypatch: pytest.MonkeyPatch, runs: int, slots: int, expected: list[int]
 ) -> None:
     loaded: list[int] = []
     monkeypatch.setattr(answer_worker, "load_answer_model", lambda _, config: loaded.append(config.answer.slots))
-    answer_worker._load_for_several(worker_config(runs), Config(answer=AnswerConfig(slots=given)))
-    assert loaded == tried
+    answer_worker._load_for_several(worker_config(runs), Config(answer=AnswerConfig(slots=slots)))
+    assert loaded == expected
 
 
 def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,18 +50,18 @@ SECRET = "sk-a-secret"
 
 @pytest.fixture
 def server() -> Iterator[FakeApiServer]:
-    with api_server() as made:
-        yield made
+    with api_server() as fake_server:
+        yield fake_server
 
 
-def config(server: FakeApiServer, *, output: OutputConfig | None = None, **more: Any) -> Config:
+def config(server: FakeApiServer, *, output: OutputConfig | None = None, **options: Any) -> Config:
     answer = AnswerConfig(encode="picture", model=fake.MODEL, api=ApiConfig(url=server.url), every_s=0.25)
     return Config(
         source="scene:demo",
         capture=CaptureConfig(max_frames=FRAMES),
-        answer=answer.model_copy(update=more.pop("answer", {})),
+        answer=answer.model_copy(update=options.pop("answer", {})),
         output=output or OutputConfig(),
-        pipeline=PipelineConfig(**more),
+        pipeline=PipelineConfig(**options),
     )
 
 
@@ -94,7 +94,7 @@ def test_every_answer_is_one_request_from_a_process_without_torch(server: FakeAp
         if isinstance(event, Answer):
             process = psutil.Process(pipeline.processes()["answers"])
             rss = max(rss, process.memory_info().rss)
-            mapped = " ".join(found.path for found in process.memory_maps())
+            mapped = " ".join(mapping.path for mapping in process.memory_maps())
     assert set(texts(events)) == {"a red circle"}
     assert len(server.bodies) == len(texts(events)) >= 8
     assert "libtorch" not in mapped
@@ -128,12 +128,12 @@ def test_lost_requests_lose_no_frame_and_each_is_reported(server: FakeApiServer)
 
 
 def test_if_no_answer_is_left_out_lost_requests_are_sent_again(server: FakeApiServer) -> None:
-    whole = texts(list(run_in_threads(config(server)).run()))
+    unbroken = texts(list(run_in_threads(config(server)).run()))
     server.bodies.clear()
     server.behaviour = fail_every_fifth()
     events = list(run_in_threads(config(server)).run())
-    assert texts(events) == whole
-    assert len(losses(events)) == len(server.bodies) - len(whole) > 0
+    assert texts(events) == unbroken
+    assert len(losses(events)) == len(server.bodies) - len(unbroken) > 0
     assert all(f"{server.url}: 503 busy; asking again" in loss for loss in losses(events))
 
 
@@ -221,8 +221,8 @@ def test_no_field_of_a_reply_ends_a_run(server: FakeApiServer, question: str | N
 
     server.behaviour = behave
     watches = () if question is None else (WatchConfig(question=question, name="star"),)
-    given = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
-    events = list(run_in_threads(given).run())
+    hostile_config = config(server, answer={"max_tokens": 4000}).model_copy(update={"watch": watches})
+    events = list(run_in_threads(hostile_config).run())
     assert isinstance(events[-1], Summary)
     assert events[-1].error is None
     assert "answer.refused" not in events[-1].dropped

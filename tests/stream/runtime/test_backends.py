@@ -50,8 +50,8 @@ def test_the_bundled_model_answers_the_same_byte_for_byte(
 ) -> None:
     prepare(backend, request)
     expected, on_cpu = captions(tmp_path / "cpu", source, "cpu")
-    got, on_backend = captions(tmp_path / backend, source, backend)
-    assert got == expected
+    lines, on_backend = captions(tmp_path / backend, source, backend)
+    assert lines == expected
     assert [event["text"] for event in on_cpu if event["type"] == "answer"]
     for events, name in ((on_cpu, "cpu"), (on_backend, backend)):
         assert (events[0].pop("backend"), events[-1].pop("backend")) == (name, name)
@@ -111,17 +111,17 @@ def test_a_stream_outlives_its_graphics_device(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr("arr_coc.video.texture_updater.open_store", open_one)
     rng = np.random.default_rng(0)
-    one, two = (random_planes(rng, 96, 160, layout="rgb") for _ in range(2))
+    first, second = (random_planes(rng, 96, 160, layout="rgb") for _ in range(2))
     updater = TextureUpdater()
-    updater.process(one, stamp(0))
+    updater.process(first, stamp(0))
     opened[0].device.mark_lost("the cable was pulled")  # type: ignore[attr-defined]
     if while_reading:
         with pytest.raises(StoreReplaced, match="the cable was pulled"), updater.lease() as view:
             view.read(3)
         with updater.lease() as view:
-            np.testing.assert_array_equal(view.read(0), expected_level0(one))
-    assert (updater.process(two, stamp(1)).fallback is None) == while_reading
+            np.testing.assert_array_equal(view.read(0), expected_level0(first))
+    assert (updater.process(second, stamp(1)).fallback is None) == while_reading
     with updater.lease() as view:
-        np.testing.assert_array_equal(view.read(0), expected_level0(two))
+        np.testing.assert_array_equal(view.read(0), expected_level0(second))
     updater.close()
     assert ([store.backend for store in opened], updater.fallbacks) == (["gl", "cpu"], 1)

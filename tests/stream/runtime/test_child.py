@@ -45,18 +45,18 @@ def forks(request: pytest.FixtureRequest) -> SharedForkServer | None:
 
 @pytest.fixture
 def make(forks: SharedForkServer | None) -> Iterator[MakeChild]:
-    made: list[ChildProcess] = []
+    children: list[ChildProcess] = []
 
-    def one(order: str = "", **environment: str) -> ChildProcess:
+    def start(order: str = "", **environment: str) -> ChildProcess:
         child = ChildProcess("answer", "tests.support.child", environment=environment, forks=forks)  # type: ignore[arg-type]
         assert (psutil.Process(child.pid).ppid() == os.getpid()) == (forks is None)
-        made.append(child)
+        children.append(child)
         if order:
             child.send_line(order.encode())
         return child
 
-    yield one
-    for child in made:
+    yield start
+    for child in children:
         child.stop()
     assert own_children() == []
 
@@ -117,9 +117,9 @@ def test_it_receives_the_heartbeat(make: MakeChild) -> None:
 
 def test_stopping_ends_it_by_the_end_of_its_stdin(make: MakeChild) -> None:
     child = make("wait")
-    seen = psutil.Process(child.pid)
+    process = psutil.Process(child.pid)
     child.stop()
-    assert not seen.is_running()
+    assert not process.is_running()
     assert child.silence_s() == 0
     child.stop()
 
@@ -178,7 +178,7 @@ class FakeChild:
         self.stopped = True
 
 
-class Kept:
+class SupervisorHarness:
     """A supervisor, its clock, and every child that it has started."""
 
     def __init__(self, rules: RestartPolicy) -> None:
@@ -200,78 +200,78 @@ RESTART = RestartPolicy(restart=True, limit=3, heartbeat_s=5)
 
 
 def test_while_it_lives_nothing_happens() -> None:
-    kept = Kept(RESTART)
-    assert kept.supervisor.poll() is None
-    assert len(kept.children) == 1
+    harness = SupervisorHarness(RESTART)
+    assert harness.supervisor.poll() is None
+    assert len(harness.children) == 1
 
 
 def test_a_death_by_a_signal_has_no_last_words_and_is_mended_at_once() -> None:
-    kept = Kept(RESTART)
-    kept.children[0].die("killed by SIGKILL")
-    assert kept.supervisor.poll() == Restarted(process="answers", cause="killed by SIGKILL", count=1)
-    assert kept.children[0].stopped
-    assert kept.supervisor.child.pid == 1
-    assert kept.supervisor.poll() is None
+    harness = SupervisorHarness(RESTART)
+    harness.children[0].die("killed by SIGKILL")
+    assert harness.supervisor.poll() == Restarted(process="answers", cause="killed by SIGKILL", count=1)
+    assert harness.children[0].stopped
+    assert harness.supervisor.child.pid == 1
+    assert harness.supervisor.poll() is None
 
 
 def test_one_that_exited_may_still_be_received() -> None:
-    kept = Kept(RESTART)
-    kept.children[0].die("exited with status 1", by_signal=False)
-    assert kept.supervisor.poll() is None
-    kept.clock.advance(499 * MS)
-    assert kept.supervisor.poll() is None
-    kept.clock.advance(MS)
-    assert kept.supervisor.poll() == Restarted(process="answers", cause="exited with status 1", count=1)
+    harness = SupervisorHarness(RESTART)
+    harness.children[0].die("exited with status 1", by_signal=False)
+    assert harness.supervisor.poll() is None
+    harness.clock.advance(499 * MS)
+    assert harness.supervisor.poll() is None
+    harness.clock.advance(MS)
+    assert harness.supervisor.poll() == Restarted(process="answers", cause="exited with status 1", count=1)
 
 
 def test_each_death_has_its_own_last_words() -> None:
-    kept = Kept(RESTART)
+    harness = SupervisorHarness(RESTART)
     for number in range(2):
-        kept.children[number].die("exited", by_signal=False)
-        assert kept.supervisor.poll() is None
-        kept.clock.advance(NS_PER_S)
-        assert kept.supervisor.poll() is not None
+        harness.children[number].die("exited", by_signal=False)
+        assert harness.supervisor.poll() is None
+        harness.clock.advance(NS_PER_S)
+        assert harness.supervisor.poll() is not None
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_without_restarts_a_death_is_raised_once_it_could_be_explained(by_signal: bool) -> None:
-    kept = Kept(RestartPolicy(restart=False))
-    kept.children[0].die("gone", by_signal=by_signal)
-    assert kept.supervisor.poll() is None
-    kept.clock.advance(500 * MS)
+    harness = SupervisorHarness(RestartPolicy(restart=False))
+    harness.children[0].die("gone", by_signal=by_signal)
+    assert harness.supervisor.poll() is None
+    harness.clock.advance(500 * MS)
     with pytest.raises(StageDied, match="the answer stage died: gone"):
-        kept.supervisor.poll()
-    assert len(kept.children) == 1
+        harness.supervisor.poll()
+    assert len(harness.children) == 1
 
 
 def test_silence_beyond_the_limit_is_a_death() -> None:
-    kept = Kept(RESTART)
-    kept.children[0].silent_s = 5.0
-    assert kept.supervisor.poll() is None
-    kept.children[0].silent_s = 5.2
-    assert kept.supervisor.poll() is None, "a child that is well is checked ten times a second, however often polled"
-    kept.clock.advance(100 * MS)
-    assert kept.supervisor.poll() == Restarted(process="answers", cause="silent for 5.2 s", count=1)
-    assert kept.children[0].hung_s == 5.2
+    harness = SupervisorHarness(RESTART)
+    harness.children[0].silent_s = 5.0
+    assert harness.supervisor.poll() is None
+    harness.children[0].silent_s = 5.2
+    assert harness.supervisor.poll() is None, "a child that is well is checked ten times a second, however often polled"
+    harness.clock.advance(100 * MS)
+    assert harness.supervisor.poll() == Restarted(process="answers", cause="silent for 5.2 s", count=1)
+    assert harness.children[0].hung_s == 5.2
 
 
 def test_silence_may_be_minded_alone() -> None:
-    kept = Kept(RESTART)
-    kept.children[0].silent_s = 5.2
-    kept.supervisor.kill_if_hung()
-    assert kept.children[0].died_by_signal
-    assert len(kept.children) == 1
+    harness = SupervisorHarness(RESTART)
+    harness.children[0].silent_s = 5.2
+    harness.supervisor.kill_if_hung()
+    assert harness.children[0].died_by_signal
+    assert len(harness.children) == 1
 
 
 def test_a_crash_loop_is_given_up_with_the_last_cause() -> None:
-    kept = Kept(RESTART)
+    harness = SupervisorHarness(RESTART)
     for number in range(2):
-        kept.children[number].die("killed by SIGSEGV")
-        assert kept.restarts() == number + 1
-        kept.clock.advance(20 * NS_PER_S)
-    kept.children[2].die("exited with status 3 (no more memory)")
+        harness.children[number].die("killed by SIGSEGV")
+        assert harness.restarts() == number + 1
+        harness.clock.advance(20 * NS_PER_S)
+    harness.children[2].die("exited with status 3 (no more memory)")
     with pytest.raises(StageDied) as raised:
-        kept.supervisor.poll()
+        harness.supervisor.poll()
     assert str(raised.value) == (
         "the answer stage died: it died 3 times within a minute, the last time because exited with status 3 "
         "(no more memory); --debug shows its output, and pipeline.restart_limit allows more"
@@ -279,34 +279,34 @@ def test_a_crash_loop_is_given_up_with_the_last_cause() -> None:
 
 
 def test_deaths_that_lie_far_apart_are_no_loop() -> None:
-    kept = Kept(RESTART)
+    harness = SupervisorHarness(RESTART)
     for number in range(10):
-        kept.children[number].die("killed")
-        assert kept.restarts() == number + 1
-        kept.clock.advance(30 * NS_PER_S)
+        harness.children[number].die("killed")
+        assert harness.restarts() == number + 1
+        harness.clock.advance(30 * NS_PER_S)
 
 
 def test_a_limit_of_one_allows_no_restart() -> None:
-    kept = Kept(RestartPolicy(restart=True, limit=1))
-    kept.children[0].die("killed")
+    harness = SupervisorHarness(RestartPolicy(restart=True, limit=1))
+    harness.children[0].die("killed")
     with pytest.raises(StageDied, match="died once within a minute"):
-        kept.supervisor.poll()
+        harness.supervisor.poll()
 
 
 def test_deaths_that_are_forgiven_make_no_loop() -> None:
-    kept = Kept(RESTART)
+    harness = SupervisorHarness(RESTART)
     for number in range(10):
-        kept.supervisor.reset_crash_count()
-        kept.children[number].die("the camera is away")
-        assert kept.restarts() == number + 1
+        harness.supervisor.reset_crash_count()
+        harness.children[number].die("the camera is away")
+        assert harness.restarts() == number + 1
 
 
 @pytest.fixture
 def reader() -> Iterator[HeartbeatMonitor]:
-    made = HeartbeatMonitor()
-    yield made
-    made.close_writer()
-    made.close()
+    monitor = HeartbeatMonitor()
+    yield monitor
+    monitor.close_writer()
+    monitor.close()
 
 
 @pytest.fixture
@@ -320,14 +320,14 @@ class Beating:
     """Called by a Heartbeat before each beat; `stop` returns once there will be no other one."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
         self._stopping = False
         self._stopped = threading.Event()
         self._thrice = threading.Event()
 
     def __call__(self) -> bool:
-        self.asked += 1
-        if self.asked > 2:
+        self.calls += 1
+        if self.calls > 2:
             self._thrice.set()
         if self._stopping:
             self._stopped.set()
@@ -344,9 +344,9 @@ class Beating:
 @pytest.fixture
 def beating(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beating]:
     monkeypatch.setattr(child_module, "BEAT_S", 0.01)
-    made = Beating()
-    yield made
-    made.stop()
+    activity = Beating()
+    yield activity
+    activity.stop()
 
 
 def test_silence_counts_from_the_last_beat(seconds: list[float], reader: HeartbeatMonitor) -> None:
@@ -382,8 +382,8 @@ def test_the_child_first_reports_loading_then_readiness(reader: HeartbeatMonitor
     beating.some()
     assert set(os.read(reader._reader, 100)) == {LOADING[0]}
     heartbeat.ready()
-    asked = beating.asked
-    while beating.asked < asked + 3:
+    calls = beating.calls
+    while beating.calls < calls + 3:
         threading.Event().wait(0.01)
     assert READY in os.read(reader._reader, 100)
 

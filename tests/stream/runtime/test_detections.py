@@ -38,7 +38,7 @@ def query_for(box: Sequence[float], **fields: object) -> AnswerConfig:
 
 
 @pytest.mark.parametrize(
-    ("capture", "model", "shown"),
+    ("capture", "model", "picture"),
     [
         # the picture that the model is given: the padded frame of 160x128, in thousandths or tiles of 28 pixels
         ({}, "LocatingAnswerModel", (160, 128, 1000, 1000)),
@@ -49,15 +49,15 @@ def query_for(box: Sequence[float], **fields: object) -> AnswerConfig:
     ],
 )
 def test_a_box_is_where_the_thing_is_in_the_source(
-    video: str, capture: dict[str, object], model: str, shown: tuple[float, float, float, float]
+    video: str, capture: dict[str, object], model: str, picture: tuple[float, float, float, float]
 ) -> None:
-    """`shown`: pixels of the source that the model's picture is wide and high, and its own coordinates of that."""
-    scale = shown[2] / shown[0], shown[3] / shown[1]
+    """`picture`: pixels of the source that the model's picture is wide and high, and its own coordinates of that."""
+    scale = picture[2] / picture[0], picture[3] / picture[1]
     answered = query_for([edge * side for edge, side in zip(THING, (*scale, *scale), strict=True)])
     result = run(configured(video, answer=answered, capture=CaptureConfig(**capture)), model)  # type: ignore[arg-type]
-    found, *_ = result.of(Detections)
-    assert (found.width_px, found.height_px) == (WIDTH, HEIGHT)
-    (thing,) = found.objects
+    detections, *_ = result.of(Detections)
+    assert (detections.width_px, detections.height_px) == (WIDTH, HEIGHT)
+    (thing,) = detections.objects
     assert thing.box == pytest.approx(THING, abs=0.05)
     order = [type(event) for event in result.events if isinstance(event, (Answer, Detections))]
     assert order[:2] == [Answer, Detections]
@@ -65,9 +65,11 @@ def test_a_box_is_where_the_thing_is_in_the_source(
 
 def test_a_turned_source_has_boxes_in_its_upright_picture(tmp_path: Path) -> None:
     path = make_video(tmp_path / "phone.mp4", pictures(), 10, rotation=-90)
-    found, *_ = run(configured(str(path), answer=query_for([0, 0, 1000, 1000])), "LocatingAnswerModel").of(Detections)
-    assert (found.width_px, found.height_px) == (HEIGHT, WIDTH)
-    assert found.objects == [Detection(label="thing", box=[0.0, 0.0, 100.0, 150.0])]
+    detections, *_ = run(configured(str(path), answer=query_for([0, 0, 1000, 1000])), "LocatingAnswerModel").of(
+        Detections
+    )
+    assert (detections.width_px, detections.height_px) == (HEIGHT, WIDTH)
+    assert detections.objects == [Detection(label="thing", box=[0.0, 0.0, 100.0, 150.0])]
 
 
 def test_the_asked_picture_of_the_frame_shows_the_thing_in_its_box(video: str, tmp_path: Path) -> None:
@@ -76,11 +78,11 @@ def test_the_asked_picture_of_the_frame_shows_the_thing_in_its_box(video: str, t
     output = OutputConfig(paths=(str(tmp_path / "a.mcap"),))
     box = [edge * 1000 / side for edge, side in zip(THING, (160, 128, 160, 128), strict=True)]
     result = run(configured(video, answer=query_for(box), output=output), "LocatingAnswerModel")
-    found, *_ = result.of(Detections)
-    shown = next(event for event in result.of(AskedPicture) if event.frame_index == found.frame_index)
-    image = cv2.imdecode(np.frombuffer(shown.jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
-    assert (found.width_px, found.height_px) == image.shape[::-1]
-    (thing,) = found.objects
+    detections, *_ = result.of(Detections)
+    picture = next(event for event in result.of(AskedPicture) if event.frame_index == detections.frame_index)
+    image = cv2.imdecode(np.frombuffer(picture.jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+    assert (detections.width_px, detections.height_px) == image.shape[::-1]
+    (thing,) = detections.objects
     assert thing.box is not None
     left, top, right, bottom = map(round, thing.box)
     assert image[top + 2 : bottom - 2, left + 2 : right - 2].min() > 150
@@ -97,7 +99,7 @@ def test_a_continued_run_has_the_boxes_of_the_first(video: str, tmp_path: Path) 
     config = configured(
         video, answer=query_for([0, 0, 500, 500]), output=OutputConfig(paths=(str(tmp_path / "a.jsonl"),))
     )
-    found = []
+    lines = []
     for resume in (False, True):
         journal = journal_for(config, resume=resume)
         assert journal is not None
@@ -106,9 +108,9 @@ def test_a_continued_run_has_the_boxes_of_the_first(video: str, tmp_path: Path) 
         model = "tests.support.answer_models:LocatingAnswerModel"
         events = list(run_in_threads(config, model_loader=model, journal=journal).run())
         journal.close()
-        found.append([encode_event(event) for event in events if isinstance(event, Detections)])
-    assert found[0] == found[1]
-    assert len(found[0]) == 2
+        lines.append([encode_event(event) for event in events if isinstance(event, Detections)])
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 2
 
 
 def test_lines_and_captions_of_a_run_have_the_boxes(video: str, tmp_path: Path) -> None:
@@ -122,8 +124,8 @@ def test_lines_and_captions_of_a_run_have_the_boxes(video: str, tmp_path: Path) 
     for sink in sinks:
         sink.close()
     lines = [json.loads(line) for line in Path(paths[0]).read_text().splitlines()]
-    found, *_ = [line for line in lines if line["type"] == "detections"]
-    assert found["objects"] == [{"label": "thing", "box": [0.0, 0.0, 80.0, 64.0], "score": 0.5}]
+    detections, *_ = [line for line in lines if line["type"] == "detections"]
+    assert detections["objects"] == [{"label": "thing", "box": [0.0, 0.0, 80.0, 64.0], "score": 0.5}]
     for path in paths[1:]:
         cues = Path(path).read_text()
         assert "\nthing\n" in cues

@@ -37,10 +37,10 @@ def test_the_demo_shows_what_changed_since_the_last_answer_and_covers_a_cut(tmp_
     first, *others = (shown(reason) for reason in answered)
     budget = int(first.sum())
     assert all(tiles.sum() == budget for tiles in others)
-    even = even_lattice(GRID, budget)
-    assert np.array_equal(first, even)
-    assert not np.array_equal(others[0], even)
-    assert np.array_equal(others[2], even), "the first frame after the cut"
+    lattice = even_lattice(GRID, budget)
+    assert np.array_equal(first, lattice)
+    assert not np.array_equal(others[0], lattice)
+    assert np.array_equal(others[2], lattice), "the first frame after the cut"
 
 
 def test_a_recording_gives_the_same_answers(tmp_path: Path) -> None:

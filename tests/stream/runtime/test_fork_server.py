@@ -52,19 +52,19 @@ class Children:
     def __init__(self, server: ForkServer, output: IO[bytes]) -> None:
         self.output = output
         self._server = server
-        self._made: list[ForkedProcess] = []
+        self._processes: list[ForkedProcess] = []
 
     def fork(self, order: str, inherited: tuple[int, ...] = ()) -> ForkedProcess:
         process = self._server.fork("tests.support.child", self.output.fileno(), inherited)
         assert process is not None
-        self._made.append(process)
+        self._processes.append(process)
         assert process.stdin is not None
         process.stdin.write(f"{order}\n".encode())
         process.stdin.flush()
         return process
 
     def close(self) -> None:
-        for process in self._made:
+        for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
@@ -73,8 +73,8 @@ class Children:
 
 @pytest.fixture
 def children(server: ForkServer, tmp_path: Path) -> Iterator[Children]:
-    with (tmp_path / "output").open("w+b") as file, contextlib.closing(Children(server, file)) as made:
-        yield made
+    with (tmp_path / "output").open("w+b") as file, contextlib.closing(Children(server, file)) as forked_children:
+        yield forked_children
 
 
 def ended(process: ForkedProcess) -> int:
@@ -91,27 +91,27 @@ def test_imported_modules_are_there_at_once_and_a_child_leaves_nothing(server: F
     first.stdin.close()
     assert ended(first) == 0
     children.output.seek(0)
-    printed = children.output.read().decode().split()
-    assert {"torch", "arr_coc.layer", "done"} <= set(printed)
-    assert "stream.runtime.frame_stages" not in printed
+    words = children.output.read().decode().split()
+    assert {"torch", "arr_coc.layer", "done"} <= set(words)
+    assert "stream.runtime.frame_stages" not in words
     assert psutil.Process(server.pid).children() == []
 
 
 def test_a_child_holds_its_own_descriptors_and_no_others(server: ForkServer, children: Children) -> None:
-    read, write = os.pipe()
+    read_end, write_end = os.pipe()
     other = children.fork("wait")
-    process = children.fork("wait", (write,))
-    until(lambda: str(write) in os.listdir(f"/proc/{process.pid}/fd"))
+    process = children.fork("wait", (write_end,))
+    until(lambda: str(write_end) in os.listdir(f"/proc/{process.pid}/fd"))
     low = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")} & set(range(100))
-    assert low == {0, 1, 2, write}
-    os.close(write)
+    assert low == {0, 1, 2, write_end}
+    os.close(write_end)
     assert other.stdin is not None
     other.stdin.close()
     assert ended(other) == 0, "another child holds its stdin"
     process.kill()
     assert ended(process) == -signal.SIGKILL
-    assert os.read(read, 1) == b"", "another process holds what only the child was given"
-    os.close(read)
+    assert os.read(read_end, 1) == b"", "another process holds what only the child was given"
+    os.close(read_end)
 
 
 def test_waiting_has_a_limit(server: ForkServer, children: Children) -> None:
@@ -139,16 +139,16 @@ def test_children_outlive_a_server_that_dies(mortal: ForkServer, tmp_path: Path)
 
 
 def test_a_server_goes_with_its_client(mortal: ForkServer) -> None:
-    seen = psutil.Process(mortal.pid)
+    process = psutil.Process(mortal.pid)
     mortal._connection.close()
-    seen.wait(60)
+    process.wait(60)
 
 
 def test_a_descriptor_that_the_server_needs_is_not_taken(server: ForkServer, children: Children) -> None:
-    taken = int(max(os.listdir(f"/proc/{server.pid}/fd"), key=int)) if children.fork("exit 0") else 0
-    own = os.dup2(children.output.fileno(), taken)
-    assert server.fork("tests.support.child", children.output.fileno(), (own,)) is None
-    os.close(own)
+    number = int(max(os.listdir(f"/proc/{server.pid}/fd"), key=int)) if children.fork("exit 0") else 0
+    descriptor = os.dup2(children.output.fileno(), number)
+    assert server.fork("tests.support.child", children.output.fileno(), (descriptor,)) is None
+    os.close(descriptor)
     assert ended(children.fork("exit 4")) == 4, "the next one is forked"
 
 
@@ -189,7 +189,7 @@ except ChildProcessError:
 
 
 def test_a_server_is_split_off_the_process_itself(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SPLIT, str(tmp_path / "kept")], capture_output=True, text=True, cwd=ROOT, timeout=300
     )
-    assert (done.stdout, done.returncode) == ("no child is left\n", 0), done.stderr[-2000:]
+    assert (process.stdout, process.returncode) == ("no child is left\n", 0), process.stderr[-2000:]

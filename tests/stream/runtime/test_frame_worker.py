@@ -23,9 +23,9 @@ def request_end(child: ChildProcess) -> None:
     until(lambda: child.exit_error() is not None)
 
 
-@pytest.mark.parametrize(("how", "status", "forks"), [(ChildProcess.stop, 1, SHARED), (request_end, 0, None)])
+@pytest.mark.parametrize(("end", "status", "forks"), [(ChildProcess.stop, 1, SHARED), (request_end, 0, None)])
 def test_it_ends_at_once_although_its_source_does_not_open(
-    how: Callable[[ChildProcess], None], status: int, forks: Any, tmp_path: Path
+    end: Callable[[ChildProcess], None], status: int, forks: Any, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(LIMIT_S)
@@ -44,7 +44,7 @@ def test_it_ends_at_once_although_its_source_does_not_open(
             child.send_line(msgspec.json.encode(orders))
             connection, _ = silent.accept()
             with connection:
-                how(child)
+                end(child)
                 assert child._process.returncode == status
         finally:
             child.stop()

@@ -64,8 +64,8 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def glancing(video: str, every_s: float = 60.0, **answer: Any) -> Config:
-    given = {"every_s": 1.0, "glance": GlanceConfig(every_s=every_s), **answer}
-    return configured(video, answer=AnswerConfig(**given))
+    options = {"every_s": 1.0, "glance": GlanceConfig(every_s=every_s), **answer}
+    return configured(video, answer=AnswerConfig(**options))
 
 
 def test_the_model_looks_once_before_the_first_answer_about_a_question(video: str) -> None:
@@ -108,7 +108,7 @@ def test_an_overview_counts_in_the_budget_kept_or_dropped(video: str, overview: 
 def test_runs_give_the_same_events_in_one_process_and_in_two(video: str) -> None:
     config = glancing(video, every_s=1.0)
     two = config.model_copy(update={"pipeline": PipelineConfig()})
-    first, *others = [without_timing(run(one, MODEL).events) for one in (config, config, two)]
+    first, *others = [without_timing(run(variant, MODEL).events) for variant in (config, config, two)]
     assert sum(event["type"] == "glance" for event in first) == 3
     for other in others:
         assert other == first
@@ -198,24 +198,24 @@ def test_in_a_stream_of_one_question_hardly_any_answer_needs_a_glance() -> None:
 
 def test_frames_never_wait_for_a_glance(video: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model looks for as long as no frame has come after the one that it looks at."""
-    seen = threading.Event()
+    last_frame = threading.Event()
     glance = GlancingAnswerModel.glance
 
     def wait(self: GlancingAnswerModel, client: bytes, packet: Any, query: str) -> Any:
-        assert seen.wait(LIMIT_S)
+        assert last_frame.wait(LIMIT_S)
         return glance(self, client, packet, query)
 
     def follow(pipeline: Run, event: Event) -> None:
         if isinstance(event, FrameReady) and event.frame_index == FRAMES - 1:
-            seen.set()
+            last_frame.set()
 
     monkeypatch.setattr(GlancingAnswerModel, "glance", wait)
     config = glancing(video).model_copy(update={"pipeline": PipelineConfig(single_process=True, answers="newest")})
     result = run(config, MODEL, follow)
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
-    (found,) = result.of(Glance)
+    (glance_event,) = result.of(Glance)
     (last,) = result.of(Answer)
-    assert found.frame_index < last.frame_index == FRAMES - 1
+    assert glance_event.frame_index < last.frame_index == FRAMES - 1
     assert last.glances == 1
 
 
@@ -276,18 +276,18 @@ def test_a_recorded_run_is_glanced_at_again(video: str, tmp_path_factory: pytest
         return events, replay.summary(recording.damage)
 
     events, summary = replayed(GlancingAnswerModel(Config()))
-    again = [event for event in events if isinstance(event, ReplayedGlance)]
-    assert [event.frame_index for event in again] == [event.frame_index for event in recorded.of(Glance)]
-    assert all(event.same and event.difference == 0 for event in again)
+    replies = [event for event in events if isinstance(event, ReplayedGlance)]
+    assert [event.frame_index for event in replies] == [event.frame_index for event in recorded.of(Glance)]
+    assert all(event.same and event.difference == 0 for event in replies)
     assert (summary.glances, summary.answers, summary.differing) == (3, 4, 0)
     order = [type(event) for event in events if isinstance(event, (ReplayedGlance, ReplayedAnswer))]
     assert order[:2] == [ReplayedGlance, ReplayedAnswer]
 
     class Elsewhere(GlancingAnswerModel):
         def glance(self, client: bytes, packet: Any, query: str) -> Any:
-            found = super().glance(client, packet, query)
-            found.feedback.attention[:] = 0.5
-            return found
+            reply = super().glance(client, packet, query)
+            reply.feedback.attention[:] = 0.5
+            return reply
 
     events, summary = replayed(Elsewhere(Config()))
     assert summary.differing == 3
@@ -298,13 +298,15 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
     video: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("resumed")
-    broken, asked = continued(video, folder, monkeypatch, MODEL, "--budget", "12", "--set", "answer.glance.every_s=1")
+    broken, asked_frames = continued(
+        video, folder, monkeypatch, MODEL, "--budget", "12", "--set", "answer.glance.every_s=1"
+    )
     assert broken.count(b'"glance"') >= 2
-    assert set(asked) == {25, 29}
+    assert set(asked_frames) == {25, 29}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"answer.glance.enabled": True, "answer.encode": "full"}, "encodes whole frames; give --encode sparse"),
         ({"answer.glance.enabled": True, "answer.encode": "prune"}, "encodes whole frames; give --encode sparse"),
@@ -316,15 +318,15 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
         ({"answer.glance.tokens": 0}, "should be greater than or equal to 1, or be 'auto'"),
     ],
 )
-def test_impossible_glances_are_refused_in_one_line(given: dict[str, object], message: str) -> None:
+def test_impossible_glances_are_refused_in_one_line(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        build_config([ConfigLayer("x", given)])
+        build_config([ConfigLayer("x", settings)])
     assert "\n" not in str(refused.value)
 
 
 def test_an_overview_that_the_budget_pays_is_taken() -> None:
-    for given in ({"answer.glance.tokens": 63, "allocate.budget": 64}, {"answer.glance.tokens": 300}):
-        build_config([ConfigLayer("x", given)])
+    for settings in ({"answer.glance.tokens": 63, "allocate.budget": 64}, {"answer.glance.tokens": 300}):
+        build_config([ConfigLayer("x", settings)])
 
 
 def remote(endpoint: str) -> Config:

@@ -58,15 +58,15 @@ def test_answers_build_on_each_other(video: str) -> None:
     frames = [answer.text.split()[3:] for answer in answers]
     for before, now in itertools.pairwise(frames):
         assert now[: len(before) - 1] == before[:-1], "only a frame with nothing new leaves"
-    held = [answer.tokens_used for answer in answers]
-    appended = np.cumsum([answer.appended_tokens for answer in answers])
-    assert held == sorted(held), "the picture sharpens"
-    assert (held <= appended).all(), "smaller tokens take the place of coarse ones"
+    tokens_used = [answer.tokens_used for answer in answers]
+    appended_tokens = np.cumsum([answer.appended_tokens for answer in answers])
+    assert tokens_used == sorted(tokens_used), "the picture sharpens"
+    assert (tokens_used <= appended_tokens).all(), "smaller tokens take the place of coarse ones"
     assert sum(answer.superseded_tokens for answer in answers) > 0
     summary = events[-1]
     assert isinstance(summary, Summary)
     assert summary.memory is not None
-    assert (summary.memory.groups, summary.memory.appended_tokens) == ({"first": 1}, appended[-1])
+    assert (summary.memory.groups, summary.memory.appended_tokens) == ({"first": 1}, appended_tokens[-1])
 
 
 def test_over_tcp_and_twice_it_is_the_same(video: str, endpoint: str) -> None:
@@ -104,10 +104,10 @@ def test_in_lockstep_a_server_that_dies_changes_no_answer(
 def test_runs_that_share_a_server_get_the_answers_that_each_would_get_alone(video: str, endpoint: str) -> None:
     queries = ["What?", "Where is the square?"]
     expected = [[answer.text for answer in answers_of(alone(video, query=query))] for query in queries]
-    together: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
 
     def run(query: str) -> None:
-        together[query] = [answer.text for answer in answers_of(events_of(config(video, endpoint, query=query)))]
+        results[query] = [answer.text for answer in answers_of(events_of(config(video, endpoint, query=query)))]
 
     with serving_at(endpoint, SERVER, "MemoryAnswerModel"):
         threads = [threading.Thread(target=run, args=(query,)) for query in queries]
@@ -115,7 +115,7 @@ def test_runs_that_share_a_server_get_the_answers_that_each_would_get_alone(vide
             thread.start()
         for thread in threads:
             thread.join(LIMIT_S)
-    assert [together[query] for query in queries] == expected
+    assert [results[query] for query in queries] == expected
 
 
 def test_a_server_without_memory_answers_about_one_frame_each(video: str, endpoint: str) -> None:
@@ -139,10 +139,10 @@ def test_the_smaller_memory_of_both_counts(video: str, endpoint: str) -> None:
 def test_a_continued_run_appends_what_the_whole_run_would(
     video: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: str
 ) -> None:
-    _, asked = continued(
+    _, asked_frames = continued(
         video, tmp_path, monkeypatch, "MemoryAnswerModel", "--memory", "--memory-frames", frames, "--budget", "6"
     )
-    assert asked[0] == 25
+    assert asked_frames[0] == 25
 
 
 def test_a_watch_reads_the_memory(video: str) -> None:

@@ -60,21 +60,21 @@ def answers_of(events: list[Event]) -> list[Answer | AnswerUnchanged]:
 
 
 def test_only_what_is_new_is_answered(video: str) -> None:
-    every, news = answers_of(alone(video)), alone(video, **NEWS)
+    all_answers, news = answers_of(alone(video)), alone(video, **NEWS)
     points = answers_of(news)
-    assert [point.text for point in points] == [answer.text for answer in every]
-    assert [point.frame_index for point in points] == [answer.frame_index for answer in every]
-    given = [point for point in points if isinstance(point, Answer)]
-    assert [answer.text for answer in given] == ["quarter 0", "quarter 1", "quarter 3"]
+    assert [point.text for point in points] == [answer.text for answer in all_answers]
+    assert [point.frame_index for point in points] == [answer.frame_index for answer in all_answers]
+    answers = [point for point in points if isinstance(point, Answer)]
+    assert [answer.text for answer in answers] == ["quarter 0", "quarter 1", "quarter 3"]
     for point in points:
         if isinstance(point, AnswerUnchanged):
-            last = max((answer for answer in given if answer.answer < point.answer), key=lambda answer: answer.answer)
+            last = max((answer for answer in answers if answer.answer < point.answer), key=lambda answer: answer.answer)
             assert (point.since_s, point.text, point.probability) == (last.pts_s, last.text, 0.875)
-    spoken = [event.text for event in news if isinstance(event, AnswerDeltaEvent)]
-    assert "".join(spoken) == "".join(answer.text for answer in given)
+    pieces = [event.text for event in news if isinstance(event, AnswerDeltaEvent)]
+    assert "".join(pieces) == "".join(answer.text for answer in answers)
     summary = news[-1]
     assert isinstance(summary, Summary)
-    assert (summary.answers, summary.unchanged) == (3, len(every) - 3)
+    assert (summary.answers, summary.unchanged) == (3, len(all_answers) - 3)
 
 
 def test_a_threshold_above_the_score_leaves_the_words_to_compare(video: str) -> None:
@@ -96,7 +96,7 @@ def test_earlier_answers_stand_before_the_question(video: str) -> None:
 @pytest.mark.parametrize("options", [NEWS, {"history": 2}, BOTH])
 def test_in_lockstep_a_server_that_dies_changes_nothing(video: str, endpoint: str, options: dict[str, Any]) -> None:
     expected = answers_of(alone(video, **options))
-    run, heard = run_in_threads(config(video, endpoint, **options)), 0
+    run, count = run_in_threads(config(video, endpoint, **options)), 0
     served = serving_at(endpoint, model="NewsAnswerModel")
     served.__enter__()
     events: list[Event] = []
@@ -104,8 +104,8 @@ def test_in_lockstep_a_server_that_dies_changes_nothing(video: str, endpoint: st
         for event in run.run():
             events.append(event)
             if isinstance(event, (Answer, AnswerUnchanged)):
-                heard += 1
-                if heard in (2, 5):
+                count += 1
+                if count in (2, 5):
                     served.__exit__(None, None, None)
                     served = serving_at(endpoint, model="NewsAnswerModel")
                     served.__enter__()
@@ -128,8 +128,8 @@ def test_a_recorded_run_gives_the_same_again(video: str, tmp_path: Path) -> None
     points = answers_of(list(run_in_threads(recorded, model_loader=MODEL).run()))
     events, summary = replayed(Recording(folder), NewsAnswerModel(Config()))
     assert (summary.answers, summary.differing) == (len(points), 0)
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    assert [event.text for event in again] == [point.text for point in points]
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [event.text for event in replies] == [point.text for point in points]
     assert not answers_of(events), "a replay has its own in their place"
 
 
@@ -138,9 +138,9 @@ def _loads_the_fake_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", MODEL)
 
 
-def caption(video: str, path: Path, *more: str) -> int:
-    given = ["--when", "news", "--every", "0.5", "--budget", "24", "--no-timing", "--single-process"]
-    return main(["caption", video, "-o", str(path), *given, *more])
+def caption(video: str, path: Path, *extra: str) -> int:
+    arguments = ["--when", "news", "--every", "0.5", "--budget", "24", "--no-timing", "--single-process"]
+    return main(["caption", video, "-o", str(path), *arguments, *extra])
 
 
 @pytest.mark.usefixtures("_loads_the_fake_model")
@@ -151,16 +151,16 @@ def test_a_continued_run_answers_what_the_whole_run_would(
         if frame_index == 25:
             raise ArithmeticError("the spoon is bent")
 
-    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
-    assert caption(video, whole, "--history", "2") == 0
+    unbroken, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    assert caption(video, unbroken, "--history", "2") == 0
     with monkeypatch.context() as patch:
         patch.setattr(answer_models, "on_packet", fail)
         assert caption(video, broken, "--history", "2") == 1
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    asked_frames: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked_frames.append)
     assert caption(video, broken, "--history", "2", "--resume") == 0
-    assert broken.read_bytes() == whole.read_bytes()
-    assert asked[0] == 25
+    assert broken.read_bytes() == unbroken.read_bytes()
+    assert asked_frames[0] == 25
 
 
 @pytest.mark.usefixtures("_loads_the_fake_model")
@@ -183,8 +183,8 @@ def test_captions_have_a_cue_for_each_answer_and_the_file_of_events_has_the_rest
 def test_the_display_counts_on_from_the_answer_that_holds() -> None:
     transcript, statistics = Transcript(DisplayClock(live=False)), RunStatistics(FakeClock())
     first = answer(1.0, "a bus")
-    again = AnswerUnchanged(**structs.asdict(answer(2.0, "a bus")), since_s=1.0, probability=0.9)
-    for event in (first, again, again):
+    unchanged = AnswerUnchanged(**structs.asdict(answer(2.0, "a bus")), since_s=1.0, probability=0.9)
+    for event in (first, unchanged, unchanged):
         transcript.add(event)
         statistics.add(event)
     (entry,) = transcript.entries
@@ -193,5 +193,5 @@ def test_the_display_counts_on_from_the_answer_that_holds() -> None:
     assert (figures.answers, figures.unchanged) == (1, 2)
     assert dict(figure_rows(figures))["answers"][:2] == ["1", "2 unchanged"]
     transcript.add_message("asked: what?")
-    transcript.add(again)
+    transcript.add(unchanged)
     assert len(transcript.entries) == 2, "after a message it is in no line"

@@ -30,8 +30,8 @@ from tests.support.runs import Seen, config, open_supervised, watch
 LOADER = "tests.support.answer_models:FakeAnswerModel"
 
 
-def with_web(given: Config) -> Config:
-    return given.model_copy(update={"output": OutputConfig(web="127.0.0.1:0")})
+def with_web(base: Config) -> Config:
+    return base.model_copy(update={"output": OutputConfig(web="127.0.0.1:0")})
 
 
 class Watcher:
@@ -60,20 +60,20 @@ class Watcher:
 
 
 def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_process() -> None:
-    given = with_web(config(restart=True))
-    assert is_supervised(given)
-    run = open_supervised(settings=given)
+    run_config = with_web(config(restart=True))
+    assert is_supervised(run_config)
+    run = open_supervised(settings=run_config)
     assert run.picture_endpoints.page is not None
     watcher = Watcher(run.picture_endpoints.page, 1280, 64)
     before: list[int] = []
 
-    def on_event(seen: Seen, event: Event) -> None:
+    def on_event(recorder: Seen, event: Event) -> None:
         if isinstance(event, FrameReady):
             watcher.ask()
-        if seen.once("kill", len(watcher.indices()) >= 3 and bool(seen.of(Answer))):
+        if recorder.once("kill", len(watcher.indices()) >= 3 and bool(recorder.of(Answer))):
             before.extend(watcher.indices())
-            seen.signal("frames")
-        if seen.of(Restarted) and seen.once("end", len(watcher.indices()) >= len(before) + 5):
+            recorder.signal("frames")
+        if recorder.of(Restarted) and recorder.once("end", len(watcher.indices()) >= len(before) + 5):
             run.end()
 
     with closing(watcher):
@@ -90,9 +90,13 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
 
 
 def test_a_picture_comes_with_the_map_of_the_same_frame() -> None:
-    given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}}))
-    given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
-    run = run_in_threads(given, model_loader=LOADER)
+    run_config = with_web(
+        Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 40}})
+    )
+    run_config = run_config.model_copy(
+        update={"output": run_config.output.model_copy(update={"publish": "ipc:///unused"})}
+    )
+    run = run_in_threads(run_config, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     watcher: Watcher | None = None
     for event in run.run():
@@ -105,9 +109,9 @@ def test_a_picture_comes_with_the_map_of_the_same_frame() -> None:
     assert watcher is not None
     watcher.close()
     for sizes in watcher.pictures:
-        shown = sizes[1280]
-        assert shown["map"] == frames[shown["frame_index"]].map
-        assert shown["media_s"] == pytest.approx(frames[shown["frame_index"]].pts_s)
+        picture = sizes[1280]
+        assert picture["map"] == frames[picture["frame_index"]].map
+        assert picture["media_s"] == pytest.approx(frames[picture["frame_index"]].pts_s)
 
 
 def test_without_a_page_there_is_no_picture_path() -> None:
@@ -123,9 +127,9 @@ def test_without_a_page_there_is_no_picture_path() -> None:
 def test_red_stays_red() -> None:
     red = np.zeros((32, 32, 3), np.uint8)
     red[..., 0] = 255
-    shown = cv2.imdecode(np.frombuffer(encode_jpeg(red), np.uint8), cv2.IMREAD_COLOR)
-    assert shown is not None
-    assert shown[16, 16].tolist() == pytest.approx([0, 0, 254], abs=4)
+    decoded = cv2.imdecode(np.frombuffer(encode_jpeg(red), np.uint8), cv2.IMREAD_COLOR)
+    assert decoded is not None
+    assert decoded[16, 16].tolist() == pytest.approx([0, 0, 254], abs=4)
 
 
 class Inspector:
@@ -133,7 +137,7 @@ class Inspector:
 
     def __init__(self, endpoint: str, request: InspectionRequest) -> None:
         self.request = request
-        self.seen: list[ReadInspection] = []
+        self.inspections: list[ReadInspection] = []
         self.refused: list[str] = []
         self._relay = PictureRelay(endpoint, self._show)
 
@@ -146,15 +150,19 @@ class Inspector:
     def _show(self, pictures: dict[int, bytes]) -> None:
         ((_, message),) = pictures.items()
         try:
-            self.seen.append(read_inspection(message))
+            self.inspections.append(read_inspection(message))
         except TransportError as error:
             self.refused.append(str(error))
 
 
 def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
-    given = with_web(Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 4000}}))
-    given = given.model_copy(update={"output": given.output.model_copy(update={"publish": "ipc:///unused"})})
-    run = run_in_threads(given, model_loader=LOADER)
+    run_config = with_web(
+        Config.model_validate({"source": "scene:demo", "capture": {"size": "128x96", "max_frames": 4000}})
+    )
+    run_config = run_config.model_copy(
+        update={"output": run_config.output.model_copy(update={"publish": "ipc:///unused"})}
+    )
+    run = run_in_threads(run_config, model_loader=LOADER)
     frames: dict[int, FrameReady] = {}
     inspector: Inspector | None = None
     for event in run.run():
@@ -164,23 +172,23 @@ def test_an_inspection_is_of_one_frame_with_its_own_maps() -> None:
         inspector.ask()
         if isinstance(event, FrameReady):
             frames[event.frame_index] = event
-        if any(seen.head["frame_index"] in frames for seen in inspector.seen):
+        if any(inspection.head["frame_index"] in frames for inspection in inspector.inspections):
             run.end()
     assert inspector is not None
     inspector.close()
-    inspected = [seen for seen in inspector.seen if seen.head["frame_index"] in frames]
+    inspected = [inspection for inspection in inspector.inspections if inspection.head["frame_index"] in frames]
     assert inspected
-    for seen in inspected:
-        own = frames[seen.head["frame_index"]].map
-        assert own is not None
-        relevance = np.frombuffer(own.relevance, np.uint8).reshape(own.rows, own.cols) / 255
-        np.testing.assert_allclose(seen.maps["relevance, blended"].values, relevance, atol=1 / 255)
-        assert seen.regions.tobytes() == own.regions
-        assert {"red", "entropy", "information", "relevance of this frame", "motion, px"} <= set(seen.maps)
-        small = cv2.imdecode(np.frombuffer(seen.pictures[5], np.uint8), cv2.IMREAD_COLOR)
+    for inspection in inspected:
+        frame_map = frames[inspection.head["frame_index"]].map
+        assert frame_map is not None
+        relevance = np.frombuffer(frame_map.relevance, np.uint8).reshape(frame_map.rows, frame_map.cols) / 255
+        np.testing.assert_allclose(inspection.maps["relevance, blended"].values, relevance, atol=1 / 255)
+        assert inspection.regions.tobytes() == frame_map.regions
+        assert {"red", "entropy", "information", "relevance of this frame", "motion, px"} <= set(inspection.maps)
+        small = cv2.imdecode(np.frombuffer(inspection.pictures[5], np.uint8), cv2.IMREAD_COLOR)
         assert small is not None
         assert small.shape == (3, 4, 3)
-        np.testing.assert_allclose(small[..., 2] / 255, seen.maps["red"].values, atol=1e-4)
+        np.testing.assert_allclose(small[..., 2] / 255, inspection.maps["red"].values, atol=1e-4)
 
 
 def test_a_picture_is_inspected_beside_a_run_that_goes_on() -> None:
@@ -191,17 +199,17 @@ def test_a_picture_is_inspected_beside_a_run_that_goes_on() -> None:
     picture = PictureToInspect(1, 64, 96, pixels.tobytes())
     inspector = Inspector(run.picture_endpoints.microscope, InspectionRequest(picture=picture))
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if isinstance(event, FrameReady) and not inspector.seen:
+    def on_event(recorder: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and not inspector.inspections:
             inspector.ask()
-        if seen.once("end", bool(inspector.seen) and bool(seen.of(Answer))):
+        if recorder.once("end", bool(inspector.inspections) and bool(recorder.of(Answer))):
             run.end()
 
     with closing(inspector):
         watch(run, on_event)
-    (found, *_) = inspector.seen
-    assert (found.head["width"], found.head["height"]) == (96, 64)
-    assert found.maps["red"].values[0].tolist() == pytest.approx([0, 250 / 255, 0], abs=1e-4)
+    (inspection, *_) = inspector.inspections
+    assert (inspection.head["width"], inspection.head["height"]) == (96, 64)
+    assert inspection.maps["red"].values[0].tolist() == pytest.approx([0, 250 / 255, 0], abs=1e-4)
 
 
 def test_bytes_that_are_no_picture_are_answered_with_the_reason() -> None:
@@ -216,26 +224,26 @@ def test_bytes_that_are_no_picture_are_answered_with_the_reason() -> None:
 def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_process(tmp_path: Path) -> None:
     path = tmp_path / "seen.mp4"
     output = OutputConfig(heatmap=str(path), heatmap_layers=("information", "motion"))
-    given = config(restart=True).model_copy(update={"output": output})
-    assert is_supervised(given)
-    run = open_supervised(settings=given)
+    run_config = config(restart=True).model_copy(update={"output": output})
+    assert is_supervised(run_config)
+    run = open_supervised(settings=run_config)
     assert run.picture_endpoints.heatmap is not None
-    sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, given.source)
+    sink = HeatmapSink(str(path), lambda: run, output.heatmap_layers, run_config.source)
 
     def drawn() -> int:
         return sink._film.frames
 
-    def on_event(seen: Seen, event: Event) -> None:
+    def on_event(recorder: Seen, event: Event) -> None:
         sink.write(event)
-        if seen.once("kill", drawn() >= 2 and bool(seen.of(Answer))):
-            seen.keep = drawn()  # type: ignore[attr-defined]
-            seen.signal("frames")
-        if seen.of(Restarted) and seen.once("end", drawn() >= seen.keep + 3):  # type: ignore[attr-defined]
+        if recorder.once("kill", drawn() >= 2 and bool(recorder.of(Answer))):
+            recorder.keep = drawn()  # type: ignore[attr-defined]
+            recorder.signal("frames")
+        if recorder.of(Restarted) and recorder.once("end", drawn() >= recorder.keep + 3):  # type: ignore[attr-defined]
             run.end()
 
-    seen = watch(run, on_event)
+    recorder = watch(run, on_event)
     sink.close()
-    assert seen.of(Restarted)
+    assert recorder.of(Restarted)
     with av.open(str(path)) as container:
         times = [float(picture.time) for picture in container.decode(video=0)]
     assert len(times) >= 5

@@ -275,8 +275,8 @@ def test_skipped_frames_are_reported_with_the_next_frame_or_at_the_end(
     path = tmp_path_factory.mktemp("broken") / "broken.avi"
     make_video(path, moving_square(6, 192, 128), FPS, codec="mjpeg", pixel_format="yuvj420p")
     result = run(configured(str(overwrite_packet(path, packet))))
-    (skipped,) = result.of(Skipped)
-    assert (skipped.what, skipped.frame_index) == (f"packet {packet}", packet - 1)
+    (event,) = result.of(Skipped)
+    assert (event.what, event.frame_index) == (f"packet {packet}", packet - 1)
     order = [event for event in result.events if isinstance(event, (FrameReady, Skipped))]
     assert [event.frame_index for event in order] == frames
     assert result.summary.skipped == 1
@@ -340,8 +340,8 @@ def test_a_busy_answer_stage_never_stops_the_frames_and_missed_answers_are_count
     result = run(configured(video, pipeline=policy, answer=answer), "PatientAnswerModel", end_when_all_frames_are_seen)
     assert [event.frame_index for event in result.of(FrameReady)] == list(range(FRAMES))
     assert len(result.of(Answer)) == 1
-    asked, waiting = 2, 1
-    assert result.summary.dropped == {"answer.busy": FRAMES - asked - waiting}
+    requests, waiting = 2, 1
+    assert result.summary.dropped == {"answer.busy": FRAMES - requests - waiting}
 
 
 def test_ctrl_c_once_ends_what_is_in_flight_and_gives_no_further_answer(video: str) -> None:

@@ -71,13 +71,13 @@ def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "asked", "restarted"),
+    ("info", "restart", "restarted"),
     [(FILE, None, False), (CAMERA, None, True), (FILE, True, True), (CAMERA, False, False)],
 )
 def test_live_runs_go_on_when_a_process_dies_unless_configured_otherwise(
-    info: SourceInfo, asked: bool | None, restarted: bool
+    info: SourceInfo, restart: bool | None, restarted: bool
 ) -> None:
-    plan = RunPlan.of(Config(pipeline=PipelineConfig(restart=asked)), info)
+    plan = RunPlan.of(Config(pipeline=PipelineConfig(restart=restart)), info)
     assert plan.restart == plan.client.reconnect == restarted
 
 
@@ -113,14 +113,16 @@ def test_the_answer_section_sets_when_to_ask() -> None:
 def test_only_an_answer_server_elsewhere_must_be_reached_in_time() -> None:
     capture = CaptureConfig(open_timeout_s=3)
     assert RunPlan.of(Config(capture=capture), CAMERA).schedule.connect_limit_s is None
-    elsewhere = AnswerConfig(server="tcp://127.0.0.1:5555")
-    assert RunPlan.of(Config(capture=capture, answer=elsewhere), CAMERA).schedule.connect_limit_s == 3
+    remote = AnswerConfig(server="tcp://127.0.0.1:5555")
+    assert RunPlan.of(Config(capture=capture, answer=remote), CAMERA).schedule.connect_limit_s == 3
 
 
-@pytest.mark.parametrize(("encode", "whole"), [("sparse", False), ("prune", True), ("full", True), ("weighted", True)])
-def test_the_encoding_decides_the_message(encode: str, whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("encode", "whole_frames"), [("sparse", False), ("prune", True), ("full", True), ("weighted", True)]
+)
+def test_the_encoding_decides_the_message(encode: str, whole_frames: bool) -> None:
     plan = RunPlan.of(Config(answer=AnswerConfig.model_validate({"encode": encode})), FILE)
-    assert plan.allocate.whole_frames == whole
+    assert plan.allocate.whole_frames == whole_frames
     assert plan.client.encode == encode
 
 
@@ -134,9 +136,9 @@ def test_a_run_that_is_continued_brings_its_journal() -> None:
     assert RunPlan.of(Config(), FILE, journal=journal).client.journal is journal
 
 
-@pytest.mark.parametrize(("source", "drawn"), [("scene:demo", True), ("scene.mp4", False)])
-def test_scenes_are_drawn(source: str, drawn: bool) -> None:
-    assert RunPlan.of(Config(source=source), FILE).schedule.source_is_drawn == drawn
+@pytest.mark.parametrize(("source", "is_scene"), [("scene:demo", True), ("scene.mp4", False)])
+def test_scenes_are_drawn(source: str, is_scene: bool) -> None:
+    assert RunPlan.of(Config(source=source), FILE).schedule.source_is_drawn == is_scene
 
 
 def test_options_without_effect_in_lockstep_are_reported() -> None:
@@ -169,7 +171,7 @@ def test_wide_tokens_are_for_models_that_know_them_unless_the_user_sets_them(
 
 
 @pytest.mark.parametrize(
-    ("own", "watches", "captions", "shown"),
+    ("zone", "watches", "captions", "focus_names"),
     [
         ("a", [], True, ["a"]),
         (None, ["a", "b", "a"], False, ["a", "b"]),
@@ -180,18 +182,18 @@ def test_wide_tokens_are_for_models_that_know_them_unless_the_user_sets_them(
     ],
 )
 def test_tokens_show_the_zones_of_all_questions_or_the_whole_picture(
-    own: str | None, watches: list[str | None], captions: bool, shown: list[str]
+    zone: str | None, watches: list[str | None], captions: bool, focus_names: list[str]
 ) -> None:
     zones = {name: ZoneConfig(box=(0.0, 0.0, 0.5, size)) for name, size in (("a", 0.5), ("b", 1.0))}
-    asked = tuple(WatchConfig(question="?", name=f"w{at}", zone=zone) for at, zone in enumerate(watches))
-    config = Config(zones=zones, watch=asked, answer=AnswerConfig(zone=own, captions=captions))
+    questions = tuple(WatchConfig(question="?", name=f"w{at}", zone=zone) for at, zone in enumerate(watches))
+    config = Config(zones=zones, watch=questions, answer=AnswerConfig(zone=zone, captions=captions))
     options = RunPlan.of(config, FILE).make_allocator(HELLO).options
     focus = () if options.zones is None else options.zones.focus
-    assert focus == tuple(zones[name].polygon for name in shown)
+    assert focus == tuple(zones[name].polygon for name in focus_names)
 
 
 @pytest.mark.parametrize(
-    ("given", "server_tokens", "options"),
+    ("settings", "server_tokens", "options"),
     [
         ({"enabled": True}, 9000, GroupOptions(512, 9, False)),
         ({"enabled": True}, 300, GroupOptions(300, 9, False)),
@@ -201,9 +203,9 @@ def test_tokens_show_the_zones_of_all_questions_or_the_whole_picture(
     ],
 )
 def test_groups_of_pictures_are_as_long_as_configuration_and_server_allow(
-    given: dict[str, Any], server_tokens: int, options: GroupOptions | None
+    settings: dict[str, Any], server_tokens: int, options: GroupOptions | None
 ) -> None:
-    memory = MemoryConfig(**given, tokens=512, seconds=9, refine=False)
+    memory = MemoryConfig(**settings, tokens=512, seconds=9, refine=False)
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, memory_tokens=server_tokens)
     plan = RunPlan.of(Config(answer=AnswerConfig(memory=memory)), FILE)
     assert plan.make_allocator(hello).options.memory == options
@@ -238,9 +240,9 @@ def test_every_preset_lets_live_frames_be_allocated_on_the_device(preset: str) -
 def test_the_least_and_most_tokens_reach_the_allocator_and_the_controller(budget: Any) -> None:
     allocate = AllocateConfig(budget=budget, min_tokens=3, max_tokens=7)
     plan = RunPlan.of(Config(allocate=allocate, answer=AnswerConfig(target_ms=400)), CAMERA)
-    made = plan.make_allocator(ServerHello(model_id="m", knows_levels=True, known_world=None))
-    assert made.on_device
-    assert made.options.limits == TokenLimits(3, 7)
+    allocator = plan.make_allocator(ServerHello(model_id="m", knows_levels=True, known_world=None))
+    assert allocator.on_device
+    assert allocator.options.limits == TokenLimits(3, 7)
     controller = plan.make_latency_controller()
     assert controller is not None
     assert controller.limits(1024)[1] == 7

@@ -59,15 +59,15 @@ class Forgetful(FakeAnswerModel):
 
     def __init__(self) -> None:
         super().__init__(Config())
-        self.seen: dict[bytes, int] = {}
+        self.packets: dict[bytes, int] = {}
 
     def drop_client(self, client: bytes) -> None:
-        self.seen.pop(client, None)
+        self.packets.pop(client, None)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
-        self.seen[self.client] = self.seen.get(self.client, 0) + 1
+        self.packets[self.client] = self.packets.get(self.client, 0) + 1
         list(super().answer(packet, query))
-        yield f"{query} {self.seen[self.client]}"
+        yield f"{query} {self.packets[self.client]}"
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +116,11 @@ def test_a_recorded_run_gives_the_same_answers_again(video: str, tmp_path: Path,
     recorded_events = record(video, tmp_path / "a", encode=encode)
     events, summary = replayed(Recording(tmp_path / "a"))
     answers = [event for event in recorded_events if isinstance(event, Answer)]
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
     assert [(a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in answers] == [
-        (a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in again
+        (a.answer, a.frame_index, a.pts_s, a.query, a.text) for a in replies
     ]
-    assert all(a.same and a.recorded == a.text and not a.check for a in again)
+    assert all(a.same and a.recorded == a.text and not a.check for a in replies)
     assert [e.frame_index for e in events if isinstance(e, FrameReady)] == list(range(FRAMES))
     assert (summary.answers, summary.looks, summary.differing, summary.unanswered) == (4, 0, 0, 0)
     assert (summary.damage, summary.first_s) == ((), None)
@@ -133,13 +133,13 @@ def test_wide_regions_come_back_from_a_recording(tmp_path: Path) -> None:
     for row in range(40, 384, 64):
         cv2.putText(page, "lines of text that are read along", (16, row), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (0, 0, 0), 3)
     video = make_video(tmp_path / "page.mp4", [page] * 12, 10)
-    shown = AllocateConfig(budget=72, wide=True)
-    record(str(video), tmp_path / "a", allocate=shown)
+    allocate = AllocateConfig(budget=72, wide=True)
+    record(str(video), tmp_path / "a", allocate=allocate)
     recording = Recording(tmp_path / "a")
     packets = [
-        token_packet(one.message, decompress_arrays(one))
-        for one in recording.records()
-        if isinstance(one, SentMessage) and isinstance(one.message, TokenPacketMessage)
+        token_packet(entry.message, decompress_arrays(entry))
+        for entry in recording.records()
+        if isinstance(entry, SentMessage) and isinstance(entry.message, TokenPacketMessage)
     ]
     codes = {code for packet in packets for code in packet.regions[:, 0].tolist()}
     assert codes & set(range(LEVELS, len(REGION_SHAPES)))
@@ -153,15 +153,15 @@ def without_timing(event: Event) -> Event:
 
 
 def test_a_recording_is_whole_when_its_run_reports_the_summary(video: str, tmp_path: Path) -> None:
-    whole: list[AnyRecord] = []
+    records: list[AnyRecord] = []
 
     def look(pipeline: Run, event: Event) -> None:
         if isinstance(event, Summary):
             assert not any(thread.name == "recorder" for thread in threading.enumerate())
-            whole.extend(Recording(tmp_path / "a").records())
+            records.extend(Recording(tmp_path / "a").records())
 
     events = record(video, tmp_path / "a", look)
-    last = whole[-1]
+    last = records[-1]
     assert isinstance(last, EventRecord)
     assert without_timing(last.event) == without_timing(events[-1])
 
@@ -185,21 +185,21 @@ def test_looks_and_questions_of_the_run_are_asked_again(video: str, tmp_path: Pa
     assert queries == [event.query for event in recorded_events if isinstance(event, Answer)]
     assert set(queries) == {"Say what happens.", "and now?"}
     looks = [event for event in recorded_events if isinstance(event, YesNoResult)]
-    again = [event for event in events if isinstance(event, ReplayedYesNo)]
-    assert [(a.frame_index, a.recorded_yes, a.question) for a in again] == [
+    replies = [event for event in events if isinstance(event, ReplayedYesNo)]
+    assert [(a.frame_index, a.recorded_yes, a.question) for a in replies] == [
         (look.frame_index, look.yes, look.question) for look in looks
     ]
-    assert [a.question for a in again[:2]] == questions
+    assert [a.question for a in replies[:2]] == questions
     assert (summary.looks, summary.differing) == (len(looks), 0)
-    assert all(a.same for a in again)
+    assert all(a.same for a in replies)
 
 
 def test_checks_of_answers_are_repeated_and_marked(video: str, tmp_path: Path) -> None:
     record(video, tmp_path / "a", shadow={"every": 2})
     events, summary = replayed(Recording(tmp_path / "a"))
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    assert [a.answer for a in again if not a.check] == [0, 1, 2, 3]
-    assert [a.answer for a in again if a.check] == [1, 3]
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [a.answer for a in replies if not a.check] == [0, 1, 2, 3]
+    assert [a.answer for a in replies if a.check] == [1, 3]
     assert summary.differing == 0
 
 
@@ -214,15 +214,15 @@ def test_an_answer_that_is_another_one_is_shown_beside_the_recorded(video: str, 
                 yield "!"
 
         def score_yes_no(self, packet: Packet, query: str) -> tuple[float, float]:
-            yes, certain = super().score_yes_no(packet, query)
-            return yes, certain - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
+            yes, certainty = super().score_yes_no(packet, query)
+            return yes, certainty - (0.002 if packet.stamp.frame_index >= 20 else 0.0005)
 
     record(video, tmp_path / "a", watch=(WatchConfig(question="bright?", name="bright"),), captions=True)
     events, summary = replayed(Recording(tmp_path / "a"), Changed(Config()))
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    assert [a.same for a in again] == [True, False, False, False]
-    assert again[1].text == again[1].recorded
-    assert again[2].text == again[2].recorded + "!"
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [a.same for a in replies] == [True, False, False, False]
+    assert replies[1].text == replies[1].recorded
+    assert replies[2].text == replies[2].recorded + "!"
     looks = [event for event in events if isinstance(event, ReplayedYesNo)]
     assert [look.same for look in looks] == [look.frame_index < 20 for look in looks]
     assert summary.first_s == 1.0
@@ -256,14 +256,14 @@ def test_records_before_a_run_joined_anew_are_forgotten() -> None:
     first = [JOIN, packet_record(1), answered(1, "q 1"), packet_record(2), answered(2, "q 2")]
     events, _ = take(model, *first, JOIN, packet_record(3), answered(3, "q 1"))
     assert [event.same for event in events if isinstance(event, ReplayedAnswer)] == [True] * 3
-    assert list(model.seen.values()) == [1]
+    assert list(model.packets.values()) == [1]
 
 
 def test_only_packets_that_were_answered_are_asked() -> None:
     model = Forgetful()
     lapsed = [packet_record(1), ReceivedMessage(TurnExpired(turn=1))]
-    lost = [packet_record(2)]
-    events, replay = take(model, JOIN, *lapsed, *lost, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
+    packets = [packet_record(2)]
+    events, replay = take(model, JOIN, *lapsed, *packets, JOIN, packet_record(3), answered(3, "q 1"), packet_record(4))
     assert len(events) == 1
     assert replay.summary([]).unanswered == 2, "the one that was lost, and the last"
     assert replay.summary(["cut"]).damage == ("cut",)
@@ -317,9 +317,9 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
     provenance = parse_provenance(
         answer_provenance(Config(answer=AnswerConfig(model=str(tmp_path / "model"), max_tokens=7)))
     )
-    for named in (None, str(tmp_path / "copy")):
-        config = replay_config(provenance, named, "cpu", None)
-        assert config.answer.model == (named or str(tmp_path / "model"))
+    for model in (None, str(tmp_path / "copy")):
+        config = replay_config(provenance, model, "cpu", None)
+        assert config.answer.model == (model or str(tmp_path / "model"))
         assert (config.answer.device, config.answer.dtype, config.answer.max_tokens) == ("cpu", "auto", 7)
         assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
     other = replay_config(provenance, str(tmp_path / "other"), None, None)
@@ -329,8 +329,8 @@ def test_the_recorded_model_is_opened_wherever_it_is_and_no_other(tmp_path: Path
 
 def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     provenance = msgspec.structs.replace(PROVENANCE, model="owner/model")
-    found = iter(["unknown", "7 files", "unknown", "8 files"])
-    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(found))
+    weights = iter(["unknown", "7 files", "unknown", "8 files"])
+    monkeypatch.setattr("stream.runtime.replay.weights_of", lambda name: next(weights))
     config = Config(answer=AnswerConfig(model="owner/model"))
     assert isinstance(open_recorded(provenance, config, MODEL_LOADER), FakeAnswerModel)
     with pytest.raises(RecordingError, match="8 files here"):
@@ -338,38 +338,38 @@ def test_a_model_of_the_hub_is_compared_once_it_is_there(monkeypatch: pytest.Mon
 
 
 def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_path: Path) -> None:
-    given = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
-    run = open_supervised(settings=given)
+    run_config = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
+    run = open_supervised(settings=run_config)
 
-    def on_event(seen: Seen, event: Event) -> None:
+    def on_event(recorder: Seen, event: Event) -> None:
         if not isinstance(event, Answer):
             return
-        restarts = len(seen.of(Restarted))
-        answers_since = sum(isinstance(e, Answer) for e in seen.since(Restarted))
-        if seen.once("answers", restarts == 0 and answers_since == 2):
-            seen.signal("answers")
-        if seen.once("frames", restarts == 1 and answers_since == 2):
-            seen.signal("frames")
+        restarts = len(recorder.of(Restarted))
+        answers_since = sum(isinstance(e, Answer) for e in recorder.since(Restarted))
+        if recorder.once("answers", restarts == 0 and answers_since == 2):
+            recorder.signal("answers")
+        if recorder.once("frames", restarts == 1 and answers_since == 2):
+            recorder.signal("frames")
         if restarts == 2 and answers_since == 2:
             run.end()
 
-    seen = watch(run, on_event)
-    assert [process for process, _, _ in seen.restarts()] == ["answers", "frames"]
+    recorder = watch(run, on_event)
+    assert [process for process, _, _ in recorder.restarts()] == ["answers", "frames"]
     recording = Recording(tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["0001.rec", "0002.rec"]
     events, summary = replayed(recording)
-    sent = [record.message for record in recording.records() if isinstance(record, SentMessage)]
-    assert sum(isinstance(message, Connect) for message in sent) == 3
+    messages = [record.message for record in recording.records() if isinstance(record, SentMessage)]
+    assert sum(isinstance(message, Connect) for message in messages) == 3
     assert summary.answers >= 5, "the last of the one that was killed may be lost with it"
     assert summary.differing == 0
     assert isinstance(summary.recorded, Summary), "the run waited for the end of its recording"
     frames = [event for event in events if isinstance(event, FrameReady)]
-    assert summary.frames == len(frames) >= len(seen.of(FrameReady)) - 5
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    for run_events in (frames, again):
+    assert summary.frames == len(frames) >= len(recorder.of(FrameReady)) - 5
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    for run_events in (frames, replies):
         assert [event.pts_s for event in run_events] == sorted(event.pts_s for event in run_events)
         assert [event.frame_index for event in run_events] == sorted({event.frame_index for event in run_events})
-    assert [event.answer for event in again] == sorted({event.answer for event in again})
+    assert [event.answer for event in replies] == sorted({event.answer for event in replies})
 
 
 @pytest.mark.parametrize("reported", [True, False])
@@ -381,18 +381,24 @@ def test_a_live_source_that_was_opened_again_goes_on_in_time_and_a_file_has_its_
     second = 10**9
 
     def part(opened_ns: int) -> list[AnyRecord]:
-        began = SessionStarted("0.1.0", "camera", "2026-01-01", live=live)
+        session = SessionStarted("0.1.0", "camera", "2026-01-01", live=live)
         frames = [frame(number, number / 10, capture_ns=opened_ns + number * second // 10) for number in range(3)]
-        return [began, *(EventRecord(event) for event in frames), JOIN, packet_record(0), answered(0, "frame 0 sum 0")]
+        return [
+            session,
+            *(EventRecord(event) for event in frames),
+            JOIN,
+            packet_record(0),
+            answered(0, "frame 0 sum 0"),
+        ]
 
     report = [EventRecord(answer(0.0, ""))] if reported else []
     records = [*part(5 * second), *report, *part(65 * second)]  # the second one's answer is 0 again
     events, replay = take(FakeAnswerModel(Config()), *records)
     times = [(e.frame_index, round(e.pts_s, 3)) for e in events if isinstance(e, FrameReady)]
     assert times == [(number, round(number % 3 / 10 + (number > 2) * later_s, 3)) for number in range(6)]
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    assert [(e.answer, e.frame_index, round(e.pts_s, 3)) for e in again] == [(0, 0, 0.0), (1, 3, later_s)]
-    assert all(event.same and not event.check for event in again)
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [(e.answer, e.frame_index, round(e.pts_s, 3)) for e in replies] == [(0, 0, 0.0), (1, 3, later_s)]
+    assert all(event.same and not event.check for event in replies)
     assert (replay.summary([]).frames, replay.summary([]).answers) == (6, 2)
 
 
@@ -405,5 +411,5 @@ def test_a_run_with_memory_gets_its_answers_again(video: str, tmp_path: Path) ->
     provenance = answered_by(recording)
     config = replay_config(provenance, None, None, None)
     assert config.answer.memory == memory
-    _, again = replayed(recording, MemoryAnswerModel(config), provenance)
-    assert (again.answers, again.differing) == (len(answers), 0)
+    _, summary = replayed(recording, MemoryAnswerModel(config), provenance)
+    assert (summary.answers, summary.differing) == (len(answers), 0)

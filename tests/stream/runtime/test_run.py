@@ -40,10 +40,10 @@ from tests.support.runs import WATCHED_INFO
 def continuity(*, live: bool = True, **capture: Any) -> RunContinuity:
     """With a first frame process that has opened its source."""
     config = Config(source="a.mp4", capture=CaptureConfig(**capture))
-    made = RunContinuity(config, FakeClock())
-    assert made.next_config() == config, "the first process is given the run as it is"
-    made.note_source(SourceOpened(replaced(WATCHED_INFO, live=live), "gl"))
-    return made
+    run_continuity = RunContinuity(config, FakeClock())
+    assert run_continuity.next_config() == config, "the first process is given the run as it is"
+    run_continuity.note_source(SourceOpened(replaced(WATCHED_INFO, live=live), "gl"))
+    return run_continuity
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -118,12 +118,12 @@ def test_the_answer_that_holds_is_known_from_looks() -> None:
     since_ns = states["here"].yes_since_ns
     run.rebase(match(1.0, 7))
     run.rebase(look(2.0, holds="yes"))
-    here = run.watches.states.by_name["here"]
-    assert (here.matched, here.yes_since_ns, here.last_match_ns) == (True, since_ns, since_ns)
+    state = run.watches.states.by_name["here"]
+    assert (state.matched, state.yes_since_ns, state.last_match_ns) == (True, since_ns, since_ns)
     assert run.watches.states.matches == 7
     run.rebase(look(1.0, holds="no"))
-    here = run.watches.states.by_name["here"]
-    assert here == WatchState(False, None, False, since_ns)
+    state = run.watches.states.by_name["here"]
+    assert state == WatchState(False, None, False, since_ns)
     line = msgspec.json.encode(run.watches.states)
     assert msgspec.json.decode(line, type=WatchStates) == run.watches.states
 
@@ -137,7 +137,7 @@ def test_a_verdict_that_was_reported_is_not_again_and_each_watch_has_its_own() -
 
 
 def changed(name: str, *names: str, error: str | None = None) -> WatchesChanged:
-    present = tuple(StandingQuestion(one, f"is it {one}?") for one in names)
+    present = tuple(StandingQuestion(present_name, f"is it {present_name}?") for present_name in names)
     return WatchesChanged(watch=name, watches=list(present), error=error)
 
 
@@ -218,9 +218,9 @@ def test_frames_go_on_and_live_time_by_the_time_that_was_lost() -> None:
     assert numbers(numbering.apply(captured(1, 0.5, 111.75))) == (9, 11.75)
     assert numbers(numbering.apply(Cut(frame_index=2, pts_s=0.75, score=0.5))) == (10, 12.0)
     assert numbers(numbering.apply(Outage(frame_index=2, pts_s=0.75, reason="lost"))) == (10, 12.0)
-    moved = numbering.apply(segment(0.25, track_s=0.25))
-    assert isinstance(moved, SegmentWritten)
-    assert (moved.start_s, moved.track_s) == (11.5, 0.25)
+    segment_event = numbering.apply(segment(0.25, track_s=0.25))
+    assert isinstance(segment_event, SegmentWritten)
+    assert (segment_event.start_s, segment_event.track_s) == (11.5, 0.25)
 
 
 def test_a_file_keeps_its_own_times_and_is_given_the_place_to_go_on() -> None:

@@ -38,19 +38,19 @@ class RememberingModel(FakeAnswerModel):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._seen: dict[bytes, set[int]] = {}
+        self._greys: dict[bytes, set[int]] = {}
 
     def drop_client(self, client: bytes) -> None:
-        self._seen.pop(client, None)
+        self._greys.pop(client, None)
 
     def answer(self, packet: Packet, query: str) -> Iterator[str]:
         for _ in super().answer(packet, query):
             pass
         grey = round(float(np.median(pixels_of(packet))))
-        seen = self._seen.setdefault(self.client, set())
-        seen.add(min(GREYS, key=lambda known: abs(known - grey)))
-        RememberingModel.most = max(RememberingModel.most, len(self._seen))
-        yield f"{query} {sorted(seen)}"
+        greys = self._greys.setdefault(self.client, set())
+        greys.add(min(GREYS, key=lambda level: abs(level - grey)))
+        RememberingModel.most = max(RememberingModel.most, len(self._greys))
+        yield f"{query} {sorted(greys)}"
 
 
 @pytest.fixture
@@ -61,16 +61,16 @@ def endpoints() -> list[str]:
 @pytest.fixture
 def cameras(tmp_path: Path) -> list[str]:
     """Two videos of one grey each, two minutes long."""
-    made = []
+    paths = []
     for grey in GREYS:
         frames = (np.full((64, 64, 3), grey, np.uint8) for _ in range(600))
-        made.append(str(make_video(tmp_path / f"{grey}.mp4", frames, fps=5)))
-    return made
+        paths.append(str(make_video(tmp_path / f"{grey}.mp4", frames, fps=5)))
+    return paths
 
 
-def camera(source: str, endpoints: list[str], query: str = "What?", **more: Any) -> Config:
+def camera(source: str, endpoints: list[str], query: str = "What?", **sections: Any) -> Config:
     answer = AnswerConfig(server=",".join(endpoints), query=query, every_s=0.2)
-    return Config(source=source, answer=answer, capture=CaptureConfig(realtime=True), **more)
+    return Config(source=source, answer=answer, capture=CaptureConfig(realtime=True), **sections)
 
 
 class Watched:
@@ -120,8 +120,8 @@ def watch() -> Iterator[Callable[[Config], Watched]]:
 
 def served_by(watched: Watched) -> str:
     """The server that was named last."""
-    found = re.findall(r"answers come from (\S+)", "\n".join(watched.notices(ANSWER_SERVER)))
-    return str(found[-1])
+    endpoints = re.findall(r"answers come from (\S+)", "\n".join(watched.notices(ANSWER_SERVER)))
+    return str(endpoints[-1])
 
 
 def test_cameras_go_on_with_another_server_and_hear_nothing_of_each_other(
@@ -139,18 +139,18 @@ def test_cameras_go_on_with_another_server_and_hear_nothing_of_each_other(
         runs = [watch(camera(source, endpoints, f"{grey}?")) for source, grey in zip(cameras, GREYS, strict=True)]
         for run in runs:
             run.wait_for(2)
-        lost = served_by(runs[0])
-        servers[lost].stop()
+        stopped_server = served_by(runs[0])
+        servers[stopped_server].stop()
         for run in runs:
             run.wait_for(len(run.answers) + 2)
-            assert served_by(run) != lost
+            assert served_by(run) != stopped_server
         assert RememberingModel.most >= 2, "one server had both cameras"
-        stack.enter_context(serving_at(lost, model="RememberingModel"))
-        (left,) = set(endpoints) - {lost}
+        stack.enter_context(serving_at(stopped_server, model="RememberingModel"))
+        (left,) = set(endpoints) - {stopped_server}
         servers[left].stop()
         for run in runs:
             run.wait_for(len(run.answers) + 2)
-            assert served_by(run) == lost
+            assert served_by(run) == stopped_server
         for run, grey in zip(runs, GREYS, strict=True):
             assert run.end().ended == "interrupted"
             assert set(run.answers) == {f"{grey}? [{grey}]"}
@@ -167,16 +167,16 @@ def test_a_server_that_stands_still_is_left_and_taken_back(
         relays = [stack.enter_context(Relay(endpoint)) for endpoint in endpoints[:2]]
         run = watch(camera(cameras[0], [relay.address for relay in relays]))
         run.wait_for(2)
-        here = [relay.address for relay in relays].index(served_by(run))
-        relays[here].hold()
+        index = [relay.address for relay in relays].index(served_by(run))
+        relays[index].hold()
         run.wait_for(len(run.answers) + 2)
-        assert served_by(run) == relays[1 - here].address
-        lost = f"no answers: {relays[here].address} gives no sign of life; looking for another server"
-        assert run.notices(ANSWERS_LOST)[-1] == lost
-        relays[here].go_on()
-        servers[1 - here].stop()
+        assert served_by(run) == relays[1 - index].address
+        message = f"no answers: {relays[index].address} gives no sign of life; looking for another server"
+        assert run.notices(ANSWERS_LOST)[-1] == message
+        relays[index].go_on()
+        servers[1 - index].stop()
         run.wait_for(len(run.answers) + 2)
-        assert served_by(run) == relays[here].address
+        assert served_by(run) == relays[index].address
 
 
 def test_a_server_that_drains_loses_no_answer(
@@ -203,58 +203,58 @@ def test_a_file_read_frame_by_frame_is_answered_by_another_server_as_if_nothing_
 ) -> None:
     with serving_at(endpoints[0]):
         unbroken = without_clock(without_pieces(events_of(client(endpoints[0]))))
-    both = ",".join(endpoints)
+    addresses = ",".join(endpoints)
     with ExitStack() as stack:
         first = stack.enter_context(serving_at(endpoints[0]))
-        gone = threading.Event()
+        has_left = threading.Event()
 
         def go(frame_index: int) -> None:
-            if frame_index and not gone.is_set():
+            if frame_index and not has_left.is_set():
                 stack.enter_context(serving_at(endpoints[1]))
                 first.control.cancel()
-                gone.set()
+                has_left.set()
 
         monkeypatch.setattr(answer_models, "on_packet", go)
-        events = events_of(client(both))
-    assert gone.is_set()
-    more = [event for event in events if isinstance(event, Notice) and event.code in (ANSWERS_LOST, ANSWER_SERVER)]
-    assert [event.message for event in more] == [
+        events = events_of(client(addresses))
+    assert has_left.is_set()
+    notices = [event for event in events if isinstance(event, Notice) and event.code in (ANSWERS_LOST, ANSWER_SERVER)]
+    assert [event.message for event in notices] == [
         f"answers come from {endpoints[0]}",
         "no answers: the connection was lost; looking for another server",
         f"answers come from {endpoints[1]}",
     ]
-    left = without_clock(without_pieces(event for event in events if event not in more))
-    assert [str(event).replace(both, endpoints[0]) for event in left] == [str(event) for event in unbroken]
+    left = without_clock(without_pieces(event for event in events if event not in notices))
+    assert [str(event).replace(addresses, endpoints[0]) for event in left] == [str(event) for event in unbroken]
 
 
 def test_a_server_with_another_key_or_encoding_is_named_and_another_one_answers(
     endpoints: list[str], tmp_path: Path
 ) -> None:
-    ours, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
+    keys, others = keyed(tmp_path, "ours"), keyed(tmp_path, "others")
     third = f"tcp://127.0.0.1:{free_port()}"
-    full = Config(network=ours, answer=AnswerConfig(encode="full"))
+    full = Config(network=keys, answer=AnswerConfig(encode="full"))
     with ExitStack() as stack:
         for endpoint, config in zip(
-            [*endpoints, third], [Config(network=others), full, Config(network=ours)], strict=True
+            [*endpoints, third], [Config(network=others), full, Config(network=keys)], strict=True
         ):
             stack.enter_context(serving_at(endpoint, config))
-        events = events_of(client(",".join([*endpoints, third]), network=ours))
+        events = events_of(client(",".join([*endpoints, third]), network=keys))
         messages = "\n".join(
             event.message for event in events if isinstance(event, Notice) and event.code == ANSWER_SERVER
         )
         assert f"answers come from {third}" in messages
         capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.5)
         with pytest.raises(ConnectionRefused, match=f"{endpoints[0]} turns this end away: give --keys"):
-            events_of(client(f"{endpoints[0]},tcp://127.0.0.1:{free_port()}", network=ours, capture=capture))
+            events_of(client(f"{endpoints[0]},tcp://127.0.0.1:{free_port()}", network=keys, capture=capture))
         with pytest.raises(OptionError, match="the answer server encodes full, not sparse; give --encode full here"):
-            events_of(client(endpoints[1].replace("127.0.0.1", "localhost") + "," + endpoints[1], network=ours))
+            events_of(client(endpoints[1].replace("127.0.0.1", "localhost") + "," + endpoints[1], network=keys))
 
 
 def test_without_a_server_all_addresses_are_named(endpoints: list[str]) -> None:
     capture = CaptureConfig(max_frames=20, size="128x96", open_timeout_s=0.2)
-    both = ",".join(endpoints)
-    with pytest.raises(ConnectionRefused, match=rf"no answer server at {both} within 0\.2 s; start one there"):
-        events_of(client(both, capture=capture))
+    addresses = ",".join(endpoints)
+    with pytest.raises(ConnectionRefused, match=rf"no answer server at {addresses} within 0\.2 s; start one there"):
+        events_of(client(addresses, capture=capture))
 
 
 @pytest.mark.parametrize(

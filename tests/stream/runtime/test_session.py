@@ -68,8 +68,8 @@ def test_a_run_with_a_heat_map_is_supervised() -> None:
 
 
 def test_the_run_is_made_accordingly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_stages, "run_in_threads", lambda given, answers: ("here", given.source))
-    monkeypatch.setattr(frame_process, "run_in_child", lambda given: ("supervised", given.source))
+    monkeypatch.setattr(frame_stages, "run_in_threads", lambda run_config, answers: ("here", run_config.source))
+    monkeypatch.setattr(frame_process, "run_in_child", lambda run_config: ("supervised", run_config.source))
     assert open_run(config("clip.mp4")) == ("here", "clip.mp4")
     assert open_run(config("0")) == ("supervised", "0")
 
@@ -134,17 +134,17 @@ class Reporter(ReportingSink):
     """Sink that reports each answer as a note, and its end before the summary."""
 
     def __init__(self) -> None:
-        self.seen: list[Event] = []
-        self.made: list[Event] = []
+        self.events: list[Event] = []
+        self.notices: list[Event] = []
 
     def write(self, event: Event) -> None:
-        self.seen.append(event)
+        self.events.append(event)
         if isinstance(event, Answer):
-            self.made.append(Notice(code="made", message=event.text))
+            self.notices.append(Notice(code="made", message=event.text))
 
     def take_events(self, upcoming: Event) -> list[Event]:
-        made, self.made = self.made, []
-        return [*made, Notice(code="made", message="the end")] if isinstance(upcoming, Summary) else made
+        notices, self.notices = self.notices, []
+        return [*notices, Notice(code="made", message="the end")] if isinstance(upcoming, Summary) else notices
 
     def close(self) -> None:
         pass
@@ -153,8 +153,8 @@ class Reporter(ReportingSink):
 def test_events_of_sinks_reach_all_sinks_before_the_next_event_and_the_summary_is_last() -> None:
     first, reporter = Mock(), Reporter()
     deliver(iter([answer(0.0, "a cat"), frame(1, 0.1), summary()]), [first, reporter])
-    for seen in ([call.args[0] for call in first.write.call_args_list], reporter.seen):
-        assert [getattr(event, "message", type(event).__name__) for event in seen] == [
+    for events in ([call.args[0] for call in first.write.call_args_list], reporter.events):
+        assert [getattr(event, "message", type(event).__name__) for event in events] == [
             *("Answer", "a cat", "FrameReady", "the end", "Summary"),
         ]
 

@@ -89,8 +89,8 @@ def test_the_check_follows_its_answer_in_a_separate_turn(opened: Opener) -> None
     assert (message.answer, message.turn) == (0, 2)
     np.testing.assert_array_equal(frame_packet(message, received.parts).image, shadow.image)
     assert server.hear(AnswerDelta(answer=0, text="all of")) == []
-    (found,) = server.hear(answered(0))
-    assert found == ShadowCheck(
+    (check,) = server.hear(answered(0))
+    assert check == ShadowCheck(
         answer=0,
         frame_index=5,
         pts_s=2.5,
@@ -153,8 +153,8 @@ def test_in_lockstep_a_check_is_repeated_by_the_successor(opened: Opener) -> Non
     server.expect(TurnRequest)
     server.hear(TurnGrant(turn=1))
     server.expect(FramePacketMessage)
-    (found,) = server.hear(answered(0))
-    assert isinstance(found, ShadowCheck)
+    (check,) = server.hear(answered(0))
+    assert isinstance(check, ShadowCheck)
 
 
 @pytest.mark.parametrize("two_processes", [False, True])
@@ -168,10 +168,10 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
             configured(
                 video,
                 two_processes=two_processes,
-                answer=AnswerConfig(every_s=0.3, encode=encode, shadow=ShadowConfig(every=every)),
+                answer=AnswerConfig(every_s=0.3, encode=encode, shadow=ShadowConfig(every=interval)),
             )
         )
-        for every in (None, 2)
+        for interval in (None, 2)
     )
     shadows = checked.of(ShadowCheck)
     assert [shadow.answer for shadow in shadows] == [1, 3]
@@ -183,11 +183,11 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
         assert (before.answer, before.text, before.tokens_used) == (shadow.answer, shadow.text, shadow.tokens_used)
         assert shadow.full_text.startswith(f"frame {shadow.frame_index} sum ")
         assert len(checked.of(AnswerDeltaEvent)) == len(plain.of(AnswerDeltaEvent))
-    whole = encode == "prune"  # the model reads the frame, and says the same
+    is_same = encode == "prune"  # the model reads the frame, and says the same
     rest = [event for event in checked.events if not isinstance(event, (ShadowCheck, Summary))]
     assert without_timing(rest) == without_timing(plain.events[:-1])
     assert checked.summary.shadow == ShadowSummary(
-        checks=2, same=2 * whole, differing=2 * (not whole), raises=0, lowers=0
+        checks=2, same=2 * is_same, differing=2 * (not is_same), raises=0, lowers=0
     )
     assert plain.summary.shadow is None
 
@@ -227,25 +227,25 @@ def test_the_budget_rises_until_answers_agree_and_falls_again(moving: str, two_p
     pipeline = config.pipeline.model_copy(update={"single_process": not two_processes})
     result = run(config.model_copy(update={"pipeline": pipeline}))
     changes = result.of(BudgetChanged)
-    assert [(one.from_tokens, one.to_tokens, one.reason) for one in changes[:4]] == [
+    assert [(change.from_tokens, change.to_tokens, change.reason) for change in changes[:4]] == [
         (12, 18, "differ"),
         (18, 24, "differ"),
         (24, 18, "agree"),
         (18, 24, "differ"),
     ]
-    assert [one.answer for one in changes[:4]] == [1, 3, 6, 8]
+    assert [change.answer for change in changes[:4]] == [1, 3, 6, 8]
     tokens = [answer.tokens_used for answer in result.of(Answer)]
     assert tokens[:10] == [12, 12, 18, 18, 24, 24, 24, 18, 18, 24]
-    for one in changes:
-        check = result.events[result.events.index(one) - 1]
+    for change in changes:
+        check = result.events[result.events.index(change) - 1]
         assert isinstance(check, ShadowCheck)
-        assert (check.answer, check.differs) == (one.answer, one.reason == "differ")
+        assert (check.answer, check.differs) == (change.answer, change.reason == "differ")
     summary = result.summary.shadow
     assert summary is not None
     assert (summary.checks, summary.raises, summary.lowers) == (len(tokens), 3, 2)
     assert summary.differing == sum(check.differs for check in result.of(ShadowCheck))
-    again = run(config)
-    assert without_timing(again.of(BudgetChanged)) == without_timing(changes)
+    repeat = run(config)
+    assert without_timing(repeat.of(BudgetChanged)) == without_timing(changes)
 
 
 def test_at_its_limit_it_raises_an_alarm(moving: str) -> None:
@@ -271,7 +271,7 @@ def test_without_acting_there_is_the_alarm_alone(moving: str) -> None:
 def test_of_an_adaptive_budget_the_limit_rises(moving: str) -> None:
     allocate = AllocateConfig(budget="adaptive", min_tokens=4, max_tokens=8)
     result = run(acting(moving, most=2.0).model_copy(update={"allocate": allocate}))
-    assert [(one.from_tokens, one.to_tokens) for one in result.of(BudgetChanged)] == [(8, 12), (12, 16)]
+    assert [(change.from_tokens, change.to_tokens) for change in result.of(BudgetChanged)] == [(8, 12), (12, 16)]
     tokens = [answer.tokens_used for answer in result.of(Answer)]
     assert max(tokens[:2]) <= 8 < max(tokens) <= 16
 
@@ -297,10 +297,10 @@ def test_a_budget_that_is_too_small_for_a_word_rises_until_it_is_read(tmp_path: 
     )
     events = list(run_in_threads(config).run())
     changes = [event for event in events if isinstance(event, BudgetChanged)]
-    assert [(one.from_tokens, one.to_tokens, one.differing) for one in changes] == [(4, 6, 2), (6, 9, 2)]
-    said = [(one.tokens_used, one.text) for one in events if isinstance(one, Answer)]
-    assert said[:2] == [(4, "KTRA."), (4, "KTRA.")]
-    assert said[5:] == [(9, "EXTRA.")] * 4
+    assert [(event.from_tokens, event.to_tokens, event.differing) for event in changes] == [(4, 6, 2), (6, 9, 2)]
+    replies = [(event.tokens_used, event.text) for event in events if isinstance(event, Answer)]
+    assert replies[:2] == [(4, "KTRA."), (4, "KTRA.")]
+    assert replies[5:] == [(9, "EXTRA.")] * 4
     assert sample.answer == "EXTRA."
     assert all(event.full_text == sample.answer for event in events if isinstance(event, ShadowCheck))
 
@@ -352,35 +352,35 @@ def test_a_checked_run_that_failed_is_continued_with_the_same_checks(
     moving: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = ("window=4", "agreeing=3", "act=true", "every=1")
-    given = [part for one in rule for part in ("--set", f"answer.shadow.{one}")]
-    broken, asked = continued(moving, tmp_path, monkeypatch, "FakeAnswerModel", "--budget", "12", *given)
+    arguments = [part for setting in rule for part in ("--set", f"answer.shadow.{setting}")]
+    broken, asked_frames = continued(moving, tmp_path, monkeypatch, "FakeAnswerModel", "--budget", "12", *arguments)
     assert broken.count(b'"type":"shadow"') == 5
     assert b'"budget","answer":1' in broken
-    assert asked == [25, 25, 29, 29], "an answer and its check each"
+    assert asked_frames == [25, 25, 29, 29], "an answer and its check each"
 
 
 def test_a_run_that_failed_in_a_check_repeats_its_answer(
     moving: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
+    frames: list[int] = []
 
     def fail(frame_index: int) -> None:
-        seen.append(frame_index)
-        if seen.count(10) == 2:
+        frames.append(frame_index)
+        if frames.count(10) == 2:
             raise ArithmeticError("the spoon is bent")
 
-    def caption(*more: str) -> int:
-        given = ["--every", "0.5", "--no-timing", "--single-process", "--budget", "12", "--shadow-every", "1"]
-        return main(["caption", moving, "-o", str(tmp_path / "a.jsonl"), *given, *more])
+    def caption(*extra: str) -> int:
+        arguments = ["--every", "0.5", "--no-timing", "--single-process", "--budget", "12", "--shadow-every", "1"]
+        return main(["caption", moving, "-o", str(tmp_path / "a.jsonl"), *arguments, *extra])
 
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
     with monkeypatch.context() as patch:
         patch.setattr(answer_models, "on_packet", fail)
         assert caption() == 1
-    asked: list[int] = []
-    monkeypatch.setattr(answer_models, "on_packet", asked.append)
+    asked_frames: list[int] = []
+    monkeypatch.setattr(answer_models, "on_packet", asked_frames.append)
     assert caption("--resume") == 0
-    assert asked[:3] == [10, 10, 15]
+    assert asked_frames[:3] == [10, 10, 15]
 
 
 def found(same: bool, words: float) -> ShadowCheck:
@@ -399,9 +399,9 @@ def test_agreement_is_counted_and_shown() -> None:
     figures = live.snapshot()
     assert (figures.checks, figures.checks_same, figures.checks_words) == (2, 1, 0.75)
     assert "shadow" not in dict(figure_rows(FIGURES))
-    shown = dataclasses.replace(FIGURES, checks=2, checks_same=1, checks_words=0.75)
-    assert dict(figure_rows(shown))["shadow"] == ["1 of 2 checks the same", "75 % of words"]
-    assert " · shadow 1 of 2 the same · " in figures_text(shown, "0:01.0")
+    figures_with_checks = dataclasses.replace(FIGURES, checks=2, checks_same=1, checks_words=0.75)
+    assert dict(figure_rows(figures_with_checks))["shadow"] == ["1 of 2 checks the same", "75 % of words"]
+    assert " · shadow 1 of 2 the same · " in figures_text(figures_with_checks, "0:01.0")
 
 
 def test_changes_by_checks_are_counted_and_shown() -> None:
@@ -428,7 +428,7 @@ def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> N
     """Three requests a check: the view in 12 tiles, the whole view in 240, and the question about both texts."""
 
     def say_otherwise(handler: ApiHandler, body: dict[str, Any]) -> None:
-        asked_before = sum("logprobs" not in earlier for earlier in handler.fake.bodies)
+        asked_before = sum("logprobs" not in request for request in handler.fake.bodies)
         api_server.speak(handler, body) if "logprobs" in body or asked_before % 2 else say_blue(handler)
 
     def say_blue(handler: ApiHandler) -> None:
@@ -453,10 +453,10 @@ def test_a_model_server_is_asked_with_the_whole_view_and_compares_as_well() -> N
         )
         checks = [event for event in run_in_threads(config).run() if isinstance(event, ShadowCheck)]
         areas = [picture.shape[0] * picture.shape[1] for at in range(3) for picture in server.pictures(at)]
-        (asked,) = server.texts(2)
+        (question,) = server.texts(2)
     assert [(check.text, check.full_text) for check in checks] == [("a red circle", "something blue")] * len(checks)
     assert len(server.bodies) == 3 * len(checks) >= 6
-    assert asked == 'Do these two answers say the same? "a red circle" and "something blue" Answer yes or no.'
+    assert question == 'Do these two answers say the same? "a red circle" and "something blue" Answer yes or no.'
     assert areas[0] < areas[1] == areas[2]
     assert {check.differs for check in checks} == {False}
     assert all(check.meaning is not None and 0.8 < check.meaning < 1 for check in checks)

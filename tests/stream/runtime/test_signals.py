@@ -36,7 +36,7 @@ def test_a_closed_terminal_ends_the_run_with_a_summary_and_a_whole_video(command
 def test_only_a_terminal_that_is_gone_is_left(capfd: pytest.CaptureFixture[str]) -> None:
     assert not leave_gone_terminal()
     pty = Pty()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     try:
         os.dup2(pty.program, 1)
         assert not leave_gone_terminal()
@@ -45,7 +45,7 @@ def test_only_a_terminal_that_is_gone_is_left(capfd: pytest.CaptureFixture[str])
         os.write(1, b"into nowhere")
         assert not leave_gone_terminal()
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
     os.write(1, b"shown")
     assert capfd.readouterr().out == "shown"

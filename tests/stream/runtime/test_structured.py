@@ -52,7 +52,9 @@ def test_answers_have_fields_and_those_that_break_off_are_counted(video: str) ->
     assert [isinstance(point, AnswerInvalid) for point in points] == [point.frame_index % 4 == 3 for point in points]
     answers = [point for point in points if isinstance(point, Answer)]
     assert {json.dumps(answer.fields) for answer in answers} >= {'{"quarter": 0, "bright": false}'}
-    assert [event.text for event in events if isinstance(event, AnswerDeltaEvent)] == [one.text for one in answers]
+    assert [event.text for event in events if isinstance(event, AnswerDeltaEvent)] == [
+        answer.text for answer in answers
+    ]
     summary = events[-1]
     assert isinstance(summary, Summary)
     assert (summary.answers, summary.invalid) == (len(answers), len(points) - len(answers))
@@ -79,12 +81,12 @@ def test_a_resumed_run_takes_the_fields_from_the_journal(video: str, tmp_path: P
     assert {type(point) for point in first} == {Answer, AnswerInvalid, AnswerUnchanged}
     journal = Journal.continued(path, {"run": "one"})
     assert journal.earlier_answers == len(first)
-    again = run_in_threads(
+    resumed = run_in_threads(
         config(video, **SCHEMA, when="news"),
         model_loader="tests.support.answer_models:BrokenAnswerModel",
         journal=journal,
     )
-    assert points_of(list(again.run())) == first
+    assert points_of(list(resumed.run())) == first
 
 
 def test_a_recorded_run_gives_the_same_fields_again(video: str, tmp_path: Path) -> None:
@@ -93,8 +95,8 @@ def test_a_recorded_run_gives_the_same_fields_again(video: str, tmp_path: Path) 
     points = points_of(list(recorded.run()))
     events, summary = replayed(Recording(folder), CountingAnswerModel(Config()))
     assert (summary.answers, summary.differing) == (len(points), 0)
-    again = [event for event in events if isinstance(event, ReplayedAnswer)]
-    assert [event.fields for event in again] == [point.fields for point in points]
+    replies = [event for event in events if isinstance(event, ReplayedAnswer)]
+    assert [event.fields for event in replies] == [point.fields for point in points]
     assert not points_of(events)
 
 
@@ -112,8 +114,8 @@ class TestBundledModel:
 
     def caption(self, folder: Path, *arguments: str) -> tuple[list[dict[str, Any]], list[str]]:
         lines, cues = folder / "a.jsonl", folder / "a.vtt"
-        given = ["caption", "scene:demo", "--max-frames", "30", "--every", "1", "-o", str(lines), "-o", str(cues)]
-        assert main([*given, *arguments]) == 0
+        options = ["caption", "scene:demo", "--max-frames", "30", "--every", "1", "-o", str(lines), "-o", str(cues)]
+        assert main([*options, *arguments]) == 0
         events = [json.loads(line) for line in lines.read_text().splitlines()]
         return events, [cue.text for cue in webvtt.read(cues)]
 
@@ -130,8 +132,8 @@ class TestBundledModel:
         events, cues = self.caption(tmp_path, "--schema", str(schema))
         answers = [event for event in events if event["type"] == "answer"]
         assert answers
-        shown = [text for text, _ in itertools.groupby(event["text"] for event in answers)]
-        assert [cue.replace("\n", " ") for cue in cues] == shown
+        texts = [text for text, _ in itertools.groupby(event["text"] for event in answers)]
+        assert [cue.replace("\n", " ") for cue in cues] == texts
         for event in answers:
             assert [type(value) for value in event["fields"].values()] == [int, str, bool]
             assert event["text"].startswith(f"people: {event['fields']['people']}, weather: ")
@@ -156,21 +158,21 @@ class TestConfiguration:
     def test_the_schema_takes_the_place_of_its_file_and_its_short_form(self, tmp_path: Path) -> None:
         file = tmp_path / "a.json"
         file.write_text(SCHEMA["json_schema"])
-        made = [
+        configs = [
             build_config([ConfigLayer("x", {"answer.json_schema": text})]) for text in (str(file), file.read_text())
         ]
-        assert made[0] == made[1]
-        assert made[0].answer.json_schema is not None
-        assert json.loads(made[0].answer.json_schema)["required"] == ["quarter", "bright"]
+        assert configs[0] == configs[1]
+        assert configs[0].answer.json_schema is not None
+        assert json.loads(configs[0].answer.json_schema)["required"] == ["quarter", "bright"]
 
     def test_one_line_says_what_is_wrong(self, tmp_path: Path) -> None:
-        binary, nothing = tmp_path / "b.json", tmp_path / "none.json"
+        binary, missing = tmp_path / "b.json", tmp_path / "none.json"
         binary.write_bytes(b"\xff\xfe")
         assert refused(json_schema="{").startswith("--given: the schema is not JSON")
         assert "a: 'pattern' is not supported" in refused(
             json_schema='{"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+"}}}'
         )
-        assert f"cannot read the schema {str(nothing)!r}: No such file" in refused(json_schema=str(nothing))
+        assert f"cannot read the schema {str(missing)!r}: No such file" in refused(json_schema=str(missing))
         assert "it is not UTF-8 text" in refused(json_schema=str(binary))
         assert "is no choice" in refused(choices="a,,b")
         assert "a choice stands there twice" in refused(choices="a,a")

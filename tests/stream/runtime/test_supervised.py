@@ -71,42 +71,46 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     pids: list[dict[str, int]] = []
     killed_ns: dict[str, int] = {}
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("ask", len(seen.of(Answer)) >= 2):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("ask", len(recorder.of(Answer)) >= 2):
             run.ask("and now?")
-        if seen.once("frames", bool(seen.of(QueryChanged)) and seen.events[-1].__class__ is FrameReady):
+        if recorder.once("frames", bool(recorder.of(QueryChanged)) and recorder.events[-1].__class__ is FrameReady):
             pids.append(run.processes())
-            killed_ns["frames"] = seen.signal("frames")
-        if seen.once("answers", bool(seen.of(Restarted)) and isinstance(event, Answer)):
+            killed_ns["frames"] = recorder.signal("frames")
+        if recorder.once("answers", bool(recorder.of(Restarted)) and isinstance(event, Answer)):
             pids.append(run.processes())
-            killed_ns["answers"] = seen.signal("answers")
-        if len(seen.of(Restarted)) == 2 and isinstance(event, Answer) and seen.once("end", is_newer(seen, event)):
+            killed_ns["answers"] = recorder.signal("answers")
+        if (
+            len(recorder.of(Restarted)) == 2
+            and isinstance(event, Answer)
+            and recorder.once("end", is_newer(recorder, event))
+        ):
             pids.append(run.processes())
             run.end()
 
-    def is_newer(seen: Seen, answer: Answer) -> bool:
+    def is_newer(recorder: Seen, answer: Answer) -> bool:
         """Whether it is about a frame that was captured after the answer process was killed."""
-        frame = next(f for f in seen.of(FrameReady) if f.frame_index == answer.frame_index)
+        frame = next(f for f in recorder.of(FrameReady) if f.frame_index == answer.frame_index)
         return frame.capture_ns > killed_ns["answers"]
 
-    seen = watch(run, on_event)
-    assert seen.restarts() == [
+    recorder = watch(run, on_event)
+    assert recorder.restarts() == [
         ("frames", "its process was killed by SIGKILL", 1),
         ("answers", "its process was killed by SIGKILL", 1),
     ]
-    assert seen.frames_rise()
-    first, last = (list(map(type, seen.events)).index(Restarted), len(seen.events))
-    assert any(isinstance(event, FrameReady) for event in seen.events[first:last])
+    assert recorder.frames_rise()
+    first, last = (list(map(type, recorder.events)).index(Restarted), len(recorder.events))
+    assert any(isinstance(event, FrameReady) for event in recorder.events[first:last])
     before, between, after = pids
     assert before["frames"] != between["frames"] == after["frames"]
     assert before["answers"] == between["answers"] != after["answers"], "the model was loaded once more"
-    answers = seen.of(Answer)
+    answers = recorder.of(Answer)
     assert [a.answer for a in answers] == sorted({a.answer for a in answers})
-    asked_at = seen.events.index(seen.of(QueryChanged)[0])
-    assert {a.query for a in answers if seen.events.index(a) > asked_at} == {"and now?"}
-    assert [type(event) for event in seen.events[:2]] == [Started, Notice]
-    assert seen.summary.ended == "interrupted"
-    assert seen.summary.frames == len(seen.of(FrameReady))
+    asked_at = recorder.events.index(recorder.of(QueryChanged)[0])
+    assert {a.query for a in answers if recorder.events.index(a) > asked_at} == {"and now?"}
+    assert [type(event) for event in recorder.events[:2]] == [Started, Notice]
+    assert recorder.summary.ended == "interrupted"
+    assert recorder.summary.frames == len(recorder.of(FrameReady))
 
 
 class LateClock(MonotonicClock):
@@ -122,13 +126,13 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     clock = LateClock()
     run = run_in_child(config(), clock, model_loader="tests.support.answer_models:FakeAnswerModel")
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", isinstance(event, FrameReady)):
-            seen.signal("frames")
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("kill", isinstance(event, FrameReady)):
+            recorder.signal("frames")
             clock.ahead_s = 7200
 
-    seen = watch(run, on_event)
-    assert seen.summary.ended == "finished"
+    recorder = watch(run, on_event)
+    assert recorder.summary.ended == "finished"
 
 
 def test_a_source_that_cannot_be_opened_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -165,23 +169,23 @@ def test_a_spare_process_takes_over() -> None:
     spares: list[int] = []
 
     def spare() -> int:
-        kept = run._worker._spare  # type: ignore[attr-defined]
-        assert kept is not None, "frames come"
-        return kept.pid
+        child = run._worker._spare  # type: ignore[attr-defined]
+        assert child is not None, "frames come"
+        return child.pid
 
-    def on_event(seen: Seen, event: Event) -> None:
-        restarts = len(seen.of(Restarted))
-        if isinstance(event, FrameReady) and restarts < 2 and seen.once(str(restarts), True):
+    def on_event(recorder: Seen, event: Event) -> None:
+        restarts = len(recorder.of(Restarted))
+        if isinstance(event, FrameReady) and restarts < 2 and recorder.once(str(restarts), True):
             spares.append(spare())
-            seen.signal("frames")
-        if restarts == 2 and isinstance(event, FrameReady) and seen.once("last", True):
+            recorder.signal("frames")
+        if restarts == 2 and isinstance(event, FrameReady) and recorder.once("last", True):
             spares.append(run.processes()["frames"])
             run.end()
-        elif restarts == 1 and isinstance(event, FrameReady) and seen.once("first", True):
+        elif restarts == 1 and isinstance(event, FrameReady) and recorder.once("first", True):
             assert run.processes()["frames"] == spares[0]
 
-    seen = watch(run, on_event)
-    assert seen.frames_rise()
+    recorder = watch(run, on_event)
+    assert recorder.frames_rise()
     assert len(spares) == 3
     assert spares[2] == spares[1] != spares[0]
 
@@ -230,79 +234,79 @@ def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
 def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
     run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("stop", len(seen.of(Answer)) == 2):
-            seen.signal(process, signal.SIGSTOP)
-        if seen.of(Restarted) and isinstance(event, Answer):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("stop", len(recorder.of(Answer)) == 2):
+            recorder.signal(process, signal.SIGSTOP)
+        if recorder.of(Restarted) and isinstance(event, Answer):
             run.end()
 
-    seen = watch(run, on_event)
-    [(name, cause, count)] = seen.restarts()
+    recorder = watch(run, on_event)
+    [(name, cause, count)] = recorder.restarts()
     assert (name, count) == (process, 1)
     assert re.fullmatch(r"its process sent no heartbeat for \d+\.\d s", cause)
-    assert seen.frames_rise()
+    assert recorder.frames_rise()
 
 
 @pytest.mark.slow
 def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
-    seen = watch(open_supervised("KilledAnswerModel", config(restart_limit=2)), fails=True)
-    assert isinstance(seen.error, StageDied)
-    assert str(seen.error) == (
+    recorder = watch(open_supervised("KilledAnswerModel", config(restart_limit=2)), fails=True)
+    assert isinstance(recorder.error, StageDied)
+    assert str(recorder.error) == (
         "the answer stage died: it died 2 times within a minute, the last time because its process was killed by "
         "SIGKILL; --debug shows its output, and pipeline.restart_limit allows more"
     )
-    assert (seen.summary.ended, seen.summary.error) == ("error", str(seen.error))
-    assert [count for _, _, count in seen.restarts()] == [1]
+    assert (recorder.summary.ended, recorder.summary.error) == ("error", str(recorder.error))
+    assert [count for _, _, count in recorder.restarts()] == [1]
 
 
 @pytest.mark.slow
 def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
     run = open_supervised(settings=config(restart_limit=3))
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if isinstance(event, FrameReady) and seen.once(str(run.processes()["frames"]), True):
-            seen.signal("frames")
+    def on_event(recorder: Seen, event: Event) -> None:
+        if isinstance(event, FrameReady) and recorder.once(str(run.processes()["frames"]), True):
+            recorder.signal("frames")
 
-    seen = watch(run, on_event, fails=True)
-    assert isinstance(seen.error, StageDied)
-    assert "the frame stage died: it died 3 times within a minute" in str(seen.error)
-    assert seen.frames_rise()
+    recorder = watch(run, on_event, fails=True)
+    assert isinstance(recorder.error, StageDied)
+    assert "the frame stage died: it died 3 times within a minute" in str(recorder.error)
+    assert recorder.frames_rise()
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
-    seen = watch(open_supervised("open_missing"), fails=True)
-    assert isinstance(seen.error, ModelNotFound)
-    assert (seen.summary.ended, seen.summary.error) == ("error", "there is no folder nowhere")
+    recorder = watch(open_supervised("open_missing"), fails=True)
+    assert isinstance(recorder.error, ModelNotFound)
+    assert (recorder.summary.ended, recorder.summary.error) == ("error", "there is no folder nowhere")
 
 
 @pytest.mark.slow
 def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
     run = open_supervised("HangingAnswerModel", config(timeout_s=HEARTBEAT_S))
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.of(Restarted) and isinstance(event, Answer):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.of(Restarted) and isinstance(event, Answer):
             run.end()
 
-    seen = watch(run, on_event)
-    assert seen.restarts() == [("answers", f"its process sent no heartbeat for {HEARTBEAT_S:.1f} s", 1)]
-    assert seen.summary.dropped["answer.lost"] == 1
+    recorder = watch(run, on_event)
+    assert recorder.restarts() == [("answers", f"its process sent no heartbeat for {HEARTBEAT_S:.1f} s", 1)]
+    assert recorder.summary.dropped["answer.lost"] == 1
 
 
 @pytest.mark.slow
 def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
     run = open_supervised()
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", len(seen.of(FrameReady)) == 10):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("kill", len(recorder.of(FrameReady)) == 10):
             time.sleep(0.7)  # more is reported meanwhile than has been read
-            seen.signal("frames")
-        if seen.of(Restarted) and isinstance(event, Answer):
+            recorder.signal("frames")
+        if recorder.of(Restarted) and isinstance(event, Answer):
             run.cancel()
 
-    seen = watch(run, on_event)
-    assert seen.frames_rise()
-    before = seen.events[: seen.events.index(seen.of(Restarted)[0])]
+    recorder = watch(run, on_event)
+    assert recorder.frames_rise()
+    before = recorder.events[: recorder.events.index(recorder.of(Restarted)[0])]
     assert len([event for event in before if isinstance(event, FrameReady)]) > 10
 
 
@@ -310,55 +314,57 @@ def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
 def test_a_dead_spare_process_is_not_put_to_work() -> None:
     run = open_supervised()
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", len(seen.of(Answer)) == 2):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("kill", len(recorder.of(Answer)) == 2):
             spare = psutil.Process(run._worker._spare.pid)  # type: ignore[attr-defined]
             spare.kill()
             until(lambda: not spare.is_running())
-            seen.signal("frames")
-        if seen.of(Restarted) and isinstance(event, FrameReady):
+            recorder.signal("frames")
+        if recorder.of(Restarted) and isinstance(event, FrameReady):
             run.cancel()
 
     assert [count for _, _, count in watch(run, on_event).restarts()] == [1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["end", "cancel"])
+@pytest.mark.parametrize("method", ["end", "cancel"])
 @pytest.mark.parametrize("victim", [None, "frames", "answers"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_it_ends_when_asked_by_another_thread_with_any_process_dead(how: str, victim: str | None, number: int) -> None:
+def test_it_ends_when_asked_by_another_thread_with_any_process_dead(
+    method: str, victim: str | None, number: int
+) -> None:
     if victim is None and number == signal.SIGSTOP:
         pytest.skip("no process to stop")
     run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", len(seen.of(Answer)) == 2):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("kill", len(recorder.of(Answer)) == 2):
             if victim is not None:
-                seen.signal(victim, number)
-            teller = threading.Thread(target=getattr(run, how))
+                recorder.signal(victim, number)
+            teller = threading.Thread(target=getattr(run, method))
             teller.start()
             teller.join()
 
-    seen = watch(run, on_event)
-    assert seen.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[how]
+    recorder = watch(run, on_event)
+    assert recorder.summary.ended == {"end": "interrupted", "cancel": "cancelled"}[method]
 
 
 @pytest.mark.slow
 def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
     run = open_supervised("PickyAnswerModel")
 
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("ask", len(seen.of(Answer)) == 1):
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("ask", len(recorder.of(Answer)) == 1):
             run.ask("refuse me")
-        if seen.once("kill", bool(seen.of(QueryChanged))):
-            seen.signal("frames")
-        if seen.of(Restarted) and isinstance(event, Answer):
+        if recorder.once("kill", bool(recorder.of(QueryChanged))):
+            recorder.signal("frames")
+        if recorder.of(Restarted) and isinstance(event, Answer):
             run.end()
 
-    seen = watch(run, on_event)
-    [asked] = seen.of(QueryChanged)
-    assert asked.error == "too long"
-    assert {answer.query for answer in seen.of(Answer)} == {"Say what happens."}
+    recorder = watch(run, on_event)
+    [change] = recorder.of(QueryChanged)
+    assert change.error == "too long"
+    assert {answer.query for answer in recorder.of(Answer)} == {"Say what happens."}
 
 
 def watching(*, go_on: bool) -> Config:
@@ -368,24 +374,24 @@ def watching(*, go_on: bool) -> Config:
 
 
 def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
-    def on_event(seen: Seen, event: Event) -> None:
-        if seen.once("kill", bool(seen.of(VerdictChanged))):
-            seen.signal("frames")
-        if seen.of(Restarted) and isinstance(event, YesNoResult):
-            seen.run.end()
+    def on_event(recorder: Seen, event: Event) -> None:
+        if recorder.once("kill", bool(recorder.of(VerdictChanged))):
+            recorder.signal("frames")
+        if recorder.of(Restarted) and isinstance(event, YesNoResult):
+            recorder.run.end()
 
-    seen = watch(open_supervised(settings=watching(go_on=True)), on_event)
-    assert len(seen.restarts()) == 1
-    assert [event.to for event in seen.of(VerdictChanged)] == ["yes"]
-    assert [event.match for event in seen.of(Match)] == [1]
-    assert seen.of(YesNoResult)[-1].holds == "yes"
-    assert (seen.summary.ended, seen.summary.found) == ("interrupted", True)
+    recorder = watch(open_supervised(settings=watching(go_on=True)), on_event)
+    assert len(recorder.restarts()) == 1
+    assert [event.to for event in recorder.of(VerdictChanged)] == ["yes"]
+    assert [event.match for event in recorder.of(Match)] == [1]
+    assert recorder.of(YesNoResult)[-1].holds == "yes"
+    assert (recorder.summary.ended, recorder.summary.found) == ("interrupted", True)
 
 
 def test_a_run_that_watches_ends_when_it_has_found_that() -> None:
-    seen = watch(open_supervised(settings=watching(go_on=False)))
-    assert (seen.summary.ended, seen.summary.found) == ("found", True)
-    assert isinstance(seen.of(YesNoResult)[-1], YesNoResult)
+    recorder = watch(open_supervised(settings=watching(go_on=False)))
+    assert (recorder.summary.ended, recorder.summary.found) == ("found", True)
+    assert isinstance(recorder.of(YesNoResult)[-1], YesNoResult)
 
 
 @pytest.mark.slow
@@ -399,7 +405,7 @@ def test_a_reader_that_stops_reading_stops_everything() -> None:
 
 @pytest.mark.slow
 def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> None:
-    whole = Config(
+    run_config = Config(
         source="scene:moving",
         capture=CaptureConfig(size="128x96", max_frames=48),
         allocate=AllocateConfig(budget=5),
@@ -408,7 +414,7 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
     )
 
     def answers(kill_at: int | None) -> tuple[list[tuple[int, str]], int]:
-        pipeline = run_in_threads(whole, model_loader="tests.support.answer_models:FakeAnswerModel")
+        pipeline = run_in_threads(run_config, model_loader="tests.support.answer_models:FakeAnswerModel")
         received: list[Answer] = []
         restarts = 0
         for event in pipeline.run():
@@ -419,9 +425,9 @@ def test_a_file_whose_model_dies_gets_the_answers_that_it_would_have_got() -> No
                     os.kill(pipeline.processes()["answers"], signal.SIGKILL)
         return [(answer.frame_index, answer.text) for answer in received], restarts
 
-    undisturbed, none = answers(None)
-    disturbed, one = answers(3)
-    assert (none, one) == (0, 1)
+    undisturbed, no_restarts = answers(None)
+    disturbed, one_restart = answers(3)
+    assert (no_restarts, one_restart) == (0, 1)
     assert disturbed == undisturbed
     assert len(disturbed) > 6
 
@@ -435,12 +441,12 @@ def test_a_texture_store_that_cannot_run_here_is_the_users_to_put_right() -> Non
 
 def test_the_frame_process_reports_which_store_it_runs() -> None:
     require("gl")
-    given = config().model_copy(update={"texture": TextureConfig(backend="gl")})
+    run_config = config().model_copy(update={"texture": TextureConfig(backend="gl")})
 
-    def end_soon(seen: Seen, event: Event) -> None:
-        if seen.once("end", len(seen.of(FrameReady)) > 3):
-            seen.run.end()
+    def end_soon(recorder: Seen, event: Event) -> None:
+        if recorder.once("end", len(recorder.of(FrameReady)) > 3):
+            recorder.run.end()
 
-    seen = watch(open_supervised(settings=given), end_soon)
-    assert (seen.of(Started)[0].backend, seen.summary.backend) == ("gl", "gl")
-    assert seen.of(Started)[0].kernel == kernel_in_use()
+    recorder = watch(open_supervised(settings=run_config), end_soon)
+    assert (recorder.of(Started)[0].backend, recorder.summary.backend) == ("gl", "gl")
+    assert recorder.of(Started)[0].kernel == kernel_in_use()

@@ -46,11 +46,11 @@ def opened(source: Path, backend: Backend = "gl", *, maps: bool = False) -> Run:
     return run_in_threads(config_of(source, backend), model_loader=LOADER, maps=maps)
 
 
-def level0(device: GlDevice, drawn: DrawnTexture) -> npt.NDArray[np.uint8]:
+def level0(device: GlDevice, texture: DrawnTexture) -> npt.NDArray[np.uint8]:
     """What OpenGL draws from: uint8 [height, width, 3]."""
-    gl, height, width = device.library.gl, drawn.grid.padded_height_px, drawn.grid.padded_width_px
+    gl, height, width = device.library.gl, texture.grid.padded_height_px, texture.grid.padded_width_px
     out = np.empty((height, width, 4), np.uint8)
-    gl.glGetTextureImage(drawn.name, 0, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, out.nbytes, out)
+    gl.glGetTextureImage(texture.name, 0, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, out.nbytes, out)
     return out[..., :3]
 
 
@@ -59,17 +59,17 @@ def test_a_program_draws_the_frames_of_a_run_that_goes_on(video: Path) -> None:
     run = opened(video)
     with pytest.raises(StoreError, match="holds no frame yet"), run.texture.drawing():
         pass
-    device, shown = run.texture.gl_device, []
+    device, frame_indices = run.texture.gl_device, []
     for event in run.run():
         if not isinstance(event, FrameReady):
             continue
-        with device.current(), run.texture.drawing() as drawn, run.texture.lease() as view:
-            np.testing.assert_array_equal(level0(device, drawn), view.read(0))
-            assert drawn.stamp == view.stamp
-        assert drawn.stamp.frame_index >= event.frame_index, "the newest"
-        shown.append(drawn.stamp.frame_index)
-    assert shown == sorted(shown)
-    assert shown[-1] == 11
+        with device.current(), run.texture.drawing() as texture, run.texture.lease() as view:
+            np.testing.assert_array_equal(level0(device, texture), view.read(0))
+            assert texture.stamp == view.stamp
+        assert texture.stamp.frame_index >= event.frame_index, "the newest"
+        frame_indices.append(texture.stamp.frame_index)
+    assert frame_indices == sorted(frame_indices)
+    assert frame_indices[-1] == 11
     with pytest.raises(StoreError, match="the texture is closed"), run.texture.drawing():
         pass
 
@@ -106,7 +106,7 @@ def test_frames_come_with_their_regions_if_a_program_asks_for_them(video: Path, 
 
 def test_the_example_draws_a_live_run_into_a_video_and_a_picture(video: Path, tmp_path: Path) -> None:
     require("gl")
-    film, still = tmp_path / "ar.mp4", tmp_path / "ar.png"
+    film, image_path = tmp_path / "ar.mp4", tmp_path / "ar.png"
     pictures = ar_overlay.draw_run(config_of(video, "cpu"), str(film), (320, 280), LOADER)
     with av.open(str(film)) as container:
         frames = list(container.decode(video=0))
@@ -114,8 +114,8 @@ def test_the_example_draws_a_live_run_into_a_video_and_a_picture(video: Path, tm
     times = [frame.time for frame in frames]
     assert times == sorted(set(times))
     assert {(frame.width, frame.height) for frame in frames} == {(320, 280)}
-    ar_overlay.draw_run(config_of(video, "cpu"), str(still), (320, 280), LOADER)
-    picture = cv2.imread(str(still))
+    ar_overlay.draw_run(config_of(video, "cpu"), str(image_path), (320, 280), LOADER)
+    picture = cv2.imread(str(image_path))
     assert picture.shape == (280, 320, 3)
     last = frames[-1].to_ndarray(format="bgr24").astype(int)
     assert np.abs(picture.astype(int)[:120] - last[:120]).mean() < 40, "of the same run"
@@ -124,10 +124,10 @@ def test_the_example_draws_a_live_run_into_a_video_and_a_picture(video: Path, tm
 def test_the_example_takes_the_addresses_of_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[tuple[Config, str]] = []
-    monkeypatch.setattr(ar_overlay, "draw_run", lambda config, out: given.append((config, out)) or 3)
+    calls: list[tuple[Config, str]] = []
+    monkeypatch.setattr(ar_overlay, "draw_run", lambda config, out: calls.append((config, out)) or 3)
     ar_overlay.main(["0", "--out", "a.mp4", "--frames", "9", "--query", "where?", "--budget", "7"])
-    ((config, out),) = given
+    ((config, out),) = calls
     assert (config.source, config.answer.query, config.allocate.budget, out) == ("0", "where?", 7, "a.mp4")
     assert config.capture == CaptureConfig(max_frames=9)
     assert capsys.readouterr().out == "a.mp4: 3 pictures of 960x600\n"

@@ -16,48 +16,53 @@ DOOR = WatchChange("door", "is it bright?")
 
 
 def in_threads() -> Run:
-    given = config(single_process=True)
-    return run_in_threads(given, model_loader="tests.support.answer_models:FakeAnswerModel")
+    run_config = config(single_process=True)
+    return run_in_threads(run_config, model_loader="tests.support.answer_models:FakeAnswerModel")
 
 
 @pytest.mark.parametrize("opened", [in_threads, open_supervised])
 def test_a_watch_is_added_matches_and_is_removed(opened: Callable[[], Run]) -> None:
     run = opened()
 
-    def act(seen: Seen, event: Event) -> None:
-        if seen.once("add", isinstance(event, Answer)):
+    def act(recorder: Seen, event: Event) -> None:
+        if recorder.once("add", isinstance(event, Answer)):
             run.change_watch(DOOR)
-        if seen.once("remove", isinstance(event, Match)):
+        if recorder.once("remove", isinstance(event, Match)):
             run.change_watch(WatchChange("door"))
             run.change_watch(WatchChange("nix"))
-        if seen.once("end", isinstance(event, WatchesChanged) and event.watch == "nix"):
+        if recorder.once("end", isinstance(event, WatchesChanged) and event.watch == "nix"):
             run.end(FOUND)
 
-    seen = watch(run, act)
-    changes = [(one.watch, [named.name for named in one.watches], one.error) for one in seen.of(WatchesChanged)]
+    recorder = watch(run, act)
+    changes = [
+        (change.watch, [question.name for question in change.watches], change.error)
+        for change in recorder.of(WatchesChanged)
+    ]
     assert changes == [
         ("door", ["door"], None),
         ("door", [], None),
         ("nix", [], "no watch is named 'nix'; there is none"),
     ]
-    assert {look.watch for look in seen.of(YesNoResult)} == {"door"}
-    assert [(match.watch, match.question) for match in seen.of(Match)] == [("door", "is it bright?")]
-    assert not any(isinstance(event, YesNoResult) for event in seen.since(WatchesChanged))
+    assert {look.watch for look in recorder.of(YesNoResult)} == {"door"}
+    assert [(match.watch, match.question) for match in recorder.of(Match)] == [("door", "is it bright?")]
+    assert not any(isinstance(event, YesNoResult) for event in recorder.since(WatchesChanged))
 
 
 def test_a_frame_process_that_dies_leaves_the_watch_to_the_next() -> None:
     run = open_supervised()
 
-    def act(seen: Seen, event: Event) -> None:
-        if seen.once("add", isinstance(event, Answer)):
+    def act(recorder: Seen, event: Event) -> None:
+        if recorder.once("add", isinstance(event, Answer)):
             run.change_watch(DOOR)
-        if seen.once("kill", isinstance(event, Match)):
-            seen.signal("frames")
-        if seen.once("end", bool(seen.restarts()) and isinstance(event, YesNoResult)):
+        if recorder.once("kill", isinstance(event, Match)):
+            recorder.signal("frames")
+        if recorder.once("end", bool(recorder.restarts()) and isinstance(event, YesNoResult)):
             run.end(FOUND)
 
-    seen = watch(run, act)
-    assert [restart[0] for restart in seen.restarts()] == ["frames"]
-    assert seen.of(YesNoResult)[-1].watch == "door"
-    assert len(seen.of(Match)) == 1, "it has had its match"
-    assert any(isinstance(event, Answer) for event in seen.since(Match)), "the question of the run is still answered"
+    recorder = watch(run, act)
+    assert [restart[0] for restart in recorder.restarts()] == ["frames"]
+    assert recorder.of(YesNoResult)[-1].watch == "door"
+    assert len(recorder.of(Match)) == 1, "it has had its match"
+    assert any(isinstance(event, Answer) for event in recorder.since(Match)), (
+        "the question of the run is still answered"
+    )
