@@ -37,15 +37,15 @@ PROGRAM = "/opt/arr-coc-stream/bin/arr-coc-stream"
 
 
 def documents(path: Path) -> list[Any]:
-    return [found for found in yaml.safe_load_all(path.read_text("utf-8")) if found is not None]
+    return [document for document in yaml.safe_load_all(path.read_text("utf-8")) if document is not None]
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     """The containers of the Kubernetes manifests."""
     for name in ("answers.yaml", "cameras.yaml"):
-        for one in documents(DEPLOY / "kubernetes" / name):
-            template = one["spec"].get("template")
-            yield from ((name, found) for found in template["spec"]["containers"]) if template else ()
+        for document in documents(DEPLOY / "kubernetes" / name):
+            template = document["spec"].get("template")
+            yield from ((name, container) for container in template["spec"]["containers"]) if template else ()
 
 
 def commands() -> Iterator[list[str]]:
@@ -87,7 +87,7 @@ def test_probes_and_ports_are_those_of_the_program() -> None:
         probes = [value["httpGet"] for key, value in container.items() if key.endswith("Probe")]
         assert {probe["path"] for probe in probes} == {"/healthz", "/readyz"}
         assert {probe["port"] for probe in probes} == {"metrics"}
-        services = [one for one in documents(DEPLOY / "kubernetes" / name) if one["kind"] == "Service"]
+        services = [document for document in documents(DEPLOY / "kubernetes" / name) if document["kind"] == "Service"]
         assert {port["port"] for port in services[0]["spec"]["ports"]} == set(ports.values())
         assert services[0]["spec"]["clusterIP"] == "None"
 
@@ -117,10 +117,10 @@ def test_the_image_is_built_of_what_is_there() -> None:
 
 
 def tool(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         pytest.skip(f"no {name}: {package}")
-    return found
+    return path
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
@@ -133,18 +133,18 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         assert "WatchdogSec=" in text
         name.write_text(text.replace(PROGRAM, "/bin/true"), encoding="utf-8")
         names.append(str(name))
-    done = subprocess.run([program, "verify", *names], capture_output=True, text=True, timeout=LIMIT_S)
-    about = [line for line in done.stderr.splitlines() if "arr-coc" in line]
-    assert (done.returncode, about) == (0, [])
+    process = subprocess.run([program, "verify", *names], capture_output=True, text=True, timeout=LIMIT_S)
+    about = [line for line in process.stderr.splitlines() if "arr-coc" in line]
+    assert (process.returncode, about) == (0, [])
 
 
 def test_kustomize_takes_the_manifests() -> None:
     program = tool("kubectl", "it is installed from kubernetes.io")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=LIMIT_S
     )
-    assert done.returncode == 0, done.stderr
-    kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout)]
+    assert process.returncode == 0, process.stderr
+    kinds = [document["kind"] for document in yaml.safe_load_all(process.stdout)]
     assert sorted(kinds) == [
         *("ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service", "Service", "StatefulSet"),
     ]
@@ -153,11 +153,15 @@ def test_kustomize_takes_the_manifests() -> None:
 @pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]], ids=len)
 def test_compose_takes_the_files(files: list[str]) -> None:
     program = tool("docker-compose", "apt-get install docker-compose")
-    named = [part for name in files for part in ("--file", str(DEPLOY / name))]
-    done = subprocess.run(
-        [program, *named, "config"], capture_output=True, text=True, env={"CAMERA_URL": "rtsp://x/y"}, timeout=LIMIT_S
+    file_options = [part for name in files for part in ("--file", str(DEPLOY / name))]
+    process = subprocess.run(
+        [program, *file_options, "config"],
+        capture_output=True,
+        text=True,
+        env={"CAMERA_URL": "rtsp://x/y"},
+        timeout=LIMIT_S,
     )
-    assert done.returncode == 0, done.stderr
-    services = yaml.safe_load(done.stdout)["services"]
+    assert process.returncode == 0, process.stderr
+    services = yaml.safe_load(process.stdout)["services"]
     assert services["camera"]["command"][1] == "rtsp://x/y"
     assert services["answers"]["image"] == ("arr-coc-stream:cuda" if len(files) > 1 else "arr-coc-stream:cpu")

@@ -56,13 +56,13 @@ WALL_CLOCK_FOR_PEOPLE = {
 
 def wall_clocks(path: Path) -> list[str]:
     """Every use of the time of day in a file."""
-    found = []
+    uses = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             name = f"{node.value.id}.{node.attr}"
             if name in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "time.localtime", "time.ctime"}:
-                found.append(f"{name}, line {node.lineno}")
-    return found
+                uses.append(f"{name}, line {node.lineno}")
+    return uses
 
 
 def test_nothing_depends_on_the_wall_clock() -> None:
@@ -97,8 +97,8 @@ RUNS = [*(("lockstep", steps_ns) for steps_ns in CLOCKS.values()), ("newest", CL
 def times_of(event: Event) -> list[float]:
     """Every latency and duration of an event."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    found = [value for name, value in fields.items() if name.endswith("_ms") and isinstance(value, (int, float))]
-    return found + [value for value in (fields.get("timing") or {}).values()]
+    values = [value for name, value in fields.items() if name.endswith("_ms") and isinstance(value, (int, float))]
+    return values + [value for value in (fields.get("timing") or {}).values()]
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,8 @@ def test_a_run_goes_well_by_an_unsteady_clock(video: str, answers: str, steps_ns
     summary = events[-1]
     assert isinstance(summary, Summary)
     assert (summary.ended, summary.frames) == ("finished", FRAMES)
-    spoken = [event for event in events if isinstance(event, Answer)]
-    assert len(spoken) >= (5 if answers == "lockstep" else 2)
+    answer_events = [event for event in events if isinstance(event, Answer)]
+    assert len(answer_events) >= (5 if answers == "lockstep" else 2)
     for event in events:
         assert all(math.isfinite(value) and value >= 0 for value in times_of(event)), event
 

@@ -58,14 +58,14 @@ class Run:
 
     def processes(self) -> list[psutil.Process]:
         """Every process that descends from the command, orphans included."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
     def children(self) -> list[psutil.Process]:
         return [process for process in self.processes() if process.pid != self.command.pid]

@@ -33,19 +33,19 @@ MADE = {
 
 def read_all(path: Path, seeds: Sequence[int]) -> Counter[str]:
     """Counts of the outcomes of reading copies of `path` with the damage of each seed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.support.damaged", str(path), *map(str, seeds)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=BATCH_LIMIT_S,
     )
-    printed = [json.loads(line) for line in done.stdout.splitlines()]
-    last = printed[-1]["seed"] if printed else None
-    assert done.returncode == 0, (
-        f"seed {last} of {path.name}: status {done.returncode} (hung: {LIMIT_S} s)\n{done.stderr}"
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    last = lines[-1]["seed"] if lines else None
+    assert process.returncode == 0, (
+        f"seed {last} of {path.name}: status {process.returncode} (hung: {LIMIT_S} s)\n{process.stderr}"
     )
-    results = [line for line in printed if "outcome" in line]
+    results = [line for line in lines if "outcome" in line]
     faults = [(line["seed"], line["outcome"]) for line in results if line["outcome"].startswith("fault")]
     assert not faults, (path.name, faults)
     assert results[-1]["peak_bytes"] < PEAK_MAX_BYTES

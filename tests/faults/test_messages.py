@@ -145,22 +145,22 @@ WITH_PARTS: list[list[bytes]] = [
 @pytest.mark.parametrize("count", COUNTS)
 def test_messages_are_read_or_refused(count: int) -> None:
     seeds = [encode(message) for message in PLAIN] + [parts[0] for parts in WITH_PARTS]
-    read = 0
+    decoded_count = 0
     for data in many(seeds, count):
         with suppress(TransportError):
             decode(data)
-            read += 1
-    assert 0 < read < count
+            decoded_count += 1
+    assert 0 < decoded_count < count
 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_events_are_read_or_refused(count: int) -> None:
-    read = 0
+    decoded_count = 0
     for data in many([pack_event(event) for event in EVENTS], count):
         with suppress(msgspec.DecodeError):
             unpack_event(data)
-            read += 1
-    assert 0 < read < count
+            decoded_count += 1
+    assert 0 < decoded_count < count
 
 
 def unpack(message: Message, parts: list[bytes]) -> None:
@@ -177,7 +177,7 @@ def unpack(message: Message, parts: list[bytes]) -> None:
 @pytest.mark.parametrize("count", COUNTS)
 def test_arrays_match_their_header_or_are_refused(count: int) -> None:
     rng = random.Random(1)
-    read = 0
+    decoded_count = 0
     for number, data in enumerate(many([part for parts in WITH_PARTS for part in parts], count)):
         parts = list(WITH_PARTS[number % len(WITH_PARTS)])
         parts[rng.randrange(len(parts))] = data
@@ -185,8 +185,8 @@ def test_arrays_match_their_header_or_are_refused(count: int) -> None:
             parts = parts[: rng.randrange(1, len(parts) + 1)] + parts[:1] * rng.randrange(2)
         with suppress(TransportError):
             unpack(decode(parts[0]), parts[1:])
-            read += 1
-    assert read < count
+            decoded_count += 1
+    assert decoded_count < count
 
 
 @pytest.mark.parametrize("length", [10**12, 2**63 - 1, 2**64 - 1])
@@ -211,18 +211,18 @@ def test_a_damaged_journal_gives_answers_or_nothing(tmp_path: Path, count: int) 
     journal = Journal(path, {"source": "x"})
     journal.open()
     for number in range(4):
-        glanced = JournalGlance(glance(number), FEEDBACK if number % 2 else None)
-        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK, glanced)
+        glance_record = JournalGlance(glance(number), FEEDBACK if number % 2 else None)
+        journal.append(msgspec.structs.replace(answer(number, "a red circle"), answer=number), FEEDBACK, glance_record)
     journal.close()
-    whole = path.read_bytes()
-    for data in many([whole], count // 10):
+    original = path.read_bytes()
+    for data in many([original], count // 10):
         path.write_bytes(data)
         with suppress(ResumeError):
             assert Journal.continued(path, {"source": "x"}).earlier_answers <= 4
 
 
-def _packed(sent: tuple[Message, list[np.ndarray]]) -> tuple[Message, tuple[bytes, ...]]:
-    return sent[0], compress_arrays(sent[1])
+def _packed(pair: tuple[Message, list[np.ndarray]]) -> tuple[Message, tuple[bytes, ...]]:
+    return pair[0], compress_arrays(pair[1])
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -230,17 +230,17 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
     """Damage below the checksums is reported and left out; damage behind them, written by a program, is refused."""
     encoder = msgspec.msgpack.Encoder()
     message, arrays = token_message(2, 1, PACKET)
-    whole, image = frame_message(2, 1, WHOLE, in_snapshot=False)
+    frame_part, image = frame_message(2, 1, WHOLE, in_snapshot=False)
     records = [
         SessionStarted("0.1.0", "x", "now"),
         SentMessage(message, compress_arrays(arrays)),
-        SentMessage(whole, compress_arrays(image)),
+        SentMessage(frame_part, compress_arrays(image)),
         SentMessage(*_packed(glance_message(2, 1, PACKET))),
         ReceivedMessage(ANSWERED),
         ReceivedMessage(GLANCED, compress_arrays(feedback_arrays(FEEDBACK))),
     ]
     payloads = [encoder.encode(record) for record in [*records, EventRecord(EVENTS[0])]]
-    path, read = tmp_path / "0001.rec", 0
+    path, decoded_count = tmp_path / "0001.rec", 0
     for number, data in enumerate(many(payloads, count // 10)):
         framed_well = MAGIC + b"".join(map(frame_record, [*payloads[:2], data, *payloads[2:]]))
         path.write_bytes(framed_well if number % 2 else MAGIC + frame_record(payloads[0]) + data)
@@ -251,8 +251,8 @@ def test_a_damaged_recording_gives_packets_or_an_error(tmp_path: Path, count: in
                     with suppress(TransportError):
                         parts = decompress_arrays(record)
                         unpack(record.message, parts)
-                        read += 1
-    assert read
+                        decoded_count += 1
+    assert decoded_count
 
 
 @pytest.fixture(params=["inproc", "ipc"])
@@ -282,11 +282,11 @@ def test_a_link_survives_whatever_it_is_sent(endpoint: str, count: int) -> None:
         assert received.message == AnswerDelta(answer=1, text="well")
 
 
-def until(link: Link, kind: type[Message], each: Callable[[], None] = lambda: None) -> Message:
+def until(link: Link, kind: type[Message], on_poll: Callable[[], None] = lambda: None) -> Message:
     """The next message of this kind."""
     waited_ms = 0
     while waited_ms < LIMIT_S * 1000:
-        each()
+        on_poll()
         received = link.receive(50)
         if received is None:
             waited_ms += 50
@@ -317,7 +317,7 @@ def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int)
         bad = served.raw()
         seeds = [encode(message) for message in PLAIN] + [part for parts in WITH_PARTS for part in parts]
         rng = random.Random(3)
-        asked = 0
+        answers = 0
         for number, data in enumerate(many(seeds, count)):
             parts = [data, *rng.choices(seeds, k=rng.randrange(4))]
             if rng.random() < 0.3:
@@ -326,10 +326,10 @@ def test_a_garbage_client_does_not_disturb_a_good_one(endpoint: str, count: int)
             while bad.poll(0):
                 bad.recv_multipart()
             if number % (count // 20) == 0:
-                assert answered(good, asked) == "frame 7 sum 0"
-                asked += 1
+                assert answered(good, answers) == "frame 7 sum 0"
+                answers += 1
         assert served.control.failure is None
-        assert asked == 20
+        assert answers == 20
 
 
 def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> None:
@@ -339,7 +339,7 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
         good = served.client()
         good.send(Connect(query="What?"))
         until(good, QueryAccepted)
-        enough = threading.Event()
+        stop = threading.Event()
 
         def talk() -> None:
             with closing(served.transport.context.socket(zmq.DEALER)) as socket:
@@ -347,7 +347,7 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
                 socket.setsockopt(zmq.SNDTIMEO, 100)
                 socket.connect(endpoint)
                 data = encode(Disconnect())
-                while not enough.is_set():
+                while not stop.is_set():
                     with suppress(zmq.Again):
                         socket.send(data)
 
@@ -358,6 +358,6 @@ def test_a_client_that_talks_without_end_does_not_keep_the_others_waiting() -> N
             for number in range(5):
                 assert answered(good, number) == "frame 7 sum 0"
         finally:
-            enough.set()
+            stop.set()
             for talker in talkers:
                 talker.join(LIMIT_S)

@@ -38,8 +38,8 @@ def _without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run_in_threads.__kwdefaults__, "model_loader", "tests.support.answer_models:FakeAnswerModel")
 
 
-def caption(video: str, *more: str) -> int:
-    return main(["caption", video, "--every", "0.2", "--budget", "12", "--single-process", *more])
+def caption(video: str, *options: str) -> int:
+    return main(["caption", video, "--every", "0.2", "--budget", "12", "--single-process", *options])
 
 
 def cues(path: Path) -> int:
@@ -58,11 +58,11 @@ def lines(path: Path) -> int:
 
 def frames(path: Path) -> int:
     """Number of decodable frames of a file that may be cut off."""
-    shown = 0
+    count = 0
     with av.open(str(path)) as container, suppress(av.FFmpegError):
         for _ in container.decode(video=0):
-            shown += 1
-    return shown
+            count += 1
+    return count
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_captions_on_a_full_disk(
         assert caption(video, "-o", str(path)) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert errors == [f"error: cannot write {str(path)!r}: File too large"]
-    assert all(0 < written.stat().st_size <= size for written in (path.iterdir() if path.is_dir() else [path]))
+    assert all(0 < file.stat().st_size <= size for file in (path.iterdir() if path.is_dir() else [path]))
     assert count is None or count(path) > 1
 
 
@@ -96,9 +96,9 @@ def test_a_heat_map_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "a.mp4"
     with room_for(600_000):
         assert caption(video, "-o", str(tmp_path / "a.vtt"), "--heatmap", str(path)) == 1
-    printed = capsys.readouterr().err.splitlines()
-    assert [line for line in printed if line.startswith("error:")] == [printed[-1]]
-    assert printed[-1] == f"error: cannot write {str(path)!r}: File too large"
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error:")] == [lines[-1]]
+    assert lines[-1] == f"error: cannot write {str(path)!r}: File too large"
     assert cues(tmp_path / "a.vtt") > 0
     assert frames(path) > 2
 
@@ -141,12 +141,12 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_reader_that_leaves_ends_the_run_quietly(video: str) -> None:
-    done = shell(f"$CAPTION caption {video} --every 0.2 --single-process | head -1; echo ${{PIPESTATUS[0]}}")
-    first, status = done.stdout.splitlines()
+    process = shell(f"$CAPTION caption {video} --every 0.2 --single-process | head -1; echo ${{PIPESTATUS[0]}}")
+    first, status = process.stdout.splitlines()
     assert first.startswith("0:00.0  frame 0")
     assert status == "141"
-    assert "error" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "error" not in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.slow
@@ -158,31 +158,31 @@ def test_a_run_without_stdin_stdout_or_stderr_writes_its_files(
     assert caption(video, "-o", str(tmp_path / "whole.jsonl"), "--no-timing") == 0
     path = tmp_path / "a.jsonl"
     options = "--every 0.2 --budget 12 --no-timing"
-    done = shell(f"$CAPTION caption {video} {options} -o {path} {process} {closed}")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    result = shell(f"$CAPTION caption {video} {options} -o {path} {process} {closed}")
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
     assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_run_that_would_speak_to_a_closed_stdout_ends_well(video: str, closed: str) -> None:
-    done = shell(f"$CAPTION caption {video} --single-process {closed}")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    process = shell(f"$CAPTION caption {video} --single-process {closed}")
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_an_error_without_an_output_for_its_message_is_a_status(closed: str) -> None:
-    done = shell(f"$CAPTION caption absent.mp4 -o a.vtt {closed}")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    process = shell(f"$CAPTION caption absent.mp4 -o a.vtt {closed}")
+    assert process.returncode == 2
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_stdout_on_a_full_disk_is_reported(video: str) -> None:
-    done = shell(f"$CAPTION caption {video} --single-process > /dev/full")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: cannot write stdout: No space left on device"
+    process = shell(f"$CAPTION caption {video} --single-process > /dev/full")
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1] == "error: cannot write stdout: No space left on device"

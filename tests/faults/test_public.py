@@ -48,8 +48,8 @@ def replies() -> ControlHandler:
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    with zmq.Context() as made:
-        yield made
+    with zmq.Context() as zmq_context:
+        yield zmq_context
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -118,15 +118,15 @@ def frame_messages() -> list[list[bytes]]:
 def test_frames_are_read_or_refused(count: int) -> None:
     rng = random.Random(6)
     reader = FrameDecoder()
-    whole = frame_messages()
-    read = 0
-    for data in many([part for parts in whole for part in parts], count):
-        parts = list(rng.choice(whole))
+    messages = frame_messages()
+    decoded_count = 0
+    for data in many([part for parts in messages for part in parts], count):
+        parts = list(rng.choice(messages))
         parts[rng.randrange(2)] = data
         with suppress(InvalidFrameMessage):
             _, planes, picture = reader.read([memoryview(part) for part in parts])
             assert picture().shape == (planes.height_px, planes.width_px, 3)
-            read += 1
-    assert 0 < read < count
-    for parts in whole:
+            decoded_count += 1
+    assert 0 < decoded_count < count
+    for parts in messages:
         reader.read([memoryview(part) for part in parts])

@@ -29,13 +29,13 @@ class Runs:
     def path(self, name: str, suffix: str) -> Path:
         return self._folder / f"{name}.{suffix}"
 
-    def start(self, name: str, *more: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         outputs = [part for suffix in SUFFIXES for part in ("-o", str(self.path(name, suffix)))]
-        command = [sys.executable, "run_stream.py", "caption", self._source, *outputs, *ARGUMENTS, *more]
+        command = [sys.executable, "run_stream.py", "caption", self._source, *outputs, *ARGUMENTS, *options]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def finish(self, name: str, *more: str) -> dict[str, bytes]:
-        assert self.start(name, *more).wait(LIMIT_S) == 0
+    def finish(self, name: str, *options: str) -> dict[str, bytes]:
+        assert self.start(name, *options).wait(LIMIT_S) == 0
         assert not journal_path(str(self.path(name, SUFFIXES[0]))).exists()
         return {suffix: self.path(name, suffix).read_bytes() for suffix in SUFFIXES}
 
@@ -43,9 +43,9 @@ class Runs:
         path = self.path(name, "jsonl")
         return path.read_bytes().count(b'"type":"answer"') if path.exists() else 0
 
-    def kill(self, name: str, answers: int, later_s: float, *more: str) -> None:
+    def kill(self, name: str, answers: int, later_s: float, *options: str) -> None:
         """Ends a run and its children by SIGKILL after this many answers, or a moment later."""
-        run = self.start(name, *more)
+        run = self.start(name, *options)
         until = time.monotonic() + LIMIT_S
         while self.answers(name) < answers:
             assert run.poll() is None
@@ -61,11 +61,11 @@ class Runs:
 def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     runs = Runs(tmp_path, "scene:demo")
-    whole = runs.finish("whole")
+    expected = runs.finish("whole")
     last = runs.answers("whole")
     first = rng.randrange(1, last // 2)
     second = rng.randrange(first + 1, last)
     runs.kill("broken", first, rng.random() / 10)
     runs.kill("broken", second, rng.random() / 10, "--resume")
     assert runs.answers("broken") < last
-    assert runs.finish("broken", "--resume") == whole
+    assert runs.finish("broken", "--resume") == expected

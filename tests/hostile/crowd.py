@@ -26,7 +26,7 @@ def half_open(endpoint: str, first: bytes = b"", count: int = CROWD) -> Iterator
     host, port = endpoint.removeprefix("tcp://").removeprefix("http://").rsplit(":", 1)
     with ExitStack() as stack:
         for _ in range(count):
-            one = stack.enter_context(socket.create_connection((host, int(port)), timeout=30.0))
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=30.0))
             if first:
-                one.sendall(first)
+                connection.sendall(first)
         yield

@@ -42,7 +42,7 @@ class Liar:
         self._socket.setsockopt(zmq.SNDTIMEO, 5000)
         self._socket.bind("tcp://127.0.0.1:*")
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.packets = self.overviews = self.sent = 0
+        self.packets = self.overviews = self.messages = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liar")
 
@@ -63,7 +63,7 @@ class Liar:
                     with suppress(TransportError, zmq.ZMQError):
                         for parts in self._reply(head):
                             self._socket.send_multipart([client, *parts])
-                            self.sent += 1
+                            self.messages += 1
         finally:
             self._socket.close(linger=0)
 

@@ -59,14 +59,14 @@ def listen(session: BrokerSession) -> None:
 
 
 def test_a_packet_beyond_the_limit_ends_the_connection_before_it_is_read() -> None:
-    sent = 0
+    bytes_sent = 0
 
     def talk(connection: socket.socket) -> None:
-        nonlocal sent
+        nonlocal bytes_sent
         connection.sendall(publish(b"a question"))
         connection.sendall(publish(b"", size=(256 << 20) - 1))
         while True:
-            sent += connection.send(bytes(65536))
+            bytes_sent += connection.send(bytes(65536))
 
     with (
         hostile(talk) as (session, questions),
@@ -74,7 +74,7 @@ def test_a_packet_beyond_the_limit_ends_the_connection_before_it_is_read() -> No
     ):
         listen(session)
     assert questions == [b"a question"]
-    assert sent < 64 << 20, "the rest never left the sockets' buffers"
+    assert bytes_sent < 64 << 20, "the rest never left the sockets' buffers"
 
 
 def test_a_message_that_waits_for_a_release_ends_the_connection() -> None:
@@ -98,9 +98,9 @@ def test_a_broker_that_takes_no_confirmations_is_not_heard() -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
         def is_unheard() -> bool:
-            heard = len(questions)
+            count = len(questions)
             for _ in range(50):
                 session.step(None, 0.001)
-            return session.busy and len(questions) == heard
+            return session.busy and len(questions) == count
 
         until(is_unheard)

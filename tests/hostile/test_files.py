@@ -56,7 +56,7 @@ def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "entry",
     [
         {"answer": msgspec.to_builtins(answer(0.0, "x" * (ANSWER_CHARS_MAX + 1)))},
         {"answer": msgspec.to_builtins(answer(0.0, "x")), "feedback": {"stamp": [0, 0, 0, 0]}},
@@ -66,9 +66,9 @@ def test_a_record_of_a_journal_beyond_measure_is_not_read(tmp_path: Path) -> Non
     ],
     ids=["too long", "no stamp", "no answer", "nothing", "nested"],
 )
-def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, kept: object) -> None:
+def test_an_answer_that_no_run_has_kept_is_refused(tmp_path: Path, entry: object) -> None:
     path = tmp_path / "a.resume"
-    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
+    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(entry)))
     with pytest.raises(ResumeError, match="is not a journal of a run"):
         Journal.continued(path, {"source": "x"})
 
@@ -82,8 +82,8 @@ def test_feedback_that_no_frame_has_is_refused(tmp_path: Path, regions: list[lis
         "attention": np.ones(1, np.float32).tobytes(),
         "similarity": np.ones(1, np.float32).tobytes(),
     }
-    kept = {"answer": msgspec.to_builtins(answer(0.0, "x")), "feedback": feedback}
-    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(kept)))
+    entry = {"answer": msgspec.to_builtins(answer(0.0, "x")), "feedback": feedback}
+    path.write_bytes(JOURNAL_MAGIC + frame_record(IDENTITY) + frame_record(msgspec.msgpack.encode(entry)))
     with pytest.raises(ResumeError):
         Journal.continued(path, {"source": "x"})
 
@@ -132,8 +132,8 @@ def test_parts_that_were_swapped_are_read_as_what_they_are_or_reported(tmp_path:
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_bit_flips_and_cuts_are_reported_and_never_crash(tmp_path: Path, count: int) -> None:
     path = tmp_path / "0001.rec"
-    whole = MAGIC + b"".join(map(frame_record, [BEGAN, IDENTITY, BEGAN]))
-    for data in many([whole], count):
+    original = MAGIC + b"".join(map(frame_record, [BEGAN, IDENTITY, BEGAN]))
+    for data in many([original], count):
         path.write_bytes(data)
         with suppress(RecordingError):
             list(Recording(tmp_path).records())

@@ -149,11 +149,11 @@ print(json.dumps({"results": results, "growth_bytes": peak_bytes() - begin}))
 
 def opened_apart(*addresses: Path) -> tuple[list[str], int]:
     """The outcome of each address in a separate process, and the peak growth of that process in bytes."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", OPENS, *map(str, addresses)], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr[-2000:]
+    result = json.loads(process.stdout)
     return [result["results"][str(address)] for address in addresses], result["growth_bytes"]
 
 
@@ -161,8 +161,8 @@ def opened_apart(*addresses: Path) -> tuple[list[str], int]:
 def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all of them, and one picture that does no harm."""
     folder = tmp_path_factory.mktemp("bombs")
-    for name, made in BOMBS.items():
-        (folder / name).write_bytes(made(folder))
+    for name, make_bomb in BOMBS.items():
+        (folder / name).write_bytes(make_bomb(folder))
     (folder / "good.png").write_bytes(png(64, 48))
     return folder
 
@@ -212,8 +212,8 @@ class TestBombs:
         with open_source(str(joined), CaptureConfig(max_pixels=128 * 128), FakeClock()) as source:
             frames = [frame for frame in source.frames() if isinstance(frame, SourceFrame)]
         assert {frame.planes.width_px for frame in frames} == {64}
-        (lost,) = [item for frame in frames for item in frame.skipped]
-        assert lost.reason == "more than capture.max_pixels = 16384, or damaged"
+        (skipped_item,) = [item for frame in frames for item in frame.skipped]
+        assert skipped_item.reason == "more than capture.max_pixels = 16384, or damaged"
 
     def test_frames_over_zeromq_have_the_same_limit(self, tmp_path: Path) -> None:
         reader = FrameDecoder(64 * 64)
@@ -320,8 +320,8 @@ class TestOtherFiles:
         with open_source(f"{folder}{pattern}", CaptureConfig(), FakeClock()) as source:
             frames = [frame for frame in source.frames() if isinstance(frame, SourceFrame)]
         assert [frame.planes.width_px for frame in frames] == [32, 32], "a link to a picture beside it is followed"
-        (lost,) = frames[0].skipped
-        assert (lost.what, lost.reason) == (
+        (skipped_item,) = frames[0].skipped
+        assert (skipped_item.what, skipped_item.reason) == (
             str(folder / "a.png"),
             f"it is a link that leads out of {folder}; copy its target there",
         )

@@ -34,10 +34,10 @@ def config(endpoint: str, *, live: bool = False, size: str = "128x96", **section
     )
 
 
-def run(given: Config) -> tuple[list[Event], StageDied | None]:
+def run(run_config: Config) -> tuple[list[Event], StageDied | None]:
     events: list[Event] = []
     try:
-        events += run_in_threads(given).run()
+        events += run_in_threads(run_config).run()
     except StageDied as error:
         return events, error
     return events, None
@@ -46,8 +46,8 @@ def run(given: Config) -> tuple[list[Event], StageDied | None]:
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_ends_a_run_in_one_line_or_is_survived(name: str) -> None:
     with lying(LIES[name]) as liar:
-        given = config(liar.endpoint, live=name in ("answers to others", "what only clients say"))
-        events, error = run(given)
+        run_config = config(liar.endpoint, live=name in ("answers to others", "what only clients say"))
+        events, error = run(run_config)
         assert liar.packets
     if error is not None:
         assert len(str(error)) < 5_000
@@ -94,8 +94,8 @@ def test_a_flood_of_texts_costs_no_frame() -> None:
         return [piece] * (PIECES_MAX + too_many) + [answered(number)]
 
     with lying(flood, honest_after=1) as liar:
-        given = config(liar.endpoint)
-        events, error = run(given.model_copy(update={"pipeline": PipelineConfig(answers="newest")}))
+        run_config = config(liar.endpoint)
+        events, error = run(run_config.model_copy(update={"pipeline": PipelineConfig(answers="newest")}))
     assert error is None
     assert [event.frame_index for event in events if isinstance(event, FrameReady)] == list(range(FRAMES))
     assert sum(isinstance(event, AnswerDeltaEvent) for event in events) == PIECES_MAX
@@ -110,9 +110,11 @@ def test_random_lies_never_end_in_anything_but_an_answer_or_one_error(count: int
     rng = random.Random(11)
     lies = 0
     while lies < count:
-        with lying(lambda number: [*(one for _ in range(200) for one in lie(rng, number)), answered(number)]) as liar:
+        with lying(
+            lambda number: [*(message for _ in range(200) for message in lie(rng, number)), answered(number)]
+        ) as liar:
             events, error = run(config(liar.endpoint))
-            assert liar.sent
-            lies += liar.sent
+            assert liar.messages
+            lies += liar.messages
         assert error is not None or isinstance(events[-1], Summary)
         assert all(event.query == "What?" for event in events if isinstance(event, Answer))

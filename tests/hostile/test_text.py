@@ -141,7 +141,7 @@ def test_web_captions_hold_one_cue_for_one_answer(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     check_lines(text)
     cues = webvtt.read(str(path)).captions
-    assert [(one.start, one.end) for one in cues] == [
+    assert [(cue.start, cue.end) for cue in cues] == [
         ("00:00:00.000", "00:00:02.000"),
         ("00:00:02.000", "00:00:05.000"),
     ]
