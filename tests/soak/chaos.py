@@ -72,12 +72,12 @@ FORKS_DIE_AT = 0.9
 
 def marked(mark: str) -> list[psutil.Process]:
     """Return the processes that live and were started with this mark."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 class FleetCommand:
@@ -99,10 +99,10 @@ class FleetCommand:
         with (folder / "log").open("wb") as log:
             command = [sys.executable, str(COMMAND), "fleet", "fleet.toml"]
             self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-        self.seen = psutil.Process(self.process.pid)
+        self.process_info = psutil.Process(self.process.pid)
         self._mark = environment[MARK]
         self.answered_s: dict[str, list[float]] = {name: [] for name in QUESTIONS}
-        self._read = 0
+        self._bytes_read = 0
 
     def follow(self, now_s: float) -> None:
         """Note when answers have come since the last call."""
@@ -110,11 +110,11 @@ class FleetCommand:
         if not path.exists():
             return
         with path.open("rb") as lines:
-            lines.seek(self._read)
+            lines.seek(self._bytes_read)
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
-                self._read += len(line)
+                self._bytes_read += len(line)
                 event = json.loads(line)
                 if event["type"] == "answer":
                     self.answered_s[event["camera"]].append(now_s)
@@ -124,12 +124,12 @@ class FleetCommand:
 
         Those that were forked have another parent once the fork server is gone.
         """
-        found: dict[str, psutil.Process] = {}
+        children: dict[str, psutil.Process] = {}
         for child in marked(self._mark):
             with suppress(psutil.Error):
-                if child.pid != self.seen.pid and "serve-answers" not in child.cmdline():
-                    found[self._name(child)] = child
-        return found
+                if child.pid != self.process_info.pid and "serve-answers" not in child.cmdline():
+                    children[self._name(child)] = child
+        return children
 
     def _name(self, child: psutil.Process) -> str:
         if child.children():
@@ -172,7 +172,7 @@ class Kills:
     silences: Silences
     chance: random.Random
     every_s: float
-    done: list[tuple[str, str]] = field(default_factory=list)
+    signals: list[tuple[str, str]] = field(default_factory=list)
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=itertools.count)
 
@@ -209,7 +209,7 @@ class Kills:
     def _kill(self) -> None:
         self._later(time.monotonic() + self.chance.expovariate(1 / self.every_s), self._kill)
         name = self.chance.choices([*self.servers, *QUESTIONS, "answers"], [2, 2, 1.5, 1.5, 1.5, 1.5, 3])[0]
-        how = self.chance.choices([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], [2, 2, 1])[0]
+        number = self.chance.choices([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], [2, 2, 1])[0]
         stopped_s = self.chance.uniform(0.5, STOPPED_MAX_S)
         if name in self.servers:
             server = self.servers[name]
@@ -218,17 +218,17 @@ class Kills:
             victim = self.command.children().get(name)
         if victim is None:
             return
-        self._send(victim, name, how)
-        if how == signal.SIGSTOP:
+        self._send(victim, name, number)
+        if number == signal.SIGSTOP:
             self._later(time.monotonic() + stopped_s, lambda: self._send(victim, name, signal.SIGCONT))
 
-    def _send(self, victim: psutil.Process, name: str, how: signal.Signals) -> None:
+    def _send(self, victim: psutil.Process, name: str, number: signal.Signals) -> None:
         with suppress(psutil.Error):
-            victim.send_signal(how)
-            self.done.append((name, how.name))
+            victim.send_signal(number)
+            self.signals.append((name, number.name))
         self.silences.disturb(name, time.monotonic())
-        if name in self.servers and how in (signal.SIGSTOP, signal.SIGCONT):
-            self.servers[name].stopped = how == signal.SIGSTOP
+        if name in self.servers and number in (signal.SIGSTOP, signal.SIGCONT):
+            self.servers[name].stopped = number == signal.SIGSTOP
 
     def release(self) -> None:
         """Resume all stopped processes, without doing anything else."""
@@ -239,9 +239,9 @@ class Kills:
             self._send(child, name, signal.SIGCONT)
 
 
-def end(process: subprocess.Popen[bytes], how: signal.Signals) -> int | None:
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int | None:
     """Ask a process to end; return its status, None if it had to be killed."""
-    process.send_signal(how)
+    process.send_signal(number)
     try:
         return process.wait(END_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -255,12 +255,12 @@ def left_over(mark: str) -> list[str]:
     until_s = time.monotonic() + GONE_LIMIT_S
     while (left := marked(mark)) and time.monotonic() < until_s:
         time.sleep(TICK_S)
-    found = []
+    commands = []
     for process in left:
         with suppress(psutil.Error):
-            found.append(" ".join(process.cmdline())[:200])
+            commands.append(" ".join(process.cmdline())[:200])
             process.kill()
-    return found
+    return commands
 
 
 def merged(texts: Sequence[str]) -> list[str]:
@@ -277,24 +277,24 @@ def cues(path: Path) -> list[str]:
     texts, last = [], ""
     for number, block in enumerate(blocks, 1):
         name, times, *lines = block.split("\n")
-        found = re.fullmatch(r"(\d\d:\d\d:\d\d\.\d{3}) --> (\d\d:\d\d:\d\d\.\d{3})", times)
-        if name != str(number) or found is None or not last <= found[1] < found[2]:
+        match = re.fullmatch(r"(\d\d:\d\d:\d\d\.\d{3}) --> (\d\d:\d\d:\d\d\.\d{3})", times)
+        if name != str(number) or match is None or not last <= match[1] < match[2]:
             raise ValueError(f"cue {number} is {block!r}")
         texts.append(" ".join(lines))
-        last = found[2]
+        last = match[2]
     return texts
 
 
 def mcap_answers(path: Path) -> list[dict[str, Any]]:
     """Return the answers of an MCAP file. Raises if it is damaged."""
-    found = []
+    answers = []
     with path.open("rb") as file:
         for _, channel, message in make_reader(file).iter_messages():
             if channel.message_encoding == "json":
                 event = json.loads(message.data)
                 if event.get("type") == "answer":
-                    found.append(event)
-    return found
+                    answers.append(event)
+    return answers
 
 
 def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, dict[str, float]]]:
@@ -312,13 +312,13 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
     events = [json.loads(line) for line in lines]
     counts: dict[str, dict[str, float]] = {}
     for name, question in QUESTIONS.items():
-        own = [event for event in events if event["camera"] == name]
-        answers = [event for event in own if event["type"] == "answer"]
+        camera_events = [event for event in events if event["camera"] == name]
+        answers = [event for event in camera_events if event["type"] == "answer"]
         numbers = [answer["answer"] for answer in answers]
         times = [answer["pts_s"] for answer in answers]
-        if any(later <= before for before, later in itertools.pairwise(numbers)):
+        if any(after <= before for before, after in itertools.pairwise(numbers)):
             faults.append(f"{name}: an answer is there twice, or out of order")
-        if any(later <= before for before, later in itertools.pairwise(times)):
+        if any(after <= before for before, after in itertools.pairwise(times)):
             faults.append(f"{name}: two answers are about the same frame, or out of order")
         if {answer["query"] for answer in answers} - {question}:
             faults.append(f"{name}: it has an answer to another question")
@@ -326,15 +326,17 @@ def check_outputs(folder: Path, *, ended: bool) -> tuple[list[str], dict[str, di
         counts[name] = {
             "answers": len(answers),
             "numbers_without_answer": (numbers[-1] + 1 if numbers else 0) - len(answers),
-            "restarts": sum(event["type"] == "restarted" for event in own),
-            "of_these_frames": sum(event["type"] == "restarted" and event["process"] == "frames" for event in own),
+            "restarts": sum(event["type"] == "restarted" for event in camera_events),
+            "of_these_frames": sum(
+                event["type"] == "restarted" and event["process"] == "frames" for event in camera_events
+            ),
         }
-        summaries = [event for event in own if event["type"] == "summary"]
+        summaries = [event for event in camera_events if event["type"] == "summary"]
         if ended and len(summaries) != 1:
             faults.append(f"{name}: it has {len(summaries)} summaries")
         for summary in summaries:
-            counts[name]["answers_lost"] = lost = summary["dropped"].get("answer.lost", 0)
-            if counts[name]["numbers_without_answer"] > lost + counts[name]["of_these_frames"]:
+            counts[name]["answers_lost"] = lost_answers = summary["dropped"].get("answer.lost", 0)
+            if counts[name]["numbers_without_answer"] > lost_answers + counts[name]["of_these_frames"]:
                 faults.append(f"{name}: more answers are missing than were lost or died with a frame process")
     return faults, counts
 
@@ -344,23 +346,23 @@ def _file_faults(folder: Path, name: str, answers: Sequence[dict[str, Any]], *, 
     faults = []
     texts = [answer["text"] for answer in answers]
     try:
-        shown = cues(folder / f"{name}.vtt")
-        same = merged(shown) == merged(texts)
+        captions = cues(folder / f"{name}.vtt")
+        same = merged(captions) == merged(texts)
     except (ValueError, OSError) as error:
         faults.append(f"{name}.vtt: {error}")
     else:
         # a run that was killed may have written a line to one file and not yet to the other
-        if not same and (ended or abs(len(merged(shown)) - len(merged(texts))) > 1):
-            faults.append(f"{name}.vtt: {len(merged(shown))} captions, {len(merged(texts))} in day.jsonl")
+        if not same and (ended or abs(len(merged(captions)) - len(merged(texts))) > 1):
+            faults.append(f"{name}.vtt: {len(merged(captions))} captions, {len(merged(texts))} in day.jsonl")
     if not ended:
         return faults  # an MCAP file that was not closed has no index
     try:
-        kept = [(answer["answer"], answer["text"]) for answer in mcap_answers(folder / f"{name}.mcap")]
+        file_answers = [(answer["answer"], answer["text"]) for answer in mcap_answers(folder / f"{name}.mcap")]
     except Exception as error:
         faults.append(f"{name}.mcap: {type(error).__name__}: {error}")
     else:
-        if kept != [(answer["answer"], answer["text"]) for answer in answers]:
-            faults.append(f"{name}.mcap: {len(kept)} answers, {len(answers)} in day.jsonl")
+        if file_answers != [(answer["answer"], answer["text"]) for answer in answers]:
+            faults.append(f"{name}.mcap: {len(file_answers)} answers, {len(answers)} in day.jsonl")
     return faults
 
 
@@ -380,12 +382,12 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
     kills = Kills(command, servers, silences, random.Random(seed), every_s)
     samples, faults = Samples(), []
     begin_s = time.monotonic()
-    begun = forks_killed = False
+    has_begun = forks_killed = False
     next_sample_s = begin_s
     while (now_s := time.monotonic()) - begin_s < seconds and command.process.poll() is None:
         command.follow(now_s)
-        if not begun and all(command.answered_s.values()):
-            begun = True
+        if not has_begun and all(command.answered_s.values()):
+            has_begun = True
             kills.begin(now_s)
         if not forks_killed and now_s - begin_s > FORKS_DIE_AT * seconds:
             forks_killed = True
@@ -394,9 +396,9 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
         silences.update(now_s)
         if now_s >= next_sample_s:
             next_sample_s += SAMPLE_S
-            if begun:
+            if has_begun:
                 samples.add(round(now_s - begin_s), _figures(command, temporary))
-            print(f"{now_s - begin_s:.0f} s: {len(kills.done)} signals,", _counts(command), flush=True)
+            print(f"{now_s - begin_s:.0f} s: {len(kills.signals)} signals,", _counts(command), flush=True)
         time.sleep(TICK_S)
     kills.release()
     ended_early = command.process.poll()
@@ -413,8 +415,8 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
             faults.append(f"{server.address} did not drain")
     faults += [f"left: {process}" for process in left_over(mark)]
     faults += [f"left in the temporary folder: {name}" for name in os.listdir(temporary)]
-    found, cameras = check_outputs(command.folder, ended=True)
-    faults += found + samples.faults()
+    output_faults, cameras = check_outputs(command.folder, ended=True)
+    faults += output_faults + samples.faults()
     for name, silent_s in silences.longest_s.items():
         cameras[name] |= {
             "longest_silence_s": round(longest(command.answered_s[name]), 1),
@@ -424,7 +426,7 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
             faults.append(f"{name}: no answer for {silent_s:.0f} s, although a server could answer")
     return {
         "seconds": round(time.monotonic() - begin_s),
-        "signals": _by_victim(kills.done),
+        "signals": _by_victim(kills.signals),
         "server_starts": {name: server.starts for name, server in servers.items()},
         "cameras": cameras,
         "growth": samples.growths(),
@@ -434,7 +436,7 @@ def long_run(folder: Path, seconds: float, every_s: float, seed: int) -> dict[st
 
 
 def _figures(command: FleetCommand, temporary: Path) -> dict[str, float]:
-    figures = {f"command {what}": value for what, value in process_figures(command.seen).items()}
+    figures = {f"command {name}": value for name, value in process_figures(command.process_info).items()}
     return {**figures, "temporary files": len(os.listdir(temporary))}
 
 
@@ -442,16 +444,16 @@ def _counts(command: FleetCommand) -> dict[str, int]:
     return {name: len(answered) for name, answered in command.answered_s.items()}
 
 
-def _by_victim(done: Sequence[tuple[str, str]]) -> dict[str, dict[str, int]]:
+def _by_victim(signals: Sequence[tuple[str, str]]) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {}
-    for victim, how in done:
-        counts.setdefault(victim, Counter())[how] += 1
-    return {victim: dict(sorted(found.items())) for victim, found in sorted(counts.items())}
+    for victim, number in signals:
+        counts.setdefault(victim, Counter())[number] += 1
+    return {victim: dict(sorted(numbers.items())) for victim, numbers in sorted(counts.items())}
 
 
 def longest(times_s: Sequence[float]) -> float:
     """Return the longest time between two answers."""
-    return max((later - before for before, later in itertools.pairwise(times_s)), default=float("inf"))
+    return max((after - before for before, after in itertools.pairwise(times_s)), default=float("inf"))
 
 
 def killed_whole(folder: Path, chance: random.Random) -> list[str]:
@@ -486,18 +488,18 @@ def main() -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=options.folder is None)
     load = machine()["load_1min"]
-    found = long_run(folder, 60 * options.minutes, options.every, options.seed)
-    whole = []
+    findings = long_run(folder, 60 * options.minutes, options.every, options.seed)
+    faults = []
     for number in range(3):
         (folder / f"whole{number}").mkdir()
-        whole += killed_whole(folder / f"whole{number}", random.Random(options.seed + number))
-    found["faults"] += whole
-    print(json.dumps(found, indent=2))
+        faults += killed_whole(folder / f"whole{number}", random.Random(options.seed + number))
+    findings["faults"] += faults
+    print(json.dumps(findings, indent=2))
     about = {"benchmark": "chaos", "seed": options.seed, "every_s": options.every, "load_1min_before": load}
-    write_report(options.out, {**about, **found, "machine": machine()})
+    write_report(options.out, {**about, **findings, "machine": machine()})
     if options.folder is None:
         shutil.rmtree(folder)
-    return 1 if found["faults"] else 0
+    return 1 if findings["faults"] else 0
 
 
 if __name__ == "__main__":

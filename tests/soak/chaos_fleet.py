@@ -115,7 +115,7 @@ class SimulatedLink(Link):
         self._heartbeat = heartbeat
         self._name = next(network.names).to_bytes(5, "big")
         self._server: SimulatedServerLink | None = None
-        self._unsent: list[Envelope] = []
+        self._outbox: list[Envelope] = []
         self._inbox: deque[Envelope] = deque()
         self._wake: Callable[[], None] = lambda: None
 
@@ -136,7 +136,7 @@ class SimulatedLink(Link):
         return server.process.dead or (self._heartbeat and silent_ns >= limit_ms * NS_PER_MS)
 
     def offer(self, message: Message, arrays: Sequence[npt.NDArray[Any]] = ()) -> bool:
-        self._unsent.append(_travelled(message, arrays))
+        self._outbox.append(_travelled(message, arrays))
         self._connect()
         return True
 
@@ -166,8 +166,8 @@ class SimulatedLink(Link):
                 return
             self._server = server
             server.clients[self._name] = self
-        unsent, self._unsent = self._unsent, []
-        for envelope in unsent:
+        outbox, self._outbox = self._outbox, []
+        for envelope in outbox:
             self._network.time.at(self._network.time.now_ns() + HOP_NS, self._arrival(self._server, envelope))
 
     def _arrival(self, server: SimulatedServerLink, envelope: Envelope) -> Callable[[], None]:
@@ -213,13 +213,13 @@ class RememberingModel:
         self.slots = slots
         self._time = time
         self._chance = chance
-        self._seen: dict[bytes, set[int]] = {}
-        self._held: set[bytes] = set()
+        self._numbers: dict[bytes, set[int]] = {}
+        self._clients: set[bytes] = set()
         self._open: dict[ClientQuestion, str] = {}
         time.wait(_ns(chance.uniform(*LOAD_S)))
 
     def drop_client(self, client: bytes) -> None:
-        self._seen.pop(client, None)
+        self._numbers.pop(client, None)
 
     def embed_query(self, query: str) -> QueryEmbedding:
         return QueryEmbedding(query, np.zeros((1, 4), np.float32), self.model_id)
@@ -233,9 +233,9 @@ class RememberingModel:
     def text(self, client: bytes, packet: Packet, query: str) -> str:
         """Return the answer to a client that shows a packet."""
         assert isinstance(packet, TokenPacket)
-        seen = self._seen.setdefault(client, set())
-        seen.add(int(packet.host_pixels[0, 0, 0, 0]))
-        return expected_text(query, seen)
+        numbers = self._numbers.setdefault(client, set())
+        numbers.add(int(packet.host_pixels[0, 0, 0, 0]))
+        return expected_text(query, numbers)
 
     def prefill(self) -> None:
         """Take the time of a prefill: none, but for a few that are very long."""
@@ -247,17 +247,17 @@ class RememberingModel:
         self._time.wait(_ns(self._chance.uniform(*PIECE_S)))
 
     def hold(self, client: bytes) -> None:
-        assert len(self._held) < self.slots
-        self._held.add(client)
+        assert len(self._clients) < self.slots
+        self._clients.add(client)
 
     def release(self, client: bytes) -> None:
-        self._held.discard(client)
+        self._clients.discard(client)
         self._open = {question: text for question, text in self._open.items() if question.client != client}
 
     def ask(self, questions: Sequence[ClientQuestion]) -> None:
         self.prefill()
         for question in questions:
-            assert question.client in self._held
+            assert question.client in self._clients
             self._open[question] = self.text(question.client, question.packet, question.query)
 
     def step(self) -> Sequence[ClientQuestion]:
@@ -563,13 +563,13 @@ class ChaosFleet:
 
     def faults(self) -> list[str]:
         """Return the faults."""
-        found = [f"camera {camera.number}: {fault}" for camera in self.cameras for fault in camera.faults]
+        faults = [f"camera {camera.number}: {fault}" for camera in self.cameras for fault in camera.faults]
         for camera in self.cameras:
             if camera.longest_silence_s > SILENCE_MAX_S:
-                found.append(f"camera {camera.number}: no answer for {camera.longest_silence_s:.0f} s")
+                faults.append(f"camera {camera.number}: no answer for {camera.longest_silence_s:.0f} s")
         if self.most_clients > len(self.cameras) + GONE_UNNOTICED:
-            found.append(f"a server had {self.most_clients} clients")
-        return found
+            faults.append(f"a server had {self.most_clients} clients")
+        return faults
 
     def _count_clients(self) -> None:
         """Those that have died are noticed with the next message to all, a second later."""

@@ -99,13 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not 0 < getattr(options, name) < float("inf"):
             parser.error(f"--{name} is a positive number, got {getattr(options, name):g}")
     about = {"hours_simulated": options.hours, "servers": options.servers, "every_s": options.every}
-    found = measure(options.hours, options.cameras, options.servers, options.every, options.seed)
-    print(json.dumps(found, indent=2))
+    findings = measure(options.hours, options.cameras, options.servers, options.every, options.seed)
+    print(json.dumps(findings, indent=2))
     write_report(
         options.out,
-        {"benchmark": "chaos_simulated", "seed": options.seed, **about, **found, "machine": machine()},
+        {"benchmark": "chaos_simulated", "seed": options.seed, **about, **findings, "machine": machine()},
     )
-    return 1 if found["faults"] else 0
+    return 1 if findings["faults"] else 0
 
 
 if __name__ == "__main__":

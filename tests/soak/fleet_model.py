@@ -41,12 +41,12 @@ class Costs:
         return max(0.0, _between(self.message_ms, count)) if self.message_ms else 0.0
 
 
-def _between(known: Mapping[int, float], count: int) -> float:
-    counts = sorted(known)
+def _between(points: Mapping[int, float], count: int) -> float:
+    counts = sorted(points)
     if count > counts[-1] and len(counts) > 1:  # on along the last line
         (a, b) = counts[-2:]
-        return known[b] + (count - b) * (known[b] - known[a]) / (b - a)
-    return float(np.interp(count, counts, [known[each] for each in counts]))
+        return points[b] + (count - b) * (points[b] - points[a]) / (b - a)
+    return float(np.interp(count, counts, [points[number] for number in counts]))
 
 
 @dataclass(slots=True)
@@ -79,14 +79,16 @@ class Served:
     every_s: float
     turns: list[list[Turn]]
     busy_s: list[float]
-    lost: int = 0
+    lost_turns: int = 0
 
     def figures(self) -> dict[str, float]:
         """Answers a second, waits in seconds, and the least share of a camera in its demand and in the mean."""
         span_s = self.seconds - self.warm_s
-        done = [[turn for turn in own if turn.done_s is not None and turn.done_s >= self.warm_s] for own in self.turns]
-        ended = [turn for own in done for turn in own]
-        counts = np.array([len(own) for own in done])
+        answered_turns = [
+            [turn for turn in turns if turn.done_s is not None and turn.done_s >= self.warm_s] for turns in self.turns
+        ]
+        ended = [turn for turns in answered_turns for turn in turns]
+        counts = np.array([len(turns) for turns in answered_turns])
         waits = [turn.begun_s - turn.asked_s for turn in ended if turn.begun_s is not None]
         firsts = [turn.first_s - turn.asked_s for turn in ended if turn.first_s is not None]
         return {
@@ -96,7 +98,7 @@ class Served:
             "share_worst": float(counts.min() / (span_s / self.every_s)),
             "fairness": float(counts.min() / counts.mean()) if counts.any() else 0.0,
             "busy_share": float(np.mean(self.busy_s) / self.seconds),
-            "lost": self.lost,
+            "lost": self.lost_turns,
         }
 
 
@@ -122,8 +124,8 @@ class Fleet:
         self._env = simpy.Environment()
         self._servers = [_Server() for _ in range(servers)]
         self._turns: list[list[Turn]] = [[] for _ in range(cameras)]
-        self._done: dict[int, Any] = {}
-        self._lost = 0
+        self._ends: dict[int, Any] = {}
+        self._lost_turns = 0
 
     def run(self, seconds: float, *, warm_s: float = 0.0, outages: tuple[Outage, ...] = ()) -> Served:
         """Simulate `seconds` seconds."""
@@ -135,7 +137,7 @@ class Fleet:
             self._env.process(self._kill(outage))
         self._env.run(until=seconds)
         busy_s = [server.busy_s for server in self._servers]
-        return Served(seconds, warm_s, self._every_s, self._turns, busy_s, self._lost)
+        return Served(seconds, warm_s, self._every_s, self._turns, busy_s, self._lost_turns)
 
     def _ask(self, camera: int) -> Iterator[Any]:
         yield self._env.timeout(self._random.random() * self._every_s)
@@ -150,9 +152,9 @@ class Fleet:
                 server.waiting.append(turn)
                 if server.wake is not None and not server.wake.triggered:
                     server.wake.succeed()
-                self._done[camera] = self._env.event()
-                if not (yield self._done[camera]):  # its server died
-                    self._lost += 1
+                self._ends[camera] = self._env.event()
+                if not (yield self._ends[camera]):  # its server died
+                    self._lost_turns += 1
                     yield self._env.timeout(FAILOVER_S)
             yield self._env.timeout(max(0.0, turn.asked_s + self._every_s - self._env.now))
 
@@ -192,17 +194,17 @@ class Fleet:
             if turn.left <= 0:
                 turn.done_s = self._env.now
                 server.open.remove(turn)
-                self._done[turn.camera].succeed(True)
+                self._ends[turn.camera].succeed(True)
 
     def _kill(self, outage: Outage) -> Iterator[Any]:
         server = self._servers[outage.server]
         yield self._env.timeout(outage.begins_s)
         server.alive = False
-        lost = [*server.waiting, *server.open]
+        turns = [*server.waiting, *server.open]
         server.waiting.clear()
         server.open.clear()
-        for turn in lost:
-            self._done[turn.camera].succeed(False)
+        for turn in turns:
+            self._ends[turn.camera].succeed(False)
         yield self._env.timeout(outage.ends_s - outage.begins_s)
         server.alive = True
         if server.wake is not None and not server.wake.triggered:

@@ -74,9 +74,9 @@ def costs_of(figures: dict[str, Any]) -> Costs:
     """Costs from JSON."""
     begin, step = ({int(count): float(ms) for count, ms in figures[key].items()} for key in ("begin_ms", "step_ms"))
     slots = figures["slots"]
-    by_slots = {int(count): known for count, known in figures.get("message_ms", {}).items()}
-    known = max((count for count in by_slots if slots > 1 or count == 1), default=None)
-    message = {} if known is None else {int(count): float(ms) for count, ms in by_slots[known].items()}
+    by_slots = {int(count): costs_ms for count, costs_ms in figures.get("message_ms", {}).items()}
+    slot_count = max((count for count in by_slots if slots > 1 or count == 1), default=None)
+    message = {} if slot_count is None else {int(count): float(ms) for count, ms in by_slots[slot_count].items()}
     return Costs(begin, step, figures["tokens"], slots, message)
 
 
@@ -89,32 +89,32 @@ def measured(rounds: int = 12) -> dict[str, Any]:
     begin: dict[int, list[float]] = {count: [] for count in COUNTS}
     step: dict[int, list[float]] = {count: [] for count in COUNTS}
     servers = {slots: model_with(qwen, slots, options) for slots in (1, COUNTS[-1])}
-    asked: dict[tuple[int, int], list[float]] = {(1, 1): [], (COUNTS[-1], 1): [], (COUNTS[-1], ASKING): []}
+    serving_ms: dict[tuple[int, int], list[float]] = {(1, 1): [], (COUNTS[-1], 1): [], (COUNTS[-1], ASKING): []}
     tokens = 0
     with ClientProcess() as clients:
         for number in range(rounds + 1):
             for count in COUNTS:
-                ends = together(model, [own[0] for own in packets[:count]])
+                ends = together(model, [client_packets[0] for client_packets in packets[:count]])
                 tokens = len(ends) - 1
                 if number:  # the first round warms up
                     begin[count].append(1e3 * (ends[1] - ends[0]))
                     step[count] += [1e3 * (b - a) for a, b in pairwise(ends[1:])]
-            for (slots, count), took in asked.items():
+            for (slots, count), times_ms in serving_ms.items():
                 served = serve(servers[slots], packets[:count], ALONE_ANSWERS, clients, check=False)
                 if number:
-                    took.append(1e3 * served.took_s / ALONE_ANSWERS)
+                    times_ms.append(1e3 * served.took_s / ALONE_ANSWERS)
     begin_ms, step_ms = (
-        {count: statistics.median(values) for count, values in found.items()} for found in (begin, step)
+        {count: statistics.median(values) for count, values in samples_ms.items()} for samples_ms in (begin, step)
     )
     message_ms: dict[str, dict[str, float]] = {}
-    for (slots, count), took in asked.items():
-        beside_ms = statistics.median(took) - begin_ms[count] - (tokens - 1) * step_ms[count]
+    for (slots, count), times_ms in serving_ms.items():
+        beside_ms = statistics.median(times_ms) - begin_ms[count] - (tokens - 1) * step_ms[count]
         message_ms.setdefault(str(slots), {})[str(count)] = round(max(0.0, beside_ms / tokens), 2)
     return {
         "name": f"bundled model, one thread, {len(packets[0][0].regions)} visual tokens",
         **{
-            name: {str(count): round(ms, 2) for count, ms in found.items()}
-            for name, found in (("begin_ms", begin_ms), ("step_ms", step_ms))
+            name: {str(count): round(ms, 2) for count, ms in samples_ms.items()}
+            for name, samples_ms in (("begin_ms", begin_ms), ("step_ms", step_ms))
         },
         "message_ms": message_ms,
         "tokens": tokens,
@@ -142,29 +142,34 @@ def compared(figures: dict[str, Any], every_s: float) -> list[dict[str, Any]]:
     """Simulated answers a second beside the measured ones, if a benchmark has written some."""
     rows = []
 
-    def add(case: str, found: float, simulated: float) -> None:
-        apart = simulated / found - 1
-        row = {"case": case, "measured_hz": found, "simulated_hz": round(simulated, 2), "apart": round(apart, 3)}
-        rows.append(row | {"within": abs(apart) <= WITHIN})
+    def add(case: str, measured_hz: float, simulated: float) -> None:
+        difference = simulated / measured_hz - 1
+        row = {
+            "case": case,
+            "measured_hz": measured_hz,
+            "simulated_hz": round(simulated, 2),
+            "apart": round(difference, 3),
+        }
+        rows.append(row | {"within": abs(difference) <= WITHIN})
 
     batching = FOLDER / "batching.json"
     if batching.is_file():
         for row in json.loads(batching.read_text())[f"tokens_{VISUAL_TOKENS}_text_{TEXT_TOKENS}"]["slots"]:
             costs = costs_of(figures | {"slots": row["slots"]})
-            found = Fleet(costs, 8, 1, every_s=1e-3).run(60, warm_s=5).figures()
-            add(f"8 clients without a pause, slots: {row['slots']}", row["answers_per_s"], found["answers_hz"])
+            simulation = Fleet(costs, 8, 1, every_s=1e-3).run(60, warm_s=5).figures()
+            add(f"8 clients without a pause, slots: {row['slots']}", row["answers_per_s"], simulation["answers_hz"])
     fleet = FOLDER / "fleet.json"
     if fleet.is_file():
         report = json.loads(fleet.read_text())
         costs = costs_of(figures | {"slots": report["slots"] or figures["slots"]})
         for phase in report["phases"]:
-            found = Fleet(costs, phase["cameras"], 1, report["every_s"]).run(240, warm_s=20).figures()
-            add(f"{phase['cameras']} paced cameras", phase["answers_per_s"], found["answers_hz"])
+            simulation = Fleet(costs, phase["cameras"], 1, report["every_s"]).run(240, warm_s=20).figures()
+            add(f"{phase['cameras']} paced cameras", phase["answers_per_s"], simulation["answers_hz"])
     return rows
 
 
-def holds(found: dict[str, float]) -> bool:
-    return found["share_worst"] >= LEAST_SHARE and found["p95_first_s"] <= LATEST_FIRST_S
+def holds(figures: dict[str, float]) -> bool:
+    return figures["share_worst"] >= LEAST_SHARE and figures["p95_first_s"] <= LATEST_FIRST_S
 
 
 def most_cameras(figure: Callable[[int], dict[str, float]], likely: int) -> int:
@@ -189,8 +194,8 @@ def law(figures: dict[str, Any], every_s: float, seconds: float) -> list[dict[st
             Fleet(costs, cameras, servers, every_s, seed=seed).run(seconds, warm_s=seconds / 6, outages=outages)
             for seed in SEEDS
         ]
-        found = [run.figures() for run in runs]
-        return {name: statistics.median(each[name] for each in found) for name in found[0]}
+        all_figures = [run.figures() for run in runs]
+        return {name: statistics.median(run_figures[name] for run_figures in all_figures) for name in all_figures[0]}
 
     @cache
     def most_of(servers: int) -> int:
@@ -227,11 +232,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         "fails first; a death"
     ]
     for row in rows:
-        death, more = row.get("death"), row["one_more"]
+        death, one_more = row.get("death"), row["one_more"]
         losses = "" if death is None else f"; {death['lost']:.0f} lost, p95 first {death['p95_first_s']:.2f} s"
         lines.append(
             f"{row['servers']:8}{row['cameras']:9}{row['answers_hz']:11.1f}{row['p95_first_s']:14.2f}"
-            f"{row['busy_share']:6.0%}{'' if more is None else f'+{more}':>10}  {row['first'] or 'nothing'}{losses}"
+            f"{row['busy_share']:6.0%}{'' if one_more is None else f'+{one_more}':>10}  "
+            f"{row['first'] or 'nothing'}{losses}"
         )
     return "\n".join(lines)
 
@@ -243,14 +249,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="that are simulated")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    here = json.loads(arguments.figures.read_text()) if arguments.figures else measured()
+    local_figures = json.loads(arguments.figures.read_text()) if arguments.figures else measured()
     report: dict[str, Any] = {"benchmark": "fleet_simulation", "machine": machine(), "every_s": arguments.every}
-    report["compared"] = [] if arguments.figures else compared(here, arguments.every)
+    report["compared"] = [] if arguments.figures else compared(local_figures, arguments.every)
     for row in report["compared"]:
         verdict = "met" if row["within"] else "MISSED"
         print(f"{verdict:>6}  {row['case']}: measured {row['measured_hz']}, simulated {row['simulated_hz']} a second")
     report["cases"] = []
-    for figures in (here, GPU_ESTIMATE):
+    for figures in (local_figures, GPU_ESTIMATE):
         rows = law(figures, arguments.every, arguments.seconds)
         report["cases"].append({"figures": figures, "servers": rows})
         print(f"\n{figures['name']}, an answer every {arguments.every:g} s\n{table(rows)}")

@@ -234,16 +234,16 @@ def main() -> None:
         endpoint, keys = f"tcp://127.0.0.1:{probe.getsockname()[1]}", str(Path(folder) / "keys")
         probe.close()
         with process(serve, endpoint, keys):
-            alone = measure(None, endpoint, keys, arguments.answers)
+            baseline = measure(None, endpoint, keys, arguments.answers)
             beside = {kind: measure(kind, endpoint, keys, arguments.answers) for kind in kinds}
     for figures in beside.values():
-        figures["ratio"] = round(figures["p50"] / alone["p50"], 2)
+        figures["ratio"] = round(figures["p50"] / baseline["p50"], 2)
     report = {
         "benchmark": "hostile_client",
         "unit": "milliseconds from asking for a turn to the whole answer, which takes 20 ms to be spoken",
         "machine": machine(),
         "answers": arguments.answers,
-        "alone": alone,
+        "alone": baseline,
         "beside": beside,
         "target": {"ratio of p50": TARGET},
         "met": all(figures["ratio"] <= TARGET for figures in beside.values()),

@@ -87,9 +87,9 @@ def test_a_simulation_of_no_length_is_refused_in_one_line(value: str, capsys: py
 def leave(folder: Path, answers: dict[str, list[dict[str, Any]]], captions: dict[str, list[str]]) -> None:
     """Write the files of a run."""
     lines = [
-        json.dumps({"type": "answer", "camera": name, "query": QUESTIONS[name], **given})
+        json.dumps({"type": "answer", "camera": name, "query": QUESTIONS[name], **fields})
         for name, all_given in answers.items()
-        for given in all_given
+        for fields in all_given
     ]
     (folder / "day.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for name in QUESTIONS:

@@ -29,7 +29,7 @@ class VirtualProcess:
         self.stopped_ns: int | None = None
         self._time = time
         self._threads: list[_VirtualThread] = []
-        self._held: list[tuple[_VirtualThread, int]] = []
+        self._waiting: list[tuple[_VirtualThread, int]] = []
 
     def start(self, run: Callable[[], None]) -> None:
         """Run something in a separate thread, from now on. The process is dead once the first of them returns."""
@@ -39,7 +39,7 @@ class VirtualProcess:
     def kill(self) -> None:
         """End all of its threads at their waits."""
         self.dead, self.stopped_ns = True, None
-        self._held.clear()
+        self._waiting.clear()
         threads, self._threads = self._threads, []
         for thread in threads:
             thread.end()
@@ -52,14 +52,14 @@ class VirtualProcess:
     def go_on(self) -> None:
         """Resume its stopped threads."""
         self.stopped_ns = None
-        held, self._held = self._held, []
-        for thread, number in held:
+        waiting, self._waiting = self._waiting, []
+        for thread, number in waiting:
             self._time.wake(thread, number)
 
     def hold(self, thread: _VirtualThread, number: int) -> bool:
         """Return whether it is stopped; then the thread goes on with it."""
         if self.stopped_ns is not None:
-            self._held.append((thread, number))
+            self._waiting.append((thread, number))
         return self.stopped_ns is not None
 
 
@@ -72,7 +72,7 @@ class _VirtualThread:
         self.error: BaseException | None = None
         self._run = run
         self._first = first
-        self._go, self._gone = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._turn_end = threading.Semaphore(0), threading.Semaphore(0)
         self._killed = self._ended = False
         self._thread = threading.Thread(target=self._main, name=process.name, daemon=True)
         self._thread.start()
@@ -82,7 +82,7 @@ class _VirtualThread:
         if self._ended:
             return
         self._go.release()
-        if not self._gone.acquire(timeout=RUN_LIMIT_S):
+        if not self._turn_end.acquire(timeout=RUN_LIMIT_S):
             raise TimeoutError(f"{self.process.name} does not wait")
         if self.error is not None:
             raise self.error
@@ -96,7 +96,7 @@ class _VirtualThread:
 
     def pause(self) -> None:
         """Wait for the next turn; in the thread itself."""
-        self._gone.release()
+        self._turn_end.release()
         self._go.acquire()
         if self._killed:
             raise Killed
@@ -113,7 +113,7 @@ class _VirtualThread:
         self._ended = True
         if self._first:
             self.process.dead = True
-        self._gone.release()
+        self._turn_end.release()
 
 
 class VirtualTime:
