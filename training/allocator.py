@@ -72,7 +72,14 @@ class Recipe:
 
 
 def make_trainer(recipe: Recipe, layer: ARRCOCLayer, folder: Path, along: nn.ModuleList | None = None) -> Trainer:
-    """A trainer whose folder holds checkpoint and loss, and in `arr_coc` the layer."""
+    """Return a trainer of a layer.
+
+    Args:
+        recipe: Settings of the training.
+        layer: Layer that is trained.
+        folder: Folder of the checkpoint and the loss, and in `arr_coc` of the layer.
+        along: Modules of the model that are trained too.
+    """
     return Trainer(
         layer,
         folder,
@@ -128,10 +135,20 @@ def _begin_with(layer: ARRCOCLayer, folder: Path) -> None:
 def train(
     model: Path | str, recipe: Recipe, out: Path, *, resume: bool = False, begin_with: Path | None = None
 ) -> ARRCOCLayer:
-    """Train an allocator for a model, from the layer in `begin_with` if given.
+    """Train an allocator for a model.
 
-    Raises OptionError for an unknown objective, ModelError for a layer that does not fit the model's embeddings,
-    and as `TrainingRun.begin`, `TrainingRun.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
+    Args:
+        model: Folder of the model.
+        recipe: Settings of the training.
+        out: Folder for the layer, the checkpoint and the loss.
+        resume: Continue from the checkpoint in `out`.
+        begin_with: Folder of a layer whose weights are the initial ones; None for a new layer.
+
+    Raises:
+        OptionError: The objective is unknown.
+        ModelError: The layer does not fit the model's embeddings.
+
+    Raises also as `TrainingRun.begin`, `TrainingRun.resume`, `load_qwen` and `ARRCOCLayer.from_pretrained`.
     """
     if recipe.objective not in OBJECTIVES:
         raise OptionError(f"unknown way of training {recipe.objective!r}; there are {', '.join(OBJECTIVES)}")

@@ -41,7 +41,14 @@ Table = dict[str, dict[str, Any]]
 
 
 def held_out_cases(split: str, first: int, clips: int, with_images: bool = False) -> list[AllocatorCase]:
-    """Cases of all kinds about `clips` clips."""
+    """Return cases of all kinds of questions.
+
+    Args:
+        split: Split of the clips, "train" or "test".
+        first: Number of the first clip.
+        clips: Number of clips.
+        with_images: The cases hold the frames' images.
+    """
     samples = random_samples(split, first, clips, QUESTIONS)  # type: ignore[arg-type]
     return list(cases_of(samples, with_images))
 
@@ -62,9 +69,21 @@ def best_of(table: Table, names: list[str]) -> str:
 def train_each(
     ways: list[str], model: str, runs: Path, minutes: float, seed: int, base_folder: Path | None = None
 ) -> dict[str, ARRCOCLayer]:
-    """The given ways of training, each in its own folder, from the layer in `base_folder` if given.
+    """Train one layer in each of several ways.
 
-    Raises OptionError for a way that there is not, and as `train`.
+    Args:
+        ways: Names of the ways, of `WAYS`.
+        model: Folder of the model.
+        runs: Folder with one folder for each way; a training with a checkpoint there is resumed.
+        minutes: Minutes spent on the steps of each training.
+        seed: Seed of weights and batches.
+        base_folder: Folder of a layer whose weights are the initial ones.
+
+    Returns:
+        The layers by their way.
+
+    Raises:
+        OptionError: A way is unknown; also as `train`.
     """
     layers = {}
     for name in ways:

@@ -30,9 +30,13 @@ _MOST_SHARE = 0.5
 
 
 def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> Iterator[Sample]:
-    """Up to `questions` samples of different kinds about each of the split's clips from number `first` on.
+    """Yield samples of different kinds. Clips have one to four frames; one that gives no question is not drawn.
 
-    Clips have one to four frames. A clip that gives no question is not drawn.
+    Args:
+        split: Split of the clips.
+        first: Number of the first clip.
+        clips: Number of clips.
+        questions: Most samples of one clip.
     """
     for number in range(first, first + clips):
         rng = clip_rng(split, number)
@@ -49,9 +53,13 @@ def random_samples(split: Split, first: int, clips: int, questions: int = 4) -> 
 def cases_of(
     samples: Iterable[Sample], with_images: bool = False, channels: str = "core13", past: GlancedPast | None = None
 ) -> Iterator[AllocatorCase]:
-    """Cases of all frames of every sample that show something asked about, but not nearly everywhere.
+    """Yield cases of all frames of every sample that show something asked about, but not nearly everywhere.
 
-    With a `past` each comes twice: as a picture of which nothing is known, and after a glance at it.
+    Args:
+        samples: Samples; those of one clip follow each other.
+        with_images: The cases hold the frames' images.
+        channels: Profile of the texture's channels.
+        past: Gives the past of a frame: each case comes twice, without it and after a glance at the frame.
     """
     clip = None
     textures: dict[int, TextureArray] = {}

@@ -32,7 +32,7 @@ from training.clips.truth import Sample
 
 
 def attended(samples: Iterable[Sample], qwen: QwenVL, channels: str = "core13") -> Iterator[AllocatorCase]:
-    """Cases of the samples' frames, each shown to the model alone, `wanted` being its attention."""
+    """Cases of the samples' frames, each shown to the model alone, `target` being its attention."""
     teacher = AttentionTeacher(qwen)
     for _, of_clip in groupby(samples, key=lambda sample: id(sample.clip)):
         by_frame: dict[int, list[AllocatorCase]] = {}
@@ -130,7 +130,16 @@ class AnswerLoss:
 
 
 def gumbel_topk(relevance: torch.Tensor, tokens: int, rng: np.random.Generator) -> torch.Tensor:
-    """As many tiles of each map [B, gh, gw], drawn without replacement by relevance as odds: int64 [B, K], sorted."""
+    """Draw tiles of each map without replacement, by relevance as odds.
+
+    Args:
+        relevance: Maps float [B, gh, gw].
+        tokens: Number K of tiles of each map.
+        rng: Source of the noise.
+
+    Returns:
+        Tiles int64 [B, K], sorted.
+    """
     odds = logit(relevance.detach()).flatten(1)
     noise = torch.from_numpy(rng.gumbel(size=odds.shape).astype(np.float32))
     return (odds + noise).topk(tokens, dim=1).indices.sort(dim=1).values

@@ -209,7 +209,15 @@ def one(rng: np.random.Generator, choices: Sequence[T]) -> T:
 def random_cast(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, options: ClipOptions
 ) -> list[Player]:
-    """Players whose ways keep apart from each other and inside a picture of (width, height) pixels from (0, 0)."""
+    """Return players whose ways keep apart from each other and inside the picture.
+
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the picture, which begins at (0, 0).
+        frames: Number of frames.
+        split: Split of faces and words.
+        options: Shares of kinds, events and movement.
+    """
     count = int(rng.integers(options.things[0], options.things[1] + 1))
     crowd = rng.random() < options.crowd_share and options.things[1] > 1
     count = max(count, 2) if crowd else count
@@ -238,7 +246,14 @@ def random_cast(
 
 
 def shape_player(rng: np.random.Generator, shape: str, colour: str, options: ClipOptions) -> Player:
-    """A shape of random size and turn; it stands at (0, 0)."""
+    """Return a shape of random size and turn, which stands at (0, 0).
+
+    Args:
+        rng: Source of chance.
+        shape: Name of the shape.
+        colour: Name of its colour.
+        options: Range of sizes.
+    """
     turn = float(rng.uniform(-_TURNABLE, _TURNABLE))
     if shape == "arrow":
         turn += 90.0 * int(rng.integers(4))
@@ -249,7 +264,15 @@ def shape_player(rng: np.random.Generator, shape: str, colour: str, options: Cli
 
 
 def text_player(rng: np.random.Generator, text: str, colour: str, split: Split, options: ClipOptions) -> Player:
-    """A number or a word in one of the split's faces; it stands at (0, 0)."""
+    """Return a number or a word, which stands at (0, 0).
+
+    Args:
+        rng: Source of chance.
+        text: Its characters, digits or capitals.
+        colour: Name of its colour.
+        split: Split of the face.
+        options: Range of sizes.
+    """
     low, high = options.capitals_px
     height_px = int(rng.integers(max(low, 20) if len(text) == 1 else low, high + 1))
     face, spacing = random_face(rng, split), float(rng.uniform(0.0, 0.12))

@@ -74,9 +74,14 @@ class World:
 def random_world(
     rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, frames: int = 1, streaks: bool = True
 ) -> World:
-    """A world of one to `most_things` things at (width, height) pixels, drawn and then worn as a camera would.
+    """Return a random world, drawn and then worn as a camera would.
 
-    Without `streaks` a world needs two frames or more: a single one would not show what moves.
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frames.
+        most_things: Most things; there is at least one.
+        frames: Number of frames.
+        streaks: Draw streaks behind what moves; False only with two frames or more, which show the movement.
     """
     while True:
         facts = random_facts(rng, size_px, most_things, NUMBER_SHARE)
@@ -116,7 +121,14 @@ def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
 def random_facts(
     rng: np.random.Generator, size_px: tuple[int, int], most_things: int = 3, number_share: float = 0.25
 ) -> GroundTruth:
-    """Contents of such a world, without drawing it."""
+    """Return the contents of a random world, without drawing it.
+
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frame.
+        most_things: Most things; there is at least one.
+        number_share: Chance that a thing is a number.
+    """
     things = _things(rng, *size_px, int(rng.integers(1, most_things + 1)), number_share)
     return GroundTruth.of(*size_px, things)
 

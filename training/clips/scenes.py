@@ -58,7 +58,14 @@ class Void:
 
 
 def pattern(rng: np.random.Generator, name: str, rgb: RGB, size_px: tuple[int, int]) -> Image:
-    """A picture of (width, height) pixels filled with one of `PATTERNS`, from a dark to the full tone of a colour."""
+    """Return a picture filled with a pattern, from a dark to the full tone of a colour.
+
+    Args:
+        rng: Source of chance.
+        name: One of `PATTERNS`.
+        rgb: The colour.
+        size_px: (width, height) of the picture.
+    """
     share = _share(rng, name, *size_px)
     dark = tuple(round(0.45 * level + 0.1 * 128) for level in rgb)
     return mixed(share, (dark[0], dark[1], dark[2]), rgb, *size_px)
@@ -196,7 +203,18 @@ def random_plan(
     split: Split = "train",
     options: ClipOptions = _DEFAULTS,
 ) -> ClipPlan:
-    """A random clip of (width, height) pixels, before it is drawn. Raises OptionError for more than four frames."""
+    """Return a random clip before it is drawn.
+
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frames.
+        frames: Number of frames, one to four.
+        split: Split of fonts and words.
+        options: Shares of kinds, events and movement.
+
+    Raises:
+        OptionError: There are more than four frames.
+    """
     if not 1 <= frames <= MOST_FRAMES:
         raise OptionError(f"a clip has 1 to {MOST_FRAMES} frames, got {frames}")
     times_s = tuple(round(float(time), 1) for time in np.cumsum(rng.uniform(0.4, 0.7, frames)))
@@ -219,7 +237,18 @@ def random_clip(
     split: Split = "train",
     options: ClipOptions = _DEFAULTS,
 ) -> Clip:
-    """A random clip of (width, height) pixels, drawn. Fonts and words are the split's. Raises as `random_plan`."""
+    """Return a random clip, drawn.
+
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frames.
+        frames: Number of frames, one to four.
+        split: Split of fonts and words.
+        options: Shares of kinds, events and movement.
+
+    Raises:
+        OptionError: There are more than four frames.
+    """
     return random_plan(rng, size_px, frames, split, options).draw()
 
 

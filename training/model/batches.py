@@ -125,7 +125,15 @@ def random_batches(seed: int, progress: Any) -> Iterator[Batch]:
 def make_batch(
     plan: BatchPlan, teacher: Teacher, viewer: Viewer, prompter: Prompter, rng: np.random.Generator
 ) -> Batch:
-    """Clips by one plan, as many as fit, each frame with equally many tokens."""
+    """Return clips by one plan, as many as fit, each frame with equally many tokens.
+
+    Args:
+        plan: Plan of the batch.
+        teacher: Draws clips and questions.
+        viewer: Chooses the tokens of frames.
+        prompter: Tokenizes questions and times.
+        rng: Chooses the tokens that are dropped.
+    """
     lessons: list[Lesson] = []
     views: list[list[TokenView]] = []
     most, text = (TOKENS_ASKED, TEXT_TOKENS * plan.questions) if plan.asks else (TOKENS_A_BATCH, 0)

@@ -125,9 +125,13 @@ class Viewer:
         self._frame_index = 0
 
     def look(self, image: Image, things: Sequence[Seen], showing: Showing, about: Sequence[Box] = ()) -> TokenView:
-        """The frame at a budget of tokens, or with all of its tiles if the budget allows.
+        """Return a frame at a budget of tokens, or with all of its tiles if the budget allows.
 
-        `about`: boxes of what is asked about, which a made-up map makes more of.
+        Args:
+            image: The frame uint8 [H, W, 3].
+            things: Things in the frame.
+            showing: Budget and strategy.
+            about: Boxes of the things asked about, which a made-up map makes more of.
         """
         self._frame_index += 1
         stamp = FrameStamp(self._frame_index, 0, 0)
@@ -195,10 +199,18 @@ def _chosen(relevance: npt.NDArray[np.float32], tokens: int, strategy: str, line
 
 
 def token_targets(things: Sequence[Seen], size_px: tuple[int, int], regions: Regions) -> npt.NDArray[np.int8]:
-    """Content of each region: int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` if nothing is to be known.
+    """Return the content of each region.
 
-    `size_px` is (height, width). A region shows the thing that covers most of it, if that is at least an eighth, or if
-    the region holds at least a third of the thing.
+    A region shows the thing that covers most of it, if that is at least an eighth, or if the region holds at least a
+    third of the thing.
+
+    Args:
+        things: Things in the frame.
+        size_px: (height, width) of the frame.
+        regions: Regions int [K, 3] of level, row and column.
+
+    Returns:
+        int8 [K, 15] in the order of `TARGETS`, `UNKNOWN` if nothing is to be known.
     """
     best = np.zeros(len(regions))
     targets = np.full((len(regions), len(TARGETS)), UNKNOWN, dtype=np.int8)

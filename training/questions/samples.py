@@ -34,7 +34,17 @@ from training.questions.stories import Story, stories
 
 
 def ask(rng: np.random.Generator, clip: Clip, kind: Kind, split: Split) -> Sample | None:
-    """A question of a kind about a clip; None if the clip gives none whose answer is beyond doubt."""
+    """Ask about a clip.
+
+    Args:
+        rng: Source of chance.
+        clip: The clip, which need not be drawn.
+        kind: Kind of the question.
+        split: Split of the words.
+
+    Returns:
+        The sample; None if the clip gives no question of the kind whose answer is beyond doubt.
+    """
     pair = _ASKERS[kind](AskContext(rng, clip, split, stories(clip)))
     if pair is None:
         return None
@@ -75,9 +85,18 @@ def random_sample(
     kind: Kind,
     options: ClipOptions = _DEFAULTS,
 ) -> Sample:
-    """A question of a kind about a random clip of (width, height) pixels.
+    """Ask about a random clip.
 
-    Raises OptionError if no clip of these options gives one: a movement in one frame, say.
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frames.
+        frames: Number of frames.
+        split: Split of fonts and words.
+        kind: Kind of the question.
+        options: Shares of kinds, events and movement.
+
+    Raises:
+        OptionError: No clip of these options gives such a question: a movement in one frame, say.
     """
     plan, sample = plan_sample(rng, size_px, frames, split, kind, options)
     return replace(sample, clip=plan.draw())
@@ -86,7 +105,19 @@ def random_sample(
 def plan_sample(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, split: Split, kind: Kind, options: ClipOptions
 ) -> tuple[ClipPlan, Sample]:
-    """The same undrawn: the sample's frames are blank. Raises as `random_sample`."""
+    """Return a plan of a clip and a sample about it, whose frames are blank: `random_sample` without drawing.
+
+    Args:
+        rng: Source of chance.
+        size_px: (width, height) of the frames.
+        frames: Number of frames.
+        split: Split of fonts and words.
+        kind: Kind of the question.
+        options: Shares of kinds, events and movement.
+
+    Raises:
+        OptionError: No clip of these options gives such a question.
+    """
     clip_options = _fitting(kind, options)
     for _ in range(_TRIES):
         plan = random_plan(rng, size_px, frames, split, clip_options)

@@ -206,7 +206,17 @@ def may_be_in(clip: Clip, story: Story, place: str) -> bool:
 
 
 def is_beside(clip: Clip, story: Story, side: str, other: Story) -> bool:
-    """True if it is plainly on that side of the other in every frame in which both are, and both are in some."""
+    """Return whether a thing is plainly on a side of another one.
+
+    Args:
+        clip: Clip of both.
+        story: Story of the thing.
+        side: Side of the other thing, one of `SIDES`.
+        other: Story of the other thing.
+
+    Returns:
+        True if it is so in every frame that shows both, and there is such a frame.
+    """
     axis, sign = SIDES[side]
     pairs = [(a, b) for a, b in zip(story.appearances, other.appearances, strict=True) if a and b]
     gaps = [sign * (shares(clip, a.box_px)[axis] - shares(clip, b.box_px)[axis]) for a, b in pairs]
