@@ -204,7 +204,7 @@ class Recording:
                     _check_protocol(path, record)
                 yield record
         except ForeignFile as error:
-            raise _foreign(path, error.start) from None
+            raise _format_error(path, error.start) from None
         if part.torn_bytes or not count:
             left_out = f"{counted(part.torn_bytes, 'byte')} left out"
             self.damage.append(f"{path.name} was cut short or damaged after {counted(count, 'record')}; {left_out}")
@@ -258,7 +258,7 @@ def _record(path: Path, payload: bytes) -> AnyRecord:
         raise RecordingError(f"{str(path)!r} has an invalid record ({error}); it cannot be replayed") from error
 
 
-def _foreign(path: Path, start: bytes) -> RecordingError:
+def _format_error(path: Path, start: bytes) -> RecordingError:
     """Return the error for a file with this beginning: a part of another format, or no part."""
     if not start.startswith(FORMAT):
         return RecordingError(f"{str(path)!r} is not a part of a recording; remove it from the folder")

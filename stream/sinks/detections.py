@@ -37,10 +37,10 @@ class PlacedDetection(NamedTuple):
 def placed(event: Detections, width: float, height: float) -> list[PlacedDetection]:
     """Return the detections in a picture of this size, which shows the whole frame. A box goes before a point."""
     scale = width / event.width_px, height / event.height_px
-    return [_placed(thing, scale) for thing in event.objects]
+    return [_place(thing, scale) for thing in event.objects]
 
 
-def _placed(thing: Detection, scale: tuple[float, float]) -> PlacedDetection:
+def _place(thing: Detection, scale: tuple[float, float]) -> PlacedDetection:
     left, top, right, bottom = thing.box if thing.box is not None else [*(thing.point or (0.0, 0.0))] * 2
     edges = left * scale[0], top * scale[1], right * scale[0], bottom * scale[1]
     return PlacedDetection(printable(thing.label), *edges, thing.score)

@@ -129,7 +129,7 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     rows, cols = overlay.relevance.shape
     shapes = shape_map(overlay.regions[states != "superseded"], (rows, cols))
     scale = size[0] / overlay.image.shape[1]
-    picture = _as_shown(_padded(overlay.image, rows, cols), shapes)
+    picture = _coarsen(_pad(overlay.image, rows, cols), shapes)
     if scale > 1:
         picture = _within_frame(picture, overlay.image.shape[0], overlay.image.shape[1])
     padded_size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
@@ -137,7 +137,7 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     brightness = np.array([*BRIGHTNESS, UNSEEN_BRIGHTNESS], dtype=np.float32)[shapes]
     full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
     picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
-    picture = _tinted(picture, overlay.relevance)
+    picture = _tint(picture, overlay.relevance)
     has_outline = np.arange(len(overlay.regions)) >= overlay.overview
     for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
         if (mask := has_outline & (states == state)).any():
@@ -261,7 +261,7 @@ def drawn_size(width_px: int, height_px: int) -> tuple[int, int]:
     return max(2, round(width_px * scale / 2) * 2), max(2, round(height_px * scale / 2) * 2)
 
 
-def _padded(image: Picture, rows: int, cols: int) -> Picture:
+def _pad(image: Picture, rows: int, cols: int) -> Picture:
     bottom, right = rows * TILE_PX - image.shape[0], cols * TILE_PX - image.shape[1]
     if bottom <= 0 and right <= 0:
         return image[: rows * TILE_PX, : cols * TILE_PX]
@@ -278,7 +278,7 @@ def _within_frame(picture: Picture, height_px: int, width_px: int) -> Picture:
     return picture[: height_px if height == TILE_PX else height, : width_px if width == TILE_PX else width]
 
 
-def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
+def _coarsen(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
     """Return the picture with each tile at the resolution of the region that shows it, as the model receives it."""
     result = image.copy()
     height, width = image.shape[:2]
@@ -291,7 +291,7 @@ def _as_shown(image: Picture, shapes: npt.NDArray[np.int8]) -> Picture:
     return result
 
 
-def _tinted(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
+def _tint(picture: Picture, relevance: npt.NDArray[np.floating]) -> Picture:
     peak = max(float(relevance.max(initial=0.0)), 1e-6)
     heat = (np.clip(relevance / peak, 0, 1) * 255).astype(np.uint8)
     heat = cv2.resize(heat, (picture.shape[1], picture.shape[0]), interpolation=cv2.INTER_LINEAR)

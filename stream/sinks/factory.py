@@ -48,9 +48,9 @@ def open_services(
     is_shared, monitor = monitor is not None, monitor or RunMonitor(config)
     at = ServiceOpening(config, monitor, page, resume)
     with ExitStack() as stack:
-        sinks = [_opened(stack, service.open(at)) for service in SERVICES if service.applies(config.output)]
+        sinks = [_register(stack, service.open(at)) for service in SERVICES if service.applies(config.output)]
         if commands := commands_of(config):
-            sinks.append(_opened(stack, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
+            sinks.append(_register(stack, MatchCommandSink(commands, limit_s=config.output.on_match_limit_s)))
         stack.pop_all()
     return monitor, [MonitorSink(monitor), *sinks] if sinks or is_shared else []
 
@@ -75,11 +75,13 @@ def open_sinks(
     files = [(path, caption_type(path)) for path in config.paths]
     files += [(getattr(config, file.key), file) for file in (*FILE_SINKS, CLIPS) if file.applies(config)]
     with ExitStack() as stack:
-        sinks = [_opened(stack, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files]
+        sinks = [
+            _register(stack, file.open(FileOpening(path, config, source, find_run, resume))) for path, file in files
+        ]
         stack.pop_all()
     return sinks
 
 
-def _opened(stack: ExitStack, sink: Sink) -> Sink:
+def _register(stack: ExitStack, sink: Sink) -> Sink:
     stack.callback(sink.close)
     return sink

@@ -326,7 +326,7 @@ class _Video:
         self._stream.codec_context.time_base = Fraction(1, CLOCK_HZ)
 
     def add(self, picture: npt.NDArray[np.uint8], pts: int) -> None:
-        frame = av.VideoFrame.from_ndarray(_fitted(picture, self._stream.width, self._stream.height), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(_fit(picture, self._stream.width, self._stream.height), format="rgb24")
         frame.pts, frame.time_base = pts, Fraction(1, CLOCK_HZ)
         self._write(frame)
 
@@ -349,7 +349,7 @@ class _Video:
             raise OutputFailed(f"cannot write {self._path!r}: {error.strerror}") from error
 
 
-def _fitted(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+def _fit(picture: npt.NDArray[np.uint8], width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
     """Return the picture at that size, its aspect ratio kept, with black bars."""
     height, width = picture.shape[:2]
     if (width, height) == (width_px, height_px):

@@ -59,7 +59,7 @@ class OutputFile:
         self._has_written = False
         self._fd: int | None = None
         try:
-            self._fd, self._is_new = _opened(path)
+            self._fd, self._is_new = _open(path)
         except OSError as error:
             raise OutputError(_refusal(path, error)) from error
         about = os.fstat(self._fd)
@@ -122,11 +122,11 @@ class OutputFile:
                     if os.fstat(fd).st_size == 0 and os.path.samestat(os.lstat(self.path), os.fstat(fd)):
                         os.unlink(self.path)
             elif self._has_written:
-                self._check_named(fd)
+                self._check_name(fd)
         finally:
             os.close(fd)
 
-    def _check_named(self, fd: int) -> None:
+    def _check_name(self, fd: int) -> None:
         if self._has_name and os.fstat(fd).st_nlink == 0:
             raise OutputFailed(f"{self.path!r} is lost: the file or its folder was removed during the run")
 
@@ -140,7 +140,7 @@ class OutputFile:
     def _writing(self) -> Iterator[int]:
         if self._fd is None:
             raise OutputError(f"{self.path!r} is closed already")
-        self._check_named(self._fd)
+        self._check_name(self._fd)
         try:
             if not self._has_written and self.regular:
                 os.ftruncate(self._fd, 0)
@@ -173,7 +173,7 @@ def claim(descriptor: int, path: str, place: str = "", other: str = "output") ->
         log.debug("%s cannot be locked", path, exc_info=True)
 
 
-def _opened(path: str) -> tuple[int, bool]:
+def _open(path: str) -> tuple[int, bool]:
     """Return a descriptor of the file, and whether it was created. Raises OSError."""
     flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     with suppress(FileExistsError):

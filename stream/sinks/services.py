@@ -49,21 +49,21 @@ class PublishSink(Sink):
         status = self._monitor.status()
         if status != self._status and not isinstance(event, Notice):
             self._status = status
-            self._publisher.publish(*self._encoded(STATUS, msgspec.to_builtins(status)))
+            self._publisher.publish(*self._encode(STATUS, msgspec.to_builtins(status)))
         message = event_message(event)
         if message is not None:
             topic, fields = message
             if isinstance(event, FrameReady):
                 fields["capture_unix_ns"] = time.time_ns() - time.monotonic_ns() + event.capture_ns
-            self._publisher.publish(*self._encoded(topic, fields))
+            self._publisher.publish(*self._encode(topic, fields))
 
     def close(self) -> None:
         self._publisher.close()
 
     def _stats(self) -> tuple[TopicMessage]:
-        return (self._encoded(STATS, msgspec.to_builtins(self._monitor.stats())),)
+        return (self._encode(STATS, msgspec.to_builtins(self._monitor.stats())),)
 
-    def _encoded(self, topic: str, fields: Mapping[str, Any]) -> TopicMessage:
+    def _encode(self, topic: str, fields: Mapping[str, Any]) -> TopicMessage:
         """Return a message, numbered within its topic."""
         self._counts[topic] += 1
         return topic, msgspec.msgpack.encode(envelope(topic, fields, self._counts[topic], time.time_ns()))

@@ -107,7 +107,7 @@ def read_camera(device: str, open_device: Open) -> Camera | None:
         with open_device(device) as call:
             capability = bytearray(104)
             call(QUERYCAP, capability)
-            camera, flags = _described(device, capability)
+            camera, flags = _describe(device, capability)
             if flags & VIDEO_CAPTURE:
                 return _with_modes(camera, call)
     except OSError as error:
@@ -131,7 +131,7 @@ def opened(device: str) -> Iterator[Call]:
         os.close(descriptor)
 
 
-def _described(device: str, capability: bytearray) -> tuple[Camera, int]:
+def _describe(device: str, capability: bytearray) -> tuple[Camera, int]:
     """Parse struct v4l2_capability: return the camera, and the capabilities of this device node."""
     driver, card, bus, _, capabilities, device_caps = struct.unpack_from("16s32s32sIII", capability)
     flags = device_caps if capabilities & DEVICE_CAPS else capabilities

@@ -189,11 +189,11 @@ def _unfolded_bytes(file: BinaryIO) -> int:
             continue
         data = file.read(min(length, METADATA_MAX_BYTES + 1))
         file.seek(length - len(data) + 4, os.SEEK_CUR)
-        total += max(len(data), _unfolded(data.partition(b"\0")[2][1:], METADATA_MAX_BYTES + 1 - total))
+        total += max(len(data), _unfold(data.partition(b"\0")[2][1:], METADATA_MAX_BYTES + 1 - total))
     return total
 
 
-def _unfolded(data: bytes, most: int) -> int:
+def _unfold(data: bytes, most: int) -> int:
     try:
         return len(zlib.decompressobj().decompress(data, most))
     except zlib.error:
@@ -337,7 +337,7 @@ def pictures_of(address: str) -> list[Path]:
             raise SourceNotFound(f"no file matches {address}; check the pattern, or give the folder alone")
         place = f"what {address} names"
     else:
-        paths = [path for path in _listed(Path(address)) if not path.name.startswith(".")]
+        paths = [path for path in _list(Path(address)) if not path.name.startswith(".")]
         place = address
     pictures = sorted(
         (path for path in paths if path.suffix.casefold() in SUFFIXES and path.is_file()), key=natural_order
@@ -355,7 +355,7 @@ def root_of(address: str) -> Path:
     return Path(*plain)
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError as error:

@@ -129,7 +129,7 @@ def video_stream(
     elif index < len(streams):
         stream = streams[index]
     else:
-        choices = "; ".join(f"{number}: {_described(stream)}" for number, stream in enumerate(streams))
+        choices = "; ".join(f"{number}: {_describe(stream)}" for number, stream in enumerate(streams))
         raise SourceError(f"{name} has no video stream {index}; there is {choices}")
     if stream.codec_context is None:
         raise SourceError(
@@ -138,7 +138,7 @@ def video_stream(
     return stream
 
 
-def _described(stream: av.video.stream.VideoStream) -> str:
+def _describe(stream: av.video.stream.VideoStream) -> str:
     """Return a short description of a video stream: codec, size, language, title."""
     context = stream.codec_context
     words = ["undecodable"] if context is None else [context.name, f"{context.width}x{context.height}"]

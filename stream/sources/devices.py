@@ -160,7 +160,7 @@ def screen_target(address: str, config: CaptureConfig, system: CaptureSystem | N
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         try:
-            name, options = _grabbed(screen, config, backend)
+            name, options = _grab_options(screen, config, backend)
             return av.open(name, format=backend.screen, options=options, timeout=(limit_s, config.stall_s))
         except av.FFmpegError as error:
             failure = screen_failure(error)
@@ -174,7 +174,7 @@ def screen_target(address: str, config: CaptureConfig, system: CaptureSystem | N
     return LiveTarget(address, open_it, _screen_too_slow)
 
 
-def _grabbed(screen: Screen, config: CaptureConfig, system: CaptureSystem) -> tuple[str, dict[str, str]]:
+def _grab_options(screen: Screen, config: CaptureConfig, system: CaptureSystem) -> tuple[str, dict[str, str]]:
     """Return FFmpeg's name and options of an area: `capture.camera_mode` is its size, `capture.fps` the rate."""
     options = {"fflags": "nobuffer"}
     if config.camera_mode is not None:

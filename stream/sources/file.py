@@ -174,7 +174,7 @@ class ContainerSource(Source):
         A container that cannot seek there is read from its beginning. So is a stream without times, by counting frames.
         """
         if self._stream.start_time is None:
-            return self._first_counted()
+            return self._count_to_start()
         start_ns = self._part.start_ns
         # seek this many seconds before `capture.start_s`, then read from the beginning: a seek in a container without
         # an index, such as MPEG-TS, may end behind the key frame that is needed
@@ -190,7 +190,7 @@ class ContainerSource(Source):
             self._decoder.lost_before(first.pts)  # losses before the start are not reported
         return first
 
-    def _first_counted(self) -> av.VideoFrame | None:
+    def _count_to_start(self) -> av.VideoFrame | None:
         period_ns, passed_ns = self._timeline.period * NS_PER_S, Fraction(0)
         first = next(self._decoded, None)
         while first is not None and self._media_ns(first, missing_ns=int(passed_ns)) < self._part.start_ns:

@@ -78,7 +78,7 @@ class EpisodeAddress:
         for table in sorted(self.folder.glob("meta/episodes/*/*.parquet")):
             for row in _rows(table, self._columns):
                 if row["episode_index"] == self.episode:
-                    return self._located(row, table)
+                    return self._locate(row, table)
         raise SourceError(f"no table in {self.folder / 'meta' / 'episodes'} has episode {self.episode}; {AGAIN}")
 
     @property
@@ -86,7 +86,7 @@ class EpisodeAddress:
         names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
         return ["episode_index", "length", *(f"videos/{self.key}/{name}" for name in names)]
 
-    def _located(self, row: Mapping[str, Any], table: Path) -> Episode:
+    def _locate(self, row: Mapping[str, Any], table: Path) -> Episode:
         _, frames, chunk, file, from_s, to_s = (row[column] for column in self._columns)
         try:
             video = self.folder / "videos" / self.key / f"chunk-{int(chunk):03d}" / f"file-{int(file):03d}.mp4"
@@ -149,7 +149,7 @@ def _camera(folder: Path, info: Mapping[str, Any], name: str | None) -> str:
         if isinstance(feature, dict)
     }
     keys = [key for key, kind in kinds.items() if kind == "video" and "/" not in key and ".." not in key]
-    names = _listed([_short(key) for key in keys])
+    names = _join_names([_short(key) for key in keys])
     if name is None:
         if len(keys) == 1:
             return keys[0]
@@ -190,7 +190,7 @@ def _short(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 

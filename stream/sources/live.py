@@ -175,7 +175,7 @@ class ReconnectingReader(ReaderThread):
                 raise SourceError(f"{self._target.name} gives no picture: {reason}; check that something sends there")
             if self._outage is None:
                 self._begin_outage(reason)
-            self._container = self._reopened()
+            self._container = self._reopen()
 
     def no_frame_error(self) -> SourceError:
         return cannot(self._target.name, self._target.too_slow(self._config.open_timeout_s))
@@ -251,7 +251,7 @@ class ReconnectingReader(ReaderThread):
             return self._clock.now_ns()
         return now_ns
 
-    def _reopened(self) -> av.container.InputContainer | None:
+    def _reopen(self) -> av.container.InputContainer | None:
         """Reopen the source with growing waits between attempts; return None if the thread is to stop."""
         assert self._outage is not None
         while not self._stopping.wait(self._backoff.next_s()):

@@ -87,7 +87,7 @@ def quarter_turns(rotation_deg: float) -> int:
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     if _may_be_transparent(frame.format):
-        return _converted(frame)
+        return _convert(frame)
     colour = colour_of(frame)
     name = frame.format.name
     if name in _PLANAR_YUV:
@@ -98,17 +98,17 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     if name == "gray":
         return FramePlanes("gray", (_view(frame.planes[0], frame.width, frame.height),), colour, owner=frame)
     if deep := _DEEP_PLANAR.fullmatch(name):
-        return _rounded(frame, int(deep[2]), colour)
+        return _round_to_8_bits(frame, int(deep[2]), colour)
     if name.startswith("gray"):
         return _coded_planes(frame.reformat(format="gray", threads=1))
     sampling = _sampling(frame.format)
     if sampling is None:
-        return _converted(frame)
+        return _convert(frame)
     eight_bit = _same_colour(frame, f"yuv{sampling}p", colour)
     return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
 
 
-def _converted(frame: av.VideoFrame) -> FramePlanes:
+def _convert(frame: av.VideoFrame) -> FramePlanes:
     return FramePlanes("rgb", (_coded_rgb(frame),), reach_px=0 if frame.format.is_rgb else CHROMA_PX)
 
 
@@ -142,7 +142,7 @@ def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
     return FramePlanes("yuv", (_view(luma, luma.width, luma.height), u, v), colour, owner=frame)
 
 
-def _rounded(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
+def _round_to_8_bits(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
     """Round planar samples of more than 8 bits to 8: full-range luma by its maximum, others by powers of two.
 
     swscale would dither instead, which is slower and adds noise to still pictures.

@@ -282,7 +282,7 @@ class SegmentRecorder:
         waiting, self._waiting = self._waiting, []
         for part in waiting:
             if self._in_memory and not self._ended:
-                self._segments.append(self._described(part, data=part.data, init=part.header, key=part.key))
+                self._segments.append(self._describe(part, data=part.data, init=part.header, key=part.key))
             if self._files is not None:
                 self._write(self._files.add(part))
 
@@ -300,9 +300,9 @@ class SegmentRecorder:
                 self._ended = not self._in_memory
                 self._segments.append(MediaSegment(error=error.strerror or str(error)))
                 return
-            self._segments.append(self._described(segment, file=file, header=header))
+            self._segments.append(self._describe(segment, file=file, header=header))
 
-    def _described(self, fragment: Fragment, **place: Any) -> MediaSegment:
+    def _describe(self, fragment: Fragment, **place: Any) -> MediaSegment:
         """Return a segment with the times of a fragment; `place`: its files, or its bytes."""
         assert self._offset_ns is not None
         return MediaSegment(

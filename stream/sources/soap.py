@@ -149,7 +149,7 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
         qualities = [quality.strip() for quality in values.get("qop", "").split(",") if quality.strip()]
         if algorithm not in _HASHES or "nonce" not in values or (qualities and "auth" not in qualities):
             continue
-        digest_of = partial(_hashed, algorithm)
+        digest_of = partial(_digest, algorithm)
         realm, nonce = values.get("realm", ""), values["nonce"]
         ha1, ha2 = digest_of(f"{user}:{realm}:{password}"), digest_of(f"{method}:{path}")
         fields = {"username": user, "realm": realm, "nonce": nonce, "uri": path}
@@ -167,7 +167,7 @@ def digest_answer(challenges: Sequence[str], method: str, path: str, user: str, 
     return None
 
 
-def _hashed(algorithm: str, text: str) -> str:
+def _digest(algorithm: str, text: str) -> str:
     return str(_HASHES[algorithm](text.encode()).hexdigest())
 
 
@@ -179,7 +179,7 @@ def _body(status: int, reply: bytes) -> ElementTree.Element:
     """Return the Body of a reply. Raises SoapRefusal."""
     if status == 401:
         raise SoapRefusal("rejects the user name or password", credentials=True)
-    envelope = _parsed(reply)
+    envelope = _parse(reply)
     body = None if envelope is None else envelope.find(f"{{{ENVELOPE}}}Body")
     if body is None:
         raise SoapRefusal(f"does not answer as such a device there (HTTP {status})")
@@ -193,7 +193,7 @@ def _body(status: int, reply: bytes) -> ElementTree.Element:
     return body
 
 
-def _parsed(reply: bytes) -> ElementTree.Element | None:
+def _parse(reply: bytes) -> ElementTree.Element | None:
     """Parse the XML of a reply; return None if it is invalid, too long, or has a document type, which SOAP forbids."""
     if len(reply) > REPLY_BYTES_MAX or b"<!DOCTYPE" in reply or b"<!ENTITY" in reply:
         return None

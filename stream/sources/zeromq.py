@@ -75,12 +75,12 @@ class FrameDecoder:
                 f"{header.width}x{header.height} is more than capture.max_pixels = {self._max_pixels} allows"
             )
         if header.format == "jpeg":
-            frame = self._decoded(header, parts[1])
+            frame = self._decode(header, parts[1])
             return header, planes_of(frame), lambda: rgb_of(frame)
         planes = _raw_planes(header, np.frombuffer(parts[1], np.uint8))
         return header, planes, lambda: _rgb(planes)
 
-    def _decoded(self, header: FrameHeader, data: memoryview) -> av.VideoFrame:
+    def _decode(self, header: FrameHeader, data: memoryview) -> av.VideoFrame:
         try:
             frames = self._jpeg.decode(av.Packet(bytes(data))) if len(data) else []
         except av.FFmpegError as error:

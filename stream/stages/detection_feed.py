@@ -90,7 +90,7 @@ class ThingTracker:
 
     def update(self, detections: DetectedBoxes, captured_ns: int) -> None:
         """Move each known thing to its newest box, the one that overlaps most, and add the others as new."""
-        labels = self._numbered(detections.labels)
+        labels = self._numbers_of(detections.labels)
         overlaps = _overlaps(detections.boxes, self._boxes) * (labels[:, None] == self._labels)
         new = []
         for at, row in enumerate(overlaps):
@@ -108,7 +108,7 @@ class ThingTracker:
         if len(self._seen_ns) > TRACKS_MAX:
             self._choose(np.sort(np.argsort(self._seen_ns, kind="stable")[-TRACKS_MAX:]))
 
-    def _numbered(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    def _numbers_of(self, labels: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """Return a number for each label; labels that are gone lose theirs once there are many."""
         if len(self._numbers) > 2 * TRACKS_MAX:
             live_numbers = set(self._labels.tolist())

@@ -104,11 +104,11 @@ class FrameTap:
         else:
             group_frame = group.preview(view, frame)
         for exchange, request in requests:
-            exchange.put(self._viewed(view, frame, motion, request, exchange.buffers, group_frame))
+            exchange.put(self._view_frame(view, frame, motion, request, exchange.buffers, group_frame))
         if self._overlays is not None:
             layers: tuple[MapLayer, ...] = ()
             if self.policy.layers:
-                inspected = self._inspected(view, frame, motion, {}, group_frame)
+                inspected = self._inspect_frame(view, frame, motion, {}, group_frame)
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
             relevance = frame.relevance.cpu().numpy()
             self._overlay = AllocationOverlay(
@@ -167,7 +167,7 @@ class FrameTap:
         """Return the number of visual tokens that the model reads of a frame."""
         return frame.tiles if self.policy.all_tiles else frame.tokens
 
-    def _viewed(
+    def _view_frame(
         self,
         view: TextureView,
         frame: FrameAllocation,
@@ -183,7 +183,7 @@ class FrameTap:
         inspected = None
         if (inspection := request.inspect) is not None:
             images = copied(known_levels(inspection.levels))
-            inspected = self._inspected(view, frame, motion, images, group_frame, with_maps=inspection.maps)
+            inspected = self._inspect_frame(view, frame, motion, images, group_frame, with_maps=inspection.maps)
         return ViewedFrame(
             frame_index=view.stamp.frame_index,
             capture_ns=view.stamp.capture_ns,
@@ -195,7 +195,7 @@ class FrameTap:
             inspected=inspected,
         )
 
-    def _inspected(
+    def _inspect_frame(
         self,
         view: TextureView,
         frame: FrameAllocation,

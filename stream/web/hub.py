@@ -205,7 +205,7 @@ class Hub:
         if self._monitor is not None:
             self._monitor.fail(reason)
         report = HealthReport("ended", reason, ready=False, frame_age_s=None, frames=0, answers=0)
-        call_in(self._loop, self._keep, "health", self._encoded("health", asdict(report)))
+        call_in(self._loop, self._keep, "health", self._encode("health", asdict(report)))
 
     def publish(self, event: Event) -> None:
         """Take the next event of the run; for any thread."""
@@ -219,7 +219,7 @@ class Hub:
         """Send viewers the run's changed status; for any thread."""
         if self._monitor is not None:
             status = self._monitor.status()
-            body = self._encoded(STATUS, asdict(replace(status, source=name_of(status.source))))
+            body = self._encode(STATUS, asdict(replace(status, source=name_of(status.source))))
             call_in(self._loop, self._keep, STATUS, body)
 
     def add(self, wake: asyncio.Event | None = None) -> Viewer:
@@ -227,18 +227,18 @@ class Hub:
         viewer = Viewer(self._options.rate, self._options.greatest_px, wake)
         viewer.send(self._hello())
         if self._chooser is not None:
-            viewer.send(self._encoded("sources", self._chooser.described))
+            viewer.send(self._encode("sources", self._chooser.described))
         for topic in KEPT:
             for body in self._state_messages.get(topic, {}).values():
                 viewer.send(body)
-        empty = self._encoded("history", {"events": []})
+        empty = self._encode("history", {"events": []})
         viewer.send(empty.removesuffix(b"]}") + b",".join(self._history) + b"]}")
         if self._matches:
-            matches = self._encoded("matches", {"events": []})
+            matches = self._encode("matches", {"events": []})
             viewer.send(matches.removesuffix(b"]}") + b",".join(self._matches) + b"]}")
         if self._speaking is not None:
             number, text, pts_s = self._speaking
-            viewer.send(self._encoded("text", {"answer": number, "text": text, "pts_s": pts_s}))
+            viewer.send(self._encode("text", {"answer": number, "text": text, "pts_s": pts_s}))
         self._viewers.add(viewer)
         self._send_count()
         self.pictures.show_newest(viewer)
@@ -254,13 +254,13 @@ class Hub:
         """Act on a viewer's message."""
         viewer.choose(message)
         if message.clock is not None:
-            viewer.send(self._encoded("clock", {"clock": message.clock}))
+            viewer.send(self._encode("clock", {"clock": message.clock}))
         if message.ask is not None:
             problem = self._ask(message.ask)
             if problem is not None:
-                viewer.send(self._encoded("refused", {"query": message.ask, "error": problem}))
+                viewer.send(self._encode("refused", {"query": message.ask, "error": problem}))
         if message.chooses and (problem := self._choose(message)) is not None:
-            viewer.send(self._encoded("refused", {"choice": True, "error": problem}))
+            viewer.send(self._encode("refused", {"choice": True, "error": problem}))
         self.pictures.update()
 
     def _ask(self, query: str) -> str | None:
@@ -287,7 +287,7 @@ class Hub:
 
     def _send_sources(self) -> None:
         if self._chooser is not None:
-            self._broadcast(self._encoded("sources", self._chooser.described))
+            self._broadcast(self._encode("sources", self._chooser.described))
 
     def _begin(self) -> None:
         self._runs += 1
@@ -297,7 +297,7 @@ class Hub:
         self._speaking = None
         self.pictures.clear()
         self._broadcast(self._hello())
-        self._broadcast(self._encoded("history", {"events": []}))
+        self._broadcast(self._encode("history", {"events": []}))
 
     def _finish(self) -> None:
         for topic in (STATUS, "health", STATS):
@@ -313,7 +313,7 @@ class Hub:
         self._note_speech(event, topic)
         if topic in ENDS_DETECTIONS:
             self._state_messages.pop("detections", None)
-        body = self._encoded(topic, fields)
+        body = self._encode(topic, fields)
         if topic in LOGGED and not (isinstance(event, Notice) and event.code == "loading"):
             self._history.append(body)
         if topic in MATCHED:
@@ -323,7 +323,7 @@ class Hub:
             looks, names = self._state_messages.get("look", {}), {watch.name for watch in event.watches}
             self._state_messages["look"] = {name: look for name, look in looks.items() if name in names}
         if isinstance(event, Summary) and self._monitor is not None:
-            self._keep("health", self._encoded("health", asdict(self._monitor.health())))
+            self._keep("health", self._encode("health", asdict(self._monitor.health())))
         self._keep(topic, body, event.watch if isinstance(event, YesNoResult) else "")
 
     def _keep(self, topic: str, body: bytes, watch: str = "") -> None:
@@ -351,12 +351,12 @@ class Hub:
             stats = await asyncio.to_thread(monitor.stats)
             if monitor is not self._monitor:
                 return
-            self._keep(STATS, self._encoded(STATS, asdict(stats)))
-        self._keep("health", self._encoded("health", asdict(health)))
+            self._keep(STATS, self._encode(STATS, asdict(stats)))
+        self._keep("health", self._encode("health", asdict(health)))
 
     def _hello(self) -> bytes:
         options = self._options
-        return self._encoded(
+        return self._encode(
             "hello",
             {
                 "control": options.control,
@@ -380,9 +380,9 @@ class Hub:
         )
 
     def _send_count(self) -> None:
-        self._broadcast(self._encoded("viewers", {"count": len(self._viewers)}))
+        self._broadcast(self._encode("viewers", {"count": len(self._viewers)}))
 
-    def _encoded(self, topic: str, fields: dict[str, Any]) -> bytes:
+    def _encode(self, topic: str, fields: dict[str, Any]) -> bytes:
         """Return a message, with the camera's name if it has one."""
         labels = {"camera": self._options.name} if self._options.name else {}
         return encoded(topic, {**labels, **fields})

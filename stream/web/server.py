@@ -148,7 +148,7 @@ class WebServer:
         connections_max = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         while True:
             while len(opening) + len(self._server.server_state.connections) >= connections_max:
-                silent = _silent(self._server.server_state.connections)
+                silent = _find_silent(self._server.server_state.connections)
                 for connection in silent[:1]:
                     connection.transport.abort()
                 await asyncio.sleep(0 if silent else ROOM_CHECK_S)
@@ -180,7 +180,7 @@ class WebServer:
             now_s = asyncio.get_running_loop().time()
             silent = [
                 (connection.transport, getattr(connection, "cycle", None), connection.transport.get_write_buffer_size())
-                for connection in _silent(self._server.server_state.connections)
+                for connection in _find_silent(self._server.server_state.connections)
             ]
             since_s = {key: since_s.get(key, now_s) for key in silent}
             for (transport, *_), at_s in since_s.items():
@@ -190,7 +190,7 @@ class WebServer:
                 await asyncio.wait_for(ending.wait(), SILENT_CHECK_S)
 
 
-def _silent(connections: Iterable[Protocols]) -> list[Protocols]:
+def _find_silent(connections: Iterable[Protocols]) -> list[Protocols]:
     """Return the connections that await a request, send the rest of one that was refused, or do not close because their
     peer reads nothing."""
     return [

@@ -60,8 +60,8 @@ class FragmentRing:
                 track = []
             track.append(group)
         begin = max((at for at, group in enumerate(track) if group[0].start_s <= at_s - before_s), default=0)
-        return [fragment for fragment in _joined(track[begin:]) if fragment.start_s < at_s + after_s]
+        return [fragment for fragment in _flatten(track[begin:]) if fragment.start_s < at_s + after_s]
 
 
-def _joined(groups: Iterable[list[VideoFragment]]) -> list[VideoFragment]:
+def _flatten(groups: Iterable[list[VideoFragment]]) -> list[VideoFragment]:
     return [fragment for group in groups for fragment in group]

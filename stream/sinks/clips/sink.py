@@ -115,7 +115,7 @@ class ClipSink(ReportingSink):
             stem = self._folder.free_stem(self._stem(match))
             clip = replace(clip, picture=self._write_picture(match, stem))
         except OSError as error:
-            self._events.append(replace(clip, error=self._failed(error)))
+            self._events.append(replace(clip, error=self._report_failure(error)))
             return
         except ValueError as error:
             clip = replace(clip, error=str(error))
@@ -125,7 +125,7 @@ class ClipSink(ReportingSink):
         try:
             video = ClipVideo(self._folder.create(f"{stem}{VIDEO}"), match.pts_s + self._after_s)
         except OSError as error:
-            self._events.append(replace(clip, error=self._failed(error)))
+            self._events.append(replace(clip, error=self._report_failure(error)))
             return
         video.matches.append((match, clip.picture))
         self._videos.append(video)
@@ -139,7 +139,7 @@ class ClipSink(ReportingSink):
                     self._finish(video)
                     return
         except OSError as error:
-            self._finish(video, self._failed(error))
+            self._finish(video, self._report_failure(error))
 
     def _finish(self, video: ClipVideo, error: str | None = None) -> None:
         """Complete a video and report it with each of its matches."""
@@ -152,7 +152,7 @@ class ClipSink(ReportingSink):
             elif error is None:
                 self._failing = False
         except OSError as problem:
-            error = error or self._failed(problem)
+            error = error or self._report_failure(problem)
         for match, picture in video.matches:
             self._events.append(
                 ClipWritten(
@@ -201,7 +201,7 @@ class ClipSink(ReportingSink):
             return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(self._now_s()))}-{watch}-{match.match:04}"
         return f"{self._source[:STEM_CHARS_MAX]}-{match.pts_s:08.2f}s-{watch}-{match.match:04}"
 
-    def _failed(self, error: OSError) -> str:
+    def _report_failure(self, error: OSError) -> str:
         """Report that a file cannot be written, once until one can be; return the reason."""
         reason = error.strerror or str(error)
         if not self._failing:

@@ -87,7 +87,7 @@ class HlsSink(Sink):
             self._captions.answer(event.pts_s, event.text, self._now_s)
         elif isinstance(event, SegmentWritten):
             if event.error is not None:
-                raise self._failed(event.error)
+                raise self._failure(event.error)
             self._waiting.append(event)
         elif isinstance(event, (Outage, Restarted)):
             self._release(math.inf)
@@ -211,15 +211,15 @@ class HlsSink(Sink):
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
-            raise self._failed(error.strerror or str(error)) from error
+            raise self._failure(error.strerror or str(error)) from error
 
     def _rename(self, name: str, to: str) -> None:
         try:
             (self._folder / name).replace(self._folder / to)
         except OSError as error:
-            raise self._failed(error.strerror or str(error)) from error
+            raise self._failure(error.strerror or str(error)) from error
 
-    def _failed(self, reason: str) -> OutputFailed:
+    def _failure(self, reason: str) -> OutputFailed:
         self._broken = True
         hint = "; what it lists can be played" if self._number else ""
         return OutputFailed(f"cannot write {str(self._master)!r}: {reason}{hint}")

@@ -128,10 +128,10 @@ class RerunViewerSink(Sink):
                     wait_s = self._retry_s[0]
                     self._serve()
                 elif not self._ending.is_set():
-                    self._report_lost("no program listens at this address")
+                    self._report_loss("no program listens at this address")
             except Exception as error:
                 log.debug("the connection to the Rerun viewer failed", exc_info=True)
-                self._report_lost(f"unexpected {type(error).__name__}")
+                self._report_loss(f"unexpected {type(error).__name__}")
             self._ending.wait(wait_s)
             wait_s = min(self._retry_s[1], 2 * wait_s)
 
@@ -167,12 +167,12 @@ class RerunViewerSink(Sink):
                 return True
             except (RuntimeError, ValueError) as error:
                 if "timed out" not in str(error):
-                    self._report_lost("it is gone")
+                    self._report_loss("it is gone")
                     log.debug("the Rerun viewer is gone: %s", error)
                     return False
         return False
 
-    def _report_lost(self, reason: str) -> None:
+    def _report_loss(self, reason: str) -> None:
         """Report that the viewer is unreachable, once until it is reached again."""
         if self._reported_lost or self._ending.is_set():
             return

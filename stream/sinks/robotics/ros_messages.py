@@ -53,11 +53,11 @@ class RosMessages:
     def picture(self, jpeg: bytes, at_ns: int) -> bytes:
         """Return a sensor_msgs/CompressedImage."""
         message = self._new(PICTURE, header=self._header(at_ns), format="jpeg", data=np.frombuffer(jpeg, np.uint8))
-        return self._packed(message, PICTURE)
+        return self._serialize(message, PICTURE)
 
     def text(self, text: str) -> bytes:
         """Return a std_msgs/String."""
-        return self._packed(self._new(TEXT, data=text), TEXT)
+        return self._serialize(self._new(TEXT, data=text), TEXT)
 
     def grid(self, relevance: npt.NDArray[np.uint8], at_ns: int) -> bytes:
         """Return a sensor_msgs/Image, mono8, of a map uint8 [rows, cols]: one pixel per tile."""
@@ -72,13 +72,13 @@ class RosMessages:
             step=cols,
             data=relevance.reshape(-1),
         )
-        return self._packed(message, GRID)
+        return self._serialize(message, GRID)
 
     def detections(self, boxes: Sequence[RegionBox], at_ns: int) -> bytes:
         """Return a vision_msgs/Detection2DArray: a region's shape is its class, its mean relevance its score."""
         header = self._header(at_ns)
         detections = [self._box(box, str(box.shape), box.relevance, header) for box in boxes]
-        return self._packed(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
+        return self._serialize(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
 
     def things(self, things: Sequence[PlacedDetection], at_ns: int) -> bytes:
         """Return a vision_msgs/Detection2DArray: a label is a class, a point a box without an area, and the score of a
@@ -87,7 +87,7 @@ class RosMessages:
         detections = [
             self._box(thing, thing.label, 1.0 if thing.score is None else thing.score, header) for thing in things
         ]
-        return self._packed(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
+        return self._serialize(self._new(DETECTIONS, header=header, detections=detections), DETECTIONS)
 
     def _box(self, box: RegionBox | PlacedDetection, name: str, score: float, header: Any) -> Any:
         middle = self._new("vision_msgs/msg/Point2D", x=(box.left + box.right) / 2, y=(box.top + box.bottom) / 2)
@@ -106,5 +106,5 @@ class RosMessages:
     def _new(self, name: str, **fields: Any) -> Any:
         return self.store.types[name](**fields)
 
-    def _packed(self, message: Any, name: str) -> bytes:
+    def _serialize(self, message: Any, name: str) -> bytes:
         return bytes(self.store.serialize_cdr(message, name))

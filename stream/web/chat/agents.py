@@ -77,7 +77,7 @@ def agent_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
         return _watches_reply(hub, change)
 
     async def listed(_request: Request) -> Response:
-        return JSONResponse({"cameras": [_described(name, hub) for name, hub in cameras.items()]})
+        return JSONResponse({"cameras": [_describe(name, hub) for name, hub in cameras.items()]})
 
     async def answers(request: Request) -> Response:
         limit = _number(request, "limit", 20, ANSWERS_MAX)
@@ -123,7 +123,7 @@ def _watches_reply(hub: Hub, change: WatchChange | None = None) -> Response:
     return JSONResponse({**changed, "watches": watches})
 
 
-def _described(name: str, hub: Hub) -> dict[str, object]:
+def _describe(name: str, hub: Hub) -> dict[str, object]:
     """Return the state of a camera, without the address of its source."""
     if hub.monitor is None:
         return {"name": name, "state": "idle"}

@@ -181,7 +181,7 @@ def chat_routes(hubs: Mapping[str, Hub], access: WebAccess) -> list[BaseRoute]:
         pieces = hub.sides.ask(hub.monitor, question.query)
         first = await anext(pieces)  # a refusal becomes the status of the reply
         wants_usage = chat.stream_options is not None and chat.stream_options.include_usage
-        return StreamingResponse(_streamed(question, first, pieces, wants_usage), media_type="text/event-stream")
+        return StreamingResponse(_stream(question, first, pieces, wants_usage), media_type="text/event-stream")
 
     return [
         Route("/v1/models", models),
@@ -208,7 +208,7 @@ async def body_of(request: Request, limit: int, hint: str = "") -> bytes:
     return bytes(body)
 
 
-async def _streamed(
+async def _stream(
     question: CameraQuestion,
     first: SideText | SideAnswer,
     pieces: AsyncIterator[SideText | SideAnswer],

@@ -73,7 +73,7 @@ class PictureUploads:
         try:
             await asyncio.wait_for(self._fill(data, request), ARRIVAL_LIMIT_S)
             async with self._decoding:
-                return await _decoded(data, longest_px)
+                return await _decode(data, longest_px)
         except asyncio.TimeoutError as error:
             raise PictureRefused(
                 f"the picture did not arrive within {ARRIVAL_LIMIT_S:.0f} s; save it smaller"
@@ -103,7 +103,7 @@ class PictureUploads:
                 raise PictureRefused("other pictures are on their way; give this one again in a moment", 503)
 
 
-async def _decoded(data: bytearray, longest_px: int) -> Rgb:
+async def _decode(data: bytearray, longest_px: int) -> Rgb:
     """Return the picture in a file, decoded by a separate process, whose memory is freed when it ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", decoder.__file__, str(longest_px), *filter(os.path.isabs, sys.path)),

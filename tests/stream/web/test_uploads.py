@@ -167,7 +167,7 @@ def test_one_picture_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         decoding -= 1
         return np.zeros((8, 8, 3), np.uint8)
 
-    monkeypatch.setattr(receiver, "_decoded", decoded)
+    monkeypatch.setattr(receiver, "_decode", decoded)
     uploads = uploads_of(monkeypatch)
     statuses: list[int] = []
     with served() as page:
