@@ -74,7 +74,11 @@ def _commands(page: str, line: str, refused: bool) -> Iterator[Command]:
 
 
 COMMANDS = list(dict.fromkeys(commands()))
-OWN = [one for one in COMMANDS if one.words[:2] == ("python", "run_stream.py") or one.words[0] == "arr-coc-stream"]
+OWN = [
+    command
+    for command in COMMANDS
+    if command.words[:2] == ("python", "run_stream.py") or command.words[0] == "arr-coc-stream"
+]
 
 
 def arguments(command: Command) -> list[str]:
@@ -88,11 +92,11 @@ def name_of(command: Command) -> str:
 @pytest.mark.parametrize("command", OWN, ids=name_of)
 def test_options_of_a_command_are_accepted(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    name, *given = arguments(command) or [""]
+    name, *option_words = arguments(command) or [""]
     group: Any = typer.main.get_command(app)
     if not name:
         return
-    parsed = group.commands[name].make_context(name, given, resilient_parsing=False)
+    parsed = group.commands[name].make_context(name, option_words, resilient_parsing=False)
     options = {key: value for key, value in parsed.params.items() if key != "options"}
     files = [value for value in options.get("config") or () if Path(value).suffix]
     if "set" in options and not files and not command.refused:
@@ -102,9 +106,12 @@ def test_options_of_a_command_are_accepted(command: Command, monkeypatch: pytest
 @pytest.mark.parametrize(
     "command",
     [
-        one
-        for one in OWN
-        if one.page in RUN and "caption" in one.words and "clip.mp4" in one.words and not {"-m", "--api"} & {*one.words}
+        command
+        for command in OWN
+        if command.page in RUN
+        and "caption" in command.words
+        and "clip.mp4" in command.words
+        and not {"-m", "--api"} & {*command.words}
     ],
     ids=name_of,
 )
@@ -114,13 +121,15 @@ def test_a_command_about_a_clip_runs(
     make_video(tmp_path / "clip.mp4", moving_square(20, 256, 192))
     monkeypatch.chdir(tmp_path)
     status = main(arguments(command))
-    printed = capfd.readouterr().err
-    assert ("error:" in printed) == command.refused, printed
-    assert (status == 0) != command.refused, printed
+    output = capfd.readouterr().err
+    assert ("error:" in output) == command.refused, output
+    assert (status == 0) != command.refused, output
 
 
 MODULES = [
-    one for one in COMMANDS if one.words[:2] == ("python", "-m") and not one.words[2].startswith(("http", "venv"))
+    command
+    for command in COMMANDS
+    if command.words[:2] == ("python", "-m") and not command.words[2].startswith(("http", "venv"))
 ]
 
 
@@ -133,21 +142,23 @@ def test_options_of_a_module_are_accepted(command: Command) -> None:
     parsed.make_context(command.words[2], list(command.words[3:]))
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.words[0] == "make"], ids=name_of)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.words[0] == "make"], ids=name_of)
 def test_the_makefile_has_the_target(command: Command) -> None:
     target = command.words[1]
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if re.fullmatch(ELSEWHERE, one.words[0])], ids=name_of)
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if re.fullmatch(ELSEWHERE, command.words[0])], ids=name_of
+)
 def test_files_and_extras_of_other_commands_are_here(command: Command) -> None:
-    named = [
+    patterns = [
         word.split("=")[-1] for word in command.words if re.match(r"(\S+=)?(deploy|examples|configs|plugins)/", word)
     ]
-    assert [name for name in named if not [*ROOT.glob(name)]] == []
+    assert [name for name in patterns if not [*ROOT.glob(name)]] == []
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    asked = [name for word in command.words for name in re.findall(r"(?:stream|\.)\[([\w,-]+)\]", word)]
-    assert {name for names in asked for name in names.split(",")} <= extras.keys()
+    extra_lists = [name for word in command.words for name in re.findall(r"(?:stream|\.)\[([\w,-]+)\]", word)]
+    assert {name for names in extra_lists for name in names.split(",")} <= extras.keys()
 
 
 TABLES = [

@@ -80,10 +80,10 @@ def test_the_files_that_a_page_names_are_there(name: str) -> None:
 
 
 def test_the_layers_are_drawn_as_they_are_tested() -> None:
-    drawn = [
+    layers = [
         set(parts.split(" · "))
         for parts in re.findall(
             r"^(?:\w+)? +\d+  (\S.*)$", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE
         )
     ]
-    assert drawn == [*reversed(LAYERS["stream"]), *reversed(LAYERS["arr_coc"])]
+    assert layers == [*reversed(LAYERS["stream"]), *reversed(LAYERS["arr_coc"])]

@@ -78,7 +78,7 @@ def test_importing_touches_no_device_file_or_socket() -> None:
     paths = [path.relative_to(ROOT) for package in ("arr_coc", "stream") for path in (ROOT / package).rglob("*.py")]
     names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
     modules = sorted(name for name in names if not name.endswith("__main__"))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", TOUCHES_NOTHING, *modules], capture_output=True, text=True, timeout=120, cwd=ROOT
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]

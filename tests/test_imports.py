@@ -87,12 +87,12 @@ def within_any(name: str, packages: str) -> bool:
 
 def test_imports_go_the_allowed_way() -> None:
     breaches = {
-        f"{name} imports {used}"
+        f"{name} imports {imported}"
         for name, names in IMPORTS.items()
-        for used in names
-        if any(within(used, library) and not within_any(name, places) for library, places in ONLY_IN.items())
+        for imported in names
+        if any(within(imported, library) and not within_any(name, places) for library, places in ONLY_IN.items())
         or any(
-            within(name, package) and used in local(names) - {"arr_coc"} and not within_any(used, allowed)
+            within(name, package) and imported in local(names) - {"arr_coc"} and not within_any(imported, allowed)
             for package, allowed in ALLOWED.items()
         )
     }
@@ -156,13 +156,15 @@ def test_imports_go_down_the_layers() -> None:
     for name, names in IMPORTS.items():
         if name in FRONTS:
             continue
-        own = place(name)
-        assert own is not None, f"{name} has no layer"
-        for used in names:
-            other = place(used)
-            if other is None or other[0] != own[0] or other[2] == own[2]:
+        layer = place(name)
+        assert layer is not None, f"{name} has no layer"
+        for imported in names:
+            imported_layer = place(imported)
+            if imported_layer is None or imported_layer[0] != layer[0] or imported_layer[2] == layer[2]:
                 continue
-            assert other[1] < own[1], f"{name} ({own[2]}) imports {used} ({other[2]}), which is not below it"
+            assert imported_layer[1] < layer[1], (
+                f"{name} ({layer[2]}) imports {imported} ({imported_layer[2]}), which is not below it"
+            )
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -170,9 +172,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     for front in FRONTS:
         uses[front] = set()
     while uses:
-        leaves = {name for name, used in uses.items() if not used & uses.keys()}
+        leaves = {name for name, dependencies in uses.items() if not dependencies & uses.keys()}
         assert leaves, f"these import each other: {sorted(uses)}"
-        uses = {name: used for name, used in uses.items() if name not in leaves}
+        uses = {name: dependencies for name, dependencies in uses.items() if name not in leaves}
 
 
 def test_a_class_name_is_used_once() -> None:

@@ -66,7 +66,7 @@ def test_the_allocate_stage_imports_few_names() -> None:
 
 
 def test_paths_are_short() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "scripts/trace_path.py", "--list"],
         cwd=ROOT,
         capture_output=True,
@@ -74,6 +74,6 @@ def test_paths_are_short() -> None:
         timeout=300,
         check=True,
     )
-    counts = [int(line.split(": ")[1].split(" files")[0]) for line in done.stdout.splitlines() if ": " in line]
-    assert counts[0] <= FRAME_PATH_FILES, done.stdout
-    assert counts[1] <= ANSWER_PATH_FILES, done.stdout
+    counts = [int(line.split(": ")[1].split(" files")[0]) for line in process.stdout.splitlines() if ": " in line]
+    assert counts[0] <= FRAME_PATH_FILES, process.stdout
+    assert counts[1] <= ANSWER_PATH_FILES, process.stdout

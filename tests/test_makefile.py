@@ -44,9 +44,9 @@ def test_every_benchmark_has_a_target_and_is_documented() -> None:
 def test_every_row_of_figures_names_its_program(document: str, least: int) -> None:
     text = (CHECKOUT / document).read_text(encoding="utf-8")
     _, _, rows = text.partition("\n| measurement | program | ")
-    named = [row.split("|")[2].strip().strip("`") for row in rows.partition("\n\n")[0].splitlines()[2:]]
-    assert len(named) >= least
-    assert set(named) <= {program.rpartition(".")[2] for program in programs()}
+    names = [row.split("|")[2].strip().strip("`") for row in rows.partition("\n\n")[0].splitlines()[2:]]
+    assert len(names) >= least
+    assert set(names) <= {program.rpartition(".")[2] for program in programs()}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_failing_program_stops_no_other_and_is_named(tmp_path: Path, target: s
     python.chmod(0o755)
     (tmp_path / "venv" / ".ready").touch()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    done = subprocess.run(
+    process = subprocess.run(
         [make, target, f"VENV={tmp_path / 'venv'}"],
         cwd=CHECKOUT,
         env=environment,
@@ -80,14 +80,14 @@ def test_a_failing_program_stops_no_other_and_is_named(tmp_path: Path, target: s
     calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
     ran = [call.removeprefix("-m ") for call in calls if call.startswith(("-m benchmarks.", "-m tests.soak."))]
     assert ran == listed("BENCHMARKS" if target == "bench" else "SOAKS")
-    assert (done.returncode != 0) == bool(failing)
-    assert (f"failed: {' '.join(failing)}\n" in done.stderr) == bool(failing)
+    assert (process.returncode != 0) == bool(failing)
+    assert (f"failed: {' '.join(failing)}\n" in process.stderr) == bool(failing)
 
 
 def test_a_commit_is_checked_as_make_check_does() -> None:
     makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
-    found = re.search(r"^check:.*\n((?:\t.+\n)+)", makefile, re.MULTILINE)
-    assert found is not None
-    commands = [line.strip().replace("$(BIN)", ".venv/bin").removesuffix(" .") for line in found[1].splitlines()]
+    match = re.search(r"^check:.*\n((?:\t.+\n)+)", makefile, re.MULTILINE)
+    assert match is not None
+    commands = [line.strip().replace("$(BIN)", ".venv/bin").removesuffix(" .") for line in match[1].splitlines()]
     hooks = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == commands

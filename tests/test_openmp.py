@@ -28,11 +28,11 @@ import torch
 """Import modules, and print the variables at the moment when torch is imported."""
 
 
-def variables_at_torch(modules: str, **given: str) -> list[str]:
+def variables_at_torch(modules: str, **settings: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     command = [sys.executable, "-c", AT_TORCH, modules, *VARIABLES]
     run = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60, env={**environment, **given}
+        command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60, env={**environment, **settings}
     )
     return run.stdout.split()
 
@@ -62,4 +62,4 @@ def test_threads_wait_without_spinning_wherever_torch_is_loaded(modules: str) ->
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_the_users_own_way_of_waiting_holds(name: str) -> None:
-    assert variables_at_torch("arr_coc", **{name: "7"}) == ["7" if name == each else "-" for each in VARIABLES]
+    assert variables_at_torch("arr_coc", **{name: "7"}) == ["7" if name == variable else "-" for variable in VARIABLES]

@@ -34,8 +34,8 @@ def put_level(gl: GlDevice, name: int, level: int, texels: npt.NDArray[np.uint8]
 SHARES = ("cuGraphicsMapResources", "cuGraphicsUnmapResources")
 
 
-def share_textures(machine: CpuMachine, put: Callable[[object, str, object], None]) -> None:
-    """Register textures of GL, and their texels, with the device, as a driver for both would; `put` sets attributes."""
+def share_textures(machine: CpuMachine, set_attribute: Callable[[object, str, object], None]) -> None:
+    """Register textures of GL, and their texels, with the device, as a driver for both would do."""
     gl = gl_device.open_device()
     sizes: dict[int, tuple[int, int]] = {}
 
@@ -44,7 +44,7 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
 
     def living() -> list[tuple[int, tuple[int, int]]]:
         with gl.current():
-            return [one for one in sizes.items() if gl.library.gl.glIsTexture(one[0])]
+            return [item for item in sizes.items() if gl.library.gl.glIsTexture(item[0])]
 
     def make_storage(name: int, levels: int, form: int, width: int, height: int) -> None:
         storage(name, levels, form, width, height)
@@ -52,7 +52,7 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
         sizes[int(name)] = width, height
 
     def call(name: str, *arguments: Any) -> Any:
-        done = None if name == "cuGraphicsMapResources" else driver(name, *arguments)
+        result = None if name == "cuGraphicsMapResources" else driver(name, *arguments)
         for texture, (width, height) in living() if name in SHARES else ():
             for level in range(LEVELS):
                 shape = height >> level, width >> level
@@ -61,11 +61,11 @@ def share_textures(machine: CpuMachine, put: Callable[[object, str, object], Non
                     texels[:] = gl_level(gl, texture, level, *shape)
                 else:
                     put_level(gl, texture, level, texels)
-        return driver(name, *arguments) if name == "cuGraphicsMapResources" else done
+        return driver(name, *arguments) if name == "cuGraphicsMapResources" else result
 
     storage, driver = gl.library.gl.glTextureStorage2D, interop.call
-    put(gl_device, "open_device", open_device)
-    put(interop, "open_device", open_device)
-    put(gl_store, "open_device", open_device)
-    put(gl.library.gl, "glTextureStorage2D", make_storage)
-    put(interop, "call", call)
+    set_attribute(gl_device, "open_device", open_device)
+    set_attribute(interop, "open_device", open_device)
+    set_attribute(gl_store, "open_device", open_device)
+    set_attribute(gl.library.gl, "glTextureStorage2D", make_storage)
+    set_attribute(interop, "call", call)

@@ -28,10 +28,10 @@ OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
 
 def compiler() -> str:
     """Return the path of g++. Skips the test if it is missing."""
-    found = shutil.which("g++")
-    if found is None:
+    path = shutil.which("g++")
+    if path is None:
         pytest.skip("no g++ here to run kernels on the CPU: apt install g++")
-    return found
+    return path
 
 
 def build(folder: Path) -> Path:
@@ -146,10 +146,10 @@ class CpuMachine:
     @contextmanager
     def calls(self) -> Iterator[list[str]]:
         """The names of the driver's functions that are called meanwhile; kernels with theirs."""
-        made: list[str] = []
+        calls: list[str] = []
         self._library.on_cpu_forget_calls()
-        yield made
-        made += self._library.on_cpu_calls().decode().splitlines()
+        yield calls
+        calls += self._library.on_cpu_calls().decode().splitlines()
 
     def parameter_sizes(self, kernel: str) -> list[int]:
         """Bytes of each of a kernel's parameters, as its source has them."""
@@ -168,13 +168,13 @@ class CpuMachine:
         )
 
 
-def install(machine: CpuMachine, put: Callable[[object, str, object], None]) -> None:
-    """Make torch and the product take the machine for a CUDA device; `put` sets attributes."""
-    put(torch.version, "cuda", "on the CPU")
-    put(torch.cuda, "is_available", lambda: True)
-    put(torch.cuda, "current_device", lambda: 0)
-    put(device, "_opened", lambda index: machine.device)
-    put(device, "nvcc", lambda: None)
+def install(machine: CpuMachine, set_attribute: Callable[[object, str, object], None]) -> None:
+    """Make torch and the product take the machine for a CUDA device, by `set_attribute`."""
+    set_attribute(torch.version, "cuda", "on the CPU")
+    set_attribute(torch.cuda, "is_available", lambda: True)
+    set_attribute(torch.cuda, "current_device", lambda: 0)
+    set_attribute(device, "_opened", lambda index: machine.device)
+    set_attribute(device, "nvcc", lambda: None)
 
 
 _machine: CpuMachine | None = None

@@ -38,17 +38,20 @@ class RosType:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, **values: Any) -> Any:
         kind = STORE.types[self.name]
-        known = {field.name: field for field in fields(kind) if field.name != "__msgtype__"}
-        assert given.keys() <= known.keys()
-        made = {name: given[name] if name in given else _default(str(field.type)) for name, field in known.items()}
-        for name, field in known.items():
+        fields_by_name = {field.name: field for field in fields(kind) if field.name != "__msgtype__"}
+        assert values.keys() <= fields_by_name.keys()
+        arguments = {
+            name: values[name] if name in values else _default(str(field.type))
+            for name, field in fields_by_name.items()
+        }
+        for name, field in fields_by_name.items():
             expected = {"float": float, "int": int, "str": str}.get(str(field.type))
-            assert expected is None or type(made[name]) is expected, f"{self.name}.{name} is {made[name]!r}"
+            assert expected is None or type(arguments[name]) is expected, f"{self.name}.{name} is {arguments[name]!r}"
             if "ndarray" in str(field.type):
-                made[name] = np.asarray(made[name])
-        return kind(**made)
+                arguments[name] = np.asarray(arguments[name])
+        return kind(**arguments)
 
 
 def _default(annotation: str) -> Any:
@@ -66,11 +69,11 @@ class Publisher:
     """Keeps what is published."""
 
     def __init__(self, kind: RosType) -> None:
-        self.kind, self.sent = kind, []  # type: tuple[RosType, list[Any]]
+        self.kind, self.messages = kind, []  # type: tuple[RosType, list[Any]]
 
     def publish(self, message: Any) -> None:
         STORE.serialize_cdr(message, self.kind.name)
-        self.sent.append(message)
+        self.messages.append(message)
 
 
 class Node:
@@ -105,7 +108,7 @@ class Node:
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.SimpleNamespace]:
     """The package's modules, imported beside stand-ins for ROS."""
-    used = {
+    packages = {
         "builtin_interfaces": ["Time"],
         "sensor_msgs": ["Image"],
         "std_msgs": ["Header", "String"],
@@ -114,12 +117,12 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.SimpleNamespace]:
             *("ObjectHypothesisWithPose", "Point2D", "Pose2D"),
         ],
     }
-    for package, names in used.items():
-        made = types.ModuleType(f"{package}.msg")
+    for package, names in packages.items():
+        module = types.ModuleType(f"{package}.msg")
         for name in names:
-            setattr(made, name, RosType(f"{package}/msg/{name}"))
+            setattr(module, name, RosType(f"{package}/msg/{name}"))
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
-        monkeypatch.setitem(sys.modules, f"{package}.msg", made)
+        monkeypatch.setitem(sys.modules, f"{package}.msg", module)
     rclpy, node = types.ModuleType("rclpy"), types.ModuleType("rclpy.node")
     node.Node = Node  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rclpy", rclpy)
@@ -133,25 +136,25 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.SimpleNamespace]:
         del sys.modules[name]
 
 
-def published(shown: AskedPicture) -> dict[str, Any]:
+def published(asked_picture: AskedPicture) -> dict[str, Any]:
     """The event of a frame as a subscriber gets it."""
-    topic, fields = event_message(frame(3, 1.5, map=shown.map)) or ("", {})
+    topic, fields = event_message(frame(3, 1.5, map=asked_picture.map)) or ("", {})
     assert topic == "frame"
     return {**msgspec.msgpack.decode(msgspec.msgpack.encode(fields)), "capture_unix_ns": 1_700_000_000_123_456_789}
 
 
 @pytest.mark.parametrize("overview", [0, 3])
 def test_regions_are_those_of_the_product(modules: types.SimpleNamespace, overview: int) -> None:
-    whole = picture(3, 1.5, overview=overview)
-    assert whole.map is not None
-    found = modules.messages.boxes(published(whole))
-    expected = ShownPicture(whole).boxes()
-    assert len(found) == len(expected) == 4 - overview
-    for (shape, score, x, y, width, height), box in zip(found, expected, strict=True):
+    frame_picture = picture(3, 1.5, overview=overview)
+    assert frame_picture.map is not None
+    boxes = modules.messages.boxes(published(frame_picture))
+    expected = ShownPicture(frame_picture).boxes()
+    assert len(boxes) == len(expected) == 4 - overview
+    for (shape, score, x, y, width, height), box in zip(boxes, expected, strict=True):
         assert (shape, x - width / 2, y - height / 2) == (box.shape, box.left, box.top)
         assert score == pytest.approx(box.relevance)
-    assert found[-1][2:] == (16.0, 32.0, 32.0, 64.0)
-    assert modules.messages.boxes(published(whole), 2.0)[-1][2:] == (32.0, 64.0, 64.0, 128.0)
+    assert boxes[-1][2:] == (16.0, 32.0, 32.0, 64.0)
+    assert modules.messages.boxes(published(frame_picture), 2.0)[-1][2:] == (32.0, 64.0, 64.0, 128.0)
 
 
 def test_every_shape_is_known(modules: types.SimpleNamespace) -> None:
@@ -168,10 +171,10 @@ def test_messages_have_the_time_of_the_capture(modules: types.SimpleNamespace) -
     back = STORE.deserialize_cdr(STORE.serialize_cdr(grid, GRID), GRID)
     assert (back.height, back.width, back.encoding) == (ROWS, COLS, "mono8")
     assert np.asarray(back.data).tobytes() == event["relevance"]
-    found = modules.messages.detections(event, head, kinds)
-    back = STORE.deserialize_cdr(STORE.serialize_cdr(found, DETECTIONS), DETECTIONS)
-    assert [one.results[0].hypothesis.class_id for one in back.detections] == ["0", "1", "6", "10"]
-    assert {one.header.stamp.nanosec for one in back.detections} == {123_456_789}
+    detections = modules.messages.detections(event, head, kinds)
+    back = STORE.deserialize_cdr(STORE.serialize_cdr(detections, DETECTIONS), DETECTIONS)
+    assert [detection.results[0].hypothesis.class_id for detection in back.detections] == ["0", "1", "6", "10"]
+    assert {detection.header.stamp.nanosec for detection in back.detections} == {123_456_789}
 
 
 def test_the_source_may_be_larger_than_what_is_worked_on(modules: types.SimpleNamespace) -> None:
@@ -188,28 +191,31 @@ def test_the_node_publishes_a_run_and_asks_it(modules: types.SimpleNamespace, mo
     with ExitStack() as stack:
         events = stack.enter_context(closing(PublishSink(config, monitor)))
         control = stack.enter_context(closing(ControlSink(config, monitor)))
-        given = {"events": events.endpoint, "control": control.endpoint, "frame_id": "front"}
-        monkeypatch.setattr(Node, "parameters", given)
+        parameters = {"events": events.endpoint, "control": control.endpoint, "frame_id": "front"}
+        monkeypatch.setattr(Node, "parameters", parameters)
         node = modules.node.ArrCocNode()
         stack.callback(node.destroy_node)
-        shown = picture(0, 0.5)
+        asked_picture = picture(0, 0.5)
         events.write(answer(0.5, "a cat"))
-        events.write(frame(0, 0.5, map=shown.map))
-        until(lambda: node.receive() or (node.answers.sent and node.regions.sent))
+        events.write(frame(0, 0.5, map=asked_picture.map))
+        until(lambda: node.receive() or (node.answers.messages and node.regions.messages))
         events.write(frame(1, 0.6))
         events.write(answer(0.6, "no map"))
-        until(lambda: node.receive() or len(node.answers.sent) == 2)
-        assert [said.data for said in node.answers.sent] == ["a cat", "no map"]
+        until(lambda: node.receive() or len(node.answers.messages) == 2)
+        assert [message.data for message in node.answers.messages] == ["a cat", "no map"]
         assert node.answers.kind.name == TEXT
-        assert len(node.regions.sent) == len(node.relevance.sent) == 1
-        assert node.regions.sent[0].header.frame_id == "front"
+        assert len(node.regions.messages) == len(node.relevance.messages) == 1
+        assert node.regions.messages[0].header.frame_id == "front"
         events.write(detections(0.6, frame_index=99))  # of a frame that was never seen
         events.write(detections(0.6, frame_index=1))
-        until(lambda: node.receive() or node.detections.sent)
-        (array,) = node.detections.sent
-        boxes = [(one.bbox.center.position.x, one.bbox.size_x, one.bbox.size_y) for one in array.detections]
+        until(lambda: node.receive() or node.detections.messages)
+        (array,) = node.detections.messages
+        boxes = [
+            (detection.bbox.center.position.x, detection.bbox.size_x, detection.bbox.size_y)
+            for detection in array.detections
+        ]
         assert boxes == [(57.0, 76.0, 48.0), (38.0, 0.0, 0.0)]
-        guesses = [one.results[0].hypothesis for one in array.detections]
+        guesses = [detection.results[0].hypothesis for detection in array.detections]
         assert [(guess.class_id, guess.score) for guess in guesses] == [("cat", 0.5), ("dog", 1.0)]
         monkeypatch.setattr(modules.node, "FRAMES_KEPT", 1)
         events.write(frame(2, 0.7))

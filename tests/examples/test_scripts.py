@@ -105,4 +105,4 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     (tmp_path / "notebook.py").write_text(code, encoding="utf-8")
     output(tmp_path, "notebook.py")
-    assert any("image/png" in shown.get("data", {}) for cell in cells for shown in cell.get("outputs", []))
+    assert any("image/png" in cell_output.get("data", {}) for cell in cells for cell_output in cell.get("outputs", []))

@@ -58,14 +58,16 @@ class EventRecorder:
 
 def stable_line(record: dict[str, Any]) -> str:
     """Return a record as a JSON line without the fields that depend on the clock or the processor."""
-    kept = {key: value for key, value in record.items() if key not in CLOCK_FIELDS and (key, value) not in ABSENT}
-    return json.dumps(kept, ensure_ascii=False)
+    stable_fields = {
+        key: value for key, value in record.items() if key not in CLOCK_FIELDS and (key, value) not in ABSENT
+    }
+    return json.dumps(stable_fields, ensure_ascii=False)
 
 
 def record(address: str, options: list[str]) -> list[str]:
     """Return the events of a run in this process as lines. Raises RuntimeError if it fails."""
     recorder, open_sinks = EventRecorder(), session.open_sinks
-    with mock.patch.object(session, "open_sinks", lambda *of, **named: [*open_sinks(*of, **named), recorder]):
+    with mock.patch.object(session, "open_sinks", lambda *of, **keywords: [*open_sinks(*of, **keywords), recorder]):
         status = cli.main(["caption", address, "--max-frames", "100", *options])
     if status not in (0, 3):
         raise RuntimeError(f"status {status} of {address} {options}")

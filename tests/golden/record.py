@@ -67,9 +67,9 @@ def captions(folder: Path, sources: list[str], *options: str) -> None:
     """Write NAME.jsonl and NAME.vtt of every source into the folder. Raises RuntimeError if the command fails."""
     folder.mkdir(parents=True, exist_ok=True)
     outputs = ("-o", "{name}.jsonl", "-o", "{name}.vtt", "--no-timing")
-    done = command("caption", *sources, *outputs, *options, folder=folder)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    process = command("caption", *sources, *outputs, *options, folder=folder)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
     for file in folder.glob("*.jsonl"):
         records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         file.write_text("".join(f"{stable_line(record)}\n" for record in records), encoding="utf-8")
@@ -94,9 +94,9 @@ def clip_captions(folder: Path, clips: Path) -> None:
 def lockstep_events(folder: Path) -> None:
     """Write all events of the runs of `tests.golden.events`. Raises RuntimeError if one fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = run("-m", "tests.golden.events", str(folder), folder=folder)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    process = run("-m", "tests.golden.events", str(folder), folder=folder)
+    if process.returncode:
+        raise RuntimeError(process.stderr)
 
 
 def help_texts(folder: Path) -> None:
@@ -112,9 +112,9 @@ def exit_statuses(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results = {}
     for name, arguments in FAILURES.items():
-        done = command(*arguments, folder=folder)
-        last_line = re.sub(r"\d+ frames a second", "N frames a second", done.stderr.strip().splitlines()[-1])
-        results[name] = {"status": done.returncode, "line": last_line}
+        process = command(*arguments, folder=folder)
+        last_line = re.sub(r"\d+ frames a second", "N frames a second", process.stderr.strip().splitlines()[-1])
+        results[name] = {"status": process.returncode, "line": last_line}
     (folder / "exit_statuses.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -21,8 +21,8 @@ def test_help(tmp_path: Path) -> None:
 
 def test_exit_statuses(tmp_path: Path) -> None:
     record.exit_statuses(tmp_path)
-    written, golden = (json.loads((folder / "exit_statuses.json").read_text()) for folder in (tmp_path, FILES))
-    assert written == golden
+    statuses, golden = (json.loads((folder / "exit_statuses.json").read_text()) for folder in (tmp_path, FILES))
+    assert statuses == golden
 
 
 def test_topics(tmp_path: Path) -> None:

@@ -39,19 +39,19 @@ class Watcher:
 
     def __init__(self, stop_in: str = "", at: int = 0) -> None:
         self.phases: list[str] = []
-        self.done: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._stop = stop_in, at
 
     def begin(self, phase: str, total: int | None) -> None:
         self.phases.append(phase)
 
-    def advance(self, done: int) -> None:
-        self.done[self.phases[-1]] = done
+    def advance(self, count: int) -> None:
+        self.counts[self.phases[-1]] = count
 
     @property
     def stopping(self) -> bool:
         phase, at = self._stop
-        return bool(self.phases) and self.phases[-1] == phase and self.done.get(phase, 0) >= at
+        return bool(self.phases) and self.phases[-1] == phase and self.counts.get(phase, 0) >= at
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,14 @@ def qwen() -> QwenVL:
 
 
 def image(number: int) -> np.ndarray:
-    made = np.random.default_rng(number).integers(0, 60, (64, 96, 3)).astype(np.uint8)
-    made[:32, 32 * (number % 3) : 32 * (number % 3) + 32] = (250, 40, 30)
-    return made
+    pixels = np.random.default_rng(number).integers(0, 60, (64, 96, 3)).astype(np.uint8)
+    pixels[:32, 32 * (number % 3) : 32 * (number % 3) + 32] = (250, 40, 30)
+    return pixels
 
 
 def lessons(count: int = 12, load: Callable[[int], Lesson | None] | None = None) -> list[PlannedLesson]:
-    read = load or (lambda number: Lesson(image(number), QUESTIONS))
-    return [PlannedLesson(lambda number=number: read(number), number % 4 == 3) for number in range(count)]  # type: ignore[misc]
+    load_lesson = load or (lambda number: Lesson(image(number), QUESTIONS))
+    return [PlannedLesson(lambda number=number: load_lesson(number), number % 4 == 3) for number in range(count)]  # type: ignore[misc]
 
 
 def adapted(
@@ -75,10 +75,10 @@ def adapted(
     folder: Path,
     watcher: Watcher | None = None,
     steps: int = 6,
-    planned: list[PlannedLesson] | None = None,
+    plan: list[PlannedLesson] | None = None,
 ) -> AdaptResult | None:
-    made = Adaptation(qwen, AdaptFolder(folder), AdaptOptions(steps=steps), watcher or Watcher())
-    return made.run(planned or lessons(), MADE_OF)
+    adaptation = Adaptation(qwen, AdaptFolder(folder), AdaptOptions(steps=steps), watcher or Watcher())
+    return adaptation.run(plan or lessons(), MADE_OF)
 
 
 def test_attended_tiles_have_a_fifth_of_the_largest_attention_or_more() -> None:
@@ -91,7 +91,7 @@ def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) 
     result = adapted(qwen, tmp_path / "made", watcher)
     assert result is not None
     assert watcher.phases == [ASKING, LEARNING, adapt_module.MEASURING]
-    assert watcher.done == {ASKING: 12, LEARNING: 6}
+    assert watcher.counts == {ASKING: 12, LEARNING: 6}
     assert (result.pictures, result.questions, result.held_out, result.held_out_questions) == (9, 18, 3, 6)
     assert (result.steps, result.unread, result.labelled) == (6, 0, 0)
     embeddings = qwen.model.get_input_embeddings().weight
@@ -113,9 +113,9 @@ def test_learning_finds_more_of_what_the_model_looks_at(qwen: QwenVL, tmp_path: 
         def attention(self, question: str) -> torch.Tensor:
             return self.looks
 
-    made = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(steps=60), Watcher())
-    made.__dict__["_teacher"] = Teacher()
-    result = made.run(lessons(24), MADE_OF)
+    adaptation = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(steps=60), Watcher())
+    adaptation.__dict__["_teacher"] = Teacher()
+    result = adaptation.run(lessons(24), MADE_OF)
     assert result is not None
     assert result.after["matched_iou"] > 0.9 > result.before["matched_iou"]
 
@@ -127,7 +127,7 @@ def test_boxes_teach_in_place_of_the_model(qwen: QwenVL, tmp_path: Path) -> None
 
     unreadable = tiny_qwen()
     del unreadable.language_model.layers[1].self_attn.q_proj  # what would be asked for attention cannot be
-    result = adapted(unreadable, tmp_path / "made", steps=60, planned=lessons(24, labelled))
+    result = adapted(unreadable, tmp_path / "made", steps=60, plan=lessons(24, labelled))
     assert result is not None
     assert result.labelled == result.held_out_questions == 6
     assert result.after["matched_iou"] > 0.9
@@ -154,7 +154,7 @@ def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> N
     lesson = Lesson(image(0), QUESTIONS)
     taught = TaughtPicture.looked_at_by(AttentionTeacher(tiny_qwen(family)), lesson, held_out=False)
     assert taught.targets.shape == (2, *taught.texture.entropy.shape) == (2, 2, 3)
-    assert all(wanted.any() for wanted in taught.targets)
+    assert all(target.any() for target in taught.targets)
 
 
 @pytest.mark.parametrize(("phase", "at"), [(ASKING, 5), (LEARNING, 3)])
@@ -167,17 +167,17 @@ def test_an_interrupted_run_resumes(qwen: QwenVL, tmp_path: Path, phase: str, at
     with pytest.raises(OptionError, match="was begun with other clips; give what it was begun with, or remove the"):
         AdaptFolder(tmp_path / "made").check({"clips": "others"}, resume=True)
 
-    read: list[int] = []
+    numbers: list[int] = []
 
     def remembered(number: int) -> Lesson:
-        read.append(number)
+        numbers.append(number)
         return Lesson(image(number), QUESTIONS)
 
-    result = adapted(qwen, tmp_path / "made", planned=lessons(load=remembered))
+    result = adapted(qwen, tmp_path / "made", plan=lessons(load=remembered))
     assert result is not None
     assert result.pictures + result.held_out == 12
     assert result.steps == 6
-    assert read == list(range(stopped.done[ASKING], 12))
+    assert numbers == list(range(stopped.counts[ASKING], 12))
 
 
 def test_ctrl_c_twice_loses_no_answer(qwen: QwenVL, tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_ctrl_c_twice_loses_no_answer(qwen: QwenVL, tmp_path: Path) -> None:
         return Lesson(image(number), QUESTIONS)
 
     with pytest.raises(KeyboardInterrupt):
-        adapted(qwen, tmp_path / "made", planned=lessons(load=interrupted))
-    kept, done, _ = AdaptFolder(tmp_path / "made").load_pictures()
-    assert (len(kept), done) == (7, 7)
+        adapted(qwen, tmp_path / "made", plan=lessons(load=interrupted))
+    pictures, count, _ = AdaptFolder(tmp_path / "made").load_pictures()
+    assert (len(pictures), count) == (7, 7)
 
 
 def test_a_full_disk_leaves_what_was_saved_before(
@@ -215,7 +215,7 @@ def test_clips_with_too_few_frames_are_refused(qwen: QwenVL, tmp_path: Path) -> 
     with pytest.raises(
         OptionError, match=r"only 7 frames of 12 could be read, and at least 8 are needed.*; give longer"
     ):
-        adapted(qwen, tmp_path / "made", planned=few)
+        adapted(qwen, tmp_path / "made", plan=few)
     AdaptFolder(tmp_path / "made").check({"clips": "longer ones"}, resume=False)
     assert adapted(qwen, tmp_path / "made") is not None, "what was given before is forgotten"
 
@@ -236,8 +236,8 @@ def test_minutes_are_for_asking_and_learning_together(
     clock = Clock()
     for module in (adapt_module, training_run_module):
         monkeypatch.setattr(module, "time", clock)
-    made = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(minutes=18.0), Watcher())
-    result = made.run(lessons(40), MADE_OF)
+    adaptation = Adaptation(qwen, AdaptFolder(tmp_path / "made"), AdaptOptions(minutes=18.0), Watcher())
+    result = adaptation.run(lessons(40), MADE_OF)
     assert result is not None
     assert result.pictures + result.held_out == 10
     assert (result.steps, result.minutes) == (8, 18.0)
@@ -300,18 +300,18 @@ def test_pictures_come_back_from_their_file(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     folder = AdaptFolder(tmp_path / "made")
     folder.save_pictures([picture], 3, 1.5)
-    (again,), done, spent_s = folder.load_pictures()
-    assert (done, spent_s, again.questions, again.held_out, again.labelled) == (3, 1.5, ("Where?",), True, True)
-    assert torch.equal(again.targets, torch.tensor([[[1.0, 0.25, 0.0], [0.0, 0.0, 0.0]]]))
-    (case,) = again.cases()
+    (copy,), count, spent_s = folder.load_pictures()
+    assert (count, spent_s, copy.questions, copy.held_out, copy.labelled) == (3, 1.5, ("Where?",), True, True)
+    assert torch.equal(copy.targets, torch.tensor([[[1.0, 0.25, 0.0], [0.0, 0.0, 0.0]]]))
+    (case,) = copy.cases()
     assert isinstance(case, AllocatorCase)
     assert torch.equal(case.texture.channels, picture.texture.channels)
 
 
 def test_the_library_takes_an_allocator_by_name(qwen: QwenVL, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
-    own = load_qwen(folder)
-    layer = new_layer(own, "film")
+    tiny = load_qwen(folder)
+    layer = new_layer(tiny, "film")
     layer.save_pretrained(tmp_path / "made")
     assert ARRCOCQwen.from_pretrained(folder, allocator=tmp_path / "made").allocator.config == layer.config
     with pytest.raises(ModelError, match="no allocator: there is no folder"):

@@ -13,8 +13,8 @@ from arr_coc.adaptation.training_run import CHECKPOINT, CURVE, Length, Means, Tr
 from arr_coc.errors import ModelError
 
 
-def course(folder: Path, how: str = "one") -> TrainingRun:
-    return TrainingRun(folder, Length(minutes=1.0), {"layer": nn.Linear(2, 2)}, {"how": how})
+def course(folder: Path, purpose: str = "one") -> TrainingRun:
+    return TrainingRun(folder, Length(minutes=1.0), {"layer": nn.Linear(2, 2)}, {"how": purpose})
 
 
 def test_the_rate_rises_then_falls() -> None:
@@ -35,8 +35,8 @@ def test_the_rate_may_stay_until_the_last_part() -> None:
 
 def test_a_course_may_be_counted_in_steps(tmp_path: Path) -> None:
     counted = TrainingRun(tmp_path, Length(minutes=1e-9, steps=4), {}, {})
-    for done in range(4):
-        assert counted.progress == done / 4
+    for step in range(4):
+        assert counted.progress == step / 4
         with counted.step():
             pass
     assert counted.progress == 1
@@ -74,13 +74,13 @@ def test_a_resumed_curve_holds_what_the_checkpoint_holds(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_made_for_something_else_is_refused_and_leaves_the_curve(tmp_path: Path) -> None:
-    made = course(tmp_path)
-    made.save()
-    with made.step():
+    run = course(tmp_path)
+    run.save()
+    with run.step():
         pass
-    made.note({"loss": 1.0})
+    run.note({"loss": 1.0})
     with pytest.raises(ModelError, match="made in another way"):
-        course(tmp_path, how="another").resume()
+        course(tmp_path, purpose="another").resume()
     torch.save([1, 2], tmp_path / CHECKPOINT)
     with pytest.raises(ModelError, match="begin anew in another folder"):
         course(tmp_path).resume()

@@ -96,11 +96,11 @@ def test_an_unreferenced_array_is_used_again() -> None:
     pool = ArrayPool()
     place = pool.take(SHAPE).ctypes.data
     assert pool.take(SHAPE).ctypes.data == place
-    held = pool.take(SHAPE)
+    array = pool.take(SHAPE)
     other = pool.take(SHAPE)
-    assert held.ctypes.data == place
-    assert other is not held
-    del held
+    assert array.ctypes.data == place
+    assert other is not array
+    del array
     assert pool.take(SHAPE).ctypes.data == place
 
 
@@ -122,12 +122,12 @@ def test_kinds_are_kept_apart() -> None:
 
 def test_it_keeps_a_bounded_number_of_arrays() -> None:
     pool = ArrayPool()
-    held = [pool.take(SHAPE) for _ in range(3 * ARRAYS_MAX)]
-    for index, array in enumerate(held):
+    arrays = [pool.take(SHAPE) for _ in range(3 * ARRAYS_MAX)]
+    for index, array in enumerate(arrays):
         array[:] = index
-    assert [float(array[0, 0]) for array in held] == list(range(len(held)))
-    addresses = {pool.address(array) for array in held}
-    assert addresses == {array.ctypes.data for array in held}
+    assert [float(array[0, 0]) for array in arrays] == list(range(len(arrays)))
+    addresses = {pool.address(array) for array in arrays}
+    assert addresses == {array.ctypes.data for array in arrays}
     assert len(pool._addresses) == ARRAYS_MAX
 
 

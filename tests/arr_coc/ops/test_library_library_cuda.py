@@ -34,18 +34,18 @@ ROWS = torch.randn(3, 2, 70, 8)
     ids=["mipmaps", "mipmaps of floats", "sample", "sample_along", "gather_strips", "sample_foveated", "attention"],
 )
 def test_a_gpu_gives_what_the_cpu_gives(work: Callable[[str], list[torch.Tensor]]) -> None:
-    for got, expected in zip(work("cuda"), work("cpu"), strict=True):
-        assert got.is_cuda
-        assert got.dtype == expected.dtype
+    for result, expected in zip(work("cuda"), work("cpu"), strict=True):
+        assert result.is_cuda
+        assert result.dtype == expected.dtype
         if expected.dtype == torch.uint8:
-            assert torch.equal(got.cpu(), expected)
+            assert torch.equal(result.cpu(), expected)
         else:
-            torch.testing.assert_close(got.cpu(), expected, atol=0.02, rtol=1e-4)
+            torch.testing.assert_close(result.cpu(), expected, atol=0.02, rtol=1e-4)
 
 
 def test_a_composite_of_a_picture_on_a_gpu() -> None:
     relevance = torch.zeros(10, 14)
     relevance[4:6, 5:8] = 1
-    got, expected = (foveate(PICTURES[0].to(device), relevance.to(device), 60) for device in ("cuda", "cpu"))
-    assert (got.image == expected.image).all()
-    assert got.placements == expected.placements
+    composite, expected = (foveate(PICTURES[0].to(device), relevance.to(device), 60) for device in ("cuda", "cpu"))
+    assert (composite.image == expected.image).all()
+    assert composite.placements == expected.placements

@@ -59,10 +59,10 @@ GREYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", SAME)
 def test_the_same_picture_in_every_form(kind: str) -> None:
-    found = to_rgb(SAME[kind])
-    assert found.dtype == np.uint8
-    assert found.flags.c_contiguous
-    np.testing.assert_array_equal(found, RGB)
+    rgb = to_rgb(SAME[kind])
+    assert rgb.dtype == np.uint8
+    assert rgb.flags.c_contiguous
+    np.testing.assert_array_equal(rgb, RGB)
 
 
 @pytest.mark.parametrize("kind", GREYS)
@@ -86,8 +86,8 @@ def test_a_palette() -> None:
 
 
 def test_bfloat16() -> None:
-    found = to_rgb(torch.from_numpy(UNIT).to(torch.bfloat16)).astype(int)
-    assert abs(found - RGB.astype(int)).max() <= 1
+    rgb = to_rgb(torch.from_numpy(UNIT).to(torch.bfloat16)).astype(int)
+    assert abs(rgb - RGB.astype(int)).max() <= 1
 
 
 def test_three_decides_between_two_axes_and_the_last_before_the_first() -> None:

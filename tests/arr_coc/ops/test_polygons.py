@@ -17,11 +17,11 @@ STAR: Polygon = ((0.5, 0.0), (0.8, 1.0), (0.0, 0.4), (1.0, 0.4), (0.2, 1.0))
 
 def is_inside(polygon: Polygon, x: float, y: float) -> bool:
     """Even-odd rule, one place at a time."""
-    inside = False
+    is_odd = False
     for (x0, y0), (x1, y1) in zip(polygon, (*polygon[1:], polygon[0]), strict=True):
         if (y0 > y) != (y1 > y) and x < x0 + (y - y0) * (x1 - x0) / (y1 - y0):
-            inside = not inside
-    return inside
+            is_odd = not is_odd
+    return is_odd
 
 
 @pytest.mark.parametrize("polygon", [BOX, TRIANGLE, BOW, STAR])
@@ -45,8 +45,8 @@ def test_only_samples_at_the_border_are_touched_beyond_the_inside() -> None:
 
 
 def test_a_polygon_over_the_edge_of_the_picture_touches_its_last_samples() -> None:
-    whole = touched_samples(((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)), (5, 3), (1 / 5, 1 / 3))
-    assert whole.all()
+    samples = touched_samples(((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)), (5, 3), (1 / 5, 1 / 3))
+    assert samples.all()
 
 
 def test_chroma_of_odd_pictures_is_touched_at_the_place_of_its_pixels() -> None:

@@ -41,11 +41,11 @@ from arr_coc.types import LEVELS, REGION_SHAPES
 def formula(region: list[int], shape: tuple[int, int], fixation: tuple[float, float], e0: float) -> float:
     """The level that cortical magnification asks for at the nearest point of a region."""
     level, *start = region
-    away = [
+    offsets = [
         max((first << level) - place, place - min((first + 1) << level, tiles), 0)
         for first, place, tiles in zip(start, fixation, shape, strict=True)
     ]
-    return float(np.log2((np.hypot(*away) / shape[1] + e0) / e0))
+    return float(np.log2((np.hypot(*offsets) / shape[1] + e0) / e0))
 
 
 @pytest.mark.parametrize("budget", [140, 273, 600])
@@ -159,11 +159,11 @@ def test_refining_keeps_what_was_split_and_follows_the_second_worth() -> None:
     second = np.zeros((16, 16), np.float32)
     second[15, 15] = 1
     split = tree.refine(tree.root(), tree.pyramid(torch.from_numpy(first)), 22)
-    both = tree.refine(split, tree.pyramid(torch.from_numpy(second), largest=True), 28)
-    levels = shape_map(tree.regions[tree.leaves(both)], (16, 16))
+    refinement = tree.refine(split, tree.pyramid(torch.from_numpy(second), largest=True), 28)
+    levels = shape_map(tree.regions[tree.leaves(refinement)], (16, 16))
     assert levels[8, 8] == levels[15, 15] == 0
-    assert tree.tokens(both) == 28
-    assert both[split].all()
+    assert tree.tokens(refinement) == 28
+    assert refinement[split].all()
 
 
 def test_a_region_with_one_child_is_split_for_nothing() -> None:

@@ -21,10 +21,10 @@ class Coded:
 
     dy: Floats
     dx: Floats
-    asked: list[TileGrid] = field(default_factory=list)
+    queries: list[TileGrid] = field(default_factory=list)
 
     def over(self, grid: TileGrid) -> tuple[Floats, Floats]:
-        self.asked.append(grid)
+        self.queries.append(grid)
         return self.dy, self.dx
 
 
@@ -48,15 +48,15 @@ def error_px(update: TextureUpdate, dy: Floats, dx: Floats) -> npt.NDArray[np.fl
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
 def test_vectors_over_one_or_a_few_frames_give_what_nothing_else_finds(frames: int) -> None:
-    before, after, dy, dx, seen = turned(9.0)
+    before, after, dy, dx, visible_tiles = turned(9.0)
     rng = np.random.default_rng(1)
-    known = rng.random(dy.shape) < 0.8
-    coded = Coded(np.where(known, dy * frames, np.nan), np.where(known, dx * frames, np.nan))
+    has_vector = rng.random(dy.shape) < 0.8
+    coded = Coded(np.where(has_vector, dy * frames, np.nan), np.where(has_vector, dx * frames, np.nan))
     update = compared(before, after, coded)
-    tiles = update.change.dirty & seen
+    tiles = update.change.dirty & visible_tiles
     assert np.median(error_px(update, dy, dx)[tiles]) < 1
     assert np.median(error_px(compared(before, after, None), dy, dx)[tiles]) > 8
-    assert len(coded.asked) == 1
+    assert len(coded.queries) == 1
 
 
 def test_wrong_vectors_do_no_harm() -> None:
@@ -70,7 +70,7 @@ def test_wrong_vectors_do_no_harm() -> None:
         update = compared(before, after, coded)
         inner = error_px(update, np.float32(0), np.float32(-9))[1:-1, 1:-1]
         assert np.percentile(inner, 95) < 1
-        assert coded.asked
+        assert coded.queries
 
 
 def test_vectors_of_skipped_frames_and_of_still_ones_are_not_asked() -> None:
@@ -79,4 +79,4 @@ def test_vectors_of_skipped_frames_and_of_still_ones_are_not_asked() -> None:
     coded = Coded(*np.zeros((2, *TileGrid.of(*before.shape).shape), np.float32))
     compared(before, after, coded, index=2)
     compared(before, before, coded)
-    assert coded.asked == []
+    assert coded.queries == []

@@ -52,7 +52,7 @@ class Step:
     thing_px: tuple[int, int]
     new_things: int
     noise: float
-    kept: str
+    outcome: str
     coded: bool
 
 
@@ -83,18 +83,18 @@ def filmed(wide: Picture, size: tuple[int, int], steps: list[Step], rng: np.rand
         elif step.camera == "cut":
             wide = wide[::-1, ::-1]
         matrix = change @ matrix
-        shown = cv2.warpAffine(wide, matrix[:2], (width, height), borderMode=cv2.BORDER_REFLECT_101)
+        view = cv2.warpAffine(wide, matrix[:2], (width, height), borderMode=cv2.BORDER_REFLECT_101)
         place = place + step.thing_px
         top, left = np.clip(place, 0, None)
-        part = shown[top : top + 96, left : left + 128]
+        part = view[top : top + 96, left : left + 128]
         part[:] = thing[: part.shape[0], : part.shape[1]]
         for _ in range(step.new_things):
             top, left = (int(rng.integers(size_px)) for size_px in (height, width))
-            part = shown[top : top + 20, left : left + 40]
+            part = view[top : top + 20, left : left + 40]
             part[:] = rng.integers(0, 256, part.shape)
         if step.noise:
-            shown = np.clip(shown + rng.normal(0, step.noise, shown.shape), 0, 255).astype(np.uint8)
-        yield np.asarray(shown, np.uint8)
+            view = np.clip(view + rng.normal(0, step.noise, view.shape), 0, 255).astype(np.uint8)
+        yield np.asarray(view, np.uint8)
 
 
 def planes_of(picture: Picture, layout: Layout, coded: CodedMotion | None = None) -> FramePlanes:
@@ -109,40 +109,40 @@ def planes_of(picture: Picture, layout: Layout, coded: CodedMotion | None = None
     return FramePlanes(layout, rows if layout == "gray" else (*rows, chroma, chroma), coded_motion=coded)
 
 
-def changed(held: FramePlanes, planes: FramePlanes, grid: TileGrid) -> Mask:
+def changed(old_planes: FramePlanes, planes: FramePlanes, grid: TileGrid) -> Mask:
     """Tiles that differ clearly."""
-    delta = cv2.absdiff(planes.planes[0], held.planes[0]).reshape(grid.height_px, grid.width_px, -1).max(axis=2)
+    delta = cv2.absdiff(planes.planes[0], old_planes.planes[0]).reshape(grid.height_px, grid.width_px, -1).max(axis=2)
     edges = 0, grid.padded_height_px - grid.height_px, 0, grid.padded_width_px - grid.width_px
     tiles = cv2.copyMakeBorder(delta, *edges, cv2.BORDER_REPLICATE).reshape(grid.rows, 32, grid.cols, 32)
     return np.asarray(tiles.max(axis=(1, 3)) > 12)
 
 
-def assert_same(one: MotionEstimate, other: MotionEstimate) -> None:
-    assert one.camera_moved == other.camera_moved
-    assert (one.motion is None) == (other.motion is None)
-    if one.motion is not None and other.motion is not None:
+def assert_same(first: MotionEstimate, second: MotionEstimate) -> None:
+    assert first.camera_moved == second.camera_moved
+    assert (first.motion is None) == (second.motion is None)
+    if first.motion is not None and second.motion is not None:
         for name in TileMotion.__slots__:
-            np.testing.assert_array_equal(getattr(one.motion, name), getattr(other.motion, name), name)
+            np.testing.assert_array_equal(getattr(first.motion, name), getattr(second.motion, name), name)
 
 
 def follow(estimators: list[TileMotionEstimator], pictures: list[Picture], steps: list[Step], layout: Layout) -> int:
     """Compare what the estimators say of each frame; returns how often something moved."""
-    moved = 0
-    held = planes_of(pictures[0], layout)
+    motions = 0
+    old_planes = planes_of(pictures[0], layout)
     for index, (picture, step) in enumerate(zip(pictures[1:], steps[1:], strict=True)):
         coded = Vectors(-step.thing_px[0], step.thing_px[1], index % 3 + 1, index) if step.coded else None
         planes = planes_of(picture, layout, coded)
-        dirty = changed(held, planes, estimators[0].grid)
+        dirty = changed(old_planes, planes, estimators[0].grid)
         if not dirty.any():
             continue
-        one, other = (estimator.estimate(held, planes, dirty) for estimator in estimators)
-        assert_same(one, other)
-        moved += one.motion is not None
-        if step.kept != "dropped":
-            held = replace(planes, coded_motion=None)
+        first, second = (estimator.estimate(old_planes, planes, dirty) for estimator in estimators)
+        assert_same(first, second)
+        motions += first.motion is not None
+        if step.outcome != "dropped":
+            old_planes = replace(planes, coded_motion=None)
             for estimator in estimators:
-                estimator.keep(step.kept == "yes")
-    return moved
+                estimator.keep(step.outcome == "yes")
+    return motions
 
 
 def estimators_of(grid: TileGrid, layout: Layout) -> list[TileMotionEstimator]:
@@ -188,8 +188,8 @@ def test_an_estimate_does_not_change_what_follows() -> None:
     size = 448, 640
     first, second, third = filmed(clutter(2), size, steps, np.random.default_rng(6))
     grid = TileGrid.of(*size)
-    held, newer = (planes_of(picture, "gray") for picture in (first, third))
+    old_planes, new_planes = (planes_of(picture, "gray") for picture in (first, third))
     once, twice = (CompiledMotion(load_kernel(kernel_path()), grid, "gray") for _ in range(2))
-    dirty = changed(held, newer, grid)
-    twice.estimate(held, planes_of(255 - second, "gray"), np.ones(grid.shape, bool))
-    assert_same(once.estimate(held, newer, dirty), twice.estimate(held, newer, dirty))
+    dirty = changed(old_planes, new_planes, grid)
+    twice.estimate(old_planes, planes_of(255 - second, "gray"), np.ones(grid.shape, bool))
+    assert_same(once.estimate(old_planes, new_planes, dirty), twice.estimate(old_planes, new_planes, dirty))

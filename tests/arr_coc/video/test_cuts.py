@@ -63,23 +63,23 @@ STILL = [SCENE] * 4
 
 
 def test_a_cut_is_found_on_its_first_frame() -> None:
-    found = verdicts([*STILL, *[OTHER] * 4, *[picture(3)] * 4])
-    assert [index for index, verdict in enumerate(found) if verdict.is_cut] == [4, 8]
-    assert found[4].score > 0.5
-    assert found[4].dirty_share > 0.9
-    assert found[5].score == 0
+    results = verdicts([*STILL, *[OTHER] * 4, *[picture(3)] * 4])
+    assert [index for index, verdict in enumerate(results) if verdict.is_cut] == [4, 8]
+    assert results[4].score > 0.5
+    assert results[4].dirty_share > 0.9
+    assert results[5].score == 0
 
 
 def test_a_cut_between_shots_with_the_same_histogram() -> None:
     mirrored = np.ascontiguousarray(SCENE[::-1, ::-1])
-    found = verdicts([*STILL, mirrored, mirrored])
-    assert found[4].is_cut
+    results = verdicts([*STILL, mirrored, mirrored])
+    assert results[4].is_cut
 
 
 def test_cuts_between_many_unrelated_pictures() -> None:
     pictures = [picture(seed) for seed in range(10, 30)]
-    shown = [shot for shot in pictures for _ in range(3)]
-    assert cuts(shown) == list(range(3, 60, 3))
+    video = [shot for shot in pictures for _ in range(3)]
+    assert cuts(video) == list(range(3, 60, 3))
 
 
 def test_a_cut_between_letterboxed_shots() -> None:
@@ -190,12 +190,12 @@ def fine(seed: int, width: int = WIDTH, sigma: float = 0.0, height: int = HEIGHT
 def filmed(wide: Picture, poses: Iterable[tuple[float, float, float, float]]) -> list[Picture]:
     """A camera's view of a picture from its middle, moved by (x, y), with a zoom and an angle in degrees."""
     rows, cols = wide.shape
-    shown = []
+    views = []
     for x, y, zoom, angle in poses:
         matrix = cv2.getRotationMatrix2D((cols / 2 + x, rows / 2 + y), angle, zoom)
         matrix[:, 2] += WIDTH / 2 - cols / 2 - x, HEIGHT / 2 - rows / 2 - y
-        shown.append(cv2.warpAffine(wide, matrix, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT_101))
-    return [np.asarray(picture, np.uint8) for picture in shown]
+        views.append(cv2.warpAffine(wide, matrix, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT_101))
+    return [np.asarray(picture, np.uint8) for picture in views]
 
 
 @pytest.mark.parametrize("seed", [21, 22])
@@ -213,8 +213,8 @@ def test_a_pan_over_fine_texture_in_colours_is_no_cut(seed: int) -> None:
     noise = cv2.GaussianBlur(noise, (0, 0), 2.0)
     wide = np.clip(128 + 50 * noise / noise.std(), 0, 255).astype(np.uint8)
     for index in range(20):
-        shown = np.ascontiguousarray(wide[:, 8 * index : 8 * index + 640])
-        assert not updater.process(FramePlanes("rgb", (shown,)), FrameStamp(index, 0, 0)).cut.is_cut
+        view = np.ascontiguousarray(wide[:, 8 * index : 8 * index + 640])
+        assert not updater.process(FramePlanes("rgb", (view,)), FrameStamp(index, 0, 0)).cut.is_cut
 
 
 @pytest.mark.parametrize("seed", [31, 32])
@@ -237,31 +237,31 @@ def transition(kind: str, first: Picture, second: Picture, frames: int) -> list[
     """One picture becomes another by degrees."""
     turns = cv2.resize(np.random.default_rng(5).random((6, 10)), (WIDTH, HEIGHT), interpolation=cv2.INTER_NEAREST)
     across = np.tile(np.linspace(0, 1, WIDTH), (HEIGHT, 1))
-    shown = []
+    pictures = []
     for share in np.linspace(0, 1, frames + 2)[1:-1]:
         if kind == "slide":
             at = round(WIDTH * float(share * share * (3 - 2 * share)))
-            shown.append(np.ascontiguousarray(np.concatenate([first, second], axis=1)[:, at : at + WIDTH]))
+            pictures.append(np.ascontiguousarray(np.concatenate([first, second], axis=1)[:, at : at + WIDTH]))
         else:
             order = {"wipe": across, "squares": turns}[kind]
-            shown.append(np.where(order < share, second, first))
-    return shown
+            pictures.append(np.where(order < share, second, first))
+    return pictures
 
 
 @pytest.mark.parametrize("seed", [51, 61])
 @pytest.mark.parametrize("kind", ["slide", "wipe", "squares"])
 def test_a_transition_right_after_a_cut_is_not_cut_again(kind: str, seed: int) -> None:
     """Neither while it runs nor when it is over."""
-    one, two, three = (picture(seed + index) for index in range(3))
-    assert cuts([one] * 4 + [two] * 2 + transition(kind, two, three, 9) + [three] * 5) == [4]
+    first, second, third = (picture(seed + index) for index in range(3))
+    assert cuts([first] * 4 + [second] * 2 + transition(kind, second, third, 9) + [third] * 5) == [4]
 
 
 @pytest.mark.parametrize("seed", [71, 72])
 def test_something_large_that_passes_fast_is_no_cut(seed: int) -> None:
-    still, other = picture(seed), picture(seed + 10)
+    background, other = picture(seed), picture(seed + 10)
     frames = []
     for index in range(14):
-        frames.append(still.copy())
+        frames.append(background.copy())
         left, right = np.clip((70 * index - 240, 70 * index), 0, WIDTH)
         frames[-1][20:180, left:right] = other[20:180, left:right]
     assert cuts(frames) == []
@@ -278,30 +278,30 @@ def test_a_title_that_dimmed_a_flat_picture_goes_without_a_cut() -> None:
 
 def test_cuts_that_follow_soon_are_found_from_the_third_frame_on() -> None:
     """A shot of one or two frames counts as part of what cut to it: frames of a transition look the same."""
-    for apart, found in ((2, [3]), (3, [3, 6]), (6, [3, 9])):
-        assert cuts([picture(81)] * 3 + [picture(82)] * apart + [picture(83)] * 6) == found
+    for distance, expected in ((2, [3]), (3, [3, 6]), (6, [3, 9])):
+        assert cuts([picture(81)] * 3 + [picture(82)] * distance + [picture(83)] * 6) == expected
 
 
 def test_a_discontinuity_forgets_what_was_seen() -> None:
     """Right after a cut, the shot before it would be known again."""
-    shown = [SCENE, OTHER, OTHER, OTHER, picture(3), SCENE]
+    shots = [SCENE, OTHER, OTHER, OTHER, picture(3), SCENE]
     quiet: list[str | None] = ["start", "cut", None, None]
     for discontinuity, reasons in ((None, [*quiet, "cut", None]), ("seek", [*quiet, "seek", "cut"])):
         updater = TextureUpdater()
-        found = [
+        updates = [
             updater.process(frame(shot), FrameStamp(i, 0, 0), discontinuity if i == 4 else None)
-            for i, shot in enumerate(shown)
+            for i, shot in enumerate(shots)
         ]
-        assert [update.epoch_reason for update in found] == reasons
+        assert [update.epoch_reason for update in updates] == reasons
 
 
 def clip_cuts(path: Path, most_frames: int) -> list[int]:
-    updater, found = TextureUpdater(), []
+    updater, cut_indices = TextureUpdater(), []
     with av.open(str(path)) as container:
-        for index, shown in enumerate(islice(container.decode(video=0), most_frames)):
-            if updater.process(planes_of(shown), FrameStamp(index, 0, 0)).cut.is_cut:
-                found.append(index)
-    return found
+        for index, video_frame in enumerate(islice(container.decode(video=0), most_frames)):
+            if updater.process(planes_of(video_frame), FrameStamp(index, 0, 0)).cut.is_cut:
+                cut_indices.append(index)
+    return cut_indices
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,9 @@ def test_real_clips(clips: Path, name: str, frames: int) -> None:
 def test_cuts_of_the_drawn_scenes(name: str) -> None:
     """Plain shots that hold a few things of the same shapes, in other places and colours."""
     scene, updater = load_scene(name), TextureUpdater()
-    near = sorted({index for cut in scene.cuts for index in range(cut - 6, cut + 6)})
-    shown = [(index, updater.process(scene.planes(index), FrameStamp(index, 0, 0)).cut) for index in near]
-    assert [index for index, verdict in shown if verdict.is_cut] == list(scene.cuts)
+    indices = sorted({index for cut in scene.cuts for index in range(cut - 6, cut + 6)})
+    results = [(index, updater.process(scene.planes(index), FrameStamp(index, 0, 0)).cut) for index in indices]
+    assert [index for index, verdict in results if verdict.is_cut] == list(scene.cuts)
 
 
 def grains(seed: int, height: int, width: int, side_px: int) -> Picture:
@@ -334,8 +334,8 @@ def grains(seed: int, height: int, width: int, side_px: int) -> Picture:
 
 def gray_cuts(pictures: Iterable[Picture]) -> list[int]:
     updater = TextureUpdater()
-    shown = (FramePlanes("gray", (np.ascontiguousarray(luma),)) for luma in pictures)
-    return [i for i, planes in enumerate(shown) if updater.process(planes, FrameStamp(i, 0, 0)).cut.is_cut]
+    frames = (FramePlanes("gray", (np.ascontiguousarray(luma),)) for luma in pictures)
+    return [i for i, planes in enumerate(frames) if updater.process(planes, FrameStamp(i, 0, 0)).cut.is_cut]
 
 
 @pytest.mark.parametrize("side_px", [1, 2, 4])

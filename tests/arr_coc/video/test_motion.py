@@ -28,18 +28,18 @@ def thumbnail(luma: npt.NDArray[np.uint8]) -> Thumbnail:
 @pytest.mark.parametrize("sampling", list(SUBSAMPLINGS))
 @pytest.mark.parametrize("size", [(1080, 1920), (121, 161), (1, 1), (2, 1500)])
 def test_every_format_gives_a_glance(sampling: str, size: tuple[int, int]) -> None:
-    seen = Thumbnail.of(random_planes(np.random.default_rng(0), *size, sampling=sampling))
-    assert seen.downscaled.shape == (3, *DOWNSCALED_SHAPE)
-    assert seen.luma.shape == (size[0] // seen.texel_px, size[1] // seen.texel_px)
-    assert seen.luma.shape[1] <= 320 or seen.luma.shape[0] == 1
+    glance = Thumbnail.of(random_planes(np.random.default_rng(0), *size, sampling=sampling))
+    assert glance.downscaled.shape == (3, *DOWNSCALED_SHAPE)
+    assert glance.luma.shape == (size[0] // glance.texel_px, size[1] // glance.texel_px)
+    assert glance.luma.shape[1] <= 320 or glance.luma.shape[0] == 1
 
 
 def test_the_luma_is_a_box_mean() -> None:
     luma = np.random.default_rng(1).integers(0, 256, (72, 640), dtype=np.uint8)
-    seen = Thumbnail.of(FramePlanes("gray", (luma,)))
-    assert seen.texel_px == 2
-    np.testing.assert_allclose(seen.luma, luma.reshape(36, 2, 320, 2).mean(axis=(1, 3)), atol=0.5)
-    assert (seen.downscaled[1:] == 128).all()
+    glance = Thumbnail.of(FramePlanes("gray", (luma,)))
+    assert glance.texel_px == 2
+    np.testing.assert_allclose(glance.luma, luma.reshape(36, 2, 320, 2).mean(axis=(1, 3)), atol=0.5)
+    assert (glance.downscaled[1:] == 128).all()
 
 
 def test_rgb_is_seen_as_its_luma_and_chroma() -> None:
@@ -50,6 +50,6 @@ def test_rgb_is_seen_as_its_luma_and_chroma() -> None:
 
 
 def test_pictures_of_different_size_have_no_block_in_common() -> None:
-    one, other = (thumbnail(scenery(0, 64, width)) for width in (64, 96))
-    assert match_blocks(one, other) == BlockMatch()
-    assert found_in_place(one, other) == 0.0
+    first, second = (thumbnail(scenery(0, 64, width)) for width in (64, 96))
+    assert match_blocks(first, second) == BlockMatch()
+    assert found_in_place(first, second) == 0.0

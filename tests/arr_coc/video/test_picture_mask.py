@@ -30,8 +30,8 @@ def planes(down: int, across: int, height: int = H, width: int = W, *, full: boo
 @pytest.mark.parametrize(("height", "width"), [(48, 64), (47, 61), (5, 5), (2, 3), (1, 1)])
 @pytest.mark.parametrize("full", [False, True])
 def test_pixels_inside_are_black_in_every_sampling(down: int, across: int, height: int, width: int, full: bool) -> None:
-    given = planes(down, across, height, width, full=full)
-    masked = PictureMask([BOX]).apply(given)
+    frame = planes(down, across, height, width, full=full)
+    masked = PictureMask([BOX]).apply(frame)
     rows, cols = np.mgrid[:height, :width]
     x0, x1, y0, y1 = cols / width, (cols + 1) / width, rows / height, (rows + 1) / height
     touched = (x1 > 0.25) & (x0 < 0.5) & (y1 > 0.25) & (y0 < 0.75)
@@ -43,12 +43,12 @@ def test_pixels_inside_are_black_in_every_sampling(down: int, across: int, heigh
 
 
 def test_pixels_outside_stay_and_the_frame_is_another() -> None:
-    given = planes(2, 2)
-    masked = PictureMask([BOX]).apply(given)
-    changed = masked.planes[0] != given.planes[0]
+    frame = planes(2, 2)
+    masked = PictureMask([BOX]).apply(frame)
+    changed = masked.planes[0] != frame.planes[0]
     assert changed[12:37, 16:33].all()
     assert changed.sum() == 25 * 17
-    assert not np.shares_memory(masked.planes[0], given.planes[0])
+    assert not np.shares_memory(masked.planes[0], frame.planes[0])
     assert masked.owner is None
 
 
@@ -67,10 +67,10 @@ def test_rgb_grows_by_its_reach() -> None:
 
 def test_several_masks_add_up_and_one_beside_the_picture_is_none() -> None:
     corner: Polygon = ((0.9, 0.9), (1.0, 0.9), (1.0, 1.0))
-    both = PictureMask([BOX, corner]).apply(FramePlanes("rgb", (noise(H, W, 3),))).planes[0]
-    assert not both[20, 20].any()
-    assert not both[47, 63].any()
-    assert both[0, 0].all()
+    pixels = PictureMask([BOX, corner]).apply(FramePlanes("rgb", (noise(H, W, 3),))).planes[0]
+    assert not pixels[20, 20].any()
+    assert not pixels[47, 63].any()
+    assert pixels[0, 0].all()
 
 
 def test_every_level_of_the_texture_is_black_there() -> None:
@@ -86,28 +86,28 @@ def test_every_level_of_the_texture_is_black_there() -> None:
 class Motion:
     """The codec's motion of a grid: every tile one pixel down and two across."""
 
-    def __init__(self, moved: bool = True) -> None:
-        self.moved = moved
+    def __init__(self, has_motion: bool = True) -> None:
+        self.has_motion = has_motion
 
     def over(self, grid: TileGrid) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
-        return (np.ones(grid.shape, np.float32), np.full(grid.shape, 2, np.float32)) if self.moved else None
+        return (np.ones(grid.shape, np.float32), np.full(grid.shape, 2, np.float32)) if self.has_motion else None
 
 
 def test_the_codec_says_nothing_of_masked_tiles() -> None:
     mask, grid = PictureMask([BOX]), TileGrid.of(128, 256)
-    given = FramePlanes("gray", (noise(128, 256),), coded_motion=Motion())
-    motion = mask.apply(given).coded_motion
+    frame = FramePlanes("gray", (noise(128, 256),), coded_motion=Motion())
+    motion = mask.apply(frame).coded_motion
     assert motion is not None
-    moved = motion.over(grid)
-    assert moved is not None
-    hidden = np.isnan(moved[0])
-    assert (hidden == np.isnan(moved[1])).all()
+    vectors = motion.over(grid)
+    assert vectors is not None
+    hidden = np.isnan(vectors[0])
+    assert (hidden == np.isnan(vectors[1])).all()
     assert hidden.sum() == 3 * 3  # the lower and the right border run along the next tiles
     assert hidden[1:4, 2:5].all()
-    whole = PictureMask([((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))])
-    everywhere = whole.apply(given).coded_motion
-    assert everywhere is not None
-    assert everywhere.over(grid) is None
-    still = mask.apply(FramePlanes("gray", (noise(128, 256),), coded_motion=Motion(moved=False))).coded_motion
-    assert still is not None
-    assert still.over(grid) is None
+    full_mask = PictureMask([((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))])
+    masked_motion = full_mask.apply(frame).coded_motion
+    assert masked_motion is not None
+    assert masked_motion.over(grid) is None
+    no_motion = mask.apply(FramePlanes("gray", (noise(128, 256),), coded_motion=Motion(has_motion=False))).coded_motion
+    assert no_motion is not None
+    assert no_motion.over(grid) is None

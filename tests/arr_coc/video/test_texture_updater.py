@@ -55,8 +55,8 @@ def test_a_discontinuity_begins_an_epoch_and_moves_every_version() -> None:
 def test_a_cut_begins_an_epoch_unless_it_should_not() -> None:
     for cuts, reasons in ((True, ["start", None, "cut"]), (False, ["start", None, None])):
         updater = TextureUpdater(TextureOptions(cuts=cuts))
-        one, other = frames(1, 2)
-        updates = [updater.process(planes, stamp(i)) for i, planes in enumerate((one, one, other))]
+        first, second = frames(1, 2)
+        updates = [updater.process(planes, stamp(i)) for i, planes in enumerate((first, first, second))]
         assert [update.epoch_reason for update in updates] == reasons
         assert updates[2].cut.is_cut
         assert (updates[2].epoch != updates[1].epoch) is cuts
@@ -106,26 +106,26 @@ def test_a_pan_is_reported_with_the_frame() -> None:
 
 def test_preparing_changes_nothing_and_does_not_wait_for_readers() -> None:
     updater = TextureUpdater()
-    one, other = frames(4, 2)
-    updater.process(one, stamp(0))
+    first, second = frames(4, 2)
+    updater.process(first, stamp(0))
     with updater.lease() as view:
         before = view.read(0).copy()
-        pending = updater.prepare(other)
+        pending = updater.prepare(second)
         assert pending.difference.dirty.all()
         assert pending.cut.is_cut
         np.testing.assert_array_equal(view.read(0), before)
-    assert updater.process(copied(one), stamp(1)).change.dirty_share == 0
+    assert updater.process(copied(first), stamp(1)).change.dirty_share == 0
 
 
 def test_a_commit_that_readers_held_up_can_be_repeated() -> None:
     updater = TextureUpdater(TextureOptions(lease_timeout_ms=1))
-    one, other = frames(5, 2)
-    first = updater.process(one, stamp(0))
-    pending = updater.prepare(other)
+    old_planes, new_planes = frames(5, 2)
+    first_update = updater.process(old_planes, stamp(0))
+    pending = updater.prepare(new_planes)
     with updater.lease() as view:
         with pytest.raises(LeaseTimeout):
             updater.commit(pending, stamp(1))
-        assert view.versions.epoch == first.epoch
+        assert view.versions.epoch == first_update.epoch
     update = updater.commit(pending, stamp(1))
     assert update.cut.is_cut
     assert update.epoch_reason == "cut"
@@ -133,9 +133,9 @@ def test_a_commit_that_readers_held_up_can_be_repeated() -> None:
 
 def test_thresholds_are_those_of_the_options() -> None:
     updater = TextureUpdater(TextureOptions(thresholds=Thresholds(mean=255, largest=255)))
-    one, other = frames(6, 2)
-    updater.process(one, stamp(0))
-    assert updater.process(other, stamp(1)).change.dirty_share == 0
+    first, second = frames(6, 2)
+    updater.process(first, stamp(0))
+    assert updater.process(second, stamp(1)).change.dirty_share == 0
 
 
 def test_before_the_first_frame_and_after_close_there_is_nothing() -> None:
@@ -172,18 +172,18 @@ def test_a_reader_just_before_another_size_still_gets_a_view() -> None:
 def test_a_picture_that_was_replaced_bit_by_bit_is_the_one_before() -> None:
     """No step is large enough to be looked at; the next frame that is must not be compared with an older look."""
     rng = np.random.default_rng(8)
-    one, two, other = (
+    first, second, third = (
         FramePlanes("gray", (rng.integers(0, 200, (24, 40), dtype=np.uint8).repeat(8, axis=0).repeat(8, axis=1),))
         for _ in range(3)
     )
     updater = TextureUpdater()
-    updater.process(one, stamp(0))
-    assert updater.process(two, stamp(1)).epoch_reason == "cut"
-    shown = copied(two)
+    updater.process(first, stamp(0))
+    assert updater.process(second, stamp(1)).epoch_reason == "cut"
+    mixed_planes = copied(second)
     for index in range(10):
-        shown.planes[0][:, 32 * index : 32 * index + 32] = other.planes[0][:, 32 * index : 32 * index + 32]
-        assert updater.process(copied(shown), stamp(2 + index)).change.dirty_share == pytest.approx(0.1)
-    brighter = FramePlanes("gray", (other.planes[0] + np.uint8(40),))
+        mixed_planes.planes[0][:, 32 * index : 32 * index + 32] = third.planes[0][:, 32 * index : 32 * index + 32]
+        assert updater.process(copied(mixed_planes), stamp(2 + index)).change.dirty_share == pytest.approx(0.1)
+    brighter = FramePlanes("gray", (third.planes[0] + np.uint8(40),))
     update = updater.process(brighter, stamp(20))
     assert update.change.dirty_share == 1
     assert update.epoch_reason is None
@@ -196,9 +196,9 @@ class TestHardwareThatGivesUp:
     def test_while_it_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = use_failing_stores(monkeypatch, fails_writing=2)
         updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
-        shown = frames(9, 4)
+        sequence = frames(9, 4)
         updates = []
-        for index, planes in enumerate(shown):
+        for index, planes in enumerate(sequence):
             updates.append(updater.process(planes, stamp(index)))
             reference.process(planes, stamp(index))
             assert_same_texture(updater, reference)
@@ -208,10 +208,10 @@ class TestHardwareThatGivesUp:
         assert updates[2].change.dirty.all()
         assert updates[2].cut.departure > 20
         assert updater.fallbacks == 1
-        lost, *others = opened
+        failing_store, *others = opened
         assert {store.backend for store in others} == {"cpu"}
-        assert isinstance(lost, FailingStore)
-        assert lost.closed == 1
+        assert isinstance(failing_store, FailingStore)
+        assert failing_store.closed == 1
 
     def test_a_store_is_made_for_the_first_frame_and_for_another_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = use_failing_stores(monkeypatch, fails_writing=0)
@@ -226,10 +226,10 @@ class TestHardwareThatGivesUp:
     def test_while_it_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = use_failing_stores(monkeypatch, fails_reading=0)
         updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
-        one, two = frames(11, 2)
-        before = updater.process(one, stamp(0))
-        reference.process(one, stamp(0))
-        pending = updater.prepare(two)
+        first, second = frames(11, 2)
+        before = updater.process(first, stamp(0))
+        reference.process(first, stamp(0))
+        pending = updater.prepare(second)
         with pytest.raises(StoreReplaced, match=GONE), updater.lease() as view:
             view.read(3)
         with updater.lease() as view:
@@ -237,21 +237,21 @@ class TestHardwareThatGivesUp:
             assert view.versions.epoch == view.stamp.epoch != before.epoch
         assert_same_texture(updater, reference)
         update = updater.commit(pending, stamp(1))
-        reference.process(two, stamp(1))
+        reference.process(second, stamp(1))
         assert_same_texture(updater, reference)
         assert (updater.fallbacks, update.fallback) == (1, None)
-        lost = opened[0]
-        assert isinstance(lost, FailingStore)
-        assert lost.closed == 1
+        failing_store = opened[0]
+        assert isinstance(failing_store, FailingStore)
+        assert failing_store.closed == 1
 
     def test_a_texture_of_two_frames_cannot_be_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A write that fails halfway leaves some tiles of one frame and some of another."""
         opened = use_failing_stores(monkeypatch, fails_writing=1)
         updater = TextureUpdater(TextureOptions(backend="gl"))
-        one, two = frames(12, 2)
-        updater.process(one, stamp(0))
+        first, second = frames(12, 2)
+        updater.process(first, stamp(0))
         with pytest.raises(DeviceLost):
-            updater.process(two, stamp(1))
+            updater.process(second, stamp(1))
         with pytest.raises(DeviceLost, match=GONE), opened[0].lease():
             pass
 
@@ -275,9 +275,9 @@ class TestHardwareThatGivesUp:
         """A reader fails while the writer waits for it: one CPU store takes over, and both go on in it."""
         use_failing_stores(monkeypatch, fails_reading=0, fails_writing=1)
         updater, reference = TextureUpdater(), TextureUpdater(TextureOptions(backend="cpu"))
-        one, two = frames(14, 2)
-        updater.process(one, stamp(0))
-        pending = updater.prepare(two)
+        first, second = frames(14, 2)
+        updater.process(first, stamp(0))
+        pending = updater.prepare(second)
         writer = threading.Thread(target=updater.commit, args=(pending, stamp(1)))
 
         def read_while_the_writer_waits() -> None:
@@ -289,14 +289,14 @@ class TestHardwareThatGivesUp:
         with pytest.raises(StoreReplaced):
             read_while_the_writer_waits()
         writer.join(10)
-        reference.process(one, stamp(0))
-        reference.process(two, stamp(1))
+        reference.process(first, stamp(0))
+        reference.process(second, stamp(1))
         assert_same_texture(updater, reference)
         assert updater.fallbacks == 1
 
 
-def assert_same_texture(one: TextureUpdater, other: TextureUpdater) -> None:
-    with one.lease() as got, other.lease() as expected:
-        assert got.stamp.frame_index == expected.stamp.frame_index
+def assert_same_texture(updater: TextureUpdater, reference: TextureUpdater) -> None:
+    with updater.lease() as view, reference.lease() as expected:
+        assert view.stamp.frame_index == expected.stamp.frame_index
         for level in range(6):
-            np.testing.assert_array_equal(got.read(level), expected.read(level))
+            np.testing.assert_array_equal(view.read(level), expected.read(level))

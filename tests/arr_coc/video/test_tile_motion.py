@@ -32,7 +32,7 @@ PANS = [(1.0, 0.0), (3.0, 2.0), (0.0, -8.0), (-20.0, 8.0), (45.0, 0.0)]
 
 def updates(pictures: list[Picture], options: TextureOptions | None = None) -> list[TextureUpdate]:
     updater = TextureUpdater(options)
-    return [updater.process(planes(shown), FrameStamp(i, 0, 0)) for i, shown in enumerate(pictures)]
+    return [updater.process(planes(picture), FrameStamp(i, 0, 0)) for i, picture in enumerate(pictures)]
 
 
 def error_px(motion: TileMotion | None, origin: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -86,18 +86,18 @@ def test_the_camera_over_a_plain_wall(pose: Pose) -> None:
 @pytest.mark.parametrize("speed_px", [2, 8, 24])
 def test_something_moves_over_a_still_ground(speed_px: int) -> None:
     ground, thing = filmed(clutter(5), (0.0, 0.0, 1.0, 0.0)), clutter(6, 160, 160)
-    shown = []
+    pictures = []
     for index in range(6):
-        shown.append(ground.copy())
+        pictures.append(ground.copy())
         left = 100 + speed_px * index
-        shown[-1][128:288, left : left + 160] = thing
-    for index, update in enumerate(updates(shown)[1:], 1):
+        pictures[-1][128:288, left : left + 160] = thing
+    for index, update in enumerate(updates(pictures)[1:], 1):
         assert update.motion is not None
         left = 100 + speed_px * index
-        inside = slice(5, 8), slice(left // 32 + 1, (left + 160) // 32)
-        assert update.motion.dx_px[inside] == pytest.approx(speed_px, abs=2)
-        assert update.motion.dy_px[inside] == pytest.approx(0, abs=2)
-        assert update.motion.confidence[inside].min() > 0.5
+        interior = slice(5, 8), slice(left // 32 + 1, (left + 160) // 32)
+        assert update.motion.dx_px[interior] == pytest.approx(speed_px, abs=2)
+        assert update.motion.dy_px[interior] == pytest.approx(0, abs=2)
+        assert update.motion.confidence[interior].min() > 0.5
         outside = np.ones((ROWS, COLS), bool)
         outside[3:10, (left - speed_px) // 32 - 1 : (left + 160) // 32 + 2] = False
         assert not update.motion.magnitude_px[outside].any()
@@ -124,25 +124,25 @@ def test_light_noise_and_new_things_do_not_move_the_picture() -> None:
 
 
 def test_unrelated_pictures_give_no_confidence() -> None:
-    shown = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (10, 11)]
-    motion = updates(shown, TextureOptions(cuts=False))[1].motion
+    pictures = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (10, 11)]
+    motion = updates(pictures, TextureOptions(cuts=False))[1].motion
     assert motion is None or motion.confidence.mean() < 0.3
 
 
 def test_a_cut_and_a_discontinuity_have_no_motion() -> None:
-    shown = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (12, 13)]
-    assert [update.motion for update in updates(shown)] == [None, None]
-    updater, moved = TextureUpdater(), filmed(clutter(12), (6.0, 0.0, 1.0, 0.0))
-    updater.process(planes(shown[0]), FrameStamp(0, 0, 0))
-    assert updater.process(planes(moved), FrameStamp(1, 0, 0), "seek").motion is None
-    back = updater.process(planes(shown[0]), FrameStamp(2, 0, 0)).motion
+    pictures = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (12, 13)]
+    assert [update.motion for update in updates(pictures)] == [None, None]
+    updater, view = TextureUpdater(), filmed(clutter(12), (6.0, 0.0, 1.0, 0.0))
+    updater.process(planes(pictures[0]), FrameStamp(0, 0, 0))
+    assert updater.process(planes(view), FrameStamp(1, 0, 0), "seek").motion is None
+    back = updater.process(planes(pictures[0]), FrameStamp(2, 0, 0)).motion
     assert back is not None
     assert np.median(back.dx_px) == pytest.approx(6, abs=0.5)
 
 
 def test_it_can_be_switched_off() -> None:
-    shown = [filmed(clutter(14), (6.0 * i, 0.0, 1.0, 0.0)) for i in range(2)]
-    assert updates(shown, TextureOptions(motion=False))[1].motion is None
+    pictures = [filmed(clutter(14), (6.0 * i, 0.0, 1.0, 0.0)) for i in range(2)]
+    assert updates(pictures, TextureOptions(motion=False))[1].motion is None
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 700), (33, 65), (1081, 1919), (64, 4000)])
@@ -154,25 +154,25 @@ def test_frames_of_any_size(size: tuple[int, int]) -> None:
     grid = TileGrid.of(height, width)
     estimator = ReferenceMotion(grid, "gray")
     frames = [FramePlanes("gray", (np.ascontiguousarray(wide[:, x : x + width]),)) for x in (0, 8)]
-    found = estimator.estimate(frames[0], frames[1], np.ones(grid.shape, bool))
+    estimate = estimator.estimate(frames[0], frames[1], np.ones(grid.shape, bool))
     if min(size) > 60:
-        assert found.motion is not None
-        assert np.median(found.motion.dx_px) == pytest.approx(-8, abs=1)
-    elif found.motion is not None:
-        assert found.motion.dx_px.shape == grid.shape
+        assert estimate.motion is not None
+        assert np.median(estimate.motion.dx_px) == pytest.approx(-8, abs=1)
+    elif estimate.motion is not None:
+        assert estimate.motion.dx_px.shape == grid.shape
 
 
 def test_colours_and_planes_move_alike() -> None:
-    shown = [filmed(clutter(16), (5.0 * i, 0.0, 1.0, 0.0)) for i in range(3)]
+    pictures = [filmed(clutter(16), (5.0 * i, 0.0, 1.0, 0.0)) for i in range(3)]
     half = np.full((HEIGHT // 2, WIDTH // 2), 128, np.uint8)
     for make in (
         lambda luma: FramePlanes("yuv", (luma, half, half)),
         lambda luma: FramePlanes("rgb", (np.repeat(luma[..., None], 3, axis=2),)),
     ):
         updater = TextureUpdater()
-        found = [updater.process(make(luma), FrameStamp(i, 0, 0)).motion for i, luma in enumerate(shown)]
-        assert found[2] is not None
-        assert np.median(found[2].dx_px) == pytest.approx(-5, abs=0.5)
+        motions = [updater.process(make(luma), FrameStamp(i, 0, 0)).motion for i, luma in enumerate(pictures)]
+        assert motions[2] is not None
+        assert np.median(motions[2].dx_px) == pytest.approx(-5, abs=0.5)
 
 
 def test_another_layout_of_the_same_size() -> None:
@@ -189,12 +189,12 @@ def test_another_layout_of_the_same_size() -> None:
 
 
 def test_the_same_frames_give_the_same_motion() -> None:
-    shown = [filmed(document(17), (3.0 * i, 2.0 * i, 1.0 + 0.01 * i, 0.3 * i)) for i in range(4)]
-    for one, other in zip(updates(shown), updates(shown), strict=True):
-        assert (one.motion is None) == (other.motion is None)
-        if one.motion is not None and other.motion is not None:
-            assert (one.motion.dx_px == other.motion.dx_px).all()
-            assert (one.motion.confidence == other.motion.confidence).all()
+    pictures = [filmed(document(17), (3.0 * i, 2.0 * i, 1.0 + 0.01 * i, 0.3 * i)) for i in range(4)]
+    for first, second in zip(updates(pictures), updates(pictures), strict=True):
+        assert (first.motion is None) == (second.motion is None)
+        if first.motion is not None and second.motion is not None:
+            assert (first.motion.dx_px == second.motion.dx_px).all()
+            assert (first.motion.confidence == second.motion.confidence).all()
 
 
 def test_the_camera_is_what_most_tiles_agree_on() -> None:
@@ -204,12 +204,12 @@ def test_the_camera_is_what_most_tiles_agree_on() -> None:
     dy[2:7, 3:9] += 30
     camera = fit_camera(dy, dx, trust)
     assert camera is not None
-    there = np.array(camera.over(ROWS, COLS))
-    elsewhere = np.ones((ROWS, COLS), bool)
-    elsewhere[2:7, 3:9] = False
-    assert there[0][elsewhere] == pytest.approx(dy[elsewhere], abs=0.1)
-    assert there[1][elsewhere] == pytest.approx(dx[elsewhere], abs=0.1)
-    assert camera.support == pytest.approx(elsewhere.mean(), abs=0.01)
+    motion = np.array(camera.over(ROWS, COLS))
+    background = np.ones((ROWS, COLS), bool)
+    background[2:7, 3:9] = False
+    assert motion[0][background] == pytest.approx(dy[background], abs=0.1)
+    assert motion[1][background] == pytest.approx(dx[background], abs=0.1)
+    assert camera.support == pytest.approx(background.mean(), abs=0.01)
 
 
 def test_tiles_without_agreement_are_no_camera() -> None:

@@ -31,12 +31,12 @@ def small(wide: Picture, right_px: int, down_px: int = 0) -> Luma:
 def test_only_the_right_motion_explains_a_picture(draw: type[clutter]) -> None:  # type: ignore[valid-type]
     wide = draw(1)
     pair = TilePair(small(wide, 0), small(wide, 40), TEXELS, EVERYWHERE)
-    still = pair.still()
+    zero_motion = pair.still()
     right = pair.with_camera(CameraMotion.shift(0, -40))
     wrong = pair.with_camera(CameraMotion.shift(0, -24))
-    assert pair.explained(right.residual, still.residual)[INNER].mean() > 0.95
-    assert pair.explained(wrong.residual, still.residual)[INNER].mean() < 0.3
-    assert pair.explained(still.residual, still.residual)[INNER].mean() < 0.3
+    assert pair.explained(right.residual, zero_motion.residual)[INNER].mean() > 0.95
+    assert pair.explained(wrong.residual, zero_motion.residual)[INNER].mean() < 0.3
+    assert pair.explained(zero_motion.residual, zero_motion.residual)[INNER].mean() < 0.3
     assert (pair.fit(right.residual) >= pair.fit(wrong.residual))[INNER].all()
 
 
@@ -46,18 +46,18 @@ def test_only_the_right_motion_explains_a_picture(draw: type[clutter]) -> None: 
 def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMotion) -> None:
     wide = clutter(2)
     pair = TilePair(small(wide, 0), small(wide, 8), TEXELS, EVERYWHERE)
-    together = pair.with_camera(camera)
-    inside = np.zeros((ROWS, COLS), bool)
-    inside[3:6, 4:9] = True
-    mask = inside.ravel()
-    alone = pair.each(together.dy_px, together.dx_px, mask)
-    assert (alone.sad[~mask] == NOT_COMPARED).all()
-    assert alone.residual[mask] == pytest.approx(together.residual[mask], abs=2.5)
-    better = pair.still().or_better(alone)
+    by_camera = pair.with_camera(camera)
+    interior = np.zeros((ROWS, COLS), bool)
+    interior[3:6, 4:9] = True
+    mask = interior.ravel()
+    by_tile = pair.each(by_camera.dy_px, by_camera.dx_px, mask)
+    assert (by_tile.sad[~mask] == NOT_COMPARED).all()
+    assert by_tile.residual[mask] == pytest.approx(by_camera.residual[mask], abs=2.5)
+    better = pair.still().or_better(by_tile)
     assert (better.residual[~mask] == pair.still().residual[~mask]).all()
     assert (better.residual <= pair.still().residual).all()
-    kept = better.dx_px != 0
-    assert (better.patches[kept] == alone.patches[kept]).all()
+    movers = better.dx_px != 0
+    assert (better.patches[movers] == by_tile.patches[movers]).all()
 
 
 def test_the_rest_within_a_texel_is_registered() -> None:
@@ -76,11 +76,11 @@ def test_a_plain_tile_and_one_edge_have_no_structure_in_two_directions() -> None
     edge[:, TEXELS // 2 :] = 200
     corner = edge.copy()
     corner[: TEXELS // 2] = 40
-    found = [
+    structures = [
         float(TilePair(picture, picture, TEXELS, np.arange(1)).structure()[0]) for picture in (plain, edge, corner)
     ]
-    assert max(found[:2]) < 0.1
-    assert found[2] > 0.9
+    assert max(structures[:2]) < 0.1
+    assert structures[2] > 0.9
 
 
 def test_texels_are_read_in_between_and_beyond_the_edge() -> None:
@@ -92,10 +92,10 @@ def test_texels_are_read_in_between_and_beyond_the_edge() -> None:
 def test_some_tiles_are_compared_as_all_of_them_are() -> None:
     wide = clutter(4)
     old, new = small(wide, 0), small(wide, 5)
-    some = np.array([17, 40, 41, 139])
-    every, few = TilePair(old, new, TEXELS, EVERYWHERE), TilePair(old, new, TEXELS, some)
+    indices = np.array([17, 40, 41, 139])
+    all_tiles, some_tiles = TilePair(old, new, TEXELS, EVERYWHERE), TilePair(old, new, TEXELS, indices)
     camera = CameraMotion.shift(1.5, -5.0)
-    assert (few.structure() == every.structure()[some]).all()
-    assert (few.with_camera(camera).patches == every.with_camera(camera).patches[some]).all()
-    rests = few.rest(few.still().patches), every.rest(every.still().patches)
-    assert (rests[0][1] == rests[1][1][some]).all()
+    assert (some_tiles.structure() == all_tiles.structure()[indices]).all()
+    assert (some_tiles.with_camera(camera).patches == all_tiles.with_camera(camera).patches[indices]).all()
+    rests = some_tiles.rest(some_tiles.still().patches), all_tiles.rest(all_tiles.still().patches)
+    assert (rests[0][1] == rests[1][1][indices]).all()

@@ -55,8 +55,8 @@ def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
     """Warnings are errors; it also checks that the shipped PTX assembles for all of them."""
     subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
     for file in FILES:
-        made, kept = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
-        assert made.split("\n", 1)[0] == kept.split("\n", 1)[0]
+        built_ptx, shipped_ptx = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
+        assert built_ptx.split("\n", 1)[0] == shipped_ptx.split("\n", 1)[0]
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_compiler_may_be_named_or_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = tmp_path / "nvcc-of-mine"
-    named.write_text("#!/bin/sh\n")
-    named.chmod(0o755)
-    monkeypatch.setenv("ARR_COC_NVCC", str(named))
-    assert compiling.nvcc() == str(named)
+    compiler = tmp_path / "nvcc-of-mine"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("ARR_COC_NVCC", str(compiler))
+    assert compiling.nvcc() == str(compiler)
     monkeypatch.setenv("ARR_COC_NVCC", "no")
     assert compiling.nvcc() is None
 
@@ -79,7 +79,7 @@ def test_the_check_of_a_gpu_says_what_is_missing() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     environment = os.environ | {"PYTHON": sys.executable}
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "scripts/gpu_check.sh", "nowhere.json"],
         cwd=ROOT,
         env=environment,
@@ -87,9 +87,9 @@ def test_the_check_of_a_gpu_says_what_is_missing() -> None:
         text=True,
         timeout=300,
     )
-    assert done.returncode == 1
-    assert "texture.backend = cuda" in done.stderr
-    assert done.stderr.endswith("gpu_check: no CUDA store here, see above\n")
+    assert process.returncode == 1
+    assert "texture.backend = cuda" in process.stderr
+    assert process.stderr.endswith("gpu_check: no CUDA store here, see above\n")
 
 
 @needs_nvcc
@@ -97,8 +97,8 @@ def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.Monkey
     code = compiling.compiled("fetch", (9, 0))
     assert code is not None
     assert code[:4] == b"\x7fELF"
-    (kept,) = cache.iterdir()
-    assert re.fullmatch(r"fetch-[0-9a-f]{16}-sm_90\.cubin", kept.name)
+    (cubin,) = cache.iterdir()
+    assert re.fullmatch(r"fetch-[0-9a-f]{16}-sm_90\.cubin", cubin.name)
 
     def unexpected(*args: object, **kwargs: object) -> None:
         raise AssertionError("compiled again")
@@ -132,17 +132,17 @@ def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    files: list[str] = []
 
     def compiled(file: str, capability: tuple[int, int]) -> None:
-        asked.append(file)
+        files.append(file)
 
     monkeypatch.setattr(compiling, "compiled", compiled)
     kernels = KernelSet((7, 5))
     with cuda_on_cpu.device.current():
         kernels.load()
         kernels.load()
-    assert sorted(asked) == FILES
+    assert sorted(files) == FILES
 
 
 def test_the_shipped_ptx_serves_if_the_driver_refuses_the_module(
@@ -209,12 +209,12 @@ def test_a_missing_driver_is_reported() -> None:
         "from arr_coc.ops.cuda import device\n"
         "try:\n    device.bindings()\nexcept BackendMissing as error:\n    print(error)\nelse:\n    print('a driver')\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=300
     )
-    if done.stdout == "a driver\n":
+    if process.stdout == "a driver\n":
         pytest.skip("this machine has a CUDA driver")
-    assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in done.stdout
+    assert "finds no CUDA driver; install NVIDIA's, 525 or newer" in process.stdout
 
 
 @pytest.mark.parametrize("reason", ["NO_DEVICE", "SYSTEM_DRIVER_MISMATCH"])
@@ -244,17 +244,17 @@ def in_ptx(kernel: str, file: str) -> list[int]:
 def test_arguments_are_those_of_source_and_ptx(cuda_on_cpu: CpuMachine, kernel: str) -> None:
     """A wrong argument would be found on a device alone, and there as nonsense."""
     signature = SIGNATURES[kernel]
-    ours = [ctypes.sizeof(argument) for argument in signature.arguments]
-    assert ours == cuda_on_cpu.parameter_sizes(kernel)
-    assert ours == in_ptx(kernel, signature.file)
+    sizes = [ctypes.sizeof(argument) for argument in signature.arguments]
+    assert sizes == cuda_on_cpu.parameter_sizes(kernel)
+    assert sizes == in_ptx(kernel, signature.file)
 
 
 def test_blocks_are_as_large_as_the_kernels_are_compiled_for() -> None:
     for kernel, signature in SIGNATURES.items():
         text = compiling.shipped(signature.file).decode()
-        found = re.search(rf"\.entry {kernel}\(.*?\)\s*\.maxntid (\d+)", text, re.DOTALL)
-        assert found, kernel
-        assert int(found[1]) == signature.threads
+        match = re.search(rf"\.entry {kernel}\(.*?\)\s*\.maxntid (\d+)", text, re.DOTALL)
+        assert match, kernel
+        assert int(match[1]) == signature.threads
 
 
 def everything(frames: list[npt.NDArray[np.uint8]]) -> list[npt.NDArray]:
@@ -280,8 +280,8 @@ def test_results_do_not_hang_on_the_order_of_threads(cuda_on_cpu: CpuMachine) ->
     ascending = everything([first, second])
     with cuda_on_cpu.descending():
         descending = everything([first, second])
-    for one, other in zip(ascending, descending, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for result, expected in zip(ascending, descending, strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_write_outside_the_texture_is_caught(cuda_on_cpu: CpuMachine) -> None:

@@ -93,12 +93,12 @@ def test_each_drawing_shows_the_newest_frame_and_costs_one_map(shared: CpuMachin
     reference = open_store(PlaneFormat.of(frames[0]), "cpu")
     with sharing(frames[0]) as store:
         for index, frame in enumerate(frames):
-            for one in (store, reference):
-                one.update(frame, stamp(index))
-            with gl.current(), store.drawing() as drawn, reference.lease() as expected:
+            for any_store in (store, reference):
+                any_store.update(frame, stamp(index))
+            with gl.current(), store.drawing() as texture, reference.lease() as expected:
                 for level in range(LEVELS):
-                    seen = gl_level(gl, drawn.name, level, 64 >> level, 96 >> level)[..., :3]
-                    np.testing.assert_array_equal(seen, expected.read(level))
+                    texels = gl_level(gl, texture.name, level, 64 >> level, 96 >> level)[..., :3]
+                    np.testing.assert_array_equal(texels, expected.read(level))
         assert store.maps == len(frames)
 
 
@@ -112,23 +112,23 @@ def test_a_drawer_has_the_texture_for_itself(shared: CpuMachine) -> None:
             expected = view.read(0)
             view.patches(np.array([[0, 0, 0]]))
         assert shared.live()["mapped"] == before + 1
-        done = threading.Event()
+        finished = threading.Event()
 
         def read() -> None:
             with store.lease() as view:
                 view.patches(np.array([[0, 0, 0]]))
-            done.set()
+            finished.set()
 
-        with gl.current(), store.drawing() as drawn:
+        with gl.current(), store.drawing() as texture:
             assert shared.live()["mapped"] == before, "OpenGL must not touch what CUDA has mapped"
             reader = threading.Thread(target=read)
             reader.start()
-            np.testing.assert_array_equal(gl_level(gl, drawn.name, 0, 64, 96)[..., :3], expected)
+            np.testing.assert_array_equal(gl_level(gl, texture.name, 0, 64, 96)[..., :3], expected)
             with store.lease() as view, pytest.raises(StoreError, match="read it with CUDA afterwards"):
                 view.patches(np.array([[0, 0, 0]]))
-            assert not done.is_set()
+            assert not finished.is_set()
         reader.join()
-        assert done.is_set()
+        assert finished.is_set()
 
 
 def test_drawing_needs_a_context(shared: CpuMachine) -> None:
@@ -255,8 +255,8 @@ def test_drawing_begins_once_all_streams_have_written_and_read(shared: CpuMachin
             store.update(planes, stamp(0))
         with shared.on_stream(2), store.lease() as view:
             patches = view.patches(regions)
-        with gl.current(), store.drawing() as drawn:
-            np.testing.assert_array_equal(gl_level(gl, drawn.name, 0, 64, 64)[..., :3], expected.read(0))
+        with gl.current(), store.drawing() as texture:
+            np.testing.assert_array_equal(gl_level(gl, texture.name, 0, 64, 64)[..., :3], expected.read(0))
             assert torch.equal(patches, torch.from_numpy(expected.gather(regions.numpy())))
 
 
@@ -294,8 +294,8 @@ def test_cuda_reads_opengl_on_a_gpu() -> None:
     with sharing(planes) as store:
         for index in range(3):
             planes = random_planes(rng, 64, 96)
-            for each in (store, reference):
-                each.write(planes, Difference.everywhere(store.grid), stamp(index))
+            for any_store in (store, reference):
+                any_store.write(planes, Difference.everywhere(store.grid), stamp(index))
             with store.lease() as view, reference.lease() as expected:
                 regions = regions_of(view.grid, rng, 20)
                 np.testing.assert_array_equal(view.patches(regions).cpu().numpy(), expected.gather(regions))

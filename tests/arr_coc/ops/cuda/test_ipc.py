@@ -45,9 +45,11 @@ def test_another_process_reads_what_one_wrote(cuda_on_cpu: CpuMachine) -> None:
     for count in (5, 700):
         memory.write(pixels(count))
         arguments = (str(cuda_on_cpu.path), memory.handle.hex(), memory.gpu.hex(), str(count))
-        read = subprocess.run([sys.executable, "-c", READER, *arguments], capture_output=True, text=True, timeout=300)
-        assert read.returncode == 0, read.stderr
-        assert int(read.stdout) == int(pixels(count).sum())
+        process = subprocess.run(
+            [sys.executable, "-c", READER, *arguments], capture_output=True, text=True, timeout=300
+        )
+        assert process.returncode == 0, process.stderr
+        assert int(process.stdout) == int(pixels(count).sum())
     memory.close()
 
 
@@ -96,11 +98,11 @@ def test_memory_that_another_process_may_have_open_is_reused_and_never_freed(cud
     assert torch.equal(opened.read(5), pixels(5))
     large, before = memory.handle, cuda_on_cpu.live()
     memory.close()
-    one, other = SharedMemory(), SharedMemory()
-    assert (one.handle, other.handle) == (small, large), "the smallest that fits first"
+    first, second = SharedMemory(), SharedMemory()
+    assert (first.handle, second.handle) == (small, large), "the smallest that fits first"
     assert cuda_on_cpu.live() == before
-    for each in (one, other):
-        each.close()
+    for shared in (first, second):
+        shared.close()
     opened.close()
 
 

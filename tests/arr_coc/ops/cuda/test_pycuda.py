@@ -69,5 +69,5 @@ def test_pycuda_runs_it_on_tensors(example: ModuleType, patches: npt.NDArray[np.
     pytest.importorskip("pycuda.driver", reason="no PyCUDA here: pip install pycuda", exc_type=ImportError)
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
-    got = example.contrasts(torch.from_numpy(patches).cuda())
-    np.testing.assert_array_equal(got.cpu().numpy(), expected(patches))
+    contrasts = example.contrasts(torch.from_numpy(patches).cuda())
+    np.testing.assert_array_equal(contrasts.cpu().numpy(), expected(patches))

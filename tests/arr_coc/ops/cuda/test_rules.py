@@ -314,7 +314,7 @@ assert call("cuDeviceGetCount") == 1
 
 
 def test_a_forked_process_is_refused_with_the_reason(cuda_on_cpu: CpuMachine) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKED, str(cuda_on_cpu.path)],
         capture_output=True,
         text=True,
@@ -322,8 +322,8 @@ def test_a_forked_process_is_refused_with_the_reason(cuda_on_cpu: CpuMachine) ->
         cwd=ROOT,
         check=True,
     )
-    assert "CUDA was started before this process was forked" in done.stdout
-    assert done.stderr == "", "the driver was not asked"
+    assert "CUDA was started before this process was forked" in process.stdout
+    assert process.stderr == "", "the driver was not asked"
 
 
 # sizes and devices
@@ -348,7 +348,7 @@ def test_parts_of_a_gpu_have_uuids_of_their_own(cuda_on_cpu: CpuMachine, monkeyp
     driver = device.bindings()
     second = SimpleNamespace(
         cuDeviceGet=driver.cuDeviceGet,
-        cuDeviceGetUuid_v2=lambda one: (driver.CUresult.CUDA_SUCCESS, SimpleNamespace(bytes=b"part of a GPU 01")),
+        cuDeviceGetUuid_v2=lambda ordinal: (driver.CUresult.CUDA_SUCCESS, SimpleNamespace(bytes=b"part of a GPU 01")),
     )
     monkeypatch.setattr(device, "bindings", lambda: second)
     assert find_device().uuid == b"part of a GPU 01"

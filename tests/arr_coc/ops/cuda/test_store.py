@@ -64,16 +64,16 @@ def test_readers_and_writer_on_streams_of_their_own(cuda_on_cpu: CpuMachine, wri
     rng = np.random.default_rng(3)
     first, second = random_planes(rng, 64, 64), random_planes(rng, 64, 64)
     store, regions = opened(first), np.array([[0, 0, 0], [0, 1, 1], [1, 0, 0], [5, 0, 0]])
-    taken = torch.from_numpy(regions)
+    region_tensor = torch.from_numpy(regions)
     with cuda_on_cpu.late():
         with cuda_on_cpu.on_stream(writing):
             store.update(first, stamp(0))
         with cuda_on_cpu.on_stream(reading), store.lease() as view:
-            before = view.patches(taken)
+            before = view.patches(region_tensor)
         with cuda_on_cpu.on_stream(writing):
             store.write(second, Difference.everywhere(store.grid), stamp(1))
         with cuda_on_cpu.on_stream(reading), store.lease() as view:
-            after = view.patches(taken)
+            after = view.patches(region_tensor)
     for planes, patches in ((first, before), (second, after)):
         reference = open_store(PlaneFormat.of(planes), "cpu")
         reference.update(planes, stamp(0))

@@ -44,10 +44,10 @@ def test_patches_as_halves_are_normalised_bytes(cuda: None, dtype: torch.dtype) 
         regions = regions_of(view.grid, rng, 20)
         exact = torch.from_numpy(view.gather(regions))
         expected = ((exact.float() / 255 - 0.5) / 0.5).to(dtype)
-        for wanted in (regions, on_device(regions)):
-            got = view.patches(wanted, dtype)
-            assert got.dtype == dtype
-            assert torch.equal(got.cpu(), expected)
+        for codes in (regions, on_device(regions)):
+            patches = view.patches(codes, dtype)
+            assert patches.dtype == dtype
+            assert torch.equal(patches.cpu(), expected)
 
 
 def test_patches_refuse_what_they_cannot_take(cuda: None) -> None:
@@ -67,12 +67,12 @@ def test_regions_on_the_device_that_lie_outside_show_the_nearest_texels(cuda: No
     """They are not checked on the way, so no access may leave the texture."""
     with view_of(random_picture(np.random.default_rng(6), 70, 100)) as view:
         outside = np.array([[40, 0, 0], [-3, 1, 1], [0, 99, 99], [0, -50, 1]])
-        got = view.patches(on_device(outside)).cpu().numpy()
-        inside = view.gather(np.array([[len(REGION_SHAPES) - 1, 0, 0], [0, 1, 1]]))
+        patches = view.patches(on_device(outside)).cpu().numpy()
+        expected = view.gather(np.array([[len(REGION_SHAPES) - 1, 0, 0], [0, 1, 1]]))
         level0 = view.read(0)
-    np.testing.assert_array_equal(got[:2], inside)
-    np.testing.assert_array_equal(got[2], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)))
-    np.testing.assert_array_equal(got[3], np.broadcast_to(level0[0, 32:64].T[:, None], (3, 32, 32)))
+    np.testing.assert_array_equal(patches[:2], expected)
+    np.testing.assert_array_equal(patches[2], np.broadcast_to(level0[-1, -1][:, None, None], (3, 32, 32)))
+    np.testing.assert_array_equal(patches[3], np.broadcast_to(level0[0, 32:64].T[:, None], (3, 32, 32)))
 
 
 # frames that are on the device
@@ -127,12 +127,12 @@ def test_thresholds_are_the_stores_own(cuda: None) -> None:
         assert store.update_tensor(on_device(second), stamp(1)).dirty.sum() == count
 
 
-@pytest.mark.parametrize(("less", "more"), [(4, 5), (3, 4), (5, 6)])
-def test_a_mean_that_lies_between_is_rounded_as_on_the_host(cuda: None, less: int, more: int) -> None:
+@pytest.mark.parametrize(("low", "high"), [(4, 5), (3, 4), (5, 6)])
+def test_a_mean_that_lies_between_is_rounded_as_on_the_host(cuda: None, low: int, high: int) -> None:
     first = np.full((32, 32, 3), 100, np.uint8)
     second = first.copy()
-    second[:, :16, 1] += np.uint8(less)
-    second[:, 16:, 1] += np.uint8(more)
+    second[:, :16, 1] += np.uint8(low)
+    second[:, 16:, 1] += np.uint8(high)
     for limit in range(3, 8):
         dirty = []
         for name in ("cpu", "cuda"):
@@ -182,16 +182,16 @@ def test_channels_equal_those_of_the_host(cuda: None, size: tuple[int, int], see
 @pytest.mark.parametrize("size", [(200, 300), (96, 96), (33, 31)])
 def test_forty_channels_are_computed_on_the_device(cuda: None, size: tuple[int, int]) -> None:
     with view_of(random_picture(np.random.default_rng(3), *size, "shapes")) as view:
-        made = device_texture_array(view, "full40+text", TextureArrayCache())
+        texture = device_texture_array(view, "full40+text", TextureArrayCache())
         expected, core = texture_array(view, "full40+text"), texture_array(view)
         luma, host = view.luma(), cv2.cvtColor(view.read(1), cv2.COLOR_RGB2GRAY)
-    assert made.channels.device == luma.device == find_device().place
+    assert texture.channels.device == luma.device == find_device().place
     assert torch.equal(luma.cpu(), torch.from_numpy(host).float())
     exact = [*range(9), 10, 12, 16, *range(17, 40)]
-    assert torch.equal(made.channels.cpu()[exact], expected.channels[exact])
-    assert torch.equal(made.entropy.cpu(), expected.entropy)
-    assert torch.equal(made.appearance.cpu(), core.appearance)
-    torch.testing.assert_close(made.channels.cpu(), expected.channels, rtol=0, atol=1e-4)
+    assert torch.equal(texture.channels.cpu()[exact], expected.channels[exact])
+    assert torch.equal(texture.entropy.cpu(), expected.entropy)
+    assert torch.equal(texture.appearance.cpu(), core.appearance)
+    torch.testing.assert_close(texture.channels.cpu(), expected.channels, rtol=0, atol=1e-4)
 
 
 def test_a_flat_picture_has_neither_edges_nor_entropy(cuda: None) -> None:

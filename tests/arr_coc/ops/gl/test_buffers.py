@@ -16,16 +16,16 @@ from tests.support.stores import own_device, seen_by, shared_device
 class Marks(Fence):
     """A fence that passes at the test's command, or when it is waited for."""
 
-    def __init__(self, done: bool = False) -> None:
-        self.done = done
+    def __init__(self, is_past: bool = False) -> None:
+        self.is_past = is_past
         self.waits = 0
 
     def passed(self) -> bool:
-        return self.done
+        return self.is_past
 
     def wait(self, doing: str) -> None:
         self.waits += 1
-        self.done = True
+        self.is_past = True
 
     def __del__(self) -> None:
         pass
@@ -39,27 +39,27 @@ def ring_of(nbytes: int) -> UploadRing:
 
 def test_parts_in_flight_do_not_overlap_and_begin_aligned() -> None:
     ring = ring_of(10 * ALIGNMENT)
-    taken = []
+    slices = []
     for nbytes in (100, 300, 1, 1000):
         slot = ring.take(nbytes)
         ring.seal(Marks())
         assert slot.memory.nbytes == nbytes
-        taken.append((slot.offset, slot.offset + nbytes))
-    assert [start % ALIGNMENT for start, _ in taken] == [0] * 4
-    assert all(end <= start for (_, end), (start, _) in pairwise(taken))
+        slices.append((slot.offset, slot.offset + nbytes))
+    assert [start % ALIGNMENT for start, _ in slices] == [0] * 4
+    assert all(end <= start for (_, end), (start, _) in pairwise(slices))
     assert ring.stalls == 0
 
 
 def test_a_part_in_use_is_waited_for_and_one_that_is_free_is_not() -> None:
     ring = ring_of(4 * ALIGNMENT)
-    marks = [Marks(), Marks(), Marks(done=True)]
+    marks = [Marks(), Marks(), Marks(is_past=True)]
     for mark, parts in zip(marks, (1, 2, 1), strict=True):
         ring.take(parts * ALIGNMENT)
         ring.seal(mark)
     assert ring.take(ALIGNMENT).offset == 0
     ring.seal(Marks())
     assert [mark.waits for mark in marks] == [1, 0, 0]
-    marks[1].done = True
+    marks[1].is_past = True
     assert ring.take(2 * ALIGNMENT).offset == ALIGNMENT
     ring.seal(Marks())
     assert ring.stalls == 1

@@ -39,7 +39,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 def opened_elsewhere(**environment: str) -> str:
     """Output of another process that opens the device: the error, or nothing."""
     command = "from arr_coc.ops.gl.device import open_device; open_device()"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", command],
         env={**os.environ, **environment},
         cwd=ROOT,
@@ -47,7 +47,7 @@ def opened_elsewhere(**environment: str) -> str:
         text=True,
         timeout=JOIN_S,
     )
-    return (done.stderr.strip().splitlines() or [""])[-1]
+    return (process.stderr.strip().splitlines() or [""])[-1]
 
 
 def handle_of(device: GlDevice) -> int:
@@ -57,9 +57,9 @@ def handle_of(device: GlDevice) -> int:
 
 def test_a_thread_keeps_its_context_and_no_other_thread_has_it() -> None:
     device = shared_device()
-    own = handle_of(device)
-    assert handle_of(device) == own
-    assert in_thread(lambda: handle_of(device)) != own
+    handle = handle_of(device)
+    assert handle_of(device) == handle
+    assert in_thread(lambda: handle_of(device)) != handle
 
 
 def test_contexts_share_objects() -> None:
@@ -97,7 +97,9 @@ def test_an_unreferenced_device_ends_its_contexts(monkeypatch: pytest.MonkeyPatc
     ended: list[int] = []
     calls = device.library.calls
     destroy = calls.eglDestroyContext
-    monkeypatch.setattr(calls, "eglDestroyContext", lambda *which: (ended.append(which[1]), destroy(*which)))
+    monkeypatch.setattr(
+        calls, "eglDestroyContext", lambda *arguments: (ended.append(arguments[1]), destroy(*arguments))
+    )
     handle = handle_of(device)
     del device
     gc.collect()
@@ -175,7 +177,7 @@ def test_the_device_is_one_until_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "reset", "raised", "message", "lost"),
+    ("error", "reset", "raised", "message", "is_lost"),
     [
         (0x0505, 0, DeviceLost, "is out of memory while working; close other", False),
         (0x0507, 0, DeviceLost, "lost its context while working; open a new store", True),
@@ -184,7 +186,7 @@ def test_the_device_is_one_until_it_is_lost() -> None:
         (0x1234, 0, StoreError, "refused working: error 0x1234", False),
     ],
 )
-def test_errors_are_named(error: int, reset: int, raised: type, message: str, lost: bool) -> None:
+def test_errors_are_named(error: int, reset: int, raised: type, message: str, is_lost: bool) -> None:
     device = own_device()
     calls = vars(device.library.calls) | {"glGetError": lambda: error, "glGetGraphicsResetStatus": lambda: reset}
     with device.current():
@@ -193,7 +195,7 @@ def test_errors_are_named(error: int, reset: int, raised: type, message: str, lo
         with pytest.raises(raised, match=message) as info:
             device.check("working")
     assert info.type is raised
-    assert (device.loss_reason is not None) == lost
+    assert (device.loss_reason is not None) == is_lost
 
 
 def test_a_thread_without_a_context_loses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

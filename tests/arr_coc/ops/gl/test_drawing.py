@@ -31,31 +31,31 @@ def planes(seed: int) -> FramePlanes:
 
 @pytest.fixture
 def program() -> Iterator[ArProgram]:
-    made = ArProgram(shared_device(), SIZE)
-    yield made
-    made.close()
+    ar_program = ArProgram(shared_device(), SIZE)
+    yield ar_program
+    ar_program.close()
 
 
 def test_a_drawing_follows_the_texture_and_leaves_it_alone(program: ArProgram) -> None:
     fmt = PlaneFormat.of(planes(0))
     store, reference = GlStore(fmt, Thresholds(), 200), CpuStore(fmt, Thresholds(), 200)
     allocator = StreamAllocator(AllocatorOptions(budget=8, levels=True))
-    drawn = []
+    pictures = []
     for index in (0, 1, 1):
-        for each in (store, reference):
-            each.update(planes(index), stamp(len(drawn)))
+        for any_store in (store, reference):
+            any_store.update(planes(index), stamp(len(pictures)))
         with store.lease() as view:
             frame = allocator.allocate(view)
-        picture, shown = program.picture(store, ArOverlay().with_map(packed_map(frame)))
-        assert (shown.stamp, shown.grid) == (frame.stamp, store.grid)
-        drawn.append(picture)
+        picture, texture = program.picture(store, ArOverlay().with_map(packed_map(frame)))
+        assert (texture.stamp, texture.grid) == (frame.stamp, store.grid)
+        pictures.append(picture)
         with store.lease() as view, reference.lease() as expected:
             for level in range(LEVELS):
                 np.testing.assert_array_equal(view.read(level), expected.read(level))
-    assert drawn[0].shape == (SIZE[1], SIZE[0], 3)
-    assert (drawn[0] != drawn[1]).mean() > 0.1, "another scene"
-    np.testing.assert_array_equal(drawn[1], drawn[2])
-    borders = (drawn[0][..., 0] > 240) & (drawn[0][..., 2] < 40)
+    assert pictures[0].shape == (SIZE[1], SIZE[0], 3)
+    assert (pictures[0] != pictures[1]).mean() > 0.1, "another scene"
+    np.testing.assert_array_equal(pictures[1], pictures[2])
+    borders = (pictures[0][..., 0] > 240) & (pictures[0][..., 2] < 40)
     assert borders.sum() > 50, "regions float above the picture"
     store.close()
 
@@ -91,8 +91,8 @@ def test_regions_of_a_frame_of_another_size_are_not_drawn(program: ArProgram) ->
     store = GlStore(PlaneFormat.of(planes(0)), Thresholds(), 200)
     store.update(planes(0), stamp(0))
     with store.lease() as view:
-        shown = packed_map(StreamAllocator(AllocatorOptions(budget=8, levels=True)).allocate(view))
-    overlay = ArOverlay().with_map(shown)
+        frame_map = packed_map(StreamAllocator(AllocatorOptions(budget=8, levels=True)).allocate(view))
+    overlay = ArOverlay().with_map(frame_map)
     plain = program.picture(store, ArOverlay())[0]
     assert (program.picture(store, overlay)[0] != plain).any()
     of_another = replace(overlay, grid=(ROWS + 1, COLS))

@@ -25,15 +25,15 @@ def test_places_are_grouped_by_shape_and_every_group_begins_aligned() -> None:
     places, dispatches = by_shape(regions)
     assert [dispatch.level for dispatch in dispatches] == [0, 2, 0, 1]
     assert [dispatch.defines for dispatch in dispatches] == [(), (), ("DOWN 1", "ACROSS 4"), ("DOWN 2", "ACROSS 1")]
-    seen = []
+    all_slots = []
     for code, dispatch in zip([0, 2, 7, 12], dispatches, strict=True):
         assert dispatch.start % ALIGNMENT == 0
         group = places[dispatch.start // 16 :][: dispatch.groups]
         slots = group[:, 2]
-        seen += slots.tolist()
+        all_slots += slots.tolist()
         assert (regions[slots, 0] == code).all()
         np.testing.assert_array_equal(group[:, :2], regions[slots, 1:])
-    assert sorted(seen) == list(range(100))
+    assert sorted(all_slots) == list(range(100))
 
 
 Opener = Callable[[Bytes], GlStore]
@@ -73,8 +73,8 @@ def test_the_filter_of_the_hardware_compiles_and_keeps_one_colour(
     texture = open_store(plain)._texture
     assert texture.anisotropy >= 16
     points, footprints = np.full((70, 2), (40.0, 30.0)), np.full((70, 2), (8.0, 3.0))
-    got = sample_along(texture, points, footprints)
-    np.testing.assert_allclose(got * 255, np.full((70, 3), (200, 100, 50)), atol=1)
+    colours = sample_along(texture, points, footprints)
+    np.testing.assert_allclose(colours * 255, np.full((70, 3), (200, 100, 50)), atol=1)
     monkeypatch.setattr(texture, "anisotropy", 2.0)
     with pytest.raises(BackendMissing, match="filters 2:1 at most, and footprints need 16:1"):
         sample_along(texture, points, footprints)

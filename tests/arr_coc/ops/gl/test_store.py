@@ -44,9 +44,9 @@ def all_levels(store: GlStore) -> list[Bytes]:
         return [view.read(level).copy() for level in range(6)]
 
 
-def assert_levels(got: list[Bytes]) -> None:
-    for level, expected in enumerate(expected_levels(got[0])):
-        np.testing.assert_array_equal(got[level], expected, err_msg=f"level {level}")
+def assert_levels(levels: list[Bytes]) -> None:
+    for level, expected in enumerate(expected_levels(levels[0])):
+        np.testing.assert_array_equal(levels[level], expected, err_msg=f"level {level}")
 
 
 @pytest.mark.parametrize("way", ["parts", "box", "whole"])
@@ -76,10 +76,10 @@ def test_level_0_arrives_by_copies_and_by_the_kernel(way: Way, copy_level0: bool
     for level, expected in enumerate(expected_levels(level0)):
         side = 32 >> level
         mask = arrived.repeat(side, axis=0).repeat(side, axis=1)[..., None]
-        got = levels[level]
+        texels = levels[level]
         if way == "box" and level == 0 and copy_level0:
             mask = np.ones_like(mask)
-        np.testing.assert_array_equal(got * mask, expected * mask)
+        np.testing.assert_array_equal(texels * mask, expected * mask)
     texture.release()
 
 
@@ -119,9 +119,9 @@ def test_threads_that_read_at_once_and_come_and_go_are_right() -> None:
             levels = expected_levels(view.read(0))
             if view.stamp.frame_index != frame or any((view.read(n) != levels[n]).any() for n in range(6)):
                 wrong.append(("read", frame))
-            for got, level in zip(view.gather(regions), levels, strict=True):
+            for pixels, level in zip(view.gather(regions), levels, strict=True):
                 part = level[:32, :32].transpose(2, 0, 1)
-                if (got[:, : part.shape[1], : part.shape[2]] != part).any():
+                if (pixels[:, : part.shape[1], : part.shape[2]] != part).any():
                     wrong.append(("gather", frame))
 
     for frame in range(12):
@@ -183,16 +183,16 @@ def test_no_pixel_buffer_stays_bound_for_who_uses_the_context_next() -> None:
 def test_a_store_closed_in_the_middle_of_a_write_keeps_its_memory_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(noise(0))
     store.update(noise(0), stamp(0))
-    paint, there = store._texture.paint, []
+    paint, existence = store._texture.paint, []
 
     def close_and_paint(level0: Bytes, plan: UploadPlan) -> None:
         store.close()
         paint(level0, plan)
-        there.append(exists(store))
+        existence.append(exists(store))
 
     monkeypatch.setattr(store._texture, "paint", close_and_paint)
     store.update(noise(1), stamp(1))
-    assert there == [True]
+    assert existence == [True]
     assert not exists(store)
 
 
@@ -278,10 +278,10 @@ def test_a_picture_larger_than_the_device_takes_is_refused() -> None:
 def test_a_ring_larger_than_the_device_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     device = own_device()
     gl = device.library.gl
-    asked = gl.glGetIntegerv
+    get_integer = gl.glGetIntegerv
 
     def small(name: int) -> object:
-        return 16 if name == gl.GL_MAX_TEXTURE_BUFFER_SIZE else asked(name)
+        return 16 if name == gl.GL_MAX_TEXTURE_BUFFER_SIZE else get_integer(name)
 
     monkeypatch.setattr(gl, "glGetIntegerv", small)
     with pytest.raises(BackendMissing, match="reads no buffer of"):

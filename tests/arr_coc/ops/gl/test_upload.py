@@ -70,8 +70,8 @@ def test_scattered_tiles_go_alone_if_few_and_in_a_box_if_many() -> None:
 @pytest.mark.parametrize(("cost", "box"), [(0.0, False), (4.0, False), (4.9, False), (5.1, True)])
 def test_the_box_is_taken_if_it_costs_less(cost: float, box: bool) -> None:
     """Two tiles of a box of 7: apart they cost 2 × (cost + 1), the box costs its 7 and cost."""
-    apart = ((0, 0, 1, 1), (0, 6, 1, 7))
-    assert cheaper(apart, cost) == (((0, 0, 1, 7),) if box else apart)
+    rectangles = ((0, 0, 1, 1), (0, 6, 1, 7))
+    assert cheaper(rectangles, cost) == (((0, 0, 1, 7),) if box else rectangles)
 
 
 GRIDS = st.tuples(st.integers(1, 12), st.integers(1, 12))

@@ -58,7 +58,7 @@ def test_the_same_bytes_on_aarch64(driver: Path, fmt: tuple[str, str], size: tup
     reference.update(second, dirty)
     expected = [dirty, *map(reference.read, range(LEVELS)), reference.gather(regions)]
 
-    asked = [
+    parts = [
         bytes(CompiledTexture(load_kernel(kernel_path()), shape, Thresholds())._texture),
         np.array([3, 12], np.int32),
         *(np.ascontiguousarray(plane) for planes in (first, second) for plane in planes.planes),
@@ -68,9 +68,9 @@ def test_the_same_bytes_on_aarch64(driver: Path, fmt: tuple[str, str], size: tup
         native._FOOTPRINTS,
     ]
     output = subprocess.run(
-        [EMULATOR, str(driver)], input=b"".join(bytes(part) for part in asked), stdout=subprocess.PIPE, check=True
+        [EMULATOR, str(driver)], input=b"".join(bytes(part) for part in parts), stdout=subprocess.PIPE, check=True
     ).stdout
     assert len(output) == sum(part.nbytes for part in expected)
     for number, part in enumerate(expected):  # dirty, levels 0 to 5, pixels
-        got, output = output[: part.nbytes], output[part.nbytes :]
-        np.testing.assert_array_equal(np.frombuffer(got, part.dtype).reshape(part.shape), part, err_msg=str(number))
+        payload, output = output[: part.nbytes], output[part.nbytes :]
+        np.testing.assert_array_equal(np.frombuffer(payload, part.dtype).reshape(part.shape), part, err_msg=str(number))

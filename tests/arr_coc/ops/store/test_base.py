@@ -38,11 +38,11 @@ def started(name: str, work: Callable[[], None]) -> threading.Thread:
 
 def test_readers_read_together_and_a_thread_may_read_twice() -> None:
     leases = LeaseLock()
-    together = threading.Barrier(2, timeout=LIMIT_MS / 1e3)
+    barrier = threading.Barrier(2, timeout=LIMIT_MS / 1e3)
 
     def read() -> None:
         with leases.reading(LIMIT_MS), leases.reading(LIMIT_MS):
-            together.wait()
+            barrier.wait()
 
     other = started("other", read)
     read()
@@ -61,20 +61,20 @@ def test_a_writer_that_waits_too_long_names_both_sides() -> None:
 
 def test_a_reader_that_waits_too_long_names_both_sides() -> None:
     leases = LeaseLock()
-    written, done = threading.Event(), threading.Event()
+    begin, end = threading.Event(), threading.Event()
 
     def write() -> None:
         with leases.writing(LIMIT_MS):
-            written.set()
-            done.wait(LIMIT_MS / 1e3)
+            begin.set()
+            end.wait(LIMIT_MS / 1e3)
 
     writer = started("writer", write)
-    written.wait(LIMIT_MS / 1e3)
+    begin.wait(LIMIT_MS / 1e3)
     with pytest.raises(LeaseTimeout, match=r"'MainThread' waited 1 ms to read .* thread 'writer'"), leases.reading(1):
         pass
     with pytest.raises(LeaseTimeout, match="which thread 'writer' still"), leases.writing(1):
         pass
-    done.set()
+    end.set()
     writer.join(LIMIT_MS / 1e3)
     with leases.reading(0):
         pass
@@ -126,9 +126,9 @@ def levels_of(store: TextureStore) -> list[Bytes]:
         return [view.read(level).copy() for level in range(6)]
 
 
-def assert_same(got: list[Bytes], expected: list[Bytes]) -> None:
-    for level, (one, other) in enumerate(zip(got, expected, strict=True)):
-        np.testing.assert_array_equal(one, other, err_msg=f"level {level}")
+def assert_same(levels: list[Bytes], expected: list[Bytes]) -> None:
+    for level, (texels, expected_texels) in enumerate(zip(levels, expected, strict=True)):
+        np.testing.assert_array_equal(texels, expected_texels, err_msg=f"level {level}")
 
 
 FORMATS = [("yuv", name) for name in SUBSAMPLINGS] + [("gray", "444"), ("rgb", "444")]
@@ -140,9 +140,9 @@ def test_the_first_frame_fills_every_level(opened: Opener, layout: str, sampling
     planes = random_planes(np.random.default_rng(0), *size, layout=layout, sampling=sampling, colour=Colour("bt709"))
     store = opened(planes)
     change = store.update(planes, stamp(7))
-    got = levels_of(store)
-    assert np.abs(got[0].astype(int) - expected_level0(planes)).max() <= 1
-    assert_same(got, expected_levels(got[0]))
+    levels = levels_of(store)
+    assert np.abs(levels[0].astype(int) - expected_level0(planes)).max() <= 1
+    assert_same(levels, expected_levels(levels[0]))
     assert change.dirty.all()
 
 
@@ -193,8 +193,8 @@ def test_only_dirty_tiles_change_bytes_and_versions(opened: Opener) -> None:
         for level in range(6):
             side = 32 >> level
             same = (view.read(level) == before[level]).all(axis=2)
-            kept = same.reshape(store.grid.rows, side, store.grid.cols, side).all(axis=(1, 3))
-            np.testing.assert_array_equal(kept, ~tiles)
+            same_tiles = same.reshape(store.grid.rows, side, store.grid.cols, side).all(axis=(1, 3))
+            np.testing.assert_array_equal(same_tiles, ~tiles)
 
 
 def test_frames_without_change_move_the_stamp_alone(opened: Opener) -> None:

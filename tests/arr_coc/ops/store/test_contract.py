@@ -41,8 +41,8 @@ Mask = npt.NDArray[np.bool_]
 @pytest.fixture(params=[kind for kind in KINDS if kind != "reference"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     prepare(request.param, request)
-    chosen: Kind = request.param
-    return chosen
+    param: Kind = request.param
+    return param
 
 
 def dirty_mask(grid: TileGrid, rng: np.random.Generator, kind: str) -> Mask:
@@ -76,7 +76,7 @@ class BothStores(RuleBasedStateMachine):
         self.sampling = "444"
         self.frame = 0
         self.epoch = 0
-        self.written = False
+        self.has_frame = False
 
     @initialize(height=st.integers(1, 300), width=st.integers(1, 420), fmt=st.sampled_from(FORMATS), seed=SEEDS)
     def open(self, height: int, width: int, fmt: tuple[str, str], seed: int) -> None:
@@ -86,7 +86,7 @@ class BothStores(RuleBasedStateMachine):
         shape = PlaneFormat.of(self.planes)
         kinds: tuple[Kind, ...] = (self.kind, "reference")
         self.stores = tuple(open_kind(shape, kind, thresholds=EXACT, lease_timeout_ms=WAIT_MS) for kind in kinds)
-        self.written = False
+        self.has_frame = False
 
     @rule(kind=DIRTY, seed=SEEDS, new_epoch=st.sampled_from([False, False, False, True]))
     def update(self, kind: str, seed: int, new_epoch: bool) -> None:
@@ -104,20 +104,20 @@ class BothStores(RuleBasedStateMachine):
         self.planes = self._other(rng)
         self._write_both(Difference(dirty_mask(self.stores[0].grid, rng, kind)))
 
-    @precondition(lambda self: self.written)
+    @precondition(lambda self: self.has_frame)
     @rule(seed=SEEDS, count=st.integers(0, 60))
     def gather(self, seed: int, count: int) -> None:
         regions = regions_of(self.stores[0].grid, np.random.default_rng(seed), count)
-        with self._views() as (one, other):
-            np.testing.assert_array_equal(one.gather(regions), other.gather(regions))
+        with self._views() as (first, second):
+            np.testing.assert_array_equal(first.gather(regions), second.gather(regions))
 
-    @precondition(lambda self: self.written)
+    @precondition(lambda self: self.has_frame)
     @rule(levels=st.lists(st.integers(0, LEVELS - 1), min_size=1, max_size=4))
     def read(self, levels: list[int]) -> None:
         """Some levels, some of them twice, in any order."""
-        with self._views() as (one, other):
+        with self._views() as (first, second):
             for level in levels:
-                np.testing.assert_array_equal(one.read(level), other.read(level), err_msg=f"level {level}")
+                np.testing.assert_array_equal(first.read(level), second.read(level), err_msg=f"level {level}")
 
     @rule(seed=SEEDS)
     def compare(self, seed: int) -> None:
@@ -125,7 +125,7 @@ class BothStores(RuleBasedStateMachine):
         masks = [store.compare(other).dirty for store in self.stores]
         np.testing.assert_array_equal(*masks)
 
-    @precondition(lambda self: self.written)
+    @precondition(lambda self: self.has_frame)
     @rule(height=st.integers(1, 200), width=st.integers(1, 200), seed=SEEDS)
     def reopen(self, height: int, width: int, seed: int) -> None:
         """A stream that changes its size."""
@@ -135,14 +135,14 @@ class BothStores(RuleBasedStateMachine):
 
     @invariant()
     def both_have_the_same_state(self) -> None:
-        if self.written:
-            with self._views() as (one, other):
-                assert one.stamp == other.stamp
-                assert one.versions.epoch == other.versions.epoch
-                np.testing.assert_array_equal(one.versions.frame, other.versions.frame)
+        if self.has_frame:
+            with self._views() as (first, second):
+                assert first.stamp == second.stamp
+                assert first.versions.epoch == second.versions.epoch
+                np.testing.assert_array_equal(first.versions.frame, second.versions.frame)
 
     def teardown(self) -> None:
-        if self.written:
+        if self.has_frame:
             self.read(list(range(LEVELS)))
             self.gather(self.frame, 40)
         for store in self.stores:
@@ -166,7 +166,7 @@ class BothStores(RuleBasedStateMachine):
         ]
         np.testing.assert_array_equal(changes[0].dirty, changes[1].dirty)
         self.planes = copied(self.stores[1].held)
-        self.written = True
+        self.has_frame = True
 
     @contextmanager
     def _views(self) -> Iterator[list]:
@@ -202,7 +202,7 @@ class Threads:
 
     def __init__(self, kind: Kind, grid: tuple[int, int], kinds: list[str], readers: int) -> None:
         self.opened = threading.Event()
-        self.done = threading.Event()
+        self.finished = threading.Event()
         self.failures: list[BaseException] = []
         self.reads = [0] * readers
         self._kind, self._grid, self._kinds = kind, grid, kinds
@@ -227,7 +227,7 @@ class Threads:
             work(*arguments)
         except BaseException as error:
             self.failures.append(error)
-            self.done.set()
+            self.finished.set()
             self.opened.set()
 
     def _write(self) -> None:
@@ -241,20 +241,20 @@ class Threads:
             mask = dirty_mask(self.store.grid, rng, kind)
             versions = np.where(mask, frame, versions)
             self.store.write(grey_planes(shown(versions)), Difference(mask), stamp(frame))
-        self.done.set()
+        self.finished.set()
 
     def _read(self, number: int) -> None:
         rng = np.random.default_rng(number)
         self.opened.wait(JOIN_S)
         over = False
         while not over:
-            over = self.done.is_set()
+            over = self.finished.is_set()
             with self.store.lease() as view:
                 expected = shown(view.versions.frame)
                 level = int(rng.integers(0, LEVELS))
                 side = 32 >> level
-                whole = expected.repeat(side, axis=0).repeat(side, axis=1)[..., None].repeat(3, axis=2)
-                np.testing.assert_array_equal(view.read(level), whole)
+                level_texels = expected.repeat(side, axis=0).repeat(side, axis=1)[..., None].repeat(3, axis=2)
+                np.testing.assert_array_equal(view.read(level), level_texels)
                 rows, cols = (rng.integers(0, size, 30) for size in self._grid)
                 pixels = view.gather(np.stack([np.zeros(30, np.int64), rows, cols], axis=1))
                 assert (pixels == expected[rows, cols][:, None, None, None]).all()

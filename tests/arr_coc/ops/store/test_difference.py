@@ -29,8 +29,8 @@ def store_of(planes: FramePlanes, thresholds: Thresholds | None = None) -> Textu
 
 
 def dirty(before: FramePlanes, after: FramePlanes, thresholds: Thresholds | None = None) -> set[tuple[int, int]]:
-    found = store_of(before, thresholds).compare(after).dirty
-    return {(int(row), int(col)) for row, col in np.argwhere(found)}
+    mask = store_of(before, thresholds).compare(after).dirty
+    return {(int(row), int(col)) for row, col in np.argwhere(mask)}
 
 
 def test_equal_planes_are_clean() -> None:
@@ -68,10 +68,10 @@ def test_a_checkerboard_that_inverts_is_seen() -> None:
     """Its 2×2 means stay as they are."""
     before = flat_planes(64, 64)
     board = np.indices((64, 64)).sum(axis=0) % 2 * 200
-    one, other = copied(before), copied(before)
-    one.planes[0][:] = board
-    other.planes[0][:] = 200 - board
-    assert len(dirty(one, other)) == 4
+    board_planes, inverse_planes = copied(before), copied(before)
+    board_planes.planes[0][:] = board
+    inverse_planes.planes[0][:] = 200 - board
+    assert len(dirty(board_planes, inverse_planes)) == 4
 
 
 def test_drift_cannot_hide() -> None:
@@ -81,8 +81,8 @@ def test_drift_cannot_hide() -> None:
         value = 100 + index
         store.update(flat_planes(64, 64, (value, 128, 128)), stamp(index))
         with store.lease() as view:
-            shown = view.read(5).astype(float).mean() / (255 / 219) + 16
-        assert abs(shown - value) <= 4.5
+            luma = view.read(5).astype(float).mean() / (255 / 219) + 16
+        assert abs(luma - value) <= 4.5
     with store.lease() as view:
         assert view.versions.frame.min() > 50
 

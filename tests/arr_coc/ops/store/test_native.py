@@ -111,16 +111,16 @@ def test_the_same_tiles_differ_in_a_stream(
 
 def test_one_sample_more_than_the_threshold_shows_in_any_place() -> None:
     rng = np.random.default_rng(0)
-    still = random_planes(rng, 70, 100)
-    shape = PlaneFormat.of(still)
+    static_planes = random_planes(rng, 70, 100)
+    shape = PlaneFormat.of(static_planes)
     compiled, reference = both(shape, Thresholds(255, 0))
     for texture in (compiled, reference):
-        texture.update(still, np.ones(shape.grid.shape, bool))
-    for plane, row, col in [(p, *rng.integers(still.planes[p].shape)) for p in (0, 1, 2) for _ in range(60)]:
-        assert not compiled.compare(still).any()
-        changed = [each.copy() for each in still.planes]
+        texture.update(static_planes, np.ones(shape.grid.shape, bool))
+    for plane, row, col in [(p, *rng.integers(static_planes.planes[p].shape)) for p in (0, 1, 2) for _ in range(60)]:
+        assert not compiled.compare(static_planes).any()
+        changed = [samples.copy() for samples in static_planes.planes]
         changed[plane][row, col] ^= 128
-        frame = FramePlanes(still.layout, tuple(changed), still.colour)
+        frame = FramePlanes(static_planes.layout, tuple(changed), static_planes.colour)
         np.testing.assert_array_equal(compiled.compare(frame), reference.compare(frame))
         assert compiled.compare(frame).sum() == 1
 
@@ -158,10 +158,10 @@ def test_the_same_bytes_are_written(
         if seed % 2:  # else level 0 is made of tiles of two frames at once
             texture.read(0)
         texture.update(second, dirty)
-    for one, other in zip(*(map(texture.read, range(levels)) for texture in textures), strict=True):
-        np.testing.assert_array_equal(one, other)
-    for one, other in zip(*(texture.planes for texture in textures), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for array, expected in zip(*(map(texture.read, range(levels)) for texture in textures), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    for array, expected in zip(*(texture.planes for texture in textures), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize("share", ["0.02", "0.5", "all"])
@@ -177,8 +177,8 @@ def test_threads_share_the_tiles(layout: Layout, share: str) -> None:
         texture.update(first, np.ones(grid.shape, bool))
         np.testing.assert_array_equal(texture.compare(second), dirty)
         texture.update(second, dirty)
-    for one, reference in zip(*(map(texture.read, range(LEVELS)) for texture in textures), strict=True):
-        np.testing.assert_array_equal(one, reference)
+    for array, reference in zip(*(map(texture.read, range(LEVELS)) for texture in textures), strict=True):
+        np.testing.assert_array_equal(array, reference)
 
 
 @pytest.mark.parametrize("step", [-1, 2])

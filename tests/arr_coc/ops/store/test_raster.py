@@ -65,8 +65,8 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
     return FramePlanes("yuv", tuple(planes), Colour(MATRICES.get(int(frame.colorspace), "bt601"), full), frame)
 
 
-def difference(one: Bytes, other: Bytes) -> int:
-    return int(np.abs(one.astype(int) - other).max())
+def difference(first: Bytes, second: Bytes) -> int:
+    return int(np.abs(first.astype(int) - second).max())
 
 
 @pytest.mark.parametrize("full_range", [False, True])
@@ -144,8 +144,8 @@ def test_every_level_is_the_rounded_mean_of_four(rows: int, cols: int, seed: int
     levels = allocate_levels(rows, cols)
     levels[0][:] = np.random.default_rng(seed).integers(0, 256, levels[0].shape)
     refresh(levels, (0, 0, rows, cols))
-    for got, expected in zip(levels, expected_levels(levels[0]), strict=True):
-        np.testing.assert_array_equal(got, expected)
+    for level, expected in zip(levels, expected_levels(levels[0]), strict=True):
+        np.testing.assert_array_equal(level, expected)
 
 
 def test_halves_are_rounded_up() -> None:
@@ -164,9 +164,9 @@ def test_nothing_outside_of_the_rectangle_is_touched() -> None:
     refresh(levels, (1, 1, 2, 3))
     for level in range(1, 6):
         side = 32 >> level
-        inside = np.zeros(levels[level].shape, bool)
-        inside[side : 2 * side, side : 3 * side] = True
-        np.testing.assert_array_equal(levels[level], np.where(inside, 200, 0))
+        mask = np.zeros(levels[level].shape, bool)
+        mask[side : 2 * side, side : 3 * side] = True
+        np.testing.assert_array_equal(levels[level], np.where(mask, 200, 0))
 
 
 @pytest.mark.parametrize("shape", [(3,), (40, 50, 3), (1024, 1024), (1088, 1920, 3)])

@@ -109,11 +109,11 @@ def test_along_a_line_is_its_mean_within_4_of_255(open_sampler: Open, length_px:
     points, angles = rng.uniform((30, 30), (120, 90), (300, 2)), rng.uniform(0, 2 * np.pi, 300)
     footprints = np.stack([np.cos(angles), np.sin(angles)], 1) * length_px
     with open_sampler(smooth_picture()) as sampler:
-        got = sampler.along(points, footprints, width_px)
+        colours = sampler.along(points, footprints, width_px)
         assert sampler.along(points[:0], footprints[:0]).shape == (0, 3)
         steps = (np.arange(64) + 0.5) / 64 - 0.5
         along = [bilinear(sampler.levels[0], *(points + footprints * step).T) for step in steps]
-    assert np.abs(got - np.mean(along, axis=0)).max() <= 4 / 255
+    assert np.abs(colours - np.mean(along, axis=0)).max() <= 4 / 255
 
 
 def test_a_line_leaves_out_what_lies_beside_it(open_sampler: Open) -> None:

@@ -62,8 +62,8 @@ def test_gather_equals_clamped_lookup(kind: Kind, height: int, width: int) -> No
         pixels = view.gather(regions)
         assert pixels.shape == (len(regions), 3, 32, 32)
         assert pixels.dtype == np.uint8
-        for got, region in zip(pixels, regions.tolist(), strict=True):
-            np.testing.assert_array_equal(got, expected(view, *region))
+        for region_pixels, region in zip(pixels, regions.tolist(), strict=True):
+            np.testing.assert_array_equal(region_pixels, expected(view, *region))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,8 +71,8 @@ def test_gather_of_nothing_and_of_other_integer_types(kind: Kind) -> None:
     require(kind)
     with view_of(64, 64, kind) as view:
         assert view.gather(np.zeros((0, 3), np.int32)).shape == (0, 3, 32, 32)
-        one = view.gather(np.array([[1, 0, 0]], np.int8))
-        np.testing.assert_array_equal(one[0], expected(view, 1, 0, 0))
+        pixels = view.gather(np.array([[1, 0, 0]], np.int8))
+        np.testing.assert_array_equal(pixels[0], expected(view, 1, 0, 0))
 
 
 @pytest.mark.parametrize(

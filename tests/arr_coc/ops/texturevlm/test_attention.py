@@ -44,8 +44,8 @@ def by_loop(three: Three, grid: tuple[int, int], share: float, level: int, block
         weights, values = [], []
         for number, cell in enumerate(cells):
             if number in best:
-                weights.extend((row @ key[one] * scale).exp() for one in cell)
-                values.extend(value[one] for one in cell)
+                weights.extend((row @ key[member] * scale).exp() for member in cell)
+                values.extend(value[member] for member in cell)
             else:
                 weights.append(logits[index, number].exp())
                 values.append(value[cell].mean(dim=0))
@@ -58,8 +58,8 @@ def by_loop(three: Three, grid: tuple[int, int], share: float, level: int, block
 @pytest.mark.parametrize(("share", "level", "block"), [(0.25, 1, 1), (0.1, 2, 4), (0.6, 1, 3), (0.0, 1, 1)])
 def test_it_is_what_it_says(grid: tuple[int, int], share: float, level: int, block: int) -> None:
     three = tensors(grid, 10, lead=())
-    got = hierarchical_attention(*three, grid=grid, share=share, level=level, block=block)
-    torch.testing.assert_close(got, by_loop(three, grid, share, level, block))
+    mixed = hierarchical_attention(*three, grid=grid, share=share, level=level, block=block)
+    torch.testing.assert_close(mixed, by_loop(three, grid, share, level, block))
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (5, 9)])
@@ -67,16 +67,16 @@ def test_it_is_what_it_says(grid: tuple[int, int], share: float, level: int, blo
 def test_all_cells_fine_is_full_attention(grid: tuple[int, int], dtype: torch.dtype) -> None:
     three = tensors(grid, 7, lead=(2, 3), dtype=dtype)
     for level, block in ((1, 1), (2, 4), (0, 1)):
-        got = hierarchical_attention(*three, grid=grid, share=1.0, level=level, block=block)
-        assert got.dtype == dtype
+        mixed = hierarchical_attention(*three, grid=grid, share=1.0, level=level, block=block)
+        assert mixed.dtype == dtype
         close = {"atol": 0.02, "rtol": 0.02} if dtype == torch.bfloat16 else {}
-        torch.testing.assert_close(got, F.scaled_dot_product_attention(*three), **close)
+        torch.testing.assert_close(mixed, F.scaled_dot_product_attention(*three), **close)
 
 
 def test_level_0_needs_no_fine_cells() -> None:
     three = tensors((5, 9), 7)
-    got = hierarchical_attention(*three, grid=(5, 9), share=0.0, level=0)
-    torch.testing.assert_close(got, F.scaled_dot_product_attention(*three))
+    mixed = hierarchical_attention(*three, grid=(5, 9), share=0.0, level=0)
+    torch.testing.assert_close(mixed, F.scaled_dot_product_attention(*three))
 
 
 def test_keys_that_are_equal_within_cells_lose_nothing() -> None:
@@ -84,8 +84,8 @@ def test_keys_that_are_equal_within_cells_lose_nothing() -> None:
     key, value = (
         rows.unflatten(1, (4, 4)).repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1, 2) for rows in (key, value)
     )
-    got = hierarchical_attention(query, key, value, grid=(8, 8), share=0.1)
-    torch.testing.assert_close(got, F.scaled_dot_product_attention(query, key, value))
+    mixed = hierarchical_attention(query, key, value, grid=(8, 8), share=0.1)
+    torch.testing.assert_close(mixed, F.scaled_dot_product_attention(query, key, value))
 
 
 def test_the_error_falls_with_the_fine_share() -> None:

@@ -53,20 +53,23 @@ def test_any_composite_keeps_its_promises(height: int, width: int, tokens: int, 
     relevance = (rng.random((-(-height // 32), -(-width // 32))) ** rng.integers(1, 9)).astype(np.float32)
     composite = foveate(image, relevance, tokens)
     assert composite.tokens <= tokens
-    whole, *parts = composite.placements
-    assert whole.source == (0, 0, height, width)
-    taken = np.zeros(composite.image.shape[:2], int)
-    for one in composite.placements:
-        for box, size in ((one.source, image.shape), (one.target, composite.image.shape)):
+    full_view, *parts = composite.placements
+    assert full_view.source == (0, 0, height, width)
+    coverage = np.zeros(composite.image.shape[:2], int)
+    for placement in composite.placements:
+        for box, size in ((placement.source, image.shape), (placement.target, composite.image.shape)):
             assert 0 <= box[0] < box[2] <= size[0]
             assert 0 <= box[1] < box[3] <= size[1]
-        border = 0 if one is whole else BORDER_PX
-        taken[one.target[0] - border : one.target[2] + border, one.target[1] - border : one.target[3] + border] += 1
-    assert (taken == 1).all()
+        border = 0 if placement is full_view else BORDER_PX
+        coverage[
+            placement.target[0] - border : placement.target[2] + border,
+            placement.target[1] - border : placement.target[3] + border,
+        ] += 1
+    assert (coverage == 1).all()
     assert len(parts) <= len(FRAMES)
     for part in parts:
         assert part.scale in (1, 0.5, 0.25, 0.125)
-        assert part.scale > whole.scale
+        assert part.scale > full_view.scale
         for edge, sign in zip(part.target, (-1, -1, 1, 1), strict=True):
             assert (edge + sign * BORDER_PX) % 32 == 0
         if part.scale == 1:
@@ -76,11 +79,11 @@ def test_any_composite_keeps_its_promises(height: int, width: int, tokens: int, 
 def test_the_whole_view_is_little_stretched_and_no_part_narrow() -> None:
     image, relevance = picture(300, 1600), np.zeros((10, 50), np.float32)
     relevance[4:6, 10:40] = 1
-    drawn = [foveate(image, relevance, tokens).placements for tokens in range(20, 120)]
-    assert sum(len(placements) > 1 for placements in drawn) > 40
-    for whole, *parts in drawn:
+    layouts = [foveate(image, relevance, tokens).placements for tokens in range(20, 120)]
+    assert sum(len(placements) > 1 for placements in layouts) > 40
+    for full_view, *parts in layouts:
         if parts:
-            assert 1 / MOST_STRETCH <= whole.scale * 300 / whole.target[2] <= MOST_STRETCH
+            assert 1 / MOST_STRETCH <= full_view.scale * 300 / full_view.target[2] <= MOST_STRETCH
         for part in parts:
             sides = [part.target[axis + 2] - part.target[axis] + 2 * BORDER_PX for axis in (0, 1)]
             assert max(sides) <= MOST_ASPECT * min(sides)
@@ -124,13 +127,13 @@ def test_a_thing_is_shown_in_one_piece_rather_than_larger_in_several() -> None:
 
 def test_frames_mark_each_part_and_its_place() -> None:
     composite = foveate(picture(1080, 1920), spots(34, 60, (5, 10), (25, 50)), 120)
-    whole, *parts = composite.placements
+    full_view, *parts = composite.placements
     for part, colour in zip(parts, FRAMES, strict=False):
         top, left, bottom, right = part.target
         ring = composite.image[top - 2 : bottom + 2, left - 2 : right + 2]
         for edge in (ring[:2], ring[-2:], ring[:, :2], ring[:, -2:]):
             assert (edge == colour).all()
-        down, across = whole.target[2] / 1080, whole.target[3] / 1920
+        down, across = full_view.target[2] / 1080, full_view.target[3] / 1920
         first = math.floor(part.source[0] * down), math.floor(part.source[1] * across)
         last = math.ceil(part.source[2] * down) - 1, math.ceil(part.source[3] * across) - 1
         middle = (first[0] + last[0]) // 2, (first[1] + last[1]) // 2
@@ -146,21 +149,21 @@ def test_a_tall_picture_is_a_wide_one_turned() -> None:
     wide = foveate(image, relevance, 90)
     tall = foveate(image.transpose(1, 0, 2), relevance.T, 90)
     assert len(wide.placements) > 1
-    assert [turned(one) for one in tall.placements] == list(wide.placements)
+    assert [turned(placement) for placement in tall.placements] == list(wide.placements)
     assert tall.image.shape == (wide.image.shape[1], wide.image.shape[0], 3)
 
 
-def turned(one: CompositePlacement) -> CompositePlacement:
-    source, target = ((box[1], box[0], box[3], box[2]) for box in (one.source, one.target))
+def turned(placement: CompositePlacement) -> CompositePlacement:
+    source, target = ((box[1], box[0], box[3], box[2]) for box in (placement.source, placement.target))
     return CompositePlacement(source, target)
 
 
 def test_places_lead_back_to_the_picture() -> None:
     composite = foveate(picture(1080, 1920), spots(34, 60, (5, 10), (25, 50)), 120)
-    for one in composite.placements:
-        (y0, x0, y1, x1), (top, left, bottom, right) = one.target, one.source
-        got = composite.to_source(y0 + (y1 - y0) / 4, x0 + (x1 - x0) / 2)
-        assert got == pytest.approx((top + (bottom - top) / 4, left + (right - left) / 2))
+    for placement in composite.placements:
+        (y0, x0, y1, x1), (top, left, bottom, right) = placement.target, placement.source
+        point = composite.to_source(y0 + (y1 - y0) / 4, x0 + (x1 - x0) / 2)
+        assert point == pytest.approx((top + (bottom - top) / 4, left + (right - left) / 2))
     part = composite.placements[1]
     on_frame = composite.to_source(part.target[0] + 1, part.target[1] - 1.5)
     assert on_frame == pytest.approx((part.source[0] + 1 / part.scale, part.source[1]))
@@ -235,17 +238,17 @@ def test_a_map_of_another_grid_is_spread_over_the_picture() -> None:
 
 
 def test_the_whole_view_alone_keeps_its_aspect_and_its_budget() -> None:
-    (whole,) = whole_layout((384, 640), 65).placements
-    assert whole.source == (0, 0, 384, 640)
-    assert whole.target == (0, 0, 192, 320)
+    (full_view,) = whole_layout((384, 640), 65).placements
+    assert full_view.source == (0, 0, 384, 640)
+    assert full_view.target == (0, 0, 192, 320)
     assert whole_layout((384, 640), 240).size == (384, 640)
 
 
 def test_parts_are_cut_out_as_large_as_the_composite_shows_them() -> None:
     image = picture(384, 640)
     layout = layout_of((384, 640), spots(12, 20, (4, 9)), 60)
-    drawn = foveate(image, spots(12, 20, (4, 9)), 60).image
+    composite = foveate(image, spots(12, 20, (4, 9)), 60).image
     assert len(layout.placements) > 1
     for placement in layout.placements[1:]:
         top, left, bottom, right = placement.target
-        assert (cut_out(image, placement) == drawn[top:bottom, left:right]).all()
+        assert (cut_out(image, placement) == composite[top:bottom, left:right]).all()

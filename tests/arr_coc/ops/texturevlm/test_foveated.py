@@ -17,20 +17,20 @@ from tests.arr_coc.ops.texturevlm.test_texture import images
 
 def test_an_even_grid_is_the_picture() -> None:
     image = images(1, 96, 128)[0]
-    even = sample_foveated(image, (0.3, 0.9), num_patches=12, cortical_magnification=1)
-    assert even.grid == (3, 4)
+    view = sample_foveated(image, (0.3, 0.9), num_patches=12, cortical_magnification=1)
+    assert view.grid == (3, 4)
     expected = image.float().unflatten(2, (4, 32)).unflatten(1, (3, 32)).permute(1, 3, 0, 2, 4).flatten(0, 1)
-    torch.testing.assert_close(even.patches, expected, atol=0.05, rtol=0)
-    torch.testing.assert_close(even.centres[5], torch.tensor([48.0, 48.0]))
-    assert even.levels.abs().max() < 1e-4
+    torch.testing.assert_close(view.patches, expected, atol=0.05, rtol=0)
+    torch.testing.assert_close(view.centres[5], torch.tensor([48.0, 48.0]))
+    assert view.levels.abs().max() < 1e-4
 
 
 def test_a_smaller_even_grid_is_a_mipmap_level() -> None:
     image = images(1, 128, 256)[0]
-    even = sample_foveated(image, (0.5, 0.5), num_patches=2, cortical_magnification=1)
+    view = sample_foveated(image, (0.5, 0.5), num_patches=2, cortical_magnification=1)
     expected = Texture(image).levels[2].float().unflatten(2, (2, 32)).permute(2, 0, 1, 3)
-    torch.testing.assert_close(even.patches, expected, atol=0.1, rtol=0)
-    torch.testing.assert_close(even.levels, torch.full((2,), 2.0))
+    torch.testing.assert_close(view.patches, expected, atol=0.1, rtol=0)
+    torch.testing.assert_close(view.levels, torch.full((2,), 2.0))
 
 
 @pytest.mark.parametrize(
@@ -38,35 +38,35 @@ def test_a_smaller_even_grid_is_a_mipmap_level() -> None:
     [((720, 1280), 273, (12, 22)), ((1280, 720), 273, (22, 12)), ((64, 64), 7, (3, 2)), ((32, 3200), 7, (1, 7))],
 )
 def test_patches_are_divided_by_the_pictures_aspect(size: tuple[int, int], patches: int, grid: tuple[int, int]) -> None:
-    shown = sample_foveated(images(1, *size)[0], (0.5, 0.5), patches)
-    assert shown.grid == grid
-    assert shown.patches.shape == (grid[0] * grid[1], 3, 32, 32)
+    view = sample_foveated(images(1, *size)[0], (0.5, 0.5), patches)
+    assert view.grid == grid
+    assert view.patches.shape == (grid[0] * grid[1], 3, 32, 32)
 
 
 def test_detail_falls_off_from_the_fixation_by_cortical_magnification() -> None:
     """M(e) = M0/(e + e0): samples a frame width, e in frame widths; eight times as many at 0 as at 1."""
     axis = torch.zeros(3, 32, 1024)
     fixation = 0.25
-    shown = sample_foveated(axis, (0.5, fixation), num_patches=32, cortical_magnification=8)
-    assert shown.grid[0] == 1
-    centres = shown.centres[:, 1] / 1024
+    view = sample_foveated(axis, (0.5, fixation), num_patches=32, cortical_magnification=8)
+    assert view.grid[0] == 1
+    centres = view.centres[:, 1] / 1024
     density = 1 / centres.diff()
     eccentricity = ((centres[1:] + centres[:-1]) / 2 - fixation).abs()
     product = density * (eccentricity + 1 / 7)
-    away = eccentricity > 0.02
-    assert product[away].std() < 0.01 * product[away].mean()
+    is_peripheral = eccentricity > 0.02
+    assert product[is_peripheral].std() < 0.01 * product[is_peripheral].mean()
     nearest = int((centres - fixation).abs().argmin())
-    assert (shown.levels[: nearest + 1].diff() <= 0).all()
-    assert (shown.levels[nearest:].diff() >= 0).all()
+    assert (view.levels[: nearest + 1].diff() <= 0).all()
+    assert (view.levels[nearest:].diff() >= 0).all()
 
 
 @pytest.mark.parametrize("fixation", [(0.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.1, 0.97)])
 def test_the_whole_picture_is_covered_from_every_fixation(fixation: tuple[float, float]) -> None:
     rows, cols = torch.meshgrid(torch.arange(200.0), torch.arange(300.0), indexing="ij")
     ramp = torch.stack([rows, cols, rows])
-    shown = sample_foveated(ramp, fixation, num_patches=24)
-    height, width = shown.grid
-    sheet = shown.patches.unflatten(0, (height, width)).permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2)
+    view = sample_foveated(ramp, fixation, num_patches=24)
+    height, width = view.grid
+    sheet = view.patches.unflatten(0, (height, width)).permute(2, 0, 3, 1, 4).flatten(3, 4).flatten(1, 2)
     assert (sheet[0].diff(dim=0) >= 0).all()
     assert (sheet[1].diff(dim=1) >= 0).all()
     assert sheet[0, 0].max() < 8
@@ -77,16 +77,18 @@ def test_the_whole_picture_is_covered_from_every_fixation(fixation: tuple[float,
 
 def test_several_pictures_and_several_fixations() -> None:
     image, fixations = images(2, 64, 96), torch.tensor([[0.2, 0.4], [0.9, 0.1]])
-    each = sample_foveated(image, fixations, 6)
-    one = sample_foveated(image[0], fixations, 6)
-    same = sample_foveated(image, (0.2, 0.4), 6)
-    assert each.patches.shape == one.patches.shape == same.patches.shape == (2, 6, 3, 32, 32)
+    pairs = sample_foveated(image, fixations, 6)
+    single_picture = sample_foveated(image[0], fixations, 6)
+    single_fixation = sample_foveated(image, (0.2, 0.4), 6)
+    assert pairs.patches.shape == single_picture.patches.shape == single_fixation.patches.shape == (2, 6, 3, 32, 32)
     for index in range(2):
-        alone = sample_foveated(image[index], fixations[index], 6)
-        torch.testing.assert_close(each.patches[index], alone.patches)
-        torch.testing.assert_close(each.centres[index], alone.centres)
-        torch.testing.assert_close(one.patches[index], sample_foveated(image[0], fixations[index].tolist(), 6).patches)
-        torch.testing.assert_close(same.patches[index], sample_foveated(image[index], (0.2, 0.4), 6).patches)
+        pair = sample_foveated(image[index], fixations[index], 6)
+        torch.testing.assert_close(pairs.patches[index], pair.patches)
+        torch.testing.assert_close(pairs.centres[index], pair.centres)
+        torch.testing.assert_close(
+            single_picture.patches[index], sample_foveated(image[0], fixations[index].tolist(), 6).patches
+        )
+        torch.testing.assert_close(single_fixation.patches[index], sample_foveated(image[index], (0.2, 0.4), 6).patches)
     texture = Texture(image[1])
     assert torch.equal(
         sample_foveated(texture, (0.5, 0.5), 4).patches, sample_foveated(image[1], (0.5, 0.5), 4).patches
@@ -99,8 +101,8 @@ def test_gradients_to_fixation_and_picture() -> None:
     fixation = torch.tensor([0.31, 0.62], dtype=torch.float64, requires_grad=True)
 
     def shown(fixation: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = sample_foveated(image, fixation, 2, 6.0)
-        return made.patches[:, :, ::9, ::7], made.centres, made.levels
+        view = sample_foveated(image, fixation, 2, 6.0)
+        return view.patches[:, :, ::9, ::7], view.centres, view.levels
 
     assert torch.autograd.gradcheck(shown, (fixation, image.detach()))
     assert torch.autograd.gradcheck(lambda image: shown(fixation.detach(), image)[0], (image,), fast_mode=True)
@@ -129,8 +131,8 @@ class Looker(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.zeros(()))
-        self.read = nn.Linear(2, 1)
-        nn.init.zeros_(self.read.weight)  # a reader that is wrong at first teaches to look away
+        self.classifier = nn.Linear(2, 1)
+        nn.init.zeros_(self.classifier.weight)  # a reader that is wrong at first teaches to look away
 
     def forward(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         texture = Texture(pictures)
@@ -138,9 +140,9 @@ class Looker(nn.Module):
         weights = (self.gain * 100 * thumbnail).flatten(1).softmax(dim=1).unflatten(1, (8, 8))
         places = (torch.arange(8) + 0.5) / 8
         fixation = torch.stack([weights.sum(dim=2) @ places, weights.sum(dim=1) @ places], dim=1)
-        seen = sample_foveated(texture, fixation, num_patches=1, cortical_magnification=16).patches[:, 0, 0]
-        edges = [seen.diff(dim=axis).abs().mean(dim=(1, 2)) for axis in (1, 2)]
-        return self.read(40 * torch.stack(edges, dim=1))[:, 0], fixation
+        patches = sample_foveated(texture, fixation, num_patches=1, cortical_magnification=16).patches[:, 0, 0]
+        edges = [patches.diff(dim=axis).abs().mean(dim=(1, 2)) for axis in (1, 2)]
+        return self.classifier(40 * torch.stack(edges, dim=1))[:, 0], fixation
 
 
 def test_a_toy_learns_where_to_look() -> None:

@@ -34,11 +34,11 @@ def test_samples_are_near_the_exact_ones_and_their_gradients_equal(cuda: None) -
     results = []
     for texture in (by_hardware, exact):
         points, level = leaves()
-        sampled = texture.sample(points, level)
-        (sampled * 0.5).sum().backward()
-        results.append((sampled.detach(), points.grad, level.grad))
-    (near, *gradients), (sampled, *expected) = results
-    torch.testing.assert_close(near, sampled, atol=255 * LARGEST_ERROR, rtol=0)
+        exact_samples = texture.sample(points, level)
+        (exact_samples * 0.5).sum().backward()
+        results.append((exact_samples.detach(), points.grad, level.grad))
+    (samples, *gradients), (exact_samples, *expected) = results
+    torch.testing.assert_close(samples, exact_samples, atol=255 * LARGEST_ERROR, rtol=0)
     torch.testing.assert_close(gradients, expected)
 
 
@@ -56,7 +56,7 @@ def test_only_what_needs_a_gradient_gets_one(cuda: None) -> None:
 def test_everything_that_samples_uses_the_hardware(cuda: None) -> None:
     by_hardware, exact = textures()
     points, along = leaves()[0].detach(), torch.randn(40, 2).to(find_device().place) * 8
-    for near, expected in (
+    for samples, expected in (
         (by_hardware.sample_along(points, along, 1.5), exact.sample_along(points, along, 1.5)),
         (by_hardware.gather_strips(points[:3], along[:3], 16), exact.gather_strips(points[:3], along[:3], 16)),
         (
@@ -64,7 +64,7 @@ def test_everything_that_samples_uses_the_hardware(cuda: None) -> None:
             sample_foveated(exact, (0.2, 0.7), 6).patches,
         ),
     ):
-        torch.testing.assert_close(near, expected, atol=255 * LARGEST_ERROR, rtol=0)
+        torch.testing.assert_close(samples, expected, atol=255 * LARGEST_ERROR, rtol=0)
     doubled = by_hardware.sample(points.double(), 0.3)
     assert doubled.dtype == torch.float32
 

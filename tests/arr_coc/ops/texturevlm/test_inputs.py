@@ -26,8 +26,8 @@ def test_mipmaps_of_a_pillow_image_and_of_a_file(tmp_path: Path) -> None:
     Image.fromarray(RGB).save(tmp_path / "photo.png")
     expected = generate_mipmaps(RGB)
     for picture in (Image.fromarray(RGB), tmp_path / "photo.png", str(tmp_path / "photo.png")):
-        for level, wanted in zip(generate_mipmaps(picture), expected, strict=True):
-            np.testing.assert_array_equal(level, wanted)
+        for level, expected_level in zip(generate_mipmaps(picture), expected, strict=True):
+            np.testing.assert_array_equal(level, expected_level)
 
 
 def test_a_texture_of_a_pillow_image() -> None:

@@ -50,10 +50,10 @@ def test_torch_and_cv2_halve_alike() -> None:
 
 def test_a_batch_is_its_pictures_one_by_one() -> None:
     images = picture(2, 3, 40, 70, 3)
-    whole = generate_mipmaps(planar(images))
-    assert [tuple(level.shape) for level in whole[:2]] == [(2, 3, 3, 64, 96), (2, 3, 3, 32, 48)]
+    batch = generate_mipmaps(planar(images))
+    assert [tuple(level.shape) for level in batch[:2]] == [(2, 3, 3, 64, 96), (2, 3, 3, 32, 48)]
     for index in np.ndindex(2, 3):
-        for level, array, tensor in zip(generate_mipmaps(images), generate_mipmaps(images[index]), whole, strict=True):
+        for level, array, tensor in zip(generate_mipmaps(images), generate_mipmaps(images[index]), batch, strict=True):
             np.testing.assert_array_equal(level[index], array)
             np.testing.assert_array_equal(tensor[index].movedim(0, -1).numpy(), array)
 

@@ -47,10 +47,10 @@ def test_every_point_has_its_own_footprint_and_layer() -> None:
     texture = Texture(images(2, 64, 64))
     points, along = torch.rand(8, 2) * 64, torch.randn(8, 2) * 8
     across, layer = torch.linspace(0.5, 4, 8), torch.arange(8) % 2
-    together = texture.sample_along(points, along, across, layer)
+    batch = texture.sample_along(points, along, across, layer)
     for index in range(8):
-        alone = texture.sample_along(points[index], along[index], float(across[index]), int(layer[index]))
-        torch.testing.assert_close(together[index], alone)
+        colour = texture.sample_along(points[index], along[index], float(across[index]), int(layer[index]))
+        torch.testing.assert_close(batch[index], colour)
     assert texture.sample_along(torch.zeros(0, 2), torch.zeros(2)).shape == (0, 3)
 
 
@@ -133,21 +133,21 @@ def test_between_levels_it_is_linear_and_clamped() -> None:
 
 def test_far_outside_lies_the_nearest_edge() -> None:
     texture = Texture(images(1, 64, 96)[0])
-    far = torch.tensor([[1e30, -1e30], [-1e30, 1e30]], requires_grad=True)
-    sampled = texture.sample(far)
+    points = torch.tensor([[1e30, -1e30], [-1e30, 1e30]], requires_grad=True)
+    sampled = texture.sample(points)
     assert torch.equal(sampled, torch.stack((texture.levels[0][:, -1, 0], texture.levels[0][:, 0, -1])).float())
     sampled.sum().backward()
-    assert far.grad is not None
-    assert not far.grad.any()
+    assert points.grad is not None
+    assert not points.grad.any()
 
 
 def test_each_layer_is_sampled_by_itself() -> None:
     image = images(3, 40, 40)
     points = torch.rand(3, 20, 2) * 40
-    together = Texture(image).sample(points, 1.3, torch.arange(3)[:, None])
+    batch = Texture(image).sample(points, 1.3, torch.arange(3)[:, None])
     for layer in range(3):
-        assert torch.equal(together[layer], Texture(image[layer]).sample(points[layer], 1.3))
-    assert torch.equal(Texture(image).sample(points[2], 1.3, 2), together[2])
+        assert torch.equal(batch[layer], Texture(image[layer]).sample(points[layer], 1.3))
+    assert torch.equal(Texture(image).sample(points[2], 1.3, 2), batch[2])
 
 
 def test_gradients_to_picture_points_and_level() -> None:

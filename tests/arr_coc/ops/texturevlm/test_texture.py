@@ -42,12 +42,12 @@ def test_levels_are_the_mipmaps() -> None:
 
 def test_numpy_and_torch_make_the_same_texture() -> None:
     array = images(2, 70, 100).permute(0, 2, 3, 1).numpy()
-    for made, expected in (
+    for texture, expected in (
         (Texture(array), Texture(images(2, 70, 100))),
         (Texture(array[0]), Texture(images(2, 70, 100)[0])),
     ):
-        for level, wanted in zip(made.levels, expected.levels, strict=True):
-            assert torch.equal(level, wanted)
+        for level, expected_level in zip(texture.levels, expected.levels, strict=True):
+            assert torch.equal(level, expected_level)
 
 
 def test_arrays_may_be_read_only_and_of_any_stride() -> None:
@@ -109,7 +109,7 @@ POINT, ONE = torch.tensor([4.0, 4.0]), torch.tensor([[4.0, 4.0]])
 
 
 @pytest.mark.parametrize(
-    ("read", "error", "words"),
+    ("call", "error", "words"),
     [
         (lambda t: t.gather(torch.zeros(3, dtype=torch.int64)), ShapeError, r"int64 \[K, 3\].*got torch.int64 \[3\]"),
         (lambda t: t.gather(torch.zeros(1, 3, dtype=torch.int32)), ShapeError, "got torch.int32"),
@@ -132,9 +132,9 @@ POINT, ONE = torch.tensor([4.0, 4.0]), torch.tensor([[4.0, 4.0]])
         (lambda t: t.gather_strips(ONE, ONE * 0, 8.0), OptionError, "length 0 has no direction"),
     ],
 )
-def test_unreadable_files_are_refused(read: Callable[[Texture], Any], error: type[Exception], words: str) -> None:
+def test_unreadable_files_are_refused(call: Callable[[Texture], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        read(Texture(torch.zeros(3, 64, 64)))
+        call(Texture(torch.zeros(3, 64, 64)))
 
 
 def test_invalid_pictures_are_refused() -> None:
@@ -156,20 +156,20 @@ def levels_of(foveation: Foveation) -> np.ndarray[Any, np.dtype[np.int8]]:
 def eccentricity(region: list[int], fixation: tuple[float, float]) -> float:
     """Distance in frame widths from (row, col) in tiles to the nearest point of a region."""
     level, *start = region
-    away = [
+    offsets = [
         max((first << level) - place, place - min((first + 1) << level, tiles), 0)
         for first, place, tiles in zip(start, fixation, TEXTURE.grid.shape, strict=True)
     ]
-    return float(np.hypot(*away)) / TEXTURE.grid.cols
+    return float(np.hypot(*offsets)) / TEXTURE.grid.cols
 
 
 def test_without_constants_it_is_the_allocators_fixation_form() -> None:
-    seen = TEXTURE.sample_foveated((0.25, 0.75), 200)
+    view = TEXTURE.sample_foveated((0.25, 0.75), 200)
     regions, e0 = fixation_cover((22, 38), 200, (0.25 * 700 / 32, 0.75 * 1200 / 32))
-    np.testing.assert_array_equal(seen.regions.numpy(), regions)
-    assert seen.e0 == seen.M0 == e0
-    assert torch.equal(seen.pixels, TEXTURE.gather(seen.regions))
-    assert levels_of(seen)[int(0.25 * 700 / 32), int(0.75 * 1200 / 32)] == 0
+    np.testing.assert_array_equal(view.regions.numpy(), regions)
+    assert view.e0 == view.M0 == e0
+    assert torch.equal(view.pixels, TEXTURE.gather(view.regions))
+    assert levels_of(view)[int(0.25 * 700 / 32), int(0.75 * 1200 / 32)] == 0
 
 
 @given(
@@ -182,24 +182,24 @@ def test_without_constants_it_is_the_allocators_fixation_form() -> None:
 def test_any_view_is_a_disjoint_cover_within_its_budget(
     y: float, x: float, budget: int, m0: float | None, e0: float | None
 ) -> None:
-    seen = TEXTURE.sample_foveated((y, x), budget, None if e0 is None else m0, e0)
-    assert 1 <= len(seen.regions) <= budget
-    assert seen.pixels.shape == (len(seen.regions), 3, 32, 32)
-    shown = np.zeros(TEXTURE.grid.shape, int)
-    for level, row, col in seen.regions.tolist():
-        shown[row << level : (row + 1) << level, col << level : (col + 1) << level] += 1
-    assert shown.max() == 1
-    assert (shown == 1).all() or (seen.M0 == 0 and len(seen.regions) == budget)
+    view = TEXTURE.sample_foveated((y, x), budget, None if e0 is None else m0, e0)
+    assert 1 <= len(view.regions) <= budget
+    assert view.pixels.shape == (len(view.regions), 3, 32, 32)
+    coverage = np.zeros(TEXTURE.grid.shape, int)
+    for level, row, col in view.regions.tolist():
+        coverage[row << level : (row + 1) << level, col << level : (col + 1) << level] += 1
+    assert coverage.max() == 1
+    assert (coverage == 1).all() or (view.M0 == 0 and len(view.regions) == budget)
 
 
 @pytest.mark.parametrize(("m0", "e0"), [(0.2, 0.2), (0.1, 0.4), (0.5, 0.1)])
 def test_both_constants_decide_the_levels(m0: float, e0: float) -> None:
-    seen = TEXTURE.sample_foveated((0.5, 0.5), 10_000, m0, e0)
+    view = TEXTURE.sample_foveated((0.5, 0.5), 10_000, m0, e0)
     fixation = (0.5 * 700 / 32, 0.5 * 1200 / 32)
-    assert np.isclose(seen.M0, m0)
-    for level, row, col in seen.regions.tolist():
-        wanted = np.log2((eccentricity([level, row, col], fixation) + e0) / m0)
-        assert level <= max(0, wanted) + 1e-4
+    assert np.isclose(view.M0, m0)
+    for level, row, col in view.regions.tolist():
+        exact_level = np.log2((eccentricity([level, row, col], fixation) + e0) / m0)
+        assert level <= max(0, exact_level) + 1e-4
         parent = [level + 1, row >> 1, col >> 1]
         if level < 5 and not single_child(parent):
             assert level + 1 > np.log2((eccentricity(parent, fixation) + e0) / m0) - 1e-4
@@ -218,8 +218,8 @@ def test_a_small_magnification_leaves_some_of_the_budget_and_a_small_budget_lowe
     tight = TEXTURE.sample_foveated((0.5, 0.5), 60, 10.0, 0.1)
     assert 58 <= len(tight.regions) <= 60
     assert 0 < tight.M0 < 10
-    again = TEXTURE.sample_foveated((0.5, 0.5), 400, tight.M0 * 1.0001, 0.1)
-    assert len(again.regions) == len(tight.regions)
+    repeat = TEXTURE.sample_foveated((0.5, 0.5), 400, tight.M0 * 1.0001, 0.1)
+    assert len(repeat.regions) == len(tight.regions)
 
 
 def test_a_larger_e0_spreads_detail() -> None:
@@ -229,9 +229,9 @@ def test_a_larger_e0_spreads_detail() -> None:
 
 
 def test_a_budget_below_any_cover_looks_at_the_fixation() -> None:
-    seen = TEXTURE.sample_foveated((0.9, 0.9), 1)
-    assert seen.regions.tolist() == [[5, 0, 1]]
-    assert seen.M0 == seen.e0 == 0
+    view = TEXTURE.sample_foveated((0.9, 0.9), 1)
+    assert view.regions.tolist() == [[5, 0, 1]]
+    assert view.M0 == view.e0 == 0
     assert TEXTURE.sample_foveated((0.1, 0.1), 1, e0=0.3).regions.tolist() == [[5, 0, 0]]
 
 
@@ -242,8 +242,8 @@ def test_enough_budget_shows_every_tile() -> None:
 
 def test_a_layer_of_an_array_and_the_gradient_of_what_is_seen() -> None:
     array = Texture(images(2, 96, 96))
-    seen = array.sample_foveated((0.5, 0.5), 6, layer=1)
-    assert torch.equal(seen.pixels, Texture(images(2, 96, 96)[1]).sample_foveated((0.5, 0.5), 6).pixels)
+    view = array.sample_foveated((0.5, 0.5), 6, layer=1)
+    assert torch.equal(view.pixels, Texture(images(2, 96, 96)[1]).sample_foveated((0.5, 0.5), 6).pixels)
     image = torch.rand(3, 64, 64, requires_grad=True)
     Texture(image).sample_foveated((0.5, 0.5), 4).pixels.sum().backward()
     assert image.grad is not None

@@ -52,10 +52,10 @@ def test_only_what_changed_is_written(video: VideoStream) -> None:
 
 def test_a_foveated_view_equals_the_references(video: VideoStream) -> None:
     for options in ({}, {"e0": 0.2}, {"M0": 0.1, "e0": 0.2}):
-        seen, expected = (source.sample_foveated((0.3, 0.8), 12, **options) for source in (video, Texture(picture(0))))
-        assert torch.equal(seen.regions, expected.regions)
-        assert torch.equal(seen.pixels, expected.pixels)
-        assert (seen.M0, seen.e0) == (expected.M0, expected.e0)
+        view, expected = (source.sample_foveated((0.3, 0.8), 12, **options) for source in (video, Texture(picture(0))))
+        assert torch.equal(view.regions, expected.regions)
+        assert torch.equal(view.pixels, expected.pixels)
+        assert (view.M0, view.e0) == (expected.M0, expected.e0)
 
 
 def test_a_frame_is_taken_once_and_a_newer_one_replaces_it(video: VideoStream) -> None:
@@ -99,8 +99,8 @@ def test_frames_on_the_textures_device_are_taken_there(cuda_on_cpu: CpuMachine, 
             video.update(frame.permute(2, 0, 1).contiguous() if planar else frame)
             change = video.update_mipmaps()
             assert change is not None
-            seen = video.sample_foveated((0.3, 0.8), 12)
-            assert torch.equal(seen.pixels, Texture(picture(seed)).sample_foveated((0.3, 0.8), 12).pixels)
+            view = video.sample_foveated((0.3, 0.8), 12)
+            assert torch.equal(view.pixels, Texture(picture(seed)).sample_foveated((0.3, 0.8), 12).pixels)
         assert video.update(frame).dirty_share == 0
     assert "cuLaunchKernel upload_frame" in calls
     assert calls.count("cuMemcpyDtoHAsync") == calls.count("cuLaunchKernel compare_frame") == 2
