@@ -32,16 +32,16 @@ def cli_page(text: str) -> str:
 def _table(command: str) -> str:
     every_run = {option.parameter: option for option in options_of("caption") if "bench" in option.commands}
     shared = {name for name, (*_, commands) in SHARED.items() if "bench" in commands.split()}
-    declared = _declared("caption" if command == COMMON else command)
-    keyed = every_run if command == COMMON else {option.parameter: option for option in options_of(command)}
+    parameters = _declared("caption" if command == COMMON else command)
+    config_options = every_run if command == COMMON else {option.parameter: option for option in options_of(command)}
     common = {*every_run, *shared} if command in RUN.split() else set()
     meanings = documented_keys()
     rows = [
-        _row(option, keyed.get(name), meanings)
-        for name, option in declared.items()
+        _row(option, config_options.get(name), meanings)
+        for name, option in parameters.items()
         if (name in every_run or name in shared if command == COMMON else name not in common)
     ]
-    omissions = [f"`{option.names[0]}`" for name, option in every_run.items() if common and name not in declared]
+    omissions = [f"`{option.names[0]}`" for name, option in every_run.items() if common and name not in parameters]
     note = f"\nAnd the [common options](#common-options), except {', '.join(omissions)}.\n" if omissions else ""
     return "| option | meaning | default | key |\n| --- | --- | --- | --- |\n" + "".join(rows) + note
 
@@ -53,13 +53,13 @@ def _declared(command: str) -> dict[str, TyperOption]:
     return {param.name: param for param in params if param.param_type_name == "option"}
 
 
-def _row(option: TyperOption, keyed: Option | None, meanings: Mapping[str, str]) -> str:
+def _row(option: TyperOption, config_option: Option | None, meanings: Mapping[str, str]) -> str:
     names = [*sorted(option.opts, key=len), *option.secondary_opts]
     names[-1] += f" {option.metavar}" if option.metavar else ""
     text, default = DEFAULT.sub("", option.help or ""), DEFAULT.search(option.help or "")
     meaning, key = text_of(text), ""
-    if keyed is not None:
-        meaning, key = meanings[keyed.key] + _choices(keyed.key), f"`{keyed.key}`"
+    if config_option is not None:
+        meaning, key = meanings[config_option.key] + _choices(config_option.key), f"`{config_option.key}`"
     default_text = default[1] if default is not None and default[1] else "off" if option.is_flag else ""
     return f"| {', '.join(f'`{name}`' for name in names)} | {linked(meaning, PAGE)} | {default_text} | {key} |\n"
 

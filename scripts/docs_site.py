@@ -58,10 +58,10 @@ def in_navigation(entry: Any) -> list[str]:
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages of the navigation that are not in docs/, and every file of the project that a page links to."""
-    waiting = sorted({project_path(page) for page in in_navigation(config.nav)})
-    pages = set(waiting)
-    while waiting:
-        page = waiting.pop()
+    queue = sorted({project_path(page) for page in in_navigation(config.nav)})
+    pages = set(queue)
+    while queue:
+        page = queue.pop()
         if not page.startswith(DOCS):
             files.append(File.generated(config, site_path(page), abs_src_path=str(ROOT / page)))
         if not page.endswith(".md"):
@@ -71,7 +71,7 @@ def on_files(files: Any, config: Any) -> Any:
                 raise PluginError(f"{page} links to {link}, which is no file of this project")
             if path not in pages and not (path.startswith(DOCS) and not path.endswith(".md")):
                 pages.add(path)
-                waiting.append(path)
+                queue.append(path)
     return files
 
 

@@ -135,9 +135,9 @@ class ArrayPool:
 
     def copy(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A copy of an array among the pool's own."""
-        copied = self.take(array.shape, array.dtype.type)
-        np.copyto(copied, array)
-        return copied
+        duplicate = self.take(array.shape, array.dtype.type)
+        np.copyto(duplicate, array)
+        return duplicate
 
     def address(self, array: npt.NDArray[Any]) -> int:
         """Address of an array's first element, whether it is the pool's or not."""

@@ -91,8 +91,8 @@ def to_rgb(picture: object) -> Rgb:
     """
     if isinstance(picture, (str, Path)):
         try:
-            with Image.open(picture) as opened:
-                return _from_pillow(opened)
+            with Image.open(picture) as image:
+                return _from_pillow(image)
         except (UnidentifiedImageError, IsADirectoryError) as error:
             raise ShapeError(f"{picture} is not an image that can be read; give a picture's file") from error
         except FileNotFoundError as error:

@@ -165,7 +165,7 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
         shape: (gh, gw) of the tile grid.
         empty: Value of tiles without a region.
     """
-    painted = np.full(shape, empty, dtype=values.dtype)
+    output = np.full(shape, empty, dtype=values.dtype)
     for code in sorted(np.unique(regions[:, 0]).tolist(), key=lambda code: -sum(REGION_SHAPES[code])):
         members = regions[:, 0] == code
         coarse = np.full(shape_grid(shape, code), empty, dtype=values.dtype)
@@ -173,8 +173,8 @@ def paint(regions: Regions, values: npt.NDArray[Any], shape: tuple[int, int], em
         at = regions[members, 1], regions[members, 2]
         coarse[at] = values[members]
         coverage[at] = True
-        np.copyto(painted, spread(coarse, code, shape), where=spread(coverage, code, shape))
-    return painted
+        np.copyto(output, spread(coarse, code, shape), where=spread(coverage, code, shape))
+    return output
 
 
 def region_pool(regions: Regions, values: npt.NDArray[Any], combine: np.ufunc = np.add) -> npt.NDArray[Any]:

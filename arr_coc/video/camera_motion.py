@@ -96,28 +96,28 @@ def fit_camera(dy_px: Floats, dx_px: Floats, weights: Floats) -> CameraMotion | 
     centre = places.mean(axis=0)
     affine = len(row) >= AFFINE_TILES and places.std(axis=0).min() >= AFFINE_SPREAD_TILES
     design = np.column_stack([places - centre, np.ones(len(row))]) if affine else np.ones((len(row), 1))
-    fitted = _fitted(shifts, design, trust)
-    agree = _squares(shifts - design @ fitted) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(shifts))) ** 2
-    support = float(trust @ agree / trust.sum())
-    if np.count_nonzero(agree) < LEAST_TILES or support < LEAST_SUPPORT:
+    parameters = _fitted(shifts, design, trust)
+    inliers = _squares(shifts - design @ parameters) <= (INLIER_PX + INLIER_SHARE * np.sqrt(_squares(shifts))) ** 2
+    support = float(trust @ inliers / trust.sum())
+    if np.count_nonzero(inliers) < LEAST_TILES or support < LEAST_SUPPORT:
         return None
-    slopes = fitted[:2].T if affine else np.zeros((2, 2))
-    return CameraMotion(np.column_stack([slopes, fitted[-1] - slopes @ centre]), support)
+    slopes = parameters[:2].T if affine else np.zeros((2, 2))
+    return CameraMotion(np.column_stack([slopes, parameters[-1] - slopes @ centre]), support)
 
 
 def _fitted(shifts: Fit, design: Fit, trust: Fit) -> Fit:
     """Parameters [k, 2] that map places [n, k] to how most of them moved [n, 2]."""
     ridge = RIDGE * np.eye(design.shape[1])
-    fitted: Fit = np.zeros((design.shape[1], 2))
-    fitted[-1] = np.median(shifts, axis=0)
+    parameters: Fit = np.zeros((design.shape[1], 2))
+    parameters[-1] = np.median(shifts, axis=0)
     scale_px = START_SCALE_PX
     while scale_px >= END_SCALE_PX:
         for _ in range(2):
-            off = 1 + _squares(shifts - design @ fitted) / scale_px**2
-            weighted = design * (trust / (off * off))[:, None]
-            fitted = np.asarray(np.linalg.solve(design.T @ weighted + ridge, weighted.T @ shifts), np.float64)
+            denominators = 1 + _squares(shifts - design @ parameters) / scale_px**2
+            weighted = design * (trust / (denominators * denominators))[:, None]
+            parameters = np.asarray(np.linalg.solve(design.T @ weighted + ridge, weighted.T @ shifts), np.float64)
         scale_px *= SCALE_STEP
-    return fitted
+    return parameters
 
 
 def _squares(vectors: Fit) -> Fit:

@@ -129,10 +129,10 @@ class CompiledMotion(TileMotionEstimator):
         self._has_previous = False
         self._flow = FlowSearch(self.texels)
 
-    def keep(self, estimated: bool) -> None:
-        if estimated:
+    def keep(self, has_estimate: bool) -> None:
+        if has_estimate:
             self._kernel.motion_keep(self._motion)
-        self._has_previous = estimated
+        self._has_previous = has_estimate
 
     def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
         motion = np.empty((3, *self.grid.shape), np.float32)

@@ -61,24 +61,24 @@ class FrameAllocator:
     ) -> None:
         self.texture = TextureUpdater(texture)
         self.allocator = StreamAllocator(options, realiser)
-        self._allocated: AllocatedFrame | None = None
+        self._frame: AllocatedFrame | None = None
 
     def allocate(self, planes: FramePlanes, stamp: FrameStamp, discontinuity: str | None = None) -> AllocatedFrame:
         """Bring the texture up to date with the next frame, and choose its tokens. Raises as the two do."""
-        self._allocated = None
+        self._frame = None
         update = self.texture.process(planes, stamp, discontinuity)
         with self.texture.lease() as view:
             allocation = self.allocator.allocate(view, update.motion)
-            self._allocated = AllocatedFrame(update, allocation, self._packet(view, allocation))
+            self._frame = AllocatedFrame(update, allocation, self._packet(view, allocation))
         self.allocator.mark_shown()
-        return self._allocated
+        return self._frame
 
     def glance_packet(self) -> TokenPacket | None:
         """Return an overview of the newest frame if a glance at it is due, else None.
 
         `apply_glance` takes the feedback.
         """
-        frame = self._allocated
+        frame = self._frame
         if frame is None or not self.allocator.glance_due(frame.allocation.stamp.media_ns):
             return None
         self.allocator.on_glance()
@@ -87,13 +87,13 @@ class FrameAllocator:
 
     def apply_glance(self, feedback: Feedback) -> AllocatedFrame:
         """Choose the newest frame's tokens once more, after a glance at it."""
-        if self._allocated is None:
+        if self._frame is None:
             raise ValueError("there is no frame yet that could have been glanced at")
         self.allocator.apply_glance(feedback)
         with self.texture.lease() as view:
             allocation = self.allocator.reallocate(view)
-            self._allocated = AllocatedFrame(self._allocated.update, allocation, self._packet(view, allocation))
-        return self._allocated
+            self._frame = AllocatedFrame(self._frame.update, allocation, self._packet(view, allocation))
+        return self._frame
 
     def _packet(self, view: TextureView, allocation: FrameAllocation) -> TokenPacket:
         group = self.allocator.group
@@ -156,16 +156,16 @@ class PictureAllocator:
         image, grid = prep.fit(picture)
         planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
         try:
-            allocated = self._frames.allocate(planes, stamp)
+            frame = self._frames.allocate(planes, stamp)
         except BudgetError:
             raise
         except Exception as error:
             return self._whole(image, grid, stamp, error)
         overview = self._frames.glance_packet() if glance is not None else None
         if glance is not None and overview is not None:
-            allocated = self._frames.apply_glance(glance(_with_own_tiles(overview, image, prep.tile_px)))
-        self.relevance = allocated.allocation.relevance.numpy().copy()
-        packet = allocated.packet
+            frame = self._frames.apply_glance(glance(_with_own_tiles(overview, image, prep.tile_px)))
+        self.relevance = frame.allocation.relevance.numpy().copy()
+        packet = frame.packet
         if self._encode in NEEDS_TOKENS_ONLY:
             packet = _with_own_tiles(packet, image, prep.tile_px)
             self.group = [*self.group[: packet.place.frame if packet.place else 0], packet]

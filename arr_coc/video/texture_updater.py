@@ -86,7 +86,7 @@ class TextureUpdater:
         self._backend: Backend = self._options.backend
         self._store: TextureStore | None = None
         self._retired: list[TextureStore] = []
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._swap = threading.Lock()
         self._closed = False
         self._epoch = 0
@@ -137,7 +137,7 @@ class TextureUpdater:
         Raises LeaseTimeout, with everything as it was, if readers keep their leases too long; StoreError once
         closed; BackendMissing and DeviceLost if a store that was asked for by name cannot be opened or failed.
         """
-        with self._writing:
+        with self._write_lock:
             if self._closed:
                 raise StoreError("the texture is closed")
             try:
@@ -240,8 +240,8 @@ class TextureUpdater:
         fits = current is not None and current.format == pending.format and self._backend in ("auto", current.backend)
         store = current if current is not None and fits else self._open(pending.format)
         try:
-            stamped = FrameStamp(stamp.frame_index, stamp.media_ns, stamp.capture_ns, epoch)
-            change = store.write(pending.planes, pending.difference, stamped)
+            epoch_stamp = FrameStamp(stamp.frame_index, stamp.media_ns, stamp.capture_ns, epoch)
+            change = store.write(pending.planes, pending.difference, epoch_stamp)
         except StoreError:
             if store is not current:
                 store.close()
@@ -271,7 +271,7 @@ class TextureUpdater:
 
     def _replace(self, lost_store: TextureStore, error: DeviceLost) -> None:
         """For a reader: puts a CPU store that holds the same frame in the place of the one that was lost."""
-        with self._writing:
+        with self._write_lock:
             if self._store is not lost_store:
                 return
             self._backend = self._stand_in(error)
@@ -293,6 +293,6 @@ class TextureUpdater:
 
     def _close_retired(self) -> None:
         with self._swap:
-            retired, self._retired = self._retired, []
-        for store in retired:
+            stores, self._retired = self._retired, []
+        for store in stores:
             store.close()

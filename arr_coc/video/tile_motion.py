@@ -100,7 +100,7 @@ class TileMotionEstimator(ABC):
         """
 
     @abstractmethod
-    def keep(self, estimated: bool) -> None:
+    def keep(self, has_estimate: bool) -> None:
         """The texture holds the frame estimated last; False: it holds one that was not compared."""
 
 
@@ -123,8 +123,8 @@ class ReferenceMotion(TileMotionEstimator):
         self._next: _Past | None = None
         self._flow = FlowSearch(self.texels)
 
-    def keep(self, estimated: bool) -> None:
-        self._last = self._next if estimated else None
+    def keep(self, has_estimate: bool) -> None:
+        self._last = self._next if has_estimate else None
 
     def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
         boxes = boxes_around(dirty)

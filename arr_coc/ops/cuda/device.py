@@ -220,14 +220,14 @@ def failure(name: str, reason: str) -> StoreError:
 
 
 @contextmanager
-def torch_failures(doing: str) -> Iterator[None]:
+def torch_failures(activity: str) -> Iterator[None]:
     """Convert the errors of torch's work on the device into DeviceLost."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise DeviceLost(f"{OUT_OF_MEMORY} ({doing})") from error
+        raise DeviceLost(f"{OUT_OF_MEMORY} ({activity})") from error
     except torch.AcceleratorError as error:
-        raise DeviceLost(f"the GPU failed while {doing} ({str(error).splitlines()[0]})") from error
+        raise DeviceLost(f"the GPU failed while {activity} ({str(error).splitlines()[0]})") from error
 
 
 POINTER, HANDLE, INT, LONG, FLOAT = (
@@ -271,20 +271,20 @@ class KernelSet:
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self.capability = capability
-        self._compiled: dict[str, bytes | None] = {}
+        self._cubins: dict[str, bytes | None] = {}
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
-        self._loading = threading.Lock()
+        self._load_lock = threading.Lock()
 
     def load(self) -> None:
         """Load all of them, in the current context; sources that need nvcc are compiled at the same time.
 
         Raises BackendMissing if one cannot be loaded.
         """
-        with self._loading:
-            files = sorted({signature.file for signature in SIGNATURES.values()} - self._compiled.keys())
+        with self._load_lock:
+            files = sorted({signature.file for signature in SIGNATURES.values()} - self._cubins.keys())
             with ThreadPoolExecutor(len(SIGNATURES)) as compilers:
-                self._compiled.update(zip(files, compilers.map(self._compile, files), strict=True))
+                self._cubins.update(zip(files, compilers.map(self._compile, files), strict=True))
         for name, signature in SIGNATURES.items():
             if name not in self._functions:
                 self._function(name, signature.file)
@@ -296,7 +296,7 @@ class KernelSet:
         """
         module = _loaded(image)
         names = [name for name, signature in SIGNATURES.items() if signature.file == file]
-        with self._loading:
+        with self._load_lock:
             self._modules[file] = module
             self._functions.update({name: call("cuModuleGetFunction", module, name.encode()) for name in names})
 
@@ -320,7 +320,7 @@ class KernelSet:
         call("cuLaunchKernel", function, *grid, 1, signature.threads, 1, 1, 0, stream, arguments, 0)
 
     def _function(self, name: str, file: str) -> Any:
-        with self._loading:
+        with self._load_lock:
             if file not in self._modules:
                 self._modules[file] = self._module(file)
             self._functions[name] = call("cuModuleGetFunction", self._modules[file], name.encode())
@@ -328,11 +328,11 @@ class KernelSet:
 
     def _module(self, file: str) -> Any:
         """Return the code that nvcc made for this device, else the shipped PTX, which the driver compiles."""
-        if file not in self._compiled:
-            self._compiled[file] = self._compile(file)
-        if (compiled := self._compiled[file]) is not None:
+        if file not in self._cubins:
+            self._cubins[file] = self._compile(file)
+        if (cubin := self._cubins[file]) is not None:
             try:
-                return _loaded(compiled)
+                return _loaded(cubin)
             except BackendMissing as error:
                 _log.warning("nvcc is newer than the driver, so the shipped PTX is used: %s", error)
         return _loaded(shipped(file))

@@ -55,10 +55,10 @@ class FrameUploader:
     """Comparison of frames with the texture, and writer of the tiles that differ."""
 
     def __init__(
-        self, device: CudaDevice, texture: DeviceTexture, grid: TileGrid, order: StreamOrder, owned: ExitStack
+        self, device: CudaDevice, texture: DeviceTexture, grid: TileGrid, order: StreamOrder, resources: ExitStack
     ) -> None:
         self._device, self._texture, self._grid, self._order = device, texture, grid, order
-        self._dirty = StagingBuffer(device, grid.tiles, owned)
+        self._dirty = StagingBuffer(device, grid.tiles, resources)
 
     def compare(self, frame: DeviceFrame, thresholds: Thresholds) -> Mask:
         """Return the tiles that differ, bool [rows, cols]: the one thing that comes to the host."""

@@ -141,11 +141,11 @@ class GlCudaStore(CudaStore):
         with super().lease(timeout_ms) as view, self._mapped.unmapped() as texture, texture.drawing():
             yield DrawnTexture(texture.name, view.stamp, view.grid)
 
-    def _make_texture(self, owned: ExitStack) -> MappedTexture:
+    def _make_texture(self, resources: ExitStack) -> MappedTexture:
         texture = TileTexture(self.device, *self.grid.shape, uploads=False)
-        owned.callback(_release, texture)
+        resources.callback(_release, texture)
         self._mapped = MappedTexture(self._device, texture, self.grid, self._order)
-        owned.callback(self._mapped.close)
+        resources.callback(self._mapped.close)
         return self._mapped
 
 
@@ -175,13 +175,12 @@ def _shared_device(cuda_device: int) -> GlDevice:
     EGL numbers devices for all processes, CUDA for this one ($CUDA_VISIBLE_DEVICES): CUDA is asked where OpenGL draws.
     """
     device = device_at(cuda_device)
-    drawing = open_device(cuda_device)
-    with drawing.current(), device.current():
+    gl = open_device(cuda_device)
+    with gl.current(), device.current():
         count, devices = call("cuGLGetDevices", MOST_DEVICES, EVERY_DEVICE)
         gl_devices = [int(number) for number in list(devices)[: int(count)]]
     if int(call("cuDeviceGet", cuda_device)) not in gl_devices:
         raise BackendMissing(
-            f"OpenGL ({drawing.name}) draws on CUDA device {', '.join(map(str, gl_devices)) or 'none'}, "
-            f"not on {cuda_device}"
+            f"OpenGL ({gl.name}) draws on CUDA device {', '.join(map(str, gl_devices)) or 'none'}, not on {cuda_device}"
         )
-    return drawing
+    return gl

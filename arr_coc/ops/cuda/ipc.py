@@ -42,7 +42,7 @@ class _Export:
 
 
 _spare: list[_Export] = []
-_sparing = threading.Lock()
+_spare_lock = threading.Lock()
 
 
 class SharedMemory:
@@ -92,13 +92,13 @@ class SharedMemory:
     def close(self) -> None:
         """Leave the memory to the next one that is made in this process. May be called twice."""
         if self._export is not None:
-            with _sparing:
+            with _spare_lock:
                 _spare.append(self._export)
             self._export = None
 
     def _take(self, regions: int) -> None:
         """Take spare memory with room for so many regions, or make some; what was held before is spare then."""
-        with _sparing:
+        with _spare_lock:
             candidates = [spare for spare in _spare if spare.device == self._device.index and spare.regions >= regions]
             export = min(candidates, key=lambda spare: spare.regions, default=None)
             if export is not None:

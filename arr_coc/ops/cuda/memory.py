@@ -32,12 +32,12 @@ class StagingBuffer:
     `wait` returns once what used the memory before is done with it.
     """
 
-    def __init__(self, device: CudaDevice, nbytes: int, owned: ExitStack) -> None:
+    def __init__(self, device: CudaDevice, nbytes: int, resources: ExitStack) -> None:
         """In the current context. Raises DeviceLost if memory is short."""
         self._address = int(call("cuMemHostAlloc", nbytes, PORTABLE))
-        owned.callback(call, "cuMemFreeHost", self._address)
+        resources.callback(call, "cuMemFreeHost", self._address)
         self._event = call("cuEventCreate", NO_TIMING)
-        owned.callback(call, "cuEventDestroy", self._event)
+        resources.callback(call, "cuEventDestroy", self._event)
         self._in_use = False
         self._memory = device.empty((nbytes,), torch.uint8)
         self.host: Plane = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self._address))
@@ -65,8 +65,8 @@ class StagingBuffer:
 class StagingRing:
     """Slots that take turns, so that one is filled while the device works on the others."""
 
-    def __init__(self, device: CudaDevice, slots: int, nbytes: int, owned: ExitStack) -> None:
-        self._slots = [StagingBuffer(device, nbytes, owned) for _ in range(slots)]
+    def __init__(self, device: CudaDevice, slots: int, nbytes: int, resources: ExitStack) -> None:
+        self._slots = [StagingBuffer(device, nbytes, resources) for _ in range(slots)]
         self._next = 0
 
     def take(self) -> StagingBuffer:
@@ -85,10 +85,10 @@ class StreamOrder:
     error while it captures a graph (CUDA Programming Guide, "Prohibited and Unhandled Operations").
     """
 
-    def __init__(self, owned: ExitStack) -> None:
+    def __init__(self, resources: ExitStack) -> None:
         """In the current context."""
         # closed last: `wait` needs them all, however late one was made
-        self._events = owned.enter_context(ExitStack())
+        self._events = resources.enter_context(ExitStack())
         self._write_event = self._event()
         self._has_written = False
         self._reads: dict[int, Any] = {}
@@ -174,13 +174,13 @@ class TextureHandles:
     levels, the finest first. All are freed by the stack that was given.
     """
 
-    def __init__(self, array: Any, grid: TileGrid, owned: ExitStack) -> None:
+    def __init__(self, array: Any, grid: TileGrid, resources: ExitStack) -> None:
         """In the current context; `array` has levels of the grid's size. Raises DeviceLost."""
         self.width_px, self.height_px = grid.padded_width_px, grid.padded_height_px
         levels = [call("cuMipmappedArrayGetLevel", array, level) for level in range(LEVELS)]
-        self.surfaces = tuple(_surface(level, owned) for level in levels)
-        self.handle = _texture_object(array, owned, blended=False)
-        self.smooth = _texture_object(array, owned, blended=True)
+        self.surfaces = tuple(_surface(level, resources) for level in levels)
+        self.handle = _texture_object(array, resources, blended=False)
+        self.smooth = _texture_object(array, resources, blended=True)
 
 
 class DeviceTexture(Protocol):
@@ -195,11 +195,11 @@ class DeviceTexture(Protocol):
 class MipTexture:
     """A texture of the device's own."""
 
-    def __init__(self, grid: TileGrid, owned: ExitStack) -> None:
+    def __init__(self, grid: TileGrid, resources: ExitStack) -> None:
         """In the current context. Raises DeviceLost if the device has no memory for it."""
         array = call("cuMipmappedArrayCreate", _description(grid.padded_width_px, grid.padded_height_px), LEVELS)
-        owned.callback(call, "cuMipmappedArrayDestroy", array)
-        self._handles = TextureHandles(array, grid, owned)
+        resources.callback(call, "cuMipmappedArrayDestroy", array)
+        self._handles = TextureHandles(array, grid, resources)
 
     @contextmanager
     def mapped(self) -> Iterator[TextureHandles]:
@@ -217,17 +217,17 @@ def _description(width_px: int, height_px: int) -> Any:
     return descriptor
 
 
-def _surface(level: Any, owned: ExitStack) -> int:
+def _surface(level: Any, resources: ExitStack) -> int:
     cuda = bindings()
     resource = cuda.CUDA_RESOURCE_DESC()
     resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
     resource.res.array.hArray = level
     surface = call("cuSurfObjectCreate", resource)
-    owned.callback(call, "cuSurfObjectDestroy", surface)
+    resources.callback(call, "cuSurfObjectDestroy", surface)
     return int(surface)
 
 
-def _texture_object(array: Any, owned: ExitStack, blended: bool) -> int:
+def _texture_object(array: Any, resources: ExitStack, blended: bool) -> int:
     cuda = bindings()
     resource = cuda.CUDA_RESOURCE_DESC()
     resource.resType = cuda.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
@@ -239,7 +239,7 @@ def _texture_object(array: Any, owned: ExitStack, blended: bool) -> int:
     descriptor.flags = NORMALISED if blended else NORMALISED | AS_INTEGERS
     descriptor.minMipmapLevelClamp, descriptor.maxMipmapLevelClamp = 0.0, float(LEVELS - 1)
     texture = call("cuTexObjectCreate", resource, descriptor, None)
-    owned.callback(call, "cuTexObjectDestroy", texture)
+    resources.callback(call, "cuTexObjectDestroy", texture)
     return int(texture)
 
 
@@ -283,7 +283,7 @@ class HostMirror:
         rows, cols = level0.shape[0] // TILE_PX, level0.shape[1] // TILE_PX
         self.levels = (level0, *allocate_levels(rows, cols)[1:])
         self._fine_stale, self._coarse_stale = np.zeros((rows, cols), bool), np.zeros((rows, cols), bool)
-        self._bringing = threading.Lock()
+        self._fetch_lock = threading.Lock()
 
     def note(self, tiles: Tiles | Mask, level0: bool) -> None:
         """Note written tiles, int [n, 2] or bool [rows, cols]; `level0`: the mirror's level 0 is stale, too."""
@@ -297,7 +297,7 @@ class HostMirror:
 
         Raises DeviceLost if the device failed.
         """
-        with self._bringing:
+        with self._fetch_lock:
             stale = self._fine_stale if level == 0 else self._coarse_stale
             if stale.any():
                 self._bring(np.argwhere(stale), 0 if level == 0 else 1)
@@ -309,10 +309,10 @@ class HostMirror:
         for start in range(0, len(tiles), AT_ONCE):
             part = tiles[start : start + AT_ONCE]
             levels = range(first, LEVELS if first else 1)
-            packed = self._fetched(part, first, sum(_tile_bytes(level) for level in levels) * len(part))
+            content = self._fetched(part, first, sum(_tile_bytes(level) for level in levels) * len(part))
             for level in levels:
                 side, nbytes = TILE_PX >> level, _tile_bytes(level) * len(part)
-                texels, packed = packed[:nbytes].reshape(-1, side, 3), packed[nbytes:]
+                texels, content = content[:nbytes].reshape(-1, side, 3), content[nbytes:]
                 rows, cols = part.T
                 tiled(self.levels[level], side, side)[rows, :, cols] = tiled(texels, side, side)[:, :, 0]
 

@@ -58,12 +58,12 @@ class CudaStore(BaseTextureStore):
         self._packer = TilePacker()
         self._device.check_size(fmt.grid.padded_width_px, fmt.grid.padded_height_px)
         super().__init__(fmt, thresholds, lease_timeout_ms, levels=1)
-        owned = ExitStack()
-        self._finalizer = weakref.finalize(self, _free, self._device, owned)
+        resources = ExitStack()
+        self._finalizer = weakref.finalize(self, _free, self._device, resources)
         self._finalizer.atexit = False
         try:
             with self._device.current() as stream, torch_failures("opening a texture store"):
-                self._open(owned)
+                self._open(resources)
                 # Torch gave memory that only this stream's earlier work has done with.
                 self._order.after_write(stream)
         except StoreError:
@@ -103,7 +103,7 @@ class CudaStore(BaseTextureStore):
         device_frame = DeviceFrame.of(frame, self.format, self._device)
         if self._stamp is None:
             return Difference.everywhere(self.grid)
-        return Difference(self._taker.compare(device_frame, self._thresholds))
+        return Difference(self._uploader.compare(device_frame, self._thresholds))
 
     def write_tensor(self, frame: torch.Tensor, difference: Difference, stamp: FrameStamp) -> TileChange:
         """Write the tiles that differ from a frame on the device, as `write` does from planes.
@@ -124,7 +124,7 @@ class CudaStore(BaseTextureStore):
         dirty = np.ones(self.grid.shape, bool) if self._begins(stamp) else difference.dirty
         with self._writing():
             if dirty.any():
-                self._taker.write(device_frame, dirty)
+                self._uploader.write(device_frame, dirty)
                 self._mirror.note(dirty, level0=True)
             self._note(dirty, stamp)
         return TileChange(stamp, dirty)
@@ -147,22 +147,22 @@ class CudaStore(BaseTextureStore):
             finally:
                 cuda_view.release()
 
-    def _open(self, owned: ExitStack) -> None:
+    def _open(self, resources: ExitStack) -> None:
         self._device.kernels.load()
-        self._order = StreamOrder(owned)
-        self._texture = self._make_texture(owned)
+        self._order = StreamOrder(resources)
+        self._texture = self._make_texture(resources)
         room = room_for(min(AT_ONCE, self.grid.tiles))
         # parts of the ring: one is filled while two are on their way
-        self._ring = StagingRing(self._device, 3, room, owned)
-        self._taker = FrameUploader(self._device, self._texture, self.grid, self._order, owned)
-        slot = StagingBuffer(self._device, room, owned)
+        self._ring = StagingRing(self._device, 3, room, resources)
+        self._uploader = FrameUploader(self._device, self._texture, self.grid, self._order, resources)
+        slot = StagingBuffer(self._device, room, resources)
         self._mirror = HostMirror(self._device, self._texture, self._order, slot, self._level0)
         self._channels = ChannelKernels(self._device, self.grid)
-        owned.callback(self._order.wait)  # before all that is freed
+        resources.callback(self._order.wait)  # before all that is freed
 
-    def _make_texture(self, owned: ExitStack) -> DeviceTexture:
-        """Return a new texture, freed by `owned`. In the device's context. Raises DeviceLost."""
-        return MipTexture(self.grid, owned)
+    def _make_texture(self, resources: ExitStack) -> DeviceTexture:
+        """Return a new texture, freed by `resources`. In the device's context. Raises DeviceLost."""
+        return MipTexture(self.grid, resources)
 
     def _update_levels(self, planes: FramePlanes, dirty: Mask) -> None:
         self._host.update(planes, dirty)
@@ -206,7 +206,7 @@ class CudaStore(BaseTextureStore):
         self._finalizer()
 
 
-def _free(device: CudaDevice, owned: ExitStack) -> None:
+def _free(device: CudaDevice, resources: ExitStack) -> None:
     """Free what a store made on the device, once the device has done with it. What cannot be freed went with it."""
     with suppress(StoreError), device.current():
-        owned.close()
+        resources.close()

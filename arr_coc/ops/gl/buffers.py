@@ -78,12 +78,12 @@ class Fence:
     def passed(self) -> bool:
         return self._calls.glClientWaitSync(self._sync, 0, 0) not in (TIMEOUT_EXPIRED, WAIT_FAILED)
 
-    def wait(self, doing: str) -> None:
+    def wait(self, activity: str) -> None:
         """Return once everything before the mark is done. Raises DeviceLost after a time limit."""
         state = self._calls.glClientWaitSync(self._sync, SYNC_FLUSH_COMMANDS, PATIENCE_MS * 1_000_000)
         if state in (TIMEOUT_EXPIRED, WAIT_FAILED):
-            self._device.check(doing)
-            raise self._device.mark_lost(f"{self._device.renderer} did not finish {doing} within {PATIENCE_MS} ms")
+            self._device.check(activity)
+            raise self._device.mark_lost(f"{self._device.renderer} did not finish {activity} within {PATIENCE_MS} ms")
 
     def __del__(self) -> None:
         self._device.defer_delete(partial(_delete_sync, self._sync))

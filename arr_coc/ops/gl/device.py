@@ -192,22 +192,22 @@ class GlDevice:
         if not self.library.calls.eglGetCurrentContext():
             raise StoreError("no OpenGL context is current to draw with; make one with GlDevice.make_context")
 
-    def check(self, doing: str) -> None:
+    def check(self, activity: str) -> None:
         """Check the last calls. Raises DeviceLost if the device was lost or is out of memory."""
         calls = self.library.calls
         error = calls.glGetError()
         if self._attributes == _TOLD_OF_RESETS and (status := calls.glGetGraphicsResetStatus()):
-            raise self.mark_lost(f"{self.renderer} was reset ({status:#x}) while {doing}")
+            raise self.mark_lost(f"{self.renderer} was reset ({status:#x}) while {activity}")
         if error:
-            raise self.failure(error, doing)
+            raise self.failure(error, activity)
 
-    def failure(self, code: int, doing: str) -> StoreError:
+    def failure(self, code: int, activity: str) -> StoreError:
         """The error for an OpenGL error code."""
         if code == _OUT_OF_MEMORY:
-            return DeviceLost(f"{self.renderer} is out of memory while {doing}; close other textures or programs")
+            return DeviceLost(f"{self.renderer} is out of memory while {activity}; close other textures or programs")
         if code == _CONTEXT_LOST:
-            return self.mark_lost(f"{self.renderer} lost its context while {doing}")
-        return StoreError(f"{self.renderer} refused {doing}: {_ERRORS.get(code, f'error {code:#x}')}")
+            return self.mark_lost(f"{self.renderer} lost its context while {activity}")
+        return StoreError(f"{self.renderer} refused {activity}: {_ERRORS.get(code, f'error {code:#x}')}")
 
     def mark_lost(self, reason: str) -> DeviceLost:
         """Mark the device as lost: nothing uses it any more, and the next store opens another."""
@@ -278,7 +278,7 @@ class GlDevice:
 
 
 _devices: dict[int | None, GlDevice] = {}
-_opening = threading.Lock()
+_open_lock = threading.Lock()
 
 
 def open_device(cuda: int | None = None) -> GlDevice:
@@ -286,7 +286,7 @@ def open_device(cuda: int | None = None) -> GlDevice:
 
     Raises BackendMissing, with the error of each display, if none supports OpenGL 4.5.
     """
-    with _opening:
+    with _open_lock:
         device = _devices.get(cuda)
         if device is None or device.loss_reason is not None:
             device = _devices[cuda] = find_device(cuda)

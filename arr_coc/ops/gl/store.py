@@ -33,7 +33,7 @@ class GlTexels:
         self._levels = dict(enumerate(allocate_levels(rows, cols)))
         self._levels[0] = level0
         self._stale = np.zeros((rows, cols), bool)
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
 
     def changed(self, dirty: Mask) -> None:
         """Record the tiles that the writer painted."""
@@ -42,7 +42,7 @@ class GlTexels:
     def read(self, level: int) -> Plane:
         """One level that exists: uint8 [rows * 32 >> level, cols * 32 >> level, 3]."""
         if level:
-            with self._refreshing:
+            with self._refresh_lock:
                 if self._stale.any():
                     self._refresh()
         return self._levels[level]

@@ -50,7 +50,7 @@ from arr_coc.resources import kernel_folder
 from arr_coc.types import LEVELS, TILE_PX
 
 _programs: WeakKeyDictionary[GlDevice, dict[tuple[str, ...], int]] = WeakKeyDictionary()
-_compiling = threading.Lock()
+_compile_lock = threading.Lock()
 
 
 def program(device: GlDevice, kernel: str, *defines: str) -> int:
@@ -59,7 +59,7 @@ def program(device: GlDevice, kernel: str, *defines: str) -> int:
     Raises BackendMissing if the source is missing or the driver does not compile it.
     """
     key = (kernel, *defines)
-    with _compiling:
+    with _compile_lock:
         programs = _programs.setdefault(device, {})
         if key not in programs:
             programs[key] = _compiled(device, kernel, source(kernel, *defines))

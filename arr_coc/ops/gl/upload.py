@@ -66,8 +66,8 @@ def plan_upload(rectangles: tuple[Rectangle, ...], shape: tuple[int, int], way: 
     large = [rectangle for rectangle in rectangles if area(rectangle) >= SMALL_TILES]
     box = box_around(rectangles)
     # what a tile costs in a strip, more than its mipmaps would alone
-    partly = sum(BLOCK_COST + area(rectangle) for rectangle in large) + 8 * sum(map(area, small))
-    if way == "box" or (way is None and partly > BLOCK_COST + area(box)):
+    parts_cost = sum(BLOCK_COST + area(rectangle) for rectangle in large) + 8 * sum(map(area, small))
+    if way == "box" or (way is None and parts_cost > BLOCK_COST + area(box)):
         return UploadPlan("box", (Block(box, tiles_of(rectangles)),), tiles_of(()))
     blocks = tuple(Block(rectangle, tiles_of([rectangle])) for rectangle in large)
     return UploadPlan("parts", blocks, tiles_of(small))

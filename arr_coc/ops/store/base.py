@@ -116,7 +116,7 @@ class LeaseLock:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._readers: dict[int, tuple[str, int]] = {}
         self._writer: str | None = None
         self._waiting_writers = 0
@@ -130,8 +130,8 @@ class LeaseLock:
     def reading(self, timeout_ms: int) -> Iterator[None]:
         """Raise LeaseTimeout if the writer does not finish within `timeout_ms`."""
         me = threading.get_ident()
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._may_read(me), timeout_ms / 1e3):
                 raise LeaseTimeout(
                     f"{_name()} waited {timeout_ms} ms to read the texture, while {self._writer or 'a writer'} "
                     "waited or wrote; raise texture.lease_timeout_ms"
@@ -141,19 +141,19 @@ class LeaseLock:
         try:
             yield
         finally:
-            with self._changed:
+            with self._condition:
                 name, depth = self._readers.pop(me)
                 if depth > 1:
                     self._readers[me] = (name, depth - 1)
-                self._changed.notify_all()
+                self._condition.notify_all()
 
     @contextmanager
     def writing(self, timeout_ms: int) -> Iterator[None]:
         """Raise LeaseTimeout if the readers do not end within `timeout_ms`."""
-        with self._changed:
+        with self._condition:
             self._waiting_writers += 1
             try:
-                if not self._changed.wait_for(self._may_write, timeout_ms / 1e3):
+                if not self._condition.wait_for(self._may_write, timeout_ms / 1e3):
                     holders = ", ".join(name for name, _ in self._readers.values()) or self._writer
                     raise LeaseTimeout(
                         f"{_name()} waited {timeout_ms} ms to write the texture, which {holders} still read; "
@@ -162,13 +162,13 @@ class LeaseLock:
                 self._writer = _name()
             finally:
                 self._waiting_writers -= 1
-                self._changed.notify_all()
+                self._condition.notify_all()
         try:
             yield
         finally:
-            with self._changed:
+            with self._condition:
                 self._writer = None
-                self._changed.notify_all()
+                self._condition.notify_all()
 
     def _may_read(self, me: int) -> bool:
         return self._writer is None and (not self.writer_waits or me in self._readers)
@@ -275,7 +275,7 @@ class BaseTextureStore(TextureStore):
         self._versions = TileVersions(0, np.full(self.grid.shape, -1, np.int64))
         self._stamp: FrameStamp | None = None
         self._failure: StoreError | None = None
-        self._users, self._counting = 0, threading.Lock()
+        self._users, self._users_lock = 0, threading.Lock()
         self._closed = False
 
     @abstractmethod
@@ -339,19 +339,19 @@ class BaseTextureStore(TextureStore):
     @contextmanager
     def _using(self) -> Iterator[None]:
         """Keep the hardware's memory meanwhile, even if the store closes. Raises StoreError if it is closed already."""
-        with self._counting:
+        with self._users_lock:
             if self._closed:
                 raise StoreError("the texture store is closed")
             self._users += 1
         try:
             yield
         finally:
-            with self._counting:
+            with self._users_lock:
                 self._users -= 1
             self._free_if_idle()
 
     def _free_if_idle(self) -> None:
-        with self._counting:
+        with self._users_lock:
             idle = self._closed and not self._users
         if idle:
             self._free()

@@ -132,7 +132,7 @@ class CompiledTexture(HostTexture):
         self._hashes = np.zeros((*fmt.grid.shape, 2), np.uint64)
         self._rest = np.zeros(fmt.grid.shape[0], np.uint8)
         texture.known, texture.rest = self._hashes.ctypes.data, self._rest.ctypes.data
-        self._stale, self._making = np.zeros(fmt.grid.shape, bool), threading.Lock()
+        self._stale, self._level0_lock = np.zeros(fmt.grid.shape, bool), threading.Lock()
         for index, level in enumerate(self._levels):
             texture.levels[index] = level.ctypes.data
         for index, (plane, (down, across)) in enumerate(zip(self.planes, fmt.steps(), strict=True)):
@@ -157,7 +157,7 @@ class CompiledTexture(HostTexture):
 
     def read(self, level: int) -> Plane:
         if level == 0:
-            with self._making:
+            with self._level0_lock:
                 if self._stale.any():
                     self._kernel.tiles_finest(ctypes.byref(self._texture), self._stale.ctypes.data)
                     self._stale[:] = False

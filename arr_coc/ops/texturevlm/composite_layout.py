@@ -105,11 +105,11 @@ def layout_of(size: tuple[int, int], relevance: npt.NDArray[np.float32], tokens:
         return CompositeLayout(size, (CompositePlacement(box, box),))
     if width >= height:
         return best_layout(size, relevance, tokens)
-    turned = best_layout((width, height), relevance.T, tokens)
+    wide_layout = best_layout((width, height), relevance.T, tokens)
     placements = (
-        CompositePlacement(_turned(placement.source), _turned(placement.target)) for placement in turned.placements
+        CompositePlacement(_turned(placement.source), _turned(placement.target)) for placement in wide_layout.placements
     )
-    return CompositeLayout((turned.size[1], turned.size[0]), tuple(placements))
+    return CompositeLayout((wide_layout.size[1], wide_layout.size[0]), tuple(placements))
 
 
 def whole_layout(size: tuple[int, int], tokens: int) -> CompositeLayout:
@@ -140,9 +140,9 @@ def _whole_views(size: tuple[int, int], tokens: int) -> Iterator[tuple[int, int,
         exact = cols * height / width
         high = max(1, round(exact))
         rows = tokens // cols
-        stretched = max(high / exact, exact / high)
+        stretch = max(high / exact, exact / high)
         share = high * cols / tokens
-        if stretched <= MOST_STRETCH and WHOLE_SHARE[0] <= share <= WHOLE_SHARE[1] and rows - high >= LEAST_SIDE_TILES:
+        if stretch <= MOST_STRETCH and WHOLE_SHARE[0] <= share <= WHOLE_SHARE[1] and rows - high >= LEAST_SIDE_TILES:
             yield rows, cols, high
 
 

@@ -283,7 +283,7 @@ class TestHardwareThatGivesUp:
         def read_while_the_writer_waits() -> None:
             with updater.lease() as view:
                 writer.start()
-                until(updater._writing.locked)
+                until(updater._write_lock.locked)
                 view.gather(np.zeros((1, 3), np.int64))
 
         with pytest.raises(StoreReplaced):

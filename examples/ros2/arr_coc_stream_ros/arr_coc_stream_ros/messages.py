@@ -67,10 +67,10 @@ def detections(event: dict[str, Any], head: Any, types: Any, scale: float = 1.0)
 def located(event: dict[str, Any], head: Any, types: Any) -> Any:
     """Return the vision_msgs/Detection2DArray of a `detections` event: a label is a class, a point has no size."""
     entries = []
-    for thing in event["objects"]:
-        left, top, right, bottom = thing.get("box") or 2 * thing["point"]
+    for detection in event["objects"]:
+        left, top, right, bottom = detection.get("box") or 2 * detection["point"]
         middle = types.Point2D(x=(left + right) / 2, y=(top + bottom) / 2)
-        guess = types.ObjectHypothesis(class_id=thing["label"], score=thing.get("score", 1.0))
+        guess = types.ObjectHypothesis(class_id=detection["label"], score=detection.get("score", 1.0))
         entries.append(
             types.Detection2D(
                 header=head,

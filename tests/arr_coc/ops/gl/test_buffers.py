@@ -23,7 +23,7 @@ class Marks(Fence):
     def passed(self) -> bool:
         return self.is_past
 
-    def wait(self, doing: str) -> None:
+    def wait(self, activity: str) -> None:
         self.waits += 1
         self.is_past = True
 
