@@ -1,14 +1,15 @@
-"""Checker of words in comments, docstrings, messages, names and documents.
+"""Checker of words in comments, docstrings, messages, documents, and names.
 
 Run `python -m scripts.check_words [--count] [PATH …]`.
 
-Prints each word of `scripts/words.toml` with its place and what to write instead; exits with 1 if any is found. Without
+Prints each word of `scripts/words.toml` with its place and what to write instead; exits with 1 if there is any. Without
 paths it checks the Python files and documents that git knows.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import re
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -31,16 +32,31 @@ TEXTS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 @dataclass(frozen=True)
 class WordList:
-    """Patterns with what to write instead, and texts in which they may stand."""
+    """Patterns with what to write instead, and texts in which they may stand; the same for names of variables.
+
+    Attributes:
+        advice: What to write instead of a pattern, in texts.
+        allowed: Texts in which patterns may stand.
+        names: What to name a variable instead, by words that are separated by spaces.
+        exceptions: Names that stay, by the end of a file's path.
+    """
 
     advice: dict[str, str]
     allowed: tuple[str, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)
+    exceptions: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path = LIST) -> WordList:
-        """Read a list. Raises OSError, or ValueError for what is no TOML."""
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(table["words"], tuple(table["allowed"]["texts"]))
+        """Read a list. Raises OSError, or ValueError if it is no TOML."""
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return cls(tables["words"], tuple(tables["allowed"]["texts"]), tables["names"], tables["allowed"]["names"])
+
+    def name_advice(self, name: str, path: Path) -> str | None:
+        """Return what to name a variable of a file instead, None if the name may stand."""
+        if any(path.as_posix().endswith(end) and name in names for end, names in self.exceptions.items()):
+            return None
+        return next((advice for words, advice in self.names.items() if name.strip("_") in words.split()), None)
 
     def matches(self, text: str) -> Iterator[tuple[int, str, str]]:
         """Yield the line, from 0, the words and the advice of each match in a text; a match may cross a line's end."""
@@ -75,6 +91,19 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
         before = token.string
 
 
+def variables(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line, from 1, and the name of each variable, argument, field and attribute that a Python file sets."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.lineno, node.name
+
+
 def document_texts(source: str) -> Iterator[tuple[int, str]]:
     """Yield the text of a document without code."""
 
@@ -86,11 +115,14 @@ def document_texts(source: str) -> Iterator[tuple[int, str]]:
 
 def violations(path: Path, words: WordList) -> list[tuple[int, str, str]]:
     """Return the line, the words and the advice for each match in a file, in order."""
-    texts = python_texts if path.suffix == ".py" else document_texts
+    source, is_python = path.read_text(encoding="utf-8"), path.suffix == ".py"
+    texts = python_texts(source) if is_python else document_texts(source)
+    names = variables(source) if is_python else ()
     return sorted(
-        (first + line, match, advice)
-        for first, text in texts(path.read_text(encoding="utf-8"))
-        for line, match, advice in words.matches(text)
+        [
+            *((first + line, match, advice) for first, text in texts for line, match, advice in words.matches(text)),
+            *((line, name, advice) for line, name in names if (advice := words.name_advice(name, path))),
+        ]
     )
 
 
