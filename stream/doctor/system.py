@@ -97,7 +97,7 @@ def ffmpeg() -> DiagnosticCheck:
     """Name the FFmpeg that PyAV brings."""
     from stream.sources import decoder as abilities
 
-    return DiagnosticCheck("ffmpeg", "works", f"PyAV {abilities.ffmpeg_version()}")
+    return DiagnosticCheck("ffmpeg", "works", f"libraries of PyAV {abilities.ffmpeg_version()}")
 
 
 def decoders(support: dict[str, bool] | None = None) -> DiagnosticCheck:
