@@ -62,20 +62,20 @@ class FakeLink:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.inbox: deque[Envelope | TransportError] = deque()
-        self.sent: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
+        self.outbox: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
         self.timeouts_ms: list[int] = []
-        self.gone = self.refused = self.full = self.closed = False
+        self.peer_lost = self.refused = self.full = self.closed = False
         self.connected = True
 
     @property
     def lost(self) -> bool:
         if self.refused:
             raise ConnectionRefused("turned away")
-        return self.gone
+        return self.peer_lost
 
     def offer(self, message: Message, arrays: Sequence[np.ndarray] = ()) -> bool:
         if not self.full:
-            self.sent.append((message, arrays))
+            self.outbox.append((message, arrays))
         return not self.full
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
@@ -221,7 +221,7 @@ class FakeJournal:
 
     def __init__(self, *recalled: JournalEntry) -> None:
         self._recalled = {entry.answer.answer: entry for entry in recalled}
-        self.appended: list[tuple[Answer, Feedback | None]] = []
+        self.entries: list[tuple[Answer, Feedback | None]] = []
         self.glances: list[JournalGlance | None] = []
         self.detections: list[Detections | None] = []
         self.checks: list[ShadowCheck | None] = []
@@ -239,7 +239,7 @@ class FakeJournal:
         detections: Detections | None,
         check: ShadowCheck | None,
     ) -> None:
-        self.appended.append((answer, feedback))
+        self.entries.append((answer, feedback))
         self.glances.append(glance)
         self.detections.append(detections)
         self.checks.append(check)

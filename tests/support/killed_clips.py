@@ -46,7 +46,6 @@ def write_until_killed(folder: Path, fragments: list[VideoFragment], chance: ran
     write = os.write
     for name in ("write", "rename", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
-    module.match_of = lambda event, _number: event if isinstance(event, module.Match) else None  # type: ignore[assignment]
     module.MIB = 60_000  # some clips: all are decoded after each kill
     sink = ClipSink(OutputConfig(clips=str(folder), clips_max_mib=1, clip_before_s=1, clip_after_s=2), "yard.mp4")
     number = 0

@@ -18,7 +18,7 @@ ROWS, COLS = 4, 6
 
 
 def picture(
-    frame_index: int, pts_s: float, *, level: int = 0, overview: int = 0, asked: bool = True, shift: int = 0
+    frame_index: int, pts_s: float, *, level: int = 0, overview: int = 0, is_asked: bool = True, shift: int = 0
 ) -> AskedPicture:
     """A frame of 190x120 pixels at level 0, with four regions: of one tile, 2x2, 1x2 and 2x1."""
     image = np.full((120 >> level, 190 >> level, 3), 128, np.uint8)
@@ -28,7 +28,7 @@ def picture(
         rows=ROWS, cols=COLS, relevance=relevance.tobytes(), regions=regions.tobytes(), overview=overview
     )
     jpeg = cv2.imencode(".jpg", image)[1].tobytes()
-    return AskedPicture(frame_index=frame_index, pts_s=pts_s, jpeg=jpeg, level=level, map=frame_map, asked=asked)
+    return AskedPicture(frame_index=frame_index, pts_s=pts_s, jpeg=jpeg, level=level, map=frame_map, asked=is_asked)
 
 
 class Recorded(NamedTuple):

@@ -149,7 +149,7 @@ class PagedRun(WatchedRun):
         super().__init__()
         self.page: ShownRun | None = None
         self.replies: tuple[str, ...] = ("a red ", "car")
-        self.missed = ""
+        self.late_text = ""
         self.ends = True
         self.refuses: str | None = None
 
@@ -164,7 +164,7 @@ class PagedRun(WatchedRun):
         for text in self.replies:
             self.page.emit(SideText(question=question.number, text=text))
         if self.replies and self.ends:
-            self.page.emit(side_answer(question, "".join(self.replies) + self.missed))
+            self.page.emit(side_answer(question, "".join(self.replies) + self.late_text))
 
     def change_watch(self, change: WatchChange) -> None:
         super().change_watch(change)

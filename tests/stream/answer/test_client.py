@@ -571,8 +571,8 @@ def test_answers_are_kept_with_their_feedback(opened: Opener) -> None:
     events = server.hear(answered(0, feedback_stamp=STAMP, arrays=specs_of(*FEEDBACK_ARRAYS)), arrays=FEEDBACK_ARRAYS)
     server.ask(2)
     events += server.hear(answered(1))
-    assert [point for point, _ in journal.appended] == events
-    first, second = (feedback for _, feedback in journal.appended)
+    assert [point for point, _ in journal.entries] == events
+    first, second = (feedback for _, feedback in journal.entries)
     assert first is not None
     np.testing.assert_array_equal(first.attention, FEEDBACK.attention)
     assert second is None
@@ -591,7 +591,7 @@ def test_an_answer_of_an_earlier_run_is_recalled_without_asking(opened: Opener) 
     server.expect_nothing()
     assert server.client.requests.recall(now) == []
     server.hear(answered(server.ask()))
-    assert [point.answer for point, _ in journal.appended] == [2]
+    assert [point.answer for point, _ in journal.entries] == [2]
     assert opened().client.requests.recall(now) == []
 
 

@@ -140,10 +140,10 @@ class ConnectedFixture(ClientFixture):
 
     def take_sent(self) -> tuple[Message, Sequence[np.ndarray]] | None:
         self.connection.flush()
-        return self.link.sent.popleft() if self.link.sent else None
+        return self.link.outbox.popleft() if self.link.outbox else None
 
     def lose(self) -> list[object]:
-        self.link.gone = True
+        self.link.peer_lost = True
         return self.hear()
 
 
@@ -326,7 +326,7 @@ def test_without_a_supervisor_a_loss_is_reported_once_until_the_next_answer(open
 
 def test_the_last_messages_are_received_before_the_loss(opened: Opener) -> None:
     server = opened(supervised=False)
-    server.link.gone = True
+    server.link.peer_lost = True
     with pytest.raises(ModelNotFound):
         server.hear(ErrorReply(error="ModelNotFound", message="nowhere", details=""))
 
@@ -455,7 +455,7 @@ def test_between_two_answers_the_client_may_move_to_another_server(opened: Opene
     assert pool.move_requests == [], "an answer is under way"
     assert isinstance(server.hear(answered(number))[0], Answer)
     assert pool.move_requests == [(load, False)]
-    assert server.links[0].sent.pop() == (Disconnect(), [])
+    assert server.links[0].outbox.pop() == (Disconnect(), [])
     assert len(server.links) == 2
     assert messages_of(server.greet(), ANSWER_SERVER) == ["answers come from server-2 now (server-1: it is draining)"]
     assert server.client.has_moved

@@ -223,7 +223,7 @@ def test_answers_of_an_earlier_run_are_history_as_well(opened: Opener) -> None:
     assert texts(message.history) == ["of old"]
     assert message.previous is None, "that was to another question"
     (event,) = server.hear(answered(2))
-    assert [point.answer for point, _ in journal.appended] == [2]
+    assert [point.answer for point, _ in journal.entries] == [2]
     assert isinstance(event, Answer)
 
 
@@ -232,7 +232,7 @@ def test_an_unchanged_answer_is_kept_for_a_continued_run(opened: Opener) -> None
     server = opened(same_above=0.5, journal=journal)
     answer_text(server, "one")
     answer_text(server, "one", 2)
-    assert [type(point) for point, _ in journal.appended] == [Answer, AnswerUnchanged]
+    assert [type(point) for point, _ in journal.entries] == [Answer, AnswerUnchanged]
 
 
 def test_history_is_text_with_times() -> None:

@@ -97,8 +97,8 @@ class Peer:
 
     def step(self) -> None:
         for link in self.endpoint.links:
-            while link.sent:
-                message = received(*link.sent.popleft()).message
+            while link.outbox:
+                message = received(*link.outbox.popleft()).message
                 self.received.append(message)
                 self.react(message)
 
@@ -896,7 +896,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     )
     with pytest.raises(AssertionError if is_connected else ConnectionRefused, match=message):
         scheduler.wait_until_ready()
-    assert [type(message) for message, _ in endpoint.links[0].sent] == [Connect]
+    assert [type(message) for message, _ in endpoint.links[0].outbox] == [Connect]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

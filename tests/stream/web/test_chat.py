@@ -77,7 +77,7 @@ def test_an_answer_comes_in_pieces(run: ServedPage) -> None:
 
 
 def test_text_that_came_in_no_piece_comes_last(run: ServedPage) -> None:
-    run.run.replies, run.run.missed = ("a red ",), "car"
+    run.run.replies, run.run.late_text = ("a red ",), "car"
     texts = [chunk.choices[0].delta.content for chunk in question(run, user("What?"), stream=True)]
     assert texts == ["", "a red ", "car", None]
 

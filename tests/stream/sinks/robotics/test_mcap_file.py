@@ -96,7 +96,7 @@ def test_a_caption_is_wrapped_within_the_picture(tmp_path: Path) -> None:
 
 
 def test_a_frame_that_is_looked_at_and_answered_about_is_written_once(tmp_path: Path) -> None:
-    events = [picture(3, 0.5, asked=False), picture(3, 0.5), picture(3, 0.5, shift=1), picture(4, 0.6)]
+    events = [picture(3, 0.5, is_asked=False), picture(3, 0.5), picture(3, 0.5, shift=1), picture(4, 0.6)]
     messages = recorded(tmp_path / "a.mcap", events)
     counts = {topic: len(of(messages, topic)) for topic in ("/picture", "/regions", "/relevance", "/heatmap")}
     assert counts == {"/picture": 2, "/regions": 3, "/relevance": 3, "/heatmap": 3}
