@@ -20,13 +20,13 @@ from arr_coc.schema_reader import (
     STRING_CHARS,
     Node,
     SchemaReader,
+    excerpt,
     is_choices,
     is_json_schema,
     is_whole,
     name_in,
     nullable,
     object_of,
-    shown,
     type_of,
 )
 
@@ -62,7 +62,7 @@ class AnswerSchema:
         """Return the schema of a value as `parse` reads it from JSON. Raises OptionError."""
         if not isinstance(value, dict):
             raise OptionError(
-                f"a schema is a JSON object, got {shown(value)}",
+                f"a schema is a JSON object, got {excerpt(value)}",
                 'give such as {"people": "integer", "weather": ["sun", "rain"]}',
             )
         reader = SchemaReader(value.get("$defs", value.get("definitions", {})))
@@ -78,7 +78,7 @@ class AnswerSchema:
         return cls(text)
 
     @classmethod
-    def given(cls, value: str | Mapping[str, Any] | Sequence[str]) -> AnswerSchema:
+    def of_value(cls, value: str | Mapping[str, Any] | Sequence[str]) -> AnswerSchema:
         """Return the schema of JSON text, of a mapping as `of` takes it, or of a sequence of choices. Raises
         OptionError."""
         if isinstance(value, str):
@@ -222,7 +222,7 @@ def _checked(node: Node, value: Any, where: str) -> Any:
         for choice in inner["enum"]:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
-        raise ValueError(f"{where or 'it'} is none of the choices: {shown(value)}")
+        raise ValueError(f"{where or 'it'} is none of the choices: {excerpt(value)}")
     limits, kind = _bounded(inner) if inner["type"] not in ("object", "array") else inner, inner["type"]
     if kind == "object" and isinstance(value, dict):
         return dict(_members(inner, value, where))
@@ -238,10 +238,10 @@ def _checked(node: Node, value: Any, where: str) -> Any:
         return value
     if kind in ("integer", "number") and type_of(value) in ("integer", "number"):
         if not limits["minimum"] <= value <= limits["maximum"]:
-            raise ValueError(f"{where} is not in {limits['minimum']} to {limits['maximum']}: {shown(value)}")
+            raise ValueError(f"{where} is not in {limits['minimum']} to {limits['maximum']}: {excerpt(value)}")
         if kind == "number" or value == int(value):
             return value if kind == "number" else int(value)
-    raise ValueError(f"{where or 'it'} should be of the type {kind}, got a {type_of(value)}: {shown(value)}")
+    raise ValueError(f"{where or 'it'} should be of the type {kind}, got a {type_of(value)}: {excerpt(value)}")
 
 
 def _members(node: Node, value: dict[str, Any], where: str) -> Iterator[tuple[str, Any]]:

@@ -26,13 +26,13 @@ from arr_coc.allocation.attending import (
     map_structure,
     picture_structure,
     resolve_strategy,
-    stacked,
+    stack_allocations,
 )
 from arr_coc.allocation.choice_gradient import (
     ChoiceGradient,
+    add_gumbel_noise,
     check_choice_gradient,
     log_shares,
-    perturbed,
     straight_through,
     token_of_tiles,
 )
@@ -268,11 +268,11 @@ class ARRCOCLayer(nn.Module):
         """
         relevance, config = realised.relevance, self.config
         by_chance = self.training and config.gradient == "gumbel"
-        ranking = perturbed(relevance, config.temperature) if by_chance else relevance.detach()
+        ranking = add_gumbel_noise(relevance, config.temperature) if by_chance else relevance.detach()
         looks = texture.looks.detach().float().cpu()
         priors = [None] * len(relevance) if prior is None else (prior[:, 0] * prior[:, 2]).detach().float().cpu()
         pictures = zip(relevance.detach().cpu(), ranking.cpu(), looks, priors, strict=True)
-        allocation = stacked([self._regions(*picture) for picture in pictures])
+        allocation = stack_allocations([self._regions(*picture) for picture in pictures])
         token_of = token_of_tiles(allocation, (relevance.shape[1], relevance.shape[2])).to(relevance.device)
         shares = log_shares(relevance, token_of, allocation.mask.shape[1], config.temperature)
         return LayerChoice(allocation, token_of, straight_through(shares))

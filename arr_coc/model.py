@@ -436,7 +436,7 @@ class ARRCOCQwen(nn.Module):
         self._session.configure(AnswerOptions(encode, decoding, feedback=False, thinking=thinking))
         glancing = resolve_glance(self._session, glance, overview)
         allocator = AllocatorOptions(strategy, budget, explore=0.0, seed=seed, glance=glancing, limits=limits)
-        form = None if schema is None else AnswerSchema.given(schema)
+        form = None if schema is None else AnswerSchema.of_value(schema)
         if form is not None and thinking == "show":
             raise OptionError("thoughts that are part of an answer fit no schema", 'give thinking="hide" or "off"')
         call = _GenerateCall(allocator, encode, on_text, should_stop, form)

@@ -64,12 +64,16 @@ class SchemaReader:
         if isinstance(value, str):
             name, brackets = (value[:-2], True) if value.endswith("[]") else (value, False)
             if name not in TYPES:
-                raise _refusal(where, f"there is no type {shown(value)}", f"name one of {', '.join(TYPES)}, or a list")
+                raise _refusal(
+                    where, f"there is no type {excerpt(value)}", f"name one of {', '.join(TYPES)}, or a list"
+                )
             return self.node({"type": "array", "items": {"type": name}} if brackets else {"type": name}, where, level)
         if isinstance(value, list):
             return self.node({"enum": value}, where, level)
         if not isinstance(value, dict):
-            raise _refusal(where, f"{shown(value)} is no type", f"name one of {', '.join(TYPES)}, or a list of choices")
+            raise _refusal(
+                where, f"{excerpt(value)} is no type", f"name one of {', '.join(TYPES)}, or a list of choices"
+            )
         self._enter(where, level)
         properties = {
             _field(name, where): self.short(item, name_in(where, name), level + 1) for name, item in value.items()
@@ -97,7 +101,7 @@ class SchemaReader:
         if isinstance(kind, list):
             return self._nullable([{**value, "type": name} if name != "null" else NULL for name in kind], where, level)
         if not isinstance(kind, str) or kind not in _KEYWORDS:
-            raise _refusal(where, f"type {shown(kind)} is not supported", f"use object, array, {', '.join(TYPES)}")
+            raise _refusal(where, f"type {excerpt(kind)} is not supported", f"use object, array, {', '.join(TYPES)}")
         unknown = value.keys() - _KEYWORDS[kind] - _IGNORED - {"type", "description", "$defs", "definitions"}
         if unknown:
             raise _refusal(where, f"{min(unknown)!r} is not supported in a schema", "leave it out")
@@ -116,14 +120,14 @@ class SchemaReader:
         while isinstance(value, dict) and "$ref" in value:
             name = value["$ref"]
             if not isinstance(name, str) or name in references:
-                raise _refusal(where, f"the reference {shown(name)} leads to itself", "write the part in its place")
+                raise _refusal(where, f"the reference {excerpt(name)} leads to itself", "write the part in its place")
             references.add(name)
             root, _, key = name.rpartition("/")
             if root not in ("#/$defs", "#/definitions") or key not in self._definitions:
-                raise _refusal(where, f"there is no {shown(name)}", "references lead to #/$defs/NAME")
+                raise _refusal(where, f"there is no {excerpt(name)}", "references lead to #/$defs/NAME")
             value = self._definitions[key]
         if not isinstance(value, dict):
-            raise _refusal(where, f"{shown(value)} is no schema", 'give such as {"type": "integer"}')
+            raise _refusal(where, f"{excerpt(value)} is no schema", 'give such as {"type": "integer"}')
         return value
 
     def _nullable(self, alternatives: object, where: str, level: int) -> Node:
@@ -147,7 +151,7 @@ class SchemaReader:
             }
             required = value.get("required", [])
             if not isinstance(required, list) or any(name not in nodes for name in required):
-                raise _refusal(where, f"required names a field that is no property: {shown(required)}")
+                raise _refusal(where, f"required names a field that is no property: {excerpt(required)}")
             return object_of(_checked_fields(nodes, where), [name for name in nodes if name in required])
         if kind == "array":
             if "items" not in value:
@@ -162,7 +166,7 @@ class SchemaReader:
 
     def _enum(self, values: object, where: str) -> Node:
         if not isinstance(values, list) or not values:
-            raise _refusal(where, f"choices are a list that is not empty, got {shown(values)}")
+            raise _refusal(where, f"choices are a list that is not empty, got {excerpt(values)}")
         self._choices += len(values)
         if self._choices > CHOICES_MAX:
             raise OptionError(f"a schema has at most {counted(CHOICES_MAX, 'choice')}", "give fewer")
@@ -175,7 +179,7 @@ class SchemaReader:
             if not fits:
                 raise _refusal(
                     where,
-                    f"{shown(value)} is no choice",
+                    f"{excerpt(value)} is no choice",
                     f"choices are numbers, true, false, and texts of 1 to {CHOICE_CHARS_MAX} characters in one line",
                 )
         return {"enum": values}
@@ -204,7 +208,7 @@ def _field(name: str, where: str) -> str:
     if not _NAME.fullmatch(name):
         raise _refusal(
             where,
-            f"{shown(name)} is no name of a field",
+            f"{excerpt(name)} is no name of a field",
             f"names are 1 to {NAME_CHARS_MAX} letters, digits, spaces, and _ . -",
         )
     return name
@@ -227,7 +231,7 @@ def _limits(
     limits = {name: value[name] for name in (low, high) if name in value}
     for name, limit in limits.items():
         if type_of(limit) not in {kind, "integer"} or not least <= limit <= most:
-            raise _refusal(where, f"{name} is a number from {least} to {most}, got {shown(limit)}")
+            raise _refusal(where, f"{name} is a number from {least} to {most}, got {excerpt(limit)}")
     if limits.get(low, least) > limits.get(high, most):
         raise _refusal(where, f"{low} is more than {high}", "raise the one or lower the other")
     return limits
@@ -250,7 +254,7 @@ def name_in(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 import typer
 
+from arr_coc.adaptation.accuracy import measure
 from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder
-from arr_coc.adaptation.found import measure
-from arr_coc.adaptation.losses import box_loss, looked_at
+from arr_coc.adaptation.losses import attention_targets, box_loss
 from arr_coc.adaptation.trainer import MapObjective, Trainer, new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT, Length
 from arr_coc.layer import ARRCOCLayer
@@ -57,7 +57,7 @@ class ComparedRun:
 def learned_cases(qwen: QwenVL, clips: int) -> dict[str, list[AllocatorCase]]:
     """The same questions about the same frames, with what the boxes hold and with what the model looks at."""
     samples = list(random_samples("train", FIRST_TRAINED, clips))
-    attention_cases = [replace(case, target=looked_at(case.target)) for case in attended(samples, qwen)]
+    attention_cases = [replace(case, target=attention_targets(case.target)) for case in attended(samples, qwen)]
     return {BOXES: list(cases_of(samples)), ATTENTION: attention_cases}
 
 

@@ -26,7 +26,7 @@ import typer
 from torch import nn
 
 from arr_coc.adaptation.cases import Batches, Embedder
-from arr_coc.adaptation.losses import box_loss, looked_at
+from arr_coc.adaptation.losses import attention_targets, box_loss
 from arr_coc.adaptation.trainer import RATE, MapObjective, Objective, Trainer, new_layer
 from arr_coc.adaptation.training_run import Length
 from arr_coc.errors import ArrCocError, ModelError, OptionError
@@ -102,7 +102,7 @@ def boxes_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.ra
 def attention_objective(recipe: Recipe, qwen: QwenVL, layer: ARRCOCLayer, rng: np.random.Generator) -> Objective:
     """Objective from the model's own attention, which is read first."""
     samples = random_samples("train", FIRST_TRAINED, int(recipe.clips * ATTENDED_SHARE))
-    cases = (replace(case, target=looked_at(case.target)) for case in attended(samples, qwen, recipe.channels))
+    cases = (replace(case, target=attention_targets(case.target)) for case in attended(samples, qwen, recipe.channels))
     return MapObjective(Batches(cases, Embedder(qwen), rng), box_loss)
 
 

@@ -16,8 +16,8 @@ import cv2
 import torch
 import typer
 
+from arr_coc.adaptation.accuracy import measure, measure_map
 from arr_coc.adaptation.cases import AllocatorCase, Embedder
-from arr_coc.adaptation.found import measure, measure_map
 from arr_coc.adaptation.training_run import CHECKPOINT
 from arr_coc.errors import ArrCocError, OptionError
 from arr_coc.hub import ALLOCATOR_FOLDER

@@ -65,8 +65,8 @@ class GlancedPast:
         tracker.observe(versions, None, 0)
         looks = torch.from_numpy(appearance)
         feedback_prior.on_request(0, looks)
-        feedback_prior.update(feedback, looks, Warp.none(shape))
-        tracker.update(feedback, shape, Warp.none(shape), appearance)
+        feedback_prior.update(feedback, looks, Warp.identity(shape))
+        tracker.update(feedback, shape, Warp.identity(shape), appearance)
         taught = feedback_prior.evaluate(0, looks)
         assert taught is not None, "it was updated"
         prior = taught.numpy()

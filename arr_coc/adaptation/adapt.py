@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from arr_coc.adaptation.accuracy import measure
 from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder
 from arr_coc.adaptation.folder import AdaptFolder
-from arr_coc.adaptation.found import measure
 from arr_coc.adaptation.lessons import HELD_OUT, PlannedLesson, TaughtPicture, cases_of_pictures
 from arr_coc.adaptation.losses import box_loss
 from arr_coc.adaptation.teacher import AttentionTeacher
@@ -138,8 +138,8 @@ class Adaptation:
         if lesson is None:
             return None
         if lesson.boxes is not None:
-            return TaughtPicture.labelled_by_boxes(lesson, held_out=plan.held_out)
-        return TaughtPicture.looked_at_by(self._teacher, lesson, held_out=plan.held_out)
+            return TaughtPicture.from_boxes(lesson, held_out=plan.held_out)
+        return TaughtPicture.from_attention(self._teacher, lesson, held_out=plan.held_out)
 
     def _asked_enough(self, pictures: Sequence[TaughtPicture]) -> bool:
         limit = self._options.minutes

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.adaptation.cases import AllocatorCase, Box, texture_of, tile_shares
-from arr_coc.adaptation.losses import looked_at
+from arr_coc.adaptation.losses import attention_targets
 from arr_coc.adaptation.teacher import AttentionTeacher
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import TILE_PX, TileGrid
@@ -57,7 +57,7 @@ class TaughtPicture:
     labelled: bool
 
     @classmethod
-    def labelled_by_boxes(cls, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
+    def from_boxes(cls, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
         """A lesson whose boxes are known."""
         assert lesson.boxes is not None, "without boxes the model is asked"
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
@@ -65,11 +65,11 @@ class TaughtPicture:
         return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=True)
 
     @classmethod
-    def looked_at_by(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
+    def from_attention(cls, teacher: AttentionTeacher, lesson: Lesson, *, held_out: bool) -> TaughtPicture:
         """A lesson once its teacher was asked. Raises as `AttentionTeacher.attention`."""
         shape = TileGrid.of(*lesson.image.shape[:2]).shape
         teacher.show(lesson.image)
-        targets = [looked_at(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
+        targets = [attention_targets(_on_grid(teacher.attention(question), shape)) for question in lesson.questions]
         return cls(texture_of(lesson.image), lesson.questions, torch.stack(targets), held_out, labelled=False)
 
     def cases(self) -> Iterator[AllocatorCase]:

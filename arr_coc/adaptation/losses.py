@@ -41,7 +41,7 @@ LOOKED_AT = 0.2
 masks that agree best with the boxes of the asked things (`training/results/teacher.json`)."""
 
 
-def looked_at(attention: torch.Tensor) -> torch.Tensor:
+def attention_targets(attention: torch.Tensor) -> torch.Tensor:
     """The tiles that attention [..., gh, gw] selects: 1 if it is at least `LOOKED_AT` of its largest, else 0.
 
     Attention is spread thinly over all that is not asked about; to learn that too costs what is.

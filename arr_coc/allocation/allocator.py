@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
     """`levels`: whether the model knows coarse tokens. `wide`: whether wide and tall tokens show lines of text; None:
-    if the model knows them, by `suiting`. `tau_ms`: time constant of blending. `on_device`: frames are allocated on
+    if the model knows them, by `for_model`. `tau_ms`: time constant of blending. `on_device`: frames are allocated on
     the texture's device, if it has one and the options suit one (`suits_device`; else, channels and scores only), and
     differ a little from another backend's. `glance`: frames have an overview, which a glance looks at; None for none.
     `channels`: the texture's profile; `auto` is the one that the allocator's weights were trained on, which wins over
@@ -81,7 +81,7 @@ class AllocatorOptions:
         """Raise ValueError for shares outside [0, 1]."""
         return Tensions(self.budget, self.explore, self.coverage, self.limits)
 
-    def suiting(self, *, levels: bool, wide: bool) -> AllocatorOptions:
+    def for_model(self, *, levels: bool, wide: bool) -> AllocatorOptions:
         """The options for a model that knows coarse tokens, and wide ones, or not."""
         return replace(self, levels=levels, wide=wide if self.wide is None else self.wide)
 
@@ -231,9 +231,9 @@ class StreamAllocator:
         """Learn from a glance at a frame of this epoch, as from an answer; None if none could be made. `reallocate`
         then chooses from the newest frame once more."""
         if feedback is None:
-            self._glances.failed()
+            self._glances.on_failure()
         elif self._memory is not None and feedback.stamp.epoch == self._memory.epoch:
-            self._glances.done(feedback.stamp.media_ns)
+            self._glances.on_glance(feedback.stamp.media_ns)
             self._learn(feedback, glance=True)
 
     @torch.inference_mode()

@@ -338,7 +338,7 @@ def allocate(
         void = strategy == "auto" and bool(map_structure(frame) < VOID_STRUCTURE)
         request = AllocationRequest(frame, tokens, coverage, seed, memory)
         allocations.append(allocate_frame(request, resolve_strategy(strategy, void, tokens, levels)))
-    return allocations[0] if maps.ndim == 2 else stacked(allocations)
+    return allocations[0] if maps.ndim == 2 else stack_allocations(allocations)
 
 
 def allocate_frame(request: AllocationRequest, strategy: str) -> Allocation:
@@ -405,7 +405,7 @@ def resolve_strategy(strategy: str, void: bool, tokens: int, levels: bool, glanc
     return "foveated" if levels and tokens >= COVER_TOKENS else "mixed"
 
 
-def stacked(frames: list[Allocation]) -> Allocation:
+def stack_allocations(frames: list[Allocation]) -> Allocation:
     """Allocations of several frames as one with a batch dimension, padded with masked zeros to the longest."""
     return Allocation(
         regions=pad_sequence([frame.regions for frame in frames], batch_first=True),

@@ -37,7 +37,7 @@ def logit(relevance: torch.Tensor) -> torch.Tensor:
     return torch.logit(_EDGE + (1 - 2 * _EDGE) * relevance)
 
 
-def perturbed(relevance: torch.Tensor, temperature: float) -> torch.Tensor:
+def add_gumbel_noise(relevance: torch.Tensor, temperature: float) -> torch.Tensor:
     """Relevance with Gumbel noise on its logits, in [0, 1] again: its best K tiles are a draw without replacement.
 
     The odds are a softmax of the logits divided by `temperature`. The noise comes from torch's own generator of the

@@ -102,11 +102,11 @@ class GlancePolicy:
         """Another question, or another scene: nothing is known."""
         self._done_ns, self._failed = None, False
 
-    def done(self, media_ns: int) -> None:
+    def on_glance(self, media_ns: int) -> None:
         """Record that a glance at the frame of this media time returned feedback."""
         self._done_ns, self._failed = media_ns, False
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """A glance could not be made: none is due until `reset`."""
         self._failed = True
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocation.frame import FrameAllocation
-from arr_coc.allocation.packets import gathered
+from arr_coc.allocation.packets import gather_pixels
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import REGION_AREAS, region_pool, shape_grid, shape_pool, spread
 from arr_coc.ops.store.base import TextureView
@@ -75,7 +75,8 @@ class GroupFrame:
 
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `reason`:
     why the group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were
-    appended, or those of the frames that it shows, the last `appended` with this frame; `relevance` float32 [appended].
+    appended, or those of the frames that it shows, the last `appended_tokens` with this frame; `relevance` float32
+    [appended_tokens].
     The first `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
     since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
@@ -100,12 +101,12 @@ class GroupFrame:
     lengths: tuple[int, ...] = ()
 
     @property
-    def appended(self) -> int:
+    def appended_tokens(self) -> int:
         """Number of tokens that this frame appends."""
         return len(self.relevance)
 
     @property
-    def held(self) -> int:
+    def held_tokens(self) -> int:
         """Number of tokens that the group shows."""
         return len(self.regions) - self.superseded_tokens
 
@@ -119,13 +120,14 @@ class GroupFrame:
         """Place of the next frame; this one's if it appends nothing, and None if there is no group."""
         if self.place is None:
             return None
-        return replace(self.place, frame=self.place.frame + bool(self.appended or len(self.dropped)))
+        return replace(self.place, frame=self.place.frame + bool(self.appended_tokens or len(self.dropped)))
 
     @property
     def states(self) -> list[TokenState]:
         """State of each token."""
-        older = self.superseded[: len(self.regions) - self.appended].tolist()
-        return [*("superseded" if is_superseded else "shown" for is_superseded in older), *["new"] * self.appended]  # type: ignore[list-item]
+        older = self.superseded[: len(self.regions) - self.appended_tokens].tolist()
+        states: list[TokenState] = ["superseded" if is_superseded else "shown" for is_superseded in older]
+        return states + ["new"] * self.appended_tokens
 
 
 class GroupOfPictures:
@@ -167,10 +169,14 @@ class GroupOfPictures:
         `FrameAllocation.allocation`.
         """
         group_frame = self._next(view, frame, model_place)
-        regions = group_frame.regions[len(group_frame.regions) - group_frame.appended :]
-        pixels = gathered(view, regions) if group_frame.appended else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        regions = group_frame.regions[len(group_frame.regions) - group_frame.appended_tokens :]
+        pixels = (
+            gather_pixels(view, regions)
+            if group_frame.appended_tokens
+            else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
+        )
         is_complete = group_frame.reason or group_frame.place is None or group_frame.place.frames > 1
-        overview = frame.allocation.overview if is_complete and group_frame.appended else 0
+        overview = frame.allocation.overview if is_complete and group_frame.appended_tokens else 0
         packet = TokenPacket(
             view.stamp,
             view.grid,
@@ -216,7 +222,7 @@ class GroupOfPictures:
                 if successor is None and not self._asks_anew:
                     # the group is not given up for detail of what did not change
                     successor = self._delta_frame(newest, view, frame, only_news=True)
-            if successor is not None and len(successor.regions) <= GROUP_GROWTH * successor.held:
+            if successor is not None and len(successor.regions) <= GROUP_GROWTH * successor.held_tokens:
                 return successor
             reason = "full" if successor is None else "superseded"
         return self._key_frame(view, frame, reason, model_place)

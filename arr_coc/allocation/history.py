@@ -64,7 +64,7 @@ class HistoryTracker:
         if self._before is not None:
             relevance, confidence = self._before
             confidence = np.minimum(_sampled(warp, confidence, 0), motion.confidence)
-            self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.inside, confidence, np.float32(0))])
+            self._before = np.stack([_sampled(warp, relevance, 0), np.where(warp.in_view, confidence, np.float32(0))])
             self._relevance = None  # what is warped is not the newest relevance, even if that is the same object
         if step is None:
             return

@@ -38,12 +38,12 @@ def packet_from(view: TextureView, frame: FrameAllocation) -> TokenPacket:
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=allocation.relevance.numpy().copy(),
-        pixels=gathered(view, regions if choice_regions.is_cpu else choice_regions[: len(regions)]),
+        pixels=gather_pixels(view, regions if choice_regions.is_cpu else choice_regions[: len(regions)]),
         overview=allocation.overview,
     )
 
 
-def gathered(
+def gather_pixels(
     view: TextureView, regions: npt.NDArray[np.integer[Any]] | torch.Tensor
 ) -> npt.NDArray[np.uint8] | torch.Tensor:
     """The pixels of regions, on the texture's device."""
@@ -74,7 +74,7 @@ def overview_packet(view: TextureView, tokens: int, regions: npt.NDArray[np.inte
         grid=view.grid,
         regions=regions.astype(np.int32),
         relevance=np.ones(len(regions), np.float32),
-        pixels=gathered(view, regions),
+        pixels=gather_pixels(view, regions),
         overview=len(regions),
     )
 

@@ -159,7 +159,7 @@ class LineTree(CoverTree):
         self._halved = np.concatenate(halved)[: self.inner]
         self._inner_scales = region_scales(self.regions[: self.inner]).sum(axis=1)
 
-    def ranked(self, worth: torch.Tensor) -> torch.Tensor:
+    def priorities(self, worth: torch.Tensor) -> torch.Tensor:
         # worth of splitting a region one way, of splitting it both ways: half of the gain at a third of the cost
         priority = np.where(self._halved, worth.numpy() * np.float32(1.5), worth.numpy())
         for scale in np.unique(self._inner_scales)[::-1].tolist():

@@ -97,7 +97,7 @@ class Warp:
         return cls(np.subtract(_places(*motion_tiles.shape[1:]), motion_tiles, out=origin), motion_tiles, maps)
 
     @classmethod
-    def none(cls, shape: tuple[int, int]) -> Warp:
+    def identity(cls, shape: tuple[int, int]) -> Warp:
         """The warp of tiles [gh, gw] that did not move."""
         return cls(_places(*shape), np.zeros((2, *shape), np.float32))
 
@@ -145,7 +145,7 @@ class Warp:
         return Box.around(self._moving_tiles)
 
     @cached_property
-    def inside(self) -> npt.NDArray[np.bool_]:
+    def in_view(self) -> npt.NDArray[np.bool_]:
         """Tiles that were in view: bool [gh, gw]."""
         rows, cols = self.origin.shape[1:]
         row, col = self.origin
@@ -201,7 +201,7 @@ class _Places:
         corners = [row * cols + col for row, col in ((top, left), (top, right), (under, left), (under, right), nearest)]
         shares = [(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across]
         places = torch.from_numpy(np.stack(corners)).to(device).flatten(1)
-        weights = torch.from_numpy(np.stack([*shares, warp.inside]).astype(np.float32)).to(device)
+        weights = torch.from_numpy(np.stack([*shares, warp.in_view]).astype(np.float32)).to(device)
         return cls(places[:4], weights[:4].flatten(1), places[4], weights[4] > 0)
 
     def read(self, maps: torch.Tensor) -> torch.Tensor:
@@ -257,7 +257,7 @@ class MotionHistory:
         """The warp from now to that frame, on a grid of `shape`; None if the motion since is no longer known."""
         if frame_index < self._known_from:
             return None
-        warp = Warp.none(shape)
+        warp = Warp.identity(shape)
         for index, motion in self._motions:
             if index > frame_index:
                 warp = warp.then(Warp.by(motion, self._maps))

@@ -97,9 +97,9 @@ class CoverTree:
         if previous is not None:
             finest = self.pyramid(self._fineness.take(previous.long()), largest=True)[: self.inner]
             worth = torch.where(finest > self._fineness_own, worth * (1 + stickiness) ** 3, worth)
-        return self.ranked(worth)
+        return self.priorities(worth)
 
-    def ranked(self, worth: torch.Tensor) -> torch.Tensor:
+    def priorities(self, worth: torch.Tensor) -> torch.Tensor:
         """The worth [inner] of splitting each region for as many tokens as a square takes, no child's more than its
         parent's; from the worth of its tiles."""
         return worth

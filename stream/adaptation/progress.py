@@ -79,7 +79,7 @@ ROWS = (
     ("of that, found with 10 % of the tokens", "recall_small", True),
     ("IoU of as many tiles", "matched_iou", False),
 )
-"""Words, the field of `arr_coc.adaptation.found.Found`, and whether it is a share."""
+"""Words, the field of `arr_coc.adaptation.accuracy.MapAccuracy`, and whether it is a share."""
 
 
 def print_adaptation(result: AdaptResult) -> None:

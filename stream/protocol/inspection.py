@@ -276,7 +276,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             "began": group.reason,
             "overview": group.overview,
             "tokens": len(group.regions),
-            "appended": group.appended,
+            "appended": group.appended_tokens,
             "superseded": group.superseded_tokens,
             "times": [time_ns / NS_PER_S for time_ns in times_ns.tolist()],
         }

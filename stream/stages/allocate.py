@@ -201,7 +201,7 @@ class AllocateStage:
             self._detections.mark_answered()
         group_frame = None if self._allocator.group is None else self._allocator.group.newest_of(self._last)
         if (budget := self._context.budget) is not None and self._last is not None:
-            budget.on_request(self._last, None if group_frame is None else group_frame.appended)
+            budget.on_request(self._last, None if group_frame is None else group_frame.appended_tokens)
         if self._policy.with_reasons and self._last is not None:
             self._emit(frame_events.explanation_of(self._last, group_frame))
         self._send_picture()

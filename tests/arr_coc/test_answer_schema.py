@@ -247,10 +247,10 @@ def test_text_that_is_no_schema_is_refused_in_one_line() -> None:
 
 def test_a_schema_is_given_as_text_a_mapping_or_choices() -> None:
     value = {"a": "integer"}
-    assert AnswerSchema.given(json.dumps(value)) == AnswerSchema.given(value) == AnswerSchema.of(value)
-    assert AnswerSchema.given(["x", "y"]).choices == ("x", "y")
+    assert AnswerSchema.of_value(json.dumps(value)) == AnswerSchema.of_value(value) == AnswerSchema.of(value)
+    assert AnswerSchema.of_value(["x", "y"]).choices == ("x", "y")
     with pytest.raises(OptionError, match="a schema describes an object"):
-        AnswerSchema.given([1])  # type: ignore[list-item]
+        AnswerSchema.of_value([1])  # type: ignore[list-item]
 
 
 def test_a_long_description_is_cut() -> None:

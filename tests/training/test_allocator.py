@@ -12,8 +12,8 @@ import torch
 from typer import Exit
 
 from arr_coc.adaptation import trainer as trainer_module
+from arr_coc.adaptation.accuracy import map_accuracy, measure
 from arr_coc.adaptation.cases import AllocatorCase, Batches, Embedder, tile_shares
-from arr_coc.adaptation.found import found, measure
 from arr_coc.adaptation.losses import LEAST_SHARE, box_loss, realised_loss
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.adaptation.training_run import CHECKPOINT
@@ -129,7 +129,7 @@ def test_one_batch_is_learned_by_heart(qwen: QwenVL, cases: list[AllocatorCase])
     matched = []
     for found_map, target in zip(realised.relevance.detach(), batch.target, strict=True):
         assert target.flatten()[found_map.argmax()] > LEAST_SHARE
-        matched.append(found(found_map, target, levels=False).matched_iou)
+        matched.append(map_accuracy(found_map, target, levels=False).matched_iou)
     assert np.mean(matched) > 0.6, matched
 
 
@@ -203,10 +203,10 @@ def test_a_way_of_training_that_there_is_not(tmp_path: Path) -> None:
 def test_measured_figures() -> None:
     target = torch.zeros(8, 8)
     target[2:4, 4:6] = 1
-    right = found(target * 0.9, target, levels=False)
+    right = map_accuracy(target * 0.9, target, levels=False)
     assert (right.recall, right.recall_small, right.matched_iou) == (1, 1, 1)
     assert right.iou == right.iou_bound == 4 / 16
-    wrong = found((1 - target) * torch.linspace(0.5, 0.9, 64).view(8, 8), target, levels=False)
+    wrong = map_accuracy((1 - target) * torch.linspace(0.5, 0.9, 64).view(8, 8), target, levels=False)
     assert wrong.matched_iou == 0
     assert wrong.recall < 0.5
     assert wrong.iou < wrong.iou_bound

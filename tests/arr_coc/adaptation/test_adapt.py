@@ -18,7 +18,7 @@ from arr_coc.adaptation.adapt import ASKING, LEARNING, LEAST_PICTURES, Adaptatio
 from arr_coc.adaptation.cases import AllocatorCase
 from arr_coc.adaptation.folder import AdaptFolder
 from arr_coc.adaptation.lessons import Lesson, PlannedLesson, TaughtPicture
-from arr_coc.adaptation.losses import looked_at
+from arr_coc.adaptation.losses import attention_targets
 from arr_coc.adaptation.teacher import AttentionTeacher
 from arr_coc.adaptation.trainer import new_layer
 from arr_coc.errors import ModelError, OptionError
@@ -83,7 +83,7 @@ def adapted(
 
 def test_attended_tiles_have_a_fifth_of_the_largest_attention_or_more() -> None:
     attention = torch.tensor([[[0.1, 0.5, 0.04]], [[0.0, 0.0, 0.0]]])
-    assert looked_at(attention).tolist() == [[[1, 1, 0]], [[0, 0, 0]]]
+    assert attention_targets(attention).tolist() == [[[1, 1, 0]], [[0, 0, 0]]]
 
 
 def test_an_allocator_is_made_that_fits_its_model(qwen: QwenVL, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_attention_that_is_nowhere_cannot_teach(qwen: QwenVL, monkeypatch: pytes
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl"])
 def test_models_with_other_tiles_teach_on_the_allocators_tiles(family: str) -> None:
     lesson = Lesson(image(0), QUESTIONS)
-    taught = TaughtPicture.looked_at_by(AttentionTeacher(tiny_qwen(family)), lesson, held_out=False)
+    taught = TaughtPicture.from_attention(AttentionTeacher(tiny_qwen(family)), lesson, held_out=False)
     assert taught.targets.shape == (2, *taught.texture.entropy.shape) == (2, 2, 3)
     assert all(target.any() for target in taught.targets)
 
@@ -296,7 +296,7 @@ def test_an_allocator_of_another_model_is_refused(qwen: QwenVL, tmp_path: Path) 
 
 def test_pictures_come_back_from_their_file(tmp_path: Path) -> None:
     boxes = (((0.0, 0.0, 40.0, 32.0),),)
-    picture = TaughtPicture.labelled_by_boxes(Lesson(image(1), ("Where?",), boxes), held_out=True)
+    picture = TaughtPicture.from_boxes(Lesson(image(1), ("Where?",), boxes), held_out=True)
     (tmp_path / "made").mkdir()
     folder = AdaptFolder(tmp_path / "made")
     folder.save_pictures([picture], 3, 1.5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arr_coc.allocation.attending import allocate
-from arr_coc.allocation.choice_gradient import log_shares, logit, perturbed, straight_through, token_of_tiles
+from arr_coc.allocation.choice_gradient import add_gumbel_noise, log_shares, logit, straight_through, token_of_tiles
 
 
 def test_a_token_s_share_is_the_mean_over_its_tiles() -> None:
@@ -49,7 +49,7 @@ def test_chance_draws_by_shares_and_a_low_temperature_leaves_less_to_it() -> Non
     torch.manual_seed(2)
 
     def hits(temperature: float) -> float:
-        draws = (perturbed(relevance, temperature)[0].flatten().topk(5).indices for _ in range(200))
+        draws = (add_gumbel_noise(relevance, temperature)[0].flatten().topk(5).indices for _ in range(200))
         return sum(float((tiles % 8 == 3).float().mean()) for tiles in draws) / 200
 
     fair, certainty = hits(1.0), hits(0.05)
@@ -61,7 +61,7 @@ def test_chance_draws_by_shares_and_a_low_temperature_leaves_less_to_it() -> Non
 def test_chance_repeats_with_its_seed() -> None:
     relevance = torch.rand(1, 4, 4)
     torch.manual_seed(3)
-    first = perturbed(relevance, 1.0)
+    first = add_gumbel_noise(relevance, 1.0)
     torch.manual_seed(3)
-    assert torch.equal(perturbed(relevance, 1.0), first)
+    assert torch.equal(add_gumbel_noise(relevance, 1.0), first)
     assert bool(((first >= 0) & (first <= 1)).all())

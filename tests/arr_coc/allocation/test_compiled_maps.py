@@ -123,7 +123,7 @@ def test_compiled_feedback_equals_the_reference(shape: tuple[int, int], seed: in
             for prior in priors:
                 if on_request:
                     prior.on_request(frame, looks)
-                prior.update(feedback, looks, Warp.none(shape))
+                prior.update(feedback, looks, Warp.identity(shape))
         results = [prior.evaluate(media_ns, looks) for prior in priors]
         assert (results[0] is None) == (results[1] is None)
         if results[0] is not None:

@@ -66,7 +66,7 @@ def test_it_is_carried_along() -> None:
 
 SHAPE = (4, 6)
 LOOKS = torch.zeros(2, *SHAPE)
-STILL = Warp.none(SHAPE)
+STILL = Warp.identity(SHAPE)
 
 
 def feedback(

@@ -188,7 +188,7 @@ def test_a_glance_at_another_epoch_teaches_nothing() -> None:
 def test_a_glance_is_due_again_after_a_while_and_where_much_is_unknown() -> None:
     policy = GlancePolicy(every_s=20.0)
     assert policy.due(0, 1.0)
-    policy.done(NS_PER_S)
+    policy.on_glance(NS_PER_S)
     least_ns, every_ns = round((1 + LEAST_S) * NS_PER_S), 21 * NS_PER_S
     assert not policy.due(least_ns - 1, 1.0)
     assert policy.due(least_ns, UNKNOWN_SHARE)

@@ -123,7 +123,7 @@ class Run:
         assert packet.stamp == self.last_view.stamp
         assert len(packet.regions) <= max(frame.inputs.plan.tokens, frame.tokens)
         np.testing.assert_array_equal(packet.host_pixels, self.last_view.gather(packet.regions))
-        assert len(packet.regions) == len(packet.relevance) == newest.appended
+        assert len(packet.regions) == len(packet.relevance) == newest.appended_tokens
         if packet.place is None:
             assert len(packet.regions) > options.tokens
             assert same_packet(packet, packet_from(self.last_view, frame))
@@ -169,15 +169,15 @@ class Run:
             np.testing.assert_array_equal(token_versions[tiles], now[tiles], "a token shows the picture as it is")
         regions = [tokens[number][1] for number in sorted(live) if number >= packets[0].overview]
         assert len({*regions}) == len(regions), "a region is shown twice"
-        assert (len(tokens), len(live)) == (len(newest.regions), newest.held)
-        assert newest.held <= self.group.options.tokens
-        assert len(newest.regions) <= GROUP_GROWTH * newest.held
+        assert (len(tokens), len(live)) == (len(newest.regions), newest.held_tokens)
+        assert newest.held_tokens <= self.group.options.tokens
+        assert len(newest.regions) <= GROUP_GROWTH * newest.held_tokens
         np.testing.assert_array_equal(np.isfinite(areas), newest.areas <= 12)
         np.testing.assert_array_equal(areas[np.isfinite(areas)], newest.areas[newest.areas <= 12])
         ages = [since for packet in packets for since in [packet.stamp.media_ns] * len(packet.regions)]
         assert newest.shown_ns.tolist() == ages
         np.testing.assert_array_equal(newest.regions, np.concatenate([packet.regions for packet in packets]))
-        assert newest.states.count("new") == newest.appended
+        assert newest.states.count("new") == newest.appended_tokens
         assert newest.states.count("superseded") == newest.superseded_tokens
 
 
@@ -317,7 +317,7 @@ def test_without_refinement_nothing_is_appended_to_a_still_scene(levels: bool) -
         run.allocator.apply_feedback(feedback(run, seed))
         packet = run.ask()
         assert (packet.place, len(packet.regions)) == (GroupPlace(1, 1), 0)
-    assert run.newest.held == len(first.regions)
+    assert run.newest.held_tokens == len(first.regions)
 
 
 def test_without_refinement_another_question_appends_what_it_wants() -> None:
@@ -346,7 +346,7 @@ def test_a_tile_that_changed_is_shown_again_at_level_0(refine: bool) -> None:
     assert run.newest.superseded_tokens == 2
     run.change((2, 3))
     assert [tuple(region) for region in run.ask().regions.tolist()] == [(0, 2, 3)]
-    assert (run.newest.superseded_tokens, run.newest.held) == (3, ROWS * COLS)
+    assert (run.newest.superseded_tokens, run.newest.held_tokens) == (3, ROWS * COLS)
 
 
 def test_changed_regions_are_shown_before_refinement() -> None:
@@ -400,7 +400,7 @@ def test_a_full_group_refines_no_further_and_a_new_question_begins_another() -> 
     run.ask()
     run.ask()
     assert len(run.ask().regions) == 0, "no room is left to refine"
-    assert (run.newest.place, run.newest.held) == (GroupPlace(1, 2), 20)
+    assert (run.newest.place, run.newest.held_tokens) == (GroupPlace(1, 2), 20)
     visible = {tuple(region) for region in run.newest.regions[:, 1:].tolist()}
     hidden = [tile for tile in np.ndindex(ROWS, COLS) if tile not in visible]
     run.change(*hidden)
@@ -414,7 +414,7 @@ def test_a_coarse_token_goes_once_smaller_ones_show_all_of_it() -> None:
     assert (run.newest.regions[:, 0] > 0).any()
     for _ in range(12):
         run.ask()
-    assert (run.newest.held, run.newest.reason) == (ROWS * COLS, "")
+    assert (run.newest.held_tokens, run.newest.reason) == (ROWS * COLS, "")
     assert not (run.newest.areas > 0).any()
 
 
@@ -498,7 +498,7 @@ def test_each_of_several_frames_is_whole_and_an_unchanged_one_appends_nothing() 
     assert [packet.place for packet in packets] == [GroupPlace(1, index, 3) for index in range(5)]
     assert [len(packet.regions) for packet in packets] == [10] * 5
     assert all(len(packet.superseded) == 0 for packet in packets)
-    assert (run.newest.held, run.newest.appended, run.newest.superseded_tokens) == (30, 10, 0)
+    assert (run.newest.held_tokens, run.newest.appended_tokens, run.newest.superseded_tokens) == (30, 10, 0)
     expected = np.concatenate([packet.regions for packet in packets[-3:]])
     np.testing.assert_array_equal(run.newest.regions, expected)
     assert np.unique(run.newest.shown_ns).tolist() == [packet.stamp.media_ns for packet in packets[-3:]]
@@ -514,7 +514,7 @@ def test_several_frames_last_until_a_cut_or_their_limit() -> None:
         run.late_ns += 2 * NS_PER_S
         run.ask()
         assert run.newest.place == GroupPlace(1, index, 2)
-        assert run.newest.held == min(index + 1, 2) * 10
+        assert run.newest.held_tokens == min(index + 1, 2) * 10
     act(run, "cut", None)
     assert (run.newest.place, run.newest.reason) == (GroupPlace(2, 0, 2), "epoch")
 
@@ -543,7 +543,7 @@ def test_noise_supersedes_nothing_and_a_change_does(noise: int, stays: bool) -> 
     for _ in range(4):
         run.picture = np.clip(ground + random.normal(0, noise, ground.shape), 0, 255).astype(np.uint8)
         run.ask()
-        assert (run.newest.appended == 0) == stays
+        assert (run.newest.appended_tokens == 0) == stays
 
 
 def test_a_slow_drift_is_shown_again_in_time() -> None:
@@ -554,6 +554,6 @@ def test_a_slow_drift_is_shown_again_in_time() -> None:
     for step in range(8):
         run.picture = np.clip(ground + 4 * step, 0, 255).astype(np.uint8)
         run.ask()
-        token_counts.append(run.newest.appended)
+        token_counts.append(run.newest.appended_tokens)
     assert token_counts[:4] == [0, 0, 0, 0]
     assert token_counts[4] > 0

@@ -117,7 +117,7 @@ def test_the_same_relevance_held_after_a_move_is_not_moved_twice() -> None:
 
 def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     tracker = observing()
-    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(feedback(), SHAPE, Warp.identity(SHAPE), STILL)
     first = tracker.evaluate(0, STILL, prior(0.5), None).attention
     assert first is not None
     assert first[0, 1, 2] == 1
@@ -125,7 +125,7 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
     assert first[0, 2, 3] == 0
     assert (first[0] == first[1]).all()
     assert (first[2] == 0.5).all()
-    tracker.update(feedback(5 * NS_PER_S, [(0, 2, 3)]), SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(feedback(5 * NS_PER_S, [(0, 2, 3)]), SHAPE, Warp.identity(SHAPE), STILL)
     second = tracker.evaluate(0, STILL, prior(), None).attention
     assert second is not None
     assert second[0, 1, 2] == 0
@@ -135,7 +135,7 @@ def test_attention_is_that_of_the_last_answer_and_its_mean() -> None:
 
 def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
     tracker = observing()
-    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(feedback(), SHAPE, Warp.identity(SHAPE), STILL)
     tracker.forget_question()
     history = tracker.evaluate(0, STILL, prior(), None)
     assert history.attention is None
@@ -144,14 +144,14 @@ def test_another_question_forgets_attention_and_keeps_embeddings() -> None:
 
 def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
     tracker, taught = observing(), feedback()
-    tracker.update(taught, SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(taught, SHAPE, Warp.identity(SHAPE), STILL)
     before = tracker.evaluate(0, STILL, prior(), None).embedding
     assert before is not None
     assert taught.embedding is not None
     assert (before[:, 1, 2] == taught.embedding[0]).all()
     assert (before[:, :2, :2] == taught.embedding[1][:, None, None]).all()
     assert not before[:, 2].any()
-    tracker.update(feedback(1, [(0, 0, 0)], seed=1), SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(feedback(1, [(0, 0, 0)], seed=1), SHAPE, Warp.identity(SHAPE), STILL)
     mixed = tracker.evaluate(0, STILL, prior(), None).embedding
     assert mixed is not None
     assert (mixed[:, 1, 2] == before[:, 1, 2]).all()
@@ -165,7 +165,7 @@ def test_embeddings_are_those_of_the_tokens_and_0_elsewhere() -> None:
 
 def test_an_embedding_fades_as_its_tile_looks_different() -> None:
     tracker = observing()
-    tracker.update(feedback(), SHAPE, Warp.none(SHAPE), STILL)
+    tracker.update(feedback(), SHAPE, Warp.identity(SHAPE), STILL)
     full = tracker.evaluate(0, STILL, None, None).embedding
     looks = STILL.copy()
     looks[0, 1, 2], looks[1, 0, 0] = 0.125, 0.3

@@ -57,11 +57,11 @@ def test_unknown_values_stay_unknown_and_do_not_spread() -> None:
 
 
 def test_content_that_came_into_view_has_no_past() -> None:
-    in_view = zoomed(0.8).inside
+    in_view = zoomed(0.8).in_view
     assert in_view[2:6, 2:10].all()
     assert not in_view[0].any()
     assert not in_view[:, 0].any()
-    assert moved(SHAPE, 99, 0).inside.sum() == 0
+    assert moved(SHAPE, 99, 0).in_view.sum() == 0
 
 
 @pytest.mark.parametrize("angle_deg", [0.0, 1.0])
@@ -73,7 +73,7 @@ def test_warps_of_many_frames_are_one_warp(rate: float, angle_deg: float) -> Non
     for frames in (0, 1, 7, 30):
         warp, expected = history.since(30 - frames, SHAPE), zoomed(rate**frames, angle_deg * frames)
         assert warp is not None
-        in_view = warp.inside & expected.inside
+        in_view = warp.in_view & expected.in_view
         assert in_view.sum() > 12
         assert warp.origin[:, in_view] == pytest.approx(expected.origin[:, in_view], abs=0.01)
 
@@ -146,8 +146,8 @@ def test_tiles_go_their_own_way() -> None:
 def test_whole_tiles_follow_a_zoom(rate: float) -> None:
     values, _ = follow([zoomed(rate)] * 60, PLACES[1])
     expected = zoomed(rate**60)
-    in_view = expected.inside & (values >= 0)
-    assert in_view.sum() > 0.6 * expected.inside.sum()
+    in_view = expected.in_view & (values >= 0)
+    assert in_view.sum() > 0.6 * expected.in_view.sum()
     assert np.abs(values - expected.origin[1])[in_view].max() < 1.5
     assert np.abs(values - expected.origin[1])[in_view].mean() < 0.6
 
@@ -194,7 +194,7 @@ def without_box(warp: Warp) -> Warp:
 
 def test_a_warp_that_moves_nothing_gives_the_same_values() -> None:
     values = torch.from_numpy(np.random.default_rng(0).random((2, 4, 5), np.float32))
-    identity = Warp.none((4, 5))
+    identity = Warp.identity((4, 5))
     assert identity.box is None
     assert identity.sample(values, np.nan).equal(values)
     assert identity.nearest(values, 0).equal(values)

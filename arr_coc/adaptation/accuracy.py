@@ -1,4 +1,4 @@
-"""Figures of what an allocator finds: shares of the wanted tiles that it shows, and IoU."""
+"""Accuracy of an allocator: shares of the wanted tiles that it shows, and IoU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tiles = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MapAccuracy:
     """Result of one case, or its mean over several.
 
     `recall`: the share of the asked tiles that are shown at level 0, of 25 % of the tokens, and `recall_small` of 10 %;
@@ -38,7 +38,7 @@ class Found:
     matched_iou: float
 
 
-def found(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> Found:
+def map_accuracy(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> MapAccuracy:
     """Measure a map of relevance against the target of each tile.
 
     Args:
@@ -49,7 +49,7 @@ def found(relevance: torch.Tensor, target: torch.Tensor, levels: bool) -> Found:
     positives = (target > LEAST_SHARE).numpy()
     selection = fine_tiles(relevance, 0.25, levels)  # share of the frame's tokens that is spent
     small_selection = fine_tiles(relevance, SMALL_SHARE, levels)
-    return Found(
+    return MapAccuracy(
         recall=_share(selection, positives),
         recall_small=_share(small_selection, positives),
         iou=_iou(selection, positives),
@@ -112,16 +112,16 @@ def measure_map(cases: Sequence[AllocatorCase], *, levels: bool) -> dict[str, di
 
 
 def _table(maps: Iterable[tuple[AllocatorCase, torch.Tensor]], levels: bool) -> dict[str, dict[str, float]]:
-    by_kind: dict[str, list[Found]] = defaultdict(list)
+    by_kind: dict[str, list[MapAccuracy]] = defaultdict(list)
     for case, relevance in maps:
         if (case.target > LEAST_SHARE).any():
-            by_kind[case.kind].append(found(relevance, case.target, levels))
+            by_kind[case.kind].append(map_accuracy(relevance, case.target, levels))
     kinds = {kind: {**_means(results), "cases": len(results)} for kind, results in sorted(by_kind.items())}
-    names = [field.name for field in fields(Found)]
+    names = [field.name for field in fields(MapAccuracy)]
     overall = {name: round(float(np.mean([of[name] for of in kinds.values()])), 4) for name in names}
     return {"all": {**overall, "cases": sum(of["cases"] for of in kinds.values())}, **kinds}
 
 
-def _means(results: Iterable[Found]) -> dict[str, float]:
+def _means(results: Iterable[MapAccuracy]) -> dict[str, float]:
     rows = [asdict(result) for result in results]
     return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
