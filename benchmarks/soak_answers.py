@@ -165,7 +165,7 @@ class Run:
         packet, memory = frame.packet, self._model.memory
         if memory is not None:
             with self._stream.texture.lease() as view:
-                packet = self._group.packet(view, frame.allocation, memory.kept(b""))
+                packet = self._group.packet(view, frame.allocation, memory.next_place(b""))
             memory.add(b"", packet)
         question = ClientQuestion(b"", packet, query)
         text = ask_alone(self._model, question)

@@ -266,7 +266,7 @@ class AnswerClient:
     def set_watches(self, questions: Iterable[str]) -> None:
         """Change the questions of watches from the next packet on; an AcceptedWatch or RefusedWatch follows for each
         new one. For a client that is ready; a question may be left out if it is in no open request."""
-        self.requests.watches.want(questions)
+        self.requests.watches.set_questions(questions)
         self._send(SetWatches(watches=self.requests.watches.questions))
 
     def leave(self, *, cancel: bool = False) -> None:

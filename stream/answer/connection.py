@@ -147,7 +147,7 @@ class ServerConnection:
         self._open_link(after)
 
     @property
-    def reached(self) -> bool:
+    def has_server(self) -> bool:
         """True if a server was reached that is ready or may become ready."""
         return self.link.connected if self._pool is None else self._pool.hopeful
 

@@ -61,7 +61,7 @@ class GroupMemory:
         """Number of visual tokens of all groups kept."""
         return sum(map(shown_tokens, self._groups.values()))
 
-    def kept(self, client: bytes) -> GroupPlace | None:
+    def next_place(self, client: bytes) -> GroupPlace | None:
         """Return the place of the next frame in a client's group; None if none of it is kept."""
         packets = self._groups.get(client)
         if not packets:
@@ -71,7 +71,7 @@ class GroupMemory:
 
     def before(self, client: bytes, place: GroupPlace) -> list[TokenPacket]:
         """Return the packets of a client's group before a place in it. Raises TransportError if one is not kept."""
-        next_place = self.kept(client)
+        next_place = self.next_place(client)
         if not place.frame:
             return []
         if next_place is None or next_place != replace(place, frame=next_place.frame) or next_place.frame < place.frame:
@@ -148,7 +148,7 @@ class SentGroup:
     @property
     def next_place(self) -> GroupPlace | None:
         """Place of the next packet that continues the group; None if no group can be continued."""
-        return self._memory.kept(OWN) if self._resends else self.server_place
+        return self._memory.next_place(OWN) if self._resends else self.server_place
 
     def add(self, packet: TokenPacket | FramePacket | None) -> list[TokenPacket]:
         """Add a packet that is sent, or was sent before the run was continued; return the earlier packets that the

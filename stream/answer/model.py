@@ -274,7 +274,7 @@ def model_world(name: str | None) -> str | None:
     return None if world is None else str(world)
 
 
-def check_watched(config: Config) -> None:
+def check_watches(config: Config) -> None:
     """Raise ConfigError, before anything is opened, if a model on this machine cannot evaluate a watch.
 
     A model elsewhere is checked when its server greets the client.

@@ -38,7 +38,7 @@ class ShadowRule:
         self.level = 0
 
     @property
-    def differing(self) -> int:
+    def difference_count(self) -> int:
         """Checks of the window that differ."""
         return sum(self._window)
 
@@ -59,7 +59,7 @@ class ShadowRule:
         options = self._options
         self._window.append(differs)
         self._agreements = 0 if differs else self._agreements + 1
-        if self.differing > options.raise_above * options.window:
+        if self.difference_count > options.raise_above * options.window:
             if options.act and raisable:
                 self._patience = min(2 * self._patience, PATIENCE_MAX) if self._fell else self._patience
                 self._fell = False
@@ -67,7 +67,7 @@ class ShadowRule:
                 return ["raise"]
             first, self._alarmed = not self._alarmed, True
             return ["alarm"] if first else []
-        if self._agreements < options.agreeing or self.differing >= options.lower_below * self.checks:
+        if self._agreements < options.agreeing or self.difference_count >= options.lower_below * self.checks:
             return []
         moves: list[Move] = ["clear"] if self._alarmed else []
         self._alarmed = False
@@ -127,7 +127,7 @@ class QualityController:
                         reason="differ" if move == "raise" else "agree",
                         from_tokens=before,
                         to_tokens=self._tokens(tiles, rule.level),
-                        differing=rule.differing,
+                        differing=rule.difference_count,
                         checks=rule.checks,
                     )
                 )
@@ -149,7 +149,7 @@ class QualityController:
         limit_text = " and its limit is reached" if self._options.act else ""
         remedy = "raise --max-budget or --budget" if self._options.act else "raise --budget, or give --shadow-act"
         message = (
-            f"{rule.differing} of the last {counted(rule.checks, 'shadow check')} differ from the answer of all "
+            f"{rule.difference_count} of the last {counted(rule.checks, 'shadow check')} differ from the answer of all "
             f"tokens: the budget of {counted(tokens, 'token')} is too small{limit_text}; {remedy}"
         )
         return Notice(code=LOW, message=message)

@@ -393,7 +393,7 @@ class AnswerHistory:
             return None
         return PreviousAnswer(query, self._model_text(last), self._same_above)
 
-    def compared(
+    def event_of(
         self, answer: Answer, previous: PreviousAnswer | None, probability: float | None
     ) -> Answer | AnswerUnchanged:
         """Return the event of an answer: AnswerUnchanged if its text is exactly that of `previous`, else the answer
@@ -428,7 +428,7 @@ class WatchNegotiation:
         self.accepted.clear()
         return self.connected
 
-    def want(self, questions: Iterable[str]) -> None:
+    def set_questions(self, questions: Iterable[str]) -> None:
         """Change the questions; those left out count as not accepted."""
         self.questions = tuple(dict.fromkeys(questions))
         self.recent.extend(question for question in self.questions if question not in self.accepted)
@@ -596,10 +596,10 @@ class RequestTracker:
             return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
         point: Answer | AnswerUnchanged | AnswerInvalid = answer
         if self._options.schema is not None:
-            point = fitted(answer, self._options.schema)
+            point = apply_schema(answer, self._options.schema)
             request.text = point.text
         if isinstance(point, Answer):
-            point = self.history.compared(point, request.previous, reply.same)
+            point = self.history.event_of(point, request.previous, reply.same)
         self.history.add(point, request.stamp.epoch)
         detection_events: list[Event] = []
         if isinstance(point, Answer) and GROUNDED.search(answer.text):
@@ -659,7 +659,7 @@ class RequestTracker:
         raise TransportError(f"the answer server refers to answer {number}, which was not asked for")
 
 
-def fitted(answer: Answer, schema: AnswerSchema) -> Answer | AnswerInvalid:
+def apply_schema(answer: Answer, schema: AnswerSchema) -> Answer | AnswerInvalid:
     """Return an answer with its fields, and its text for people; AnswerInvalid if it does not fit the schema."""
     try:
         fields = schema.fields_of(answer.text)

@@ -210,7 +210,7 @@ class AnswerScheduler:
         were lost or made stale by a cut or another query, and of invalid messages of the answer server."""
         client = self.client
         counts = {
-            "answer.busy": self._triggers.missed,
+            "answer.busy": self._triggers.missed_count,
             "answer.lost": client.requests.lost_answers,
             "answer.cancelled": client.requests.cancelled_answers,
         }
@@ -248,7 +248,7 @@ class AnswerScheduler:
         while not self.client.ready and not self._control.ending:
             self.process_replies(WAIT_MS)
             waited_ms += WAIT_MS
-            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.connection.reached:
+            if limit_s is not None and waited_ms > limit_s * MS_PER_S and not self.connection.has_server:
                 problems = f" ({self.connection.problems})" if self.connection.problems else ""
                 raise ConnectionRefused(
                     f"no answer server at {self._endpoint.endpoint} within {limit_s:g} s{problems}; start one there "
@@ -405,7 +405,7 @@ class AnswerScheduler:
         assert hello is not None
         self._emit(self._changes.check_model(hello))
         had_query, self._embedding = self._embedding is not None, embedding
-        self._observer.on_model(hello, embedding, *self._changes.others(embedding))
+        self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
         aside = self._sides.accept(embedding.text)
         if not had_query:
             self._emit(model_notices(hello, self._policy))
@@ -419,7 +419,7 @@ class AnswerScheduler:
         """Let the watches share the tokens as they are after these changes, and report them."""
         hello, embedding = self.client.hello, self._embedding
         if any(change.error is None for change in changes) and hello is not None and embedding is not None:
-            self._observer.on_model(hello, embedding, *self._changes.others(embedding))
+            self._observer.on_model(hello, embedding, *self._changes.other_embeddings(embedding))
             if (query := self._changes.missing_query(self._query)) is not None:
                 self._change_query(query)
         self._emit(changes)
@@ -427,7 +427,7 @@ class AnswerScheduler:
     def _change_query(self, query: str) -> None:
         """Change the run's own query."""
         if self._sides.holds:
-            self._sides.change_own(query)
+            self._sides.change_run_query(query)
         else:
             self.client.set_query(query)
 

@@ -163,7 +163,7 @@ class AnswerServer:
                 raise
             self._scheduler = SlotScheduler(self._model, self, self._statistics, self._clock)
             self._provenance = self._options.provenance()
-            self._statistics.loaded()
+            self._statistics.begin_serving()
             self._options.on_ready()
             while not (self._drain_announced and self._scheduler.idle):
                 self._step()
@@ -198,7 +198,7 @@ class AnswerServer:
             turn, memory = scheduler.grant(client), self._model.memory
             if memory is not None:
                 self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
-            place = None if memory is None else memory.kept(client)
+            place = None if memory is None else memory.next_place(client)
             self._send(client, TurnGrant(turn=turn.number, kept=place))
 
     def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
@@ -258,7 +258,7 @@ class AnswerServer:
         finally:
             self._statistics.turn_ended(began_ns, failed=failed)
         if glance is not None:
-            self._statistics.glanced(glance.tokens_used)
+            self._statistics.count_glance(glance.tokens_used)
             self._receive(0)  # a Cancel that came meanwhile takes the turn back
             if self._scheduler.turns.get(client) is not turn:
                 return
@@ -268,7 +268,7 @@ class AnswerServer:
     def _receive(self, timeout_ms: int) -> None:
         """Receive messages of all clients, at most HEARD_AT_ONCE per call."""
         self._control.check()
-        self._statistics.seen()
+        self._statistics.note_poll()
         for number in range(HEARD_AT_ONCE):
             arrival = self._link.receive(0 if number else timeout_ms)
             if arrival is None:
@@ -431,7 +431,7 @@ class AnswerServer:
 
     def on_scores(self, request: ClientRequest, scores: Sequence[tuple[float, float]], stats: AnswerStats) -> None:
         """Reply with the results of the checks."""
-        self._statistics.checked(stats.tokens_used, len(scores))
+        self._statistics.count_checks(stats.tokens_used, len(scores))
         with_feedback = not request.wants_answer
         self._send(request.client, *_yes_no_reply(request.number, scores, stats, with_feedback=with_feedback))
 
@@ -441,7 +441,7 @@ class AnswerServer:
 
     def on_answer(self, request: ClientRequest, stats: AnswerStats) -> None:
         """Reply with an answer that has ended."""
-        self._statistics.answered(stats.text_tokens, stats.tokens_used)
+        self._statistics.count_answer(stats.text_tokens, stats.tokens_used)
         self._send(request.client, *answer_reply(request.number, request.query, "".join(request.pieces), stats))
 
     def on_failure(self, request: ClientRequest, error: Exception) -> None:

@@ -87,13 +87,13 @@ class ServerStatistics:
         self._history: deque[tuple[int, ServerTotals]] = deque([(self._start_ns, ServerTotals())])
         self.state = LOADING
 
-    def loaded(self) -> None:
+    def begin_serving(self) -> None:
         """Note that the model has been loaded."""
         with self._lock:
             self.state = SERVING
             self._seen_ns = self._count_time()
 
-    def seen(self) -> None:
+    def note_poll(self) -> None:
         """Note that the server looks for messages."""
         with self._lock:
             self._seen_ns = self._count_time()
@@ -136,20 +136,20 @@ class ServerStatistics:
             self._totals.failed += failed
             self.on_turn((now_ns - began_ns) / NS_PER_S)
 
-    def answered(self, text_tokens: int, visual_tokens: int) -> None:
+    def count_answer(self, text_tokens: int, visual_tokens: int) -> None:
         """Count a complete answer, and its tokens."""
         with self._lock:
             self._totals.answers += 1
             self._totals.text_tokens += text_tokens
             self._totals.visual_tokens += visual_tokens
 
-    def checked(self, visual_tokens: int, watches: int) -> None:
+    def count_checks(self, visual_tokens: int, watches: int) -> None:
         """Count the evaluation of a frame's watches."""
         with self._lock:
             self._totals.checks += watches
             self._totals.visual_tokens += visual_tokens
 
-    def glanced(self, visual_tokens: int) -> None:
+    def count_glance(self, visual_tokens: int) -> None:
         """Count a glance."""
         with self._lock:
             self._totals.glances += 1

@@ -67,7 +67,7 @@ class SideQuestions:
         self._returning = True
         return self._run_query
 
-    def change_own(self, query: str) -> None:
+    def change_run_query(self, query: str) -> None:
         """Note the run's new query, which is set after the side questions; if it is refused then, the one before is."""
         self._run_query_before = self._run_query if self._run_query_before is None else self._run_query_before
         self._run_query, self._run_query_is_new, self._returning = query, True, False

@@ -134,7 +134,7 @@ class WatchChanges:
             events.append(self._event(watch.options.name, MEANS_NOTHING.format(warning=doubt.warning)))
         return events
 
-    def others(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
+    def other_embeddings(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
         """Return the embeddings that share the tokens with that of the query in force."""
         embeddings = [
             self._client.requests.watches.accepted[question].embedding for question in dict.fromkeys(self._questions)

@@ -55,7 +55,7 @@ class AnswerTriggers:
         return self._pending
 
     @property
-    def missed(self) -> int:
+    def missed_count(self) -> int:
         """Triggers that came while another one was waiting."""
         return self._missed_triggers
 

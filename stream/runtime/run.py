@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from arr_coc.errors import ArrCocError, StoreError
 from arr_coc.types import NS_PER_S
-from stream.answer.model import CONFIGURED, check_watched, model_name
+from stream.answer.model import CONFIGURED, check_watches, model_name
 from stream.answer.standing import watch_of
 from stream.answer.triggers import NO_YES_OR_NO, WatchState, WatchStates
 from stream.clock import Clock, MonotonicClock
@@ -268,7 +268,7 @@ class Run:
             return self.config.answer.server
         if self.model_loader != CONFIGURED:
             return self.model_loader
-        check_watched(self.config)
+        check_watches(self.config)
         return model_name(self.config)
 
     def _wait_for_source(self) -> SourceInfo:

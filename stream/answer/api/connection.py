@@ -165,7 +165,7 @@ class ApiConnection:
         except httpx2.InvalidURL as error:
             raise ConfigError(f"{self.address.base} is no address: {error}") from None
         except httpx2.HTTPError as error:
-            raise self.lost(_reason(error)) from None
+            raise self.note_loss(_reason(error)) from None
 
     def _chunks(self, response: httpx2.Response) -> Iterator[bytes]:
         """Yield the bytes of a reply as they come, for at most `limits.whole_s`. Raises HTTPError."""
@@ -186,21 +186,21 @@ class ApiConnection:
                 return
             event = _json(data)
             if (error := event.get("error")) is not None:
-                raise self.lost(f"the server reports: {self._quote(_message(error) or data)}")
+                raise self.note_loss(f"the server reports: {self._quote(_message(error) or data)}")
             piece, ended = _piece(event)
             text, half = _characters(half + piece.text)
             finished = finished or ended
             yield replace(piece, text=text)
         if not finished:
-            raise self.lost("the reply broke off")
+            raise self.note_loss("the reply broke off")
 
-    def lost(self, reason: str, wait_s: float | None = None) -> AnswerLost:
+    def note_loss(self, reason: str, wait_s: float | None = None) -> AnswerLost:
         """Return the error of one lost answer; its pause grows with each loss in a row."""
         self._losses += 1
         backed_off_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2 ** min(self._losses - 1, 10))
         return AnswerLost(f"{self.address.base}: {reason}", wait_s=backed_off_s if wait_s is None else wait_s)
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """Note that a reply was complete."""
         self._losses = 0
 
@@ -208,7 +208,9 @@ class ApiConnection:
         """Return the error for a refused request."""
         status, base = response.status_code, self.address.base
         if status in LOST_STATUSES or status >= 500:
-            return self.lost(f"{status} {self._quote(_message_in(text) or response.reason_phrase)}", _pause_s(response))
+            return self.note_loss(
+                f"{status} {self._quote(_message_in(text) or response.reason_phrase)}", _pause_s(response)
+            )
         if _is_page(response):
             return ConfigError(
                 f"{base} answers with a web page, not as an OpenAI-compatible server; such an address usually ends in "
@@ -263,7 +265,7 @@ class ChatStream:
             raise piece
         if piece is None:
             self.ended = True
-            self._connection.succeeded()
+            self._connection.note_success()
             return None
         if piece.text:  # an event without text is no progress: a server can send those for ever
             self._heard_s, self._heard_text = time.monotonic(), True
@@ -277,10 +279,10 @@ class ChatStream:
     def _check_limits(self) -> None:
         now_s, limits = time.monotonic(), self._connection.limits
         if now_s - self._began_s > limits.whole_s:
-            raise self._connection.lost(f"no end of the answer within {limits.whole_s:g} s")
+            raise self._connection.note_loss(f"no end of the answer within {limits.whole_s:g} s")
         limit_s = limits.next_s if self._heard_text else limits.first_s
         if now_s - self._heard_s > limit_s:
-            raise self._connection.lost(f"no {'more ' if self._heard_text else ''}text within {limit_s:g} s")
+            raise self._connection.note_loss(f"no {'more ' if self._heard_text else ''}text within {limit_s:g} s")
 
     def _receive(self, body: dict[str, Any]) -> None:
         try:
@@ -292,7 +294,7 @@ class ChatStream:
             self._put(error)
         except Exception as error:  # invalid data of a server costs at most one answer
             log.debug("a reply cannot be read", exc_info=True)
-            self._put(self._connection.lost(f"its reply cannot be read: {describe(error)}"))
+            self._put(self._connection.note_loss(f"its reply cannot be read: {describe(error)}"))
 
     def _put(self, piece: ChatPiece | Exception | None) -> bool:
         """Queue a piece, an error or the end (None); return whether the reply is still wanted."""

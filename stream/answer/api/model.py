@@ -353,7 +353,7 @@ class ApiAnswerModel:
     def _retry_body(self, body: dict[str, Any], sent_body: dict[str, Any], error: Exception) -> dict[str, Any] | None:
         """Return the body for another try of a refused request: with all of its pictures, without log-probabilities, or
         without the schema; None if none of them was the reason. `sent_body`: the body as it was sent."""
-        resends_pictures = self._sent_pictures.failed(sent_body, str(error))
+        resends_pictures = self._sent_pictures.note_failure(sent_body, str(error))
         if not isinstance(error, ModelError):
             return None
         if resends_pictures:
@@ -370,7 +370,7 @@ class ApiAnswerModel:
         """Raise AnswerLost for an answer that is longer than allowed."""
         chars_max = body["max_tokens"] * CHARS_A_TOKEN_MAX
         if chars > chars_max:
-            raise self._connection.lost(
+            raise self._connection.note_loss(
                 f"an answer without an end: more than {chars_max} characters for {counted(body['max_tokens'], 'token')}"
             )
 
@@ -484,9 +484,10 @@ def _word(token: str) -> str:
 def load_api_model(config: Config) -> ApiAnswerModel:
     """Return the model that `answer.api.url` serves.
 
-    Raises the errors of `connected`, and ConfigError for a server that is to take tokens and has no plugin for them.
+    Raises the errors of `connect_server`, and ConfigError for a server that is to take tokens and has no plugin for
+    them.
     """
-    served_model, answer = connected(config), config.answer
+    served_model, answer = connect_server(config), config.answer
     try:
         folder = None
         if answer.api.picture == "tokens":
@@ -513,7 +514,7 @@ def _check_tokens(served_model: Served) -> None:
     check_plugin(base, refusal)
 
 
-def connected(config: Config) -> Served:
+def connect_server(config: Config) -> Served:
     """Connect to the server of `answer.api.url`; return it with `answer.model` or the only model that it lists.
 
     Raises ConnectionRefused, ConfigError or ModelError if it cannot be used.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connected
+from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
 from stream.config import Config
 from stream.errors import AnswerLost
 from stream.past.recap import STATEMENT_TOKENS
@@ -62,12 +62,12 @@ class ApiTextModel:
                 piece = stream.take()
                 text += "" if piece is None else piece.text
                 if len(text) > STATEMENT_TOKENS * CHARS_A_TOKEN_MAX:
-                    raise self._connection.lost("an answer without an end")
+                    raise self._connection.note_loss("an answer without an end")
         finally:
             stream.cancel()
         return text
 
 
 def load_api_text(config: Config) -> ApiTextModel:
-    """Return the model that `answer.api.url` serves. Raises the errors of `connected`."""
-    return ApiTextModel(config, connected(config))
+    """Return the model that `answer.api.url` serves. Raises the errors of `connect_server`."""
+    return ApiTextModel(config, connect_server(config))

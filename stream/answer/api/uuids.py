@@ -54,7 +54,7 @@ class SentPictures:
         while len(self._received) > NAMED_MAX:
             self._received.popitem(last=False)
 
-    def failed(self, body: Mapping[str, Any], error: str) -> bool:
+    def note_failure(self, body: Mapping[str, Any], error: str) -> bool:
         """Note that a request, as `lean` made it, was refused or lost; return whether another try sends it otherwise.
 
         The server may have dropped pictures, or may accept no uuids.

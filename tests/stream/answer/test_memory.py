@@ -34,45 +34,49 @@ def seconds(memory: GroupMemory, client: bytes, *place: int) -> list[int]:
 
 def test_a_group_grows_by_what_is_new_and_each_client_has_its_own() -> None:
     memory = GroupMemory(100)
-    assert memory.kept(A) is None
+    assert memory.next_place(A) is None
     for number in range(3):
         memory.add(A, make_group_packet((1, number), second=number))
         memory.add(B, make_group_packet((7, number), second=10 + number))
-    assert (memory.kept(A), memory.kept(B), memory.kept(C)) == (GroupPlace(1, 3), GroupPlace(7, 3), None)
+    assert (memory.next_place(A), memory.next_place(B), memory.next_place(C)) == (
+        GroupPlace(1, 3),
+        GroupPlace(7, 3),
+        None,
+    )
     assert (seconds(memory, A, 1, 3), seconds(memory, B, 7, 2)) == ([0, 1, 2], [10, 11])
     assert (memory.groups, memory.visual_tokens) == (2, 12)
     memory.add(A, make_group_packet((2, 0), second=5))
-    assert (memory.kept(A), seconds(memory, A, 2, 1)) == (GroupPlace(2, 1), [5])
+    assert (memory.next_place(A), seconds(memory, A, 2, 1)) == (GroupPlace(2, 1), [5])
     memory.drop(A)
-    assert (memory.kept(A), memory.groups, memory.evictions) == (None, 1, 0)
+    assert (memory.next_place(A), memory.groups, memory.evictions) == (None, 1, 0)
     memory.evict(B)
     memory.evict(B)
-    assert (memory.kept(B), memory.groups, memory.evictions) == (None, 0, 1)
+    assert (memory.next_place(B), memory.groups, memory.evictions) == (None, 0, 1)
 
 
 def test_a_second_packet_in_a_place_replaces_the_first() -> None:
     memory = GroupMemory(100)
     for second, number in enumerate((0, 1, 1)):
         memory.add(A, make_group_packet((1, number), second=second))
-    assert (memory.kept(A), seconds(memory, A, 1, 2)) == (GroupPlace(1, 2), [0, 2])
+    assert (memory.next_place(A), seconds(memory, A, 1, 2)) == (GroupPlace(1, 2), [0, 2])
 
 
 def test_a_frame_with_nothing_new_is_not_kept() -> None:
     memory = GroupMemory(100)
     memory.add(A, make_group_packet((1, 0)))
     memory.add(A, make_group_packet((1, 1), tokens=0, second=1))
-    assert (memory.kept(A), seconds(memory, A, 1, 1)) == (GroupPlace(1, 1), [0])
+    assert (memory.next_place(A), seconds(memory, A, 1, 1)) == (GroupPlace(1, 1), [0])
 
 
 def test_packets_that_the_memory_lacks_may_be_added_along() -> None:
     memory = GroupMemory(100)
     packets = [make_group_packet((1, number), second=number) for number in range(5)]
     memory.add(A, packets[2], packets[:2])
-    assert (memory.kept(A), seconds(memory, A, 1, 3)) == (GroupPlace(1, 3), [0, 1, 2])
+    assert (memory.next_place(A), seconds(memory, A, 1, 3)) == (GroupPlace(1, 3), [0, 1, 2])
     memory.add(A, packets[4], packets[3:4])
     assert seconds(memory, A, 1, 5) == [0, 1, 2, 3, 4]
     memory.add(A, packets[1], packets[:1])
-    assert memory.kept(A) == GroupPlace(1, 2)
+    assert memory.next_place(A) == GroupPlace(1, 2)
 
 
 def test_only_the_frames_that_a_group_is_read_from_are_kept() -> None:
@@ -81,7 +85,7 @@ def test_only_the_frames_that_a_group_is_read_from_are_kept() -> None:
     for packet in packets[:17]:
         memory.add(A, packet)
         assert memory.visual_tokens <= 4
-    assert (memory.kept(A), seconds(memory, A, 1, 17, 2)) == (GroupPlace(1, 17, 2), [15, 16])
+    assert (memory.next_place(A), seconds(memory, A, 1, 17, 2)) == (GroupPlace(1, 17, 2), [15, 16])
     memory.add(A, packets[17])
     memory.add(A, make_group_packet((1, 18, 2), tokens=0, second=18))
     assert seconds(memory, A, 1, 18, 2) == [15, 16, 17]
@@ -125,7 +129,7 @@ def test_a_frame_that_builds_on_what_is_not_kept_is_refused(place: tuple[int, in
         memory.add(A, make_group_packet(place))
     with pytest.raises(TransportError, match="the memory has None"):
         memory.add(B, make_group_packet(place))
-    assert (memory.kept(A), memory.kept(B)) == (GroupPlace(1, 1), None)
+    assert (memory.next_place(A), memory.next_place(B)) == (GroupPlace(1, 1), None)
 
 
 def test_a_group_never_exceeds_its_tokens_nor_changes_its_size() -> None:
@@ -139,7 +143,7 @@ def test_a_group_never_exceeds_its_tokens_nor_changes_its_size() -> None:
     assert memory.visual_tokens == 10
     with pytest.raises(TransportError, match="have one size"):
         memory.add(A, make_group_packet((1, 2), tokens=1, side_px=96))
-    assert memory.kept(A) == GroupPlace(1, 2)
+    assert memory.next_place(A) == GroupPlace(1, 2)
 
 
 def load(folder: Path, slots: int = 1, tokens: int = 200, frames: int = 1, **options: object) -> QwenAnswerModel:
@@ -183,13 +187,17 @@ def test_the_memory_used_least_recently_goes_first_and_is_counted(folder: Path) 
     for client in (A, B, A):
         ask(model, client, (1, 0))
     ask(model, C, (1, 0))
-    assert (memory.kept(A), memory.kept(B), memory.kept(C)) == (GroupPlace(1, 1), None, GroupPlace(1, 1))
+    assert (memory.next_place(A), memory.next_place(B), memory.next_place(C)) == (
+        GroupPlace(1, 1),
+        None,
+        GroupPlace(1, 1),
+    )
     assert (memory.evictions, memory.groups) == (1, 2)
     ask(model, A, (1, 1))
     ask(model, B, (2, 0))
-    assert (memory.kept(A), memory.kept(C), memory.evictions) == (GroupPlace(1, 2), None, 2)
+    assert (memory.next_place(A), memory.next_place(C), memory.evictions) == (GroupPlace(1, 2), None, 2)
     model.drop_client(A)
-    assert (memory.kept(A), memory.evictions) == (None, 2)
+    assert (memory.next_place(A), memory.evictions) == (None, 2)
 
 
 def room(model: QwenAnswerModel, frames: int = 1) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stream import cli
-from stream.answer.model import check_watched, doubt_about
+from stream.answer.model import check_watches, doubt_about
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.runtime.session import open_run
@@ -54,16 +54,16 @@ def test_objections_to_a_model(
 )
 def test_the_bundled_model_watches_drawn_scenes_for_what_it_knows(source: str, question: str, refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
-        check_watched(config(source, question))
-    check_watched(config(source, question, force=True))
-    check_watched(config(source, None))
-    check_watched(config(source, question, server="tcp://127.0.0.1:1"))
-    check_watched(config("scene:demo", "is there a red circle?"))
+        check_watches(config(source, question))
+    check_watches(config(source, question, force=True))
+    check_watches(config(source, None))
+    check_watches(config(source, question, server="tcp://127.0.0.1:1"))
+    check_watches(config("scene:demo", "is there a red circle?"))
 
 
 def test_a_general_model_watches_for_anything(tmp_path: Path) -> None:
-    check_watched(config("clip.mp4", "is there a purple elephant?", model=str(tiny_folder(tmp_path))))
-    check_watched(config("clip.mp4", "is there a purple elephant?", model="Qwen/Qwen3-VL-2B-Instruct"))
+    check_watches(config("clip.mp4", "is there a purple elephant?", model=str(tiny_folder(tmp_path))))
+    check_watches(config("clip.mp4", "is there a purple elephant?", model="Qwen/Qwen3-VL-2B-Instruct"))
 
 
 def test_a_refused_run_opens_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_a_rate_above_the_limit_raises_and_a_lower_one_does_not() -> None:
 def test_each_level_has_a_separate_window() -> None:
     rule = ShadowRule(options())
     assert moves(rule, "xx.x") == ["", "raise", "", ""]
-    assert (rule.checks, rule.differing) == (2, 1)
+    assert (rule.checks, rule.difference_count) == (2, 1)
 
 
 def test_it_falls_after_checks_in_a_row_that_agree_and_never_below_the_configured_budget() -> None:

@@ -28,7 +28,7 @@ def test_all_figures_are_zero_at_the_start(statistics: ServerStatistics) -> None
     assert (figures.clients, figures.waiting, figures.serving, figures.slots) == (0, 0, 0, 1)
     assert (figures.wait_p95_s, figures.busy_share, figures.text_tokens_per_s) == (0, 0, 0)
     assert statistics.state == LOADING
-    statistics.loaded()
+    statistics.begin_serving()
     assert statistics.state == SERVING
 
 
@@ -97,27 +97,27 @@ def test_a_turn_that_fails_is_counted(statistics: ServerStatistics) -> None:
 def test_rates_are_those_of_the_last_minute(statistics: ServerStatistics, clock: FakeClock) -> None:
     for _ in range(600):
         clock.advance(NS_PER_S)
-        statistics.seen()
+        statistics.note_poll()
     for _ in range(30):
         began_ns = statistics.turn_began()
         clock.advance(NS_PER_S)
         statistics.turn_ended(began_ns)
-        statistics.answered(12, 64)
-        statistics.seen()
+        statistics.count_answer(12, 64)
+        statistics.note_poll()
     figures = statistics.figures()
     assert figures.busy_share == pytest.approx(0.5)
     assert figures.text_tokens_per_s == pytest.approx(6.0)
     for _ in range(90):
         clock.advance(NS_PER_S)
-        statistics.seen()
+        statistics.note_poll()
     figures = statistics.figures()
     assert (figures.busy_share, figures.text_tokens_per_s) == (0, 0)
     assert (figures.totals.answers, figures.totals.text_tokens, figures.totals.visual_tokens) == (30, 360, 1920)
 
 
 def test_looks_and_glances_are_counted_with_their_visual_tokens(statistics: ServerStatistics) -> None:
-    statistics.checked(10, 2)
-    statistics.glanced(3)
+    statistics.count_checks(10, 2)
+    statistics.count_glance(3)
     totals = statistics.figures().totals
     assert (totals.answers, totals.checks, totals.glances, totals.visual_tokens) == (0, 2, 1, 13)
 
@@ -126,9 +126,9 @@ def test_silence_is_the_time_since_the_server_last_looked_for_messages(
     statistics: ServerStatistics, clock: FakeClock
 ) -> None:
     clock.advance(9 * NS_PER_S)
-    statistics.loaded()
+    statistics.begin_serving()
     clock.advance(2 * NS_PER_S)
     assert statistics.figures().silent_s == 2.0
-    statistics.seen()
+    statistics.note_poll()
     assert statistics.figures().silent_s == 0.0
     assert statistics.figures().uptime_s == 11.0

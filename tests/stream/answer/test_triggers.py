@@ -208,11 +208,11 @@ def test_a_trigger_waits_for_the_answer_stage_and_later_ones_are_counted() -> No
     for second in range(4):
         triggers.observe(second * TRIGGERS_S + 1)
     assert triggers.due == "start"
-    assert triggers.missed == 3
+    assert triggers.missed_count == 3
     assert triggers.fire() == "start"
     for second in range(4, 8):
         assert triggers.observe(second * TRIGGERS_S + 1) == "every"
-    assert triggers.missed == 6
+    assert triggers.missed_count == 6
 
 
 def test_a_cut_has_precedence_over_a_waiting_period() -> None:
@@ -222,7 +222,7 @@ def test_a_cut_has_precedence_over_a_waiting_period() -> None:
     assert triggers.observe(TRIGGERS_S) == "every"
     assert triggers.observe(TRIGGERS_S + 1, cut=True) == "cut"
     assert triggers.observe(2 * TRIGGERS_S) == "cut"
-    assert triggers.missed == 2
+    assert triggers.missed_count == 2
 
 
 def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
@@ -231,7 +231,7 @@ def test_a_change_does_not_count_as_missed_while_its_answer_waits() -> None:
     triggers.fire()
     for frame in range(1, 5):
         assert triggers.observe(frame, change=0.9) == "change"
-    assert triggers.missed == 0
+    assert triggers.missed_count == 0
 
 
 def test_a_trigger_waiting_at_the_end_is_answered_with_the_last_frame() -> None:
@@ -249,7 +249,7 @@ def test_a_question_is_answered_with_the_next_packet_whatever_the_period() -> No
     assert triggers.due is None
     triggers.ask()
     assert triggers.due == "asked"
-    assert triggers.missed == 0
+    assert triggers.missed_count == 0
     assert triggers.fire() == "asked"
     assert triggers.observe(10 * TRIGGERS_S) is None
     assert triggers.observe(11 * TRIGGERS_S) == "every"
@@ -260,16 +260,16 @@ def test_a_question_has_precedence_over_a_waiting_cut_but_not_over_the_first_fra
     triggers.observe(0)
     triggers.ask()
     assert triggers.due == "start"
-    assert triggers.missed == 0
+    assert triggers.missed_count == 0
     triggers.fire()
     triggers.observe(1, cut=True)
     triggers.ask()
     assert triggers.due == "asked"
-    assert triggers.missed == 1
+    assert triggers.missed_count == 1
     assert triggers.observe(2, cut=True) == "asked"
-    assert triggers.missed == 2
+    assert triggers.missed_count == 2
     triggers.ask()
-    assert triggers.missed == 2
+    assert triggers.missed_count == 2
 
 
 def test_a_question_before_the_first_frame_is_answered_with_it() -> None:

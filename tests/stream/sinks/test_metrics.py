@@ -289,7 +289,7 @@ def answers() -> Iterator[AnswerServerFixture]:
 
 def test_a_server_is_ready_once_the_model_is_loaded_and_until_it_drains(answers: AnswerServerFixture) -> None:
     assert answers.health() == (200, 503, "loading")
-    answers.statistics.loaded()
+    answers.statistics.begin_serving()
     assert answers.health() == (200, 200, "ok")
     answers.control.end()
     assert answers.health() == (200, 503, "draining")
@@ -298,11 +298,11 @@ def test_a_server_is_ready_once_the_model_is_loaded_and_until_it_drains(answers:
 def test_a_model_that_is_silent_for_too_long_is_not_healthy(answers: AnswerServerFixture) -> None:
     answers.clock.advance(1000 * NS_PER_S)
     assert answers.health() == (200, 503, "loading"), "loading takes as long as it takes"
-    answers.statistics.loaded()
+    answers.statistics.begin_serving()
     answers.clock.advance(11 * NS_PER_S)
     assert answers.health() == (503, 503, "stalled")
     assert health_of(answers.metrics, "/readyz")[2] == "the model has produced nothing for 11 s"
-    answers.statistics.seen()
+    answers.statistics.note_poll()
     assert answers.health() == (200, 200, "ok")
 
 
@@ -315,7 +315,7 @@ def test_memories_of_a_server_and_their_evictions_are_reported(answers: AnswerSe
 
 def test_the_metrics_are_those_of_the_server(answers: AnswerServerFixture) -> None:
     statistics = answers.statistics
-    statistics.loaded()
+    statistics.begin_serving()
     statistics.clients_are(3)
     statistics.turn_requested(b"a")
     statistics.turn_requested(b"b")
@@ -324,7 +324,7 @@ def test_the_metrics_are_those_of_the_server(answers: AnswerServerFixture) -> No
     began_ns = statistics.turn_began()
     answers.clock.advance(2 * NS_PER_S)
     statistics.turn_ended(began_ns)
-    statistics.answered(20, 64)
+    statistics.count_answer(20, 64)
     samples = {name.removeprefix("server_"): value for name, value in scraped(answers.metrics).items()}
     expected = {
         "ready": 1,

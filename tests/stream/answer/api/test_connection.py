@@ -156,11 +156,11 @@ def test_a_server_sets_the_pause(server: FakeApiServer, header: str, wait_s: flo
 
 def test_the_pause_grows_with_losses_in_a_row_and_begins_anew(server: FakeApiServer) -> None:
     with connected(server) as connection:
-        waits_s = [connection.lost("gone").wait_s for _ in range(20)]
+        waits_s = [connection.note_loss("gone").wait_s for _ in range(20)]
         assert waits_s[:3] == [BACK_OFF_S, 2 * BACK_OFF_S, 4 * BACK_OFF_S]
         assert waits_s[-1] == BACK_OFF_MAX_S
         pieces(connection)
-        assert connection.lost("gone").wait_s == BACK_OFF_S
+        assert connection.note_loss("gone").wait_s == BACK_OFF_S
 
 
 def test_a_cancelled_reply_is_not_received_to_its_end(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_frames_are_sent_once_in_the_same_order_each_with_its_time(server: FakeA
     assert asking.stats is not None
     assert (asking.stats.frames, asking.stats.memory_tokens, asking.stats.appended_tokens) == (4, 20, 5)
     asking.model.drop_client(asking.client)
-    assert asking.model.memory.kept(asking.client) is None
+    assert asking.model.memory.next_place(asking.client) is None
 
 
 def test_a_frame_of_a_group_is_packed_once(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
