@@ -173,8 +173,8 @@ class ApiConnection:
             raise httpx2.DecodingError(f"the reply is compressed ({encoding[:20]}), which was not asked for")
         try:
             yield from until(response.iter_raw(), time.monotonic() + self.limits.whole_s)
-        except TimeoutError as error:
-            raise httpx2.ReadTimeout(str(error)) from None
+        except TimeoutError:
+            raise httpx2.ReadError(f"no end of the reply within {self.limits.whole_s:g} s") from None
 
     def _start_of(self, response: httpx2.Response, bytes_max: int = LINE_BYTES_MAX) -> str:
         return start_of(self._chunks(response), bytes_max).decode("utf-8", "replace")

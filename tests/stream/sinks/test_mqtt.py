@@ -324,10 +324,12 @@ class TestTls:
         self, folder: Path, secured: Mosquitto, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with fed_sink(f"mqtt://127.0.0.1:{secured.port}"):
-            assert "it closed the connection at once (one with TLS needs mqtts://); " in capsys.readouterr().err
+            until(lambda: "it closed the connection at once (one with TLS needs mqtts://); " in capsys.readouterr().err)
         secured.kill()
         with broker(folder) as plain, fed_sink(f"mqtts://127.0.0.1:{plain.port}"):
-            assert "it closed the connection at once (one without TLS needs mqtt://); " in capsys.readouterr().err
+            until(
+                lambda: "it closed the connection at once (one without TLS needs mqtt://); " in capsys.readouterr().err
+            )
 
 
 class TestQuestions:
