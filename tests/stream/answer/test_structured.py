@@ -74,7 +74,7 @@ def test_an_answer_that_does_not_fit_is_an_event_without_its_text(opened: Opener
     assert isinstance(invalid, AnswerInvalid)
     assert (invalid.text, invalid.fields) == ("", None)
     assert 0 < len(invalid.reason) < 200
-    assert [point for point, _ in journal.appended] == [invalid]
+    assert [point for point, _ in journal.entries] == [invalid]
     assert unpack_event(pack_event(invalid)) == invalid
     assert '"fields"' not in encode_event(invalid)
 
