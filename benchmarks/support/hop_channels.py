@@ -87,7 +87,7 @@ class OwnSender:
 
     @property
     def dropped(self) -> int:
-        return self._outbox.replaced
+        return self._outbox.replaced_count
 
     def send(self, number: int, frame: Any) -> None:
         self._outbox.put((number, frame))

@@ -149,7 +149,7 @@ class ServerConnection:
     @property
     def has_server(self) -> bool:
         """True if a server was reached that is ready or may become ready."""
-        return self.link.connected if self._pool is None else self._pool.hopeful
+        return self.link.is_connected if self._pool is None else self._pool.hopeful
 
     @property
     def problems(self) -> str:
@@ -311,7 +311,7 @@ class ServerConnection:
         """Leave a server that is gone or seems to hang. Raises ConnectionRefused if it refuses the client's key, unless
         another server may accept it, or a loss came before: then another process may listen at the address."""
         try:
-            is_lost = self.link.lost
+            is_lost = self.link.is_lost
         except ConnectionRefused as error:
             if self._pool is not None:
                 self._pool.note_failed(self.link.endpoint, error)

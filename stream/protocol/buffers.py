@@ -55,7 +55,7 @@ class Mailbox(Generic[T]):
         return self._items[0] if self._items else None
 
     @property
-    def replaced(self) -> int:
+    def replaced_count(self) -> int:
         """Number of items that were replaced by a newer one before a credit."""
         return self._replaced
 

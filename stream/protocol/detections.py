@@ -54,7 +54,7 @@ class DetectedBoxes:
     unix_ns: int | None
     cut: bool
 
-    def those(self, flags: npt.NDArray[np.bool_]) -> DetectedBoxes:
+    def select(self, flags: npt.NDArray[np.bool_]) -> DetectedBoxes:
         """Return the boxes of these flags, bool [N]."""
         at = flags.nonzero()[0].tolist()
         labels, scores = tuple(self.labels[index] for index in at), tuple(self.scores[index] for index in at)

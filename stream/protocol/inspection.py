@@ -193,7 +193,7 @@ def layers_of(
     return tuple(MapLayer(name, maps.get(LAYER_MAPS[name], empty).values, weights.get(name)) for name in names)
 
 
-def cropped(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
+def crop_level(view: TextureView, level: int) -> npt.NDArray[np.uint8]:
     """Return one level without padding while its lease lasts: uint8 RGB [H, W, 3]."""
     return view.read(level)[: -(-view.grid.height_px >> level), : -(-view.grid.width_px >> level)]
 

@@ -186,7 +186,7 @@ class LinkRecorder:
         self._recorder = recorder
         self._snapshot = None if snapshot is None else SharedFrameReader(snapshot.descriptor)
 
-    def sent(self, message: Message, arrays: Arrays) -> None:
+    def observe_sent(self, message: Message, arrays: Arrays) -> None:
         """Record a message that was sent. The image in shared memory is copied, because the next one replaces it."""
         if isinstance(message, WITHOUT_NEWS):
             return
@@ -198,7 +198,7 @@ class LinkRecorder:
             message = replace(message, in_snapshot=False, arrays=specs_of(*arrays))
         self._recorder.sent(message, arrays)
 
-    def received(self, envelope: Envelope) -> None:
+    def observe_received(self, envelope: Envelope) -> None:
         """Record a message that was received, without an allocator's weights: a replay chooses no tokens."""
         message = envelope.message
         if isinstance(message, WITHOUT_NEWS):

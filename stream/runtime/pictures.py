@@ -20,7 +20,7 @@ from stream.errors import TransportError
 from stream.protocol.inspection import (
     InspectedFrame,
     PictureToInspect,
-    cropped,
+    crop_level,
     inspected_frame,
     known_levels,
     pack_failure,
@@ -128,7 +128,7 @@ def inspect_picture(allocator: StreamAllocator, picture: PictureToInspect, level
         texture.process(FramePlanes("rgb", (pixels,)), stamp)
         with texture.lease() as view:
             frame = allocator.allocate(view)
-            images = {level: cropped(view, level).copy() for level in known_levels(levels)}
+            images = {level: crop_level(view, level).copy() for level in known_levels(levels)}
             return inspected_frame(view, frame, images, allocator.inspect(view.stamp), query=allocator.question)
 
 

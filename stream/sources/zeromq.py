@@ -216,7 +216,7 @@ class _Receiver(ReaderThread):
             self.timeline.connected(Fraction(1, NS_PER_S), None)
             while not self._stopping.is_set() and self._index + 1 != self._config.max_frames:
                 parts, skip_count = socket.receive(WAIT_MS)
-                self._has_peer, self._refused = socket.met, socket.refused
+                self._has_peer, self._refused = socket.has_connected, socket.is_refused
                 if parts is None:
                     self._look_for_loss()
                 else:

@@ -66,7 +66,7 @@ class CaptureStage:
         missing in the recorded video."""
         late = {"capture.late": self._source.dropped} if isinstance(self._source, PollableSource) else {}
         missing = {} if self._segments is None else {"capture.unencoded": self._segments.dropped}
-        return {"capture.replaced": self._outbox.replaced, **late, **missing}
+        return {"capture.replaced": self._outbox.replaced_count, **late, **missing}
 
     def run(self) -> None:
         """Reads the source to its end, or until the run ends, and sends End."""

@@ -60,10 +60,10 @@ class DetectionReceiver(Protocol):
     """Interface of the socket that the feed reads."""
 
     @property
-    def lost(self) -> bool: ...
+    def is_lost(self) -> bool: ...
 
     @property
-    def refused(self) -> bool: ...
+    def is_refused(self) -> bool: ...
 
     def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]: ...
 
@@ -162,7 +162,7 @@ class DetectionFeed:
         """Take the newest message, if one has come; return notices."""
         name, now_ns = self._address.name, self._clock.now_ns()
         notices: list[Event] = []
-        if self._receiver.lost and now_ns - self._connected_ns >= RECONNECT_NS:
+        if self._receiver.is_lost and now_ns - self._connected_ns >= RECONNECT_NS:
             text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
             notices += self._notice(DETECTIONS_LOST, text)
             self._receiver.close()
@@ -180,7 +180,7 @@ class DetectionFeed:
                 count = len(detections.labels)
                 text = f"{name}: a message has {count} boxes and more; those of the lowest scores are left out"
                 notices += self._notice(DETECTIONS_CUT, text) if detections.cut else []
-        elif self._receiver.refused:
+        elif self._receiver.is_refused:
             text = f"no detections: {name} rejects the connection; its keys and those of --keys do not match"
             notices += self._notice(DETECTIONS_REFUSED, text)
         if self._newest is not None and now_ns - self._newest_ns > self._hold_ns:
@@ -219,7 +219,7 @@ class DetectionFeed:
         if age_ns > self._hold_ns or captured_ns < self._newest_ns:
             return
         self._newest, self._newest_ns = detections, captured_ns
-        self._tracker.update(detections.those(self._in_zones(detections.boxes)), captured_ns)
+        self._tracker.update(detections.select(self._in_zones(detections.boxes)), captured_ns)
 
     def _in_zones(self, boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return which boxes [N, 4] are of things that may be new: bool [N]."""

@@ -17,7 +17,7 @@ from stream.control import WAIT_MS
 from stream.events import AskedPicture, FrameMap
 from stream.media import AllocationOverlay, MapLayer
 from stream.protocol.buffers import SlotTable
-from stream.protocol.inspection import InspectedFrame, cropped, inspected_frame, known_levels, layers_of
+from stream.protocol.inspection import InspectedFrame, crop_level, inspected_frame, known_levels, layers_of
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import PictureBuffers, PictureExchange, PictureRequest, ViewedFrame, level_for
 
@@ -112,7 +112,7 @@ class FrameTap:
                 layers = layers_of(self.policy.layers, inspected.maps, inspected.weights, view.grid.shape)
             relevance = frame.relevance.cpu().numpy()
             self._overlay = AllocationOverlay(
-                cropped(view, 0).copy(),
+                crop_level(view, 0).copy(),
                 frame.allocation.regions.numpy() if group_frame is None else group_frame.regions,
                 relevance,
                 frame.overview if group_frame is None else group_frame.overview,
@@ -145,7 +145,7 @@ class FrameTap:
         self._image = None
         if view.stamp.frame_index == frame.stamp.frame_index:
             level = level_for(view.grid.width_px, PICTURE_WIDTH_PX)
-            self._image = _FrameImage(frame.stamp, level, cropped(view, level).copy())
+            self._image = _FrameImage(frame.stamp, level, crop_level(view, level).copy())
 
     def has_picture(self, frame: FrameAllocation) -> bool:
         """Return whether the picture of a frame was kept."""
@@ -177,7 +177,7 @@ class FrameTap:
         group_frame: GroupFrame | None,
     ) -> ViewedFrame:
         def copied(levels: Iterable[int]) -> dict[int, npt.NDArray[np.uint8]]:
-            return {level: buffers.copy(cropped(view, level)) for level in levels}
+            return {level: buffers.copy(crop_level(view, level)) for level in levels}
 
         levels = {width: level_for(view.grid.width_px, width) for width in request.widths}
         inspected = None

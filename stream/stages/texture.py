@@ -65,7 +65,7 @@ class TextureStage:
     @property
     def drops(self) -> dict[str, int]:
         """Frames that were replaced before they were written, and the number of times that the CPU store took over."""
-        return {"texture.replaced": self._outbox.replaced, "texture.fallbacks": self._updater.fallbacks}
+        return {"texture.replaced": self._outbox.replaced_count, "texture.fallbacks": self._updater.fallbacks}
 
     def run(self) -> None:
         """Writes frames until the capture stage has sent End, and passes that on."""

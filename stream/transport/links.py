@@ -59,11 +59,11 @@ class Envelope:
 class LinkObserver(Protocol):
     """Observer of a link's messages, called in the link's thread, which it must not block."""
 
-    def sent(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def observe_sent(self, message: Message, arrays: Sequence[npt.NDArray[Any]]) -> None:
         """Observe a message that was sent."""
         ...
 
-    def received(self, envelope: Envelope) -> None:
+    def observe_received(self, envelope: Envelope) -> None:
         """Observe a message that was received."""
         ...
 
@@ -183,7 +183,7 @@ class Link:
         return self._endpoint
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """True if a peer that was connected is gone; a new link is needed to reach it again.
 
         Raises ConnectionRefused if the peer rejects this end's key.
@@ -199,7 +199,7 @@ class Link:
         return self._peer.is_lost
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """True if the peer has been reached; always True for a link within the process."""
         if self._peer is None:
             return True
@@ -228,7 +228,7 @@ class Link:
             return False
         send_arrays(self._socket, arrays)
         if self._observer is not None:
-            self._observer.sent(message, arrays)
+            self._observer.observe_sent(message, arrays)
         return True
 
     def receive(self, timeout_ms: int = 0) -> Envelope | None:
@@ -239,7 +239,7 @@ class Link:
         parts = rest_of(self._socket)
         envelope = Envelope(decode(head), parts)
         if self._observer is not None:
-            self._observer.received(envelope)
+            self._observer.observe_received(envelope)
         return envelope
 
     def close(self) -> None:
@@ -363,17 +363,17 @@ class FrameSubscriber:
         return None if newest is None else [part.buffer for part in newest], max(older_messages, 0)
 
     @property
-    def met(self) -> bool:
+    def has_connected(self) -> bool:
         """True if a sender has been reached and accepted this end."""
         return self._peer.has_connected
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """True if the connection to a sender was closed, by either end."""
         return self._peer.is_lost
 
     @property
-    def refused(self) -> bool:
+    def is_refused(self) -> bool:
         """True if the sender rejected this end's keys, or requires keys."""
         return self._peer.is_refused
 

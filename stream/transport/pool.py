@@ -395,13 +395,13 @@ class ServerPool:
         """Read a server's messages; return False if a new connection is needed."""
         try:
             load = probe.update()
-            is_lost = probe.link.lost
+            is_lost = probe.link.is_lost
         except TransportError as error:  # it rejects the key, or is no answer server
             load, is_lost = None, True
             self.note_failed(endpoint, error)
         with self._lock:
             if (member := self._members.get(endpoint)) is not None:
-                member.connected = probe.link.connected if not is_lost else False
+                member.connected = probe.link.is_connected if not is_lost else False
                 if is_lost:
                     member.load = None
                 elif load is not None:

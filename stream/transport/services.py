@@ -88,7 +88,7 @@ class SocketThread(ABC):
                     self._path.remove()
                 self._public.close(linger=LINGER_MS)
 
-    def renewed(self) -> zmq.Socket[bytes]:
+    def reopen(self) -> zmq.Socket[bytes]:
         """Close the socket with all its connections, and return a new one at the same address, to which peers reconnect
         by themselves. Raises OutputError if the address cannot be bound again within START_LIMIT_S.
         """
@@ -315,7 +315,7 @@ class _PublicSocket(SocketThread):
                     self._greet(public)
                     if self._unknown > SUBSCRIPTIONS_REMEMBERED_MAX:
                         poller.unregister(public)
-                        public, self._unknown = self.renewed(), 0
+                        public, self._unknown = self.reopen(), 0
                         poller.register(public, zmq.POLLIN)
                 if time.monotonic() >= next_tick_s:
                     next_tick_s = time.monotonic() + TICK_S

@@ -120,12 +120,12 @@ class SimulatedLink(Link):
         self._wake: Callable[[], None] = lambda: None
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         self._connect()
         return self._server is not None
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         self._connect()
         server = self._server
         if server is None:

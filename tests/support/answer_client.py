@@ -65,10 +65,10 @@ class FakeLink:
         self.outbox: deque[tuple[Message, Sequence[np.ndarray]]] = deque()
         self.timeouts_ms: list[int] = []
         self.peer_lost = self.refused = self.full = self.closed = False
-        self.connected = True
+        self.is_connected = True
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         if self.refused:
             raise ConnectionRefused("turned away")
         return self.peer_lost

@@ -888,7 +888,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     control = Stepping()
     scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), Mock(spec=AnswerObserver), control, FakeClock())
     scheduler.connect(cast(Transport, None))
-    endpoint.links[0].connected = is_connected
+    endpoint.links[0].is_connected = is_connected
     message = (
         "waits for ever"
         if is_connected

@@ -46,7 +46,7 @@ def test_a_newer_item_replaces_the_waiting_one_and_is_counted() -> None:
     box.grant()
     assert box.take() == "c"
     assert box.waiting is None
-    assert box.replaced == 2
+    assert box.replaced_count == 2
 
 
 def test_required_items_are_merged_into_the_newer_one() -> None:
@@ -88,7 +88,7 @@ def test_every_item_is_taken_replaced_or_waiting_and_the_taken_ones_are_the_newe
         while box.ready:
             items.append(box.take())
             assert items[-1] == count - 1
-    assert len(items) + box.replaced + box.full == count
+    assert len(items) + box.replaced_count + box.full == count
     assert len(items) <= credits
     assert items == sorted(set(items))
 

@@ -237,14 +237,14 @@ def talk(folder: Path, snapshot: SharedFrameWriter | None = None) -> tuple[Recor
 def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None:
     recorder, observer = talk(tmp_path)
     for message in (TurnRequest(), SetQuery(query="x")):
-        observer.sent(message, [])
+        observer.observe_sent(message, [])
     for received in (
         TurnGrant(turn=1),
         AnswerDelta(answer=0, text="a"),
         KeepAlive(),
         replace(HELLO, allocator=b"weights"),
     ):
-        observer.received(Envelope(received))
+        observer.observe_received(Envelope(received))
     recorder.close()
     assert recorded(tmp_path) == [SentMessage(SetQuery(query="x")), ReceivedMessage(HELLO)]
 
@@ -252,7 +252,7 @@ def test_messages_that_no_answer_depends_on_are_left_out(tmp_path: Path) -> None
 def test_arrays_that_came_are_recorded_too(tmp_path: Path) -> None:
     recorder, observer = talk(tmp_path)
     array = np.arange(6, dtype=np.float32)
-    observer.received(Envelope(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
+    observer.observe_received(Envelope(SetQuery(query="x", arrays=specs_of(array)), (memoryview(array.tobytes()),)))
     recorder.close()
     (received,) = recorded(tmp_path)
     assert isinstance(received, ReceivedMessage)
@@ -266,7 +266,7 @@ def test_a_frame_in_the_snapshot_is_recorded_as_it_was_when_it_was_sent(tmp_path
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     packet = FramePacket(FrameStamp(5, 0, 0), grid, np.zeros((1, 3), np.int32), np.ones((2, 3), np.float32), image)
     snapshot.write(image)
-    observer.sent(*frame_message(0, 1, packet, in_snapshot=True))
+    observer.observe_sent(*frame_message(0, 1, packet, in_snapshot=True))
     snapshot.write(np.zeros_like(image))
     stuck.set()
     recorder.close()

@@ -47,7 +47,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.waiting: list[list[memoryview]] = []
-        self.lost = self.refused = self.closed = False
+        self.is_lost = self.is_refused = self.closed = False
 
     def receive(self, timeout_ms: int) -> tuple[list[memoryview] | None, int]:
         assert timeout_ms == 0
@@ -209,7 +209,7 @@ def test_each_notice_comes_once() -> None:
         assert isinstance(notice, Notice)
         assert (notice.code, notice.message.startswith("zmq+tcp://detector:1: a message ")) == (code, True)
         assert fed.say(*boxes) == []
-    fed.receiver.refused = True
+    fed.receiver.is_refused = True
     (notice,) = fed.feed.receive()
     assert isinstance(notice, Notice)
     assert (notice.code, "keys" in notice.message) == (DETECTIONS_REFUSED, True)
@@ -274,7 +274,7 @@ def test_a_million_detections_are_not_even_received() -> None:
 def test_a_detector_that_is_gone_is_tried_again_after_a_while() -> None:
     fed, opened = Fed(), []
     fed.feed.open(lambda: opened.append(fed.clock.now_ns()) or fed.receiver)  # type: ignore[func-returns-value]
-    fed.receiver.lost = True
+    fed.receiver.is_lost = True
     notices = [notice for _ in range(25) for notice in (fed.clock.advance(NS_PER_S // 10), *fed.feed.receive())[1:]]
     assert [notice.code for notice in notices if isinstance(notice, Notice)] == [DETECTIONS_LOST]
     assert len(opened) == 4

@@ -83,10 +83,10 @@ class Notes:
         self.messages_sent: list[tuple[object, list[int]]] = []
         self.messages_received: list[tuple[object, list[int]]] = []
 
-    def sent(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
+    def observe_sent(self, message: Message, arrays: Sequence[np.ndarray]) -> None:
         self.messages_sent.append((message, [array.nbytes for array in arrays]))
 
-    def received(self, envelope: Envelope) -> None:
+    def observe_received(self, envelope: Envelope) -> None:
         self.messages_received.append((envelope.message, [part.nbytes for part in envelope.parts]))
 
 
@@ -304,8 +304,8 @@ def test_of_several_the_newest_is_given_whole() -> None:
         assert parts == [b"last head", b"last body"]
         assert count == FRAME_QUEUE_MESSAGES
         assert socket.receive(0) == (None, 0)
-        assert socket.met
-        assert not socket.refused
+        assert socket.has_connected
+        assert not socket.is_refused
 
 
 def test_messages_are_pulled_one_by_one() -> None:
@@ -319,7 +319,7 @@ def test_messages_are_pulled_one_by_one() -> None:
 def test_a_missing_sender_is_no_error_yet() -> None:
     with frame_socket("tcp://127.0.0.1:9") as socket:
         assert socket.receive(20) == (None, 0)
-        assert not socket.met
+        assert not socket.has_connected
 
 
 def test_an_invalid_address_is_an_error() -> None:
@@ -333,10 +333,10 @@ def test_keys_that_the_sender_has_no_use_for_are_a_refusal(tmp_path: Path) -> No
     assert secret is not None
     with bound(zmq.PUB) as (_, endpoint), frame_socket(endpoint, curve=ClientCurve(secret, public, server)) as socket:
         limit = time.monotonic() + 10
-        while not socket.refused and time.monotonic() < limit:
+        while not socket.is_refused and time.monotonic() < limit:
             assert socket.receive(20) == (None, 0)
-        assert socket.refused
-        assert not socket.met
+        assert socket.is_refused
+        assert not socket.has_connected
 
 
 STEP_MS = 5
@@ -462,10 +462,10 @@ def test_a_message_that_is_too_large_closes_its_senders_connection_only(
     large, small = places.link(places.ipc), places.link(places.ipc)
     client = met(port, small)
     large.send(TurnRequest(), [np.zeros(1001, np.uint8)])
-    until(lambda: large.lost, large)
+    until(lambda: large.is_lost, large)
     small.send(Connect(query="x" * 900))
     assert next_message(port) == (client, Connect(query="x" * 900))
-    assert not small.lost
+    assert not small.is_lost
 
 
 @pytest.mark.parametrize("endpoint", ["inproc://answers", LOOPBACK])
@@ -515,32 +515,32 @@ def test_errors_that_do_not_say_that_a_client_is_gone_are_not_hidden(places: Pla
 def test_a_link_is_connected_once_it_has_met_its_peer_which_may_come_later(places: Places) -> None:
     link = places.link(places.ipc)
     assert link.receive(1) is None
-    assert not link.connected
+    assert not link.is_connected
     port = places.port(places.ipc)
-    until(lambda: link.connected, link)
+    until(lambda: link.is_connected, link)
     met(port, link)
-    assert link.connected
-    assert not link.lost
+    assert link.is_connected
+    assert not link.is_lost
 
 
 def test_a_link_is_lost_when_its_peer_closes_and_stays_so(places: Places) -> None:
     port = places.transport.server_link(places.ipc)
     link = places.link(places.ipc)
     met(port, link)
-    until(lambda: link.connected, link)
+    until(lambda: link.is_connected, link)
     port.close()
-    until(lambda: link.lost, link)
+    until(lambda: link.is_lost, link)
     next_port = places.port(places.ipc)
     met(next_port, places.link(places.ipc))
-    assert link.lost
+    assert link.is_lost
 
 
 def test_a_link_within_the_process_is_connected_and_never_lost(places: Places) -> None:
     port = places.transport.server_link("inproc://answers")
     link = places.link("inproc://answers", watched=False)
     port.close()
-    assert link.connected
-    assert not link.lost
+    assert link.is_connected
+    assert not link.is_lost
 
 
 def test_a_peer_that_leaves_its_messages_waiting_ends_no_other_process() -> None:
@@ -583,7 +583,7 @@ with private_directory() as directory:
     for _ in range(1000):
         port.send(client, KeepAlive())
     port.close()
-    while not link.lost:
+    while not link.is_lost:
         time.sleep(0.01)
     time.sleep(0.1)
     link.close()
@@ -612,11 +612,11 @@ def test_a_peer_that_is_no_answer_stage_refuses_a_link(places: Places) -> None:
         thread.start()
         link = places.link(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(ConnectionRefused, match="turns this end away: give --keys the folder"):
-            until(lambda: link.lost, link)
+            until(lambda: link.is_lost, link)
         thread.join(LIMIT_MS / 1000)
     with pytest.raises(ConnectionRefused, match="check that it is an answer server"):
-        link.lost  # noqa: B018
-    assert not link.connected
+        link.is_lost  # noqa: B018
+    assert not link.is_connected
 
 
 @pytest.fixture
@@ -646,20 +646,20 @@ def test_only_clients_with_a_key_send_and_receive(
     link = places.link(port.endpoint, curve)
     link.offer(Connect(query="may I?"))
     with pytest.raises(ConnectionRefused, match="turns this end away"):
-        until(lambda: link.lost, link)
-    assert not link.connected
+        until(lambda: link.is_lost, link)
+    assert not link.is_connected
     assert port.receive(30) is None
     assert port.send(client, KeepAlive())
     expect(good, KeepAlive)
-    assert good.connected
-    assert not good.lost
+    assert good.is_connected
+    assert not good.is_lost
 
 
 def test_a_key_is_refused_if_none_is_required(places: Places, network: NetworkConfig) -> None:
     port = places.port(LOOPBACK)
     link = places.link(port.endpoint, key(network, port.endpoint))
     with pytest.raises(ConnectionRefused, match="or none if it has none"):
-        until(lambda: link.lost, link)
+        until(lambda: link.is_lost, link)
     assert port.receive() is None
 
 
