@@ -184,7 +184,7 @@ def report(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measured(qwen: QwenVL, answers: int, share: float) -> Iterator[dict[str, Any]]:
+def measure_cases(qwen: QwenVL, answers: int, share: float) -> Iterator[dict[str, Any]]:
     """The cases of the suite's first answers."""
     camera = Camera(qwen, share)
     for question in (pending.load() for pending in named_suite("stream", answers).questions()):
@@ -199,7 +199,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("arr_coc").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    figures = report(list(measured(load_qwen(), options.answers, options.budget)))
+    figures = report(list(measure_cases(load_qwen(), options.answers, options.budget)))
     result = {"machine": machine(), "answers": options.answers, "budget": options.budget, **figures}
     options.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     print(json.dumps(figures, indent=2))

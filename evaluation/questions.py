@@ -100,7 +100,7 @@ class PendingQuestion(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FileQuestion:
     """One line of a question file; its pictures are read when it is its turn."""
 
     id: str
@@ -125,7 +125,7 @@ class Asked:
         return EvalQuestion(self.id, self.kind, self.text, self.answers, frames, times_s, boxes=boxes)
 
 
-def read_questions(path: Path) -> list[Asked]:
+def read_questions(path: Path) -> list[FileQuestion]:
     """All lines of a file, checked before anything is run.
 
     Raises QuestionsError, naming the line, for what is no JSON object, lacks a field, has one that is not known, or
@@ -141,12 +141,12 @@ def read_questions(path: Path) -> list[Asked]:
     return questions
 
 
-def _parse_line(line: QuestionLine) -> Asked:
+def _parse_line(line: QuestionLine) -> FileQuestion:
     paths = line.paths()
     sizes = {_size(path) for path in paths} if line.shown != "video" else set()
     if len(sizes) > 1:
         raise QuestionsError(f"its frames have different sizes ({sorted(sizes)}); frames of one clip have one size")
-    return Asked(
+    return FileQuestion(
         id=str(line.fields.get("id", line.number)),
         kind=line.text("kind", "own"),
         text=line.text("question"),
@@ -170,6 +170,6 @@ def first_twice(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def loaded(questions: list[Asked], video_frames: int) -> Iterator[EvalQuestion]:
+def load_questions(questions: list[FileQuestion], video_frames: int) -> Iterator[EvalQuestion]:
     """Each question with its pictures, one after the other."""
     return (question.load(video_frames) for question in questions)

@@ -93,7 +93,7 @@ def read_record(path: Path = RECORD) -> dict[str, Any]:
     return record
 
 
-def bundled() -> ModelUnderTest:
+def load_bundled() -> ModelUnderTest:
     """The bundled model in float32 on the CPU, as every machine has it."""
     qwen = load_qwen(None, device="cpu", dtype="float32")
     return ModelUnderTest(qwen, model_hash(Path(qwen.model.name_or_path)), MAX_TOKENS)
@@ -104,7 +104,7 @@ def main(write: Annotated[bool, typer.Option("--write", help="Write the record a
     torch.set_num_threads(1)
     try:
         recorded = None if write else read_record()
-        measured = measure(bundled(), fixed_suites())
+        measured = measure(load_bundled(), fixed_suites())
     except (EvaluationError, ArrCocError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(BAD_INPUT) from None

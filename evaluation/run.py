@@ -25,7 +25,7 @@ from evaluation.journal import AnswerJournal, Row, model_hash
 from evaluation.output import benchmark_lines, check_plotting, effects_table, plot, table
 from evaluation.public.items import Request
 from evaluation.public.registry import BENCHMARKS, PublicSuite, benchmark_named, data_folder
-from evaluation.questions import Asked, loaded, read_questions
+from evaluation.questions import FileQuestion, load_questions, read_questions
 from evaluation.report import at_equal_flops, at_equal_tokens, cells, effects
 from evaluation.runner import ModelUnderTest, Progress, StrategyRun, Suite, plan, run_suite
 from evaluation.runner import split as listed
@@ -89,7 +89,7 @@ def evaluate(
         for suite in suites:
             progress = Progress(suite.name)
             rows += run_suite(asking, suite, ways, journal, progress.step)
-            progress.done()
+            progress.finish()
     cell_figures = cells(rows)
     figures = {
         "evaluation": "accuracy against tokens",
@@ -109,10 +109,10 @@ def evaluate(
     return figures
 
 
-def asked_suite(path: Path, questions: list[Asked], video_frames: int) -> Suite:
+def asked_suite(path: Path, questions: list[FileQuestion], video_frames: int) -> Suite:
     """A user's questions as a suite under the file's name."""
     digest = hashlib.sha256(path.read_bytes() + str(video_frames).encode()).hexdigest()[:16]
-    return Suite(path.stem, digest, lambda: loaded(questions, video_frames))
+    return Suite(path.stem, digest, lambda: load_questions(questions, video_frames))
 
 
 def main(

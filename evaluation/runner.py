@@ -14,7 +14,7 @@ from arr_coc.types import Encode
 from evaluation.errors import ChoiceError
 from evaluation.journal import AnswerJournal, Row, key_of, peak_bytes, reset_peak
 from evaluation.questions import EvalQuestion, PendingQuestion
-from evaluation.scoring import looking, normalise, score
+from evaluation.scoring import normalise, score, score_regions
 from evaluation.strategies.base import EVERYTHING, Ask, Budget, Reply, Strategy, Stream
 from evaluation.strategies.catalogue import strategy_named
 
@@ -96,8 +96,8 @@ class Progress:
             self._say("\r")
             self._told_s = time.monotonic()
 
-    def done(self) -> None:
-        """The suite is done."""
+    def finish(self) -> None:
+        """End the line of the count."""
         self._say("\n")
 
     def _say(self, end: str) -> None:
@@ -217,7 +217,7 @@ def _new_frames(question: EvalQuestion) -> int:
 def _answer(asking: ModelUnderTest, way: StrategyRun, stream: Stream, question: EvalQuestion) -> dict[str, Any]:
     reset_peak(asking.qwen.device)
     reply = _reply(asking, way, stream, question)
-    places = looking(question, reply)
+    places = score_regions(question, reply)
     return {
         "kind": question.kind,
         "group": question.group or question.clip,

@@ -28,7 +28,7 @@ TOUCHED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class RegionScores:
     """`iou`: of the tiles shown at level 0 with those that the asked boxes touch; `covered`: share of the latter that
     is shown at level 0. `on_asked`, `on_distractor`: tokens per tile's area there. None if there are no such boxes.
     """
@@ -39,7 +39,7 @@ class Looking:
     on_distractor: float | None = None
 
 
-def looking(question: EvalQuestion, reply: Reply) -> Looking:
+def score_regions(question: EvalQuestion, reply: Reply) -> RegionScores:
     """Places of a reply's regions relative to a question's boxes."""
     asked_shares = _shares(question, question.boxes, reply.grid)
     distractor_shares = _shares(question, question.distractors, reply.grid)
@@ -47,10 +47,10 @@ def looking(question: EvalQuestion, reply: Reply) -> Looking:
     shares = 1 / region_sides(reply.regions).prod(axis=1)
     density = paint(reply.regions, shares, reply.grid.shape, 0.0)
     if asked_shares is None:
-        return Looking(on_distractor=_mean(density, distractor_shares))
+        return RegionScores(on_distractor=_mean(density, distractor_shares))
     target, fine = asked_shares >= TOUCHED_SHARE, shapes == 0
     overlap = int((target & fine).sum())
-    return Looking(
+    return RegionScores(
         iou=overlap / max(1, int((target | fine).sum())),
         covered=overlap / max(1, int(target.sum())),
         on_asked=_mean(density, asked_shares),

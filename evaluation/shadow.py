@@ -81,7 +81,7 @@ class ShadowSession:
         answers = {str(level): self._reply(question, ARR_COC, level, "sparse") for level in LEVELS}
         session = AnswerSession(self._qwen, AnswerOptions(decoding=Decoding(64), feedback=False))
         views = Ask(question.frames, question.times_s, question.text, Budget(), "sparse").views(self._qwen)
-        packets = [view.chosen_only(np.ones(view.grid.shape, bool)) for view in views]
+        packets = [view.token_packet(np.ones(view.grid.shape, bool)) for view in views]
         least: dict[str, float] = {}
         for answer in answers.values():
             text = answer["text"]
@@ -101,7 +101,7 @@ class ShadowSession:
         return {"text": reply.text, "score": right, "tokens": reply.tokens, "flops": reply.flops.total}
 
 
-def measured(suite: str, count: int, path: Path) -> Iterator[dict[str, Any]]:
+def measure_rows(suite: str, count: int, path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a suite's first questions; those that `path` holds are not made again."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     rows = {row["id"]: row for row in map(json.loads, lines) if row["suite"] == suite}
@@ -159,7 +159,7 @@ def comparison(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def fixed(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+def fixed_curve(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     """Right answers, tokens and FLOPs of an answer at each budget, and with all tokens."""
     cells = [[row["answers"][str(level)] for row in rows] for level in LEVELS] + [[row["full"] for row in rows]]
     return [
@@ -216,9 +216,9 @@ def orders(rows: Sequence[dict[str, Any]], start: int, kind: str) -> Iterator[li
         yield [row for clip in order for row in clip]
 
 
-def acting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def acting_cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Budgets that shadow checks move, beside a fixed one of equal tokens or FLOPs."""
-    curve = fixed(rows)
+    curve = fixed_curve(rows)
     cells = []
     for start, kind, interval in product(STARTS, ("shuffled", "blocks"), EVERY):
         shadow = ShadowConfig(every=interval, act=True)
@@ -257,8 +257,13 @@ def main() -> None:
     torch.set_num_threads(1)
     result: dict[str, Any] = {"machine": machine(), "rule": ShadowConfig(act=True).model_dump(), "orders": ORDERS}
     for suite, count in zip(options.suite.split(","), options.count.split(","), strict=True):
-        rows = list(measured(suite, int(count), options.rows))
-        figures = {"questions": len(rows), "compare": comparison(rows), "fixed": fixed(rows), "acting": acting(rows)}
+        rows = list(measure_rows(suite, int(count), options.rows))
+        figures = {
+            "questions": len(rows),
+            "compare": comparison(rows),
+            "fixed": fixed_curve(rows),
+            "acting": acting_cells(rows),
+        }
         result[suite] = figures
         print(json.dumps(figures, indent=1))
     options.out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")

@@ -34,7 +34,9 @@ _TRIES = 200
 _SEEDS = 2**62
 
 
-def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: ClipOptions) -> tuple[ClipPlan, Sample]:
+def camouflage_sample(
+    rng: np.random.Generator, size_px: tuple[int, int], options: ClipOptions
+) -> tuple[ClipPlan, Sample]:
     """A faint word, and one or two large bright shapes; the word is asked for."""
     for _ in range(_TRIES):
         word = faint(rng, text_player(rng, random_word(rng, "test"), "white", "test", options))
@@ -45,7 +47,7 @@ def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: Cli
             )
             for _ in range(int(rng.integers(1, DISTRACTORS + 1)))
         ]
-        cast = apart(rng, [word, *bright], size_px)
+        cast = place_apart(rng, [word, *bright], size_px)
         plan = ClipPlan(size_px, (0.0,), tuple(cast), options, None, (0, 0), int(rng.integers(_SEEDS)))
         sample = ask(rng, plan.facts(), "word", "test") if cast else None
         if sample is not None:
@@ -53,7 +55,7 @@ def camouflaged(rng: np.random.Generator, size_px: tuple[int, int], options: Cli
     raise OptionError(f"no room for a word and its distractors in {size_px[0]}x{size_px[1]} pixels")
 
 
-def void(
+def void_sample(
     rng: np.random.Generator, size_px: tuple[int, int], kind: Kind, options: ClipOptions
 ) -> tuple[ClipPlan, Sample]:
     """A pattern, asked for its name or its colour.
@@ -70,7 +72,7 @@ def void(
     return plan, sample
 
 
-def panned(
+def pan_samples(
     rng: np.random.Generator, size_px: tuple[int, int], frames: int, kind: Kind, options: ClipOptions, group: str
 ) -> Iterator[tuple[ClipPlan, Sample]]:
     """A pan over a page, one sample for every frame; the asked thing is in all of them, and the answer the same.
@@ -117,7 +119,7 @@ def page(rng: np.random.Generator, size_px: tuple[int, int], frames: int, option
     return ClipPlan(size_px, times, tuple(cast), options, None, drift, int(rng.integers(_SEEDS)))
 
 
-def apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
+def place_apart(rng: np.random.Generator, players: list[Player], size_px: tuple[int, int]) -> list[Player]:
     """The players at places apart from each other; none if there is no room for one."""
     boxes = np.empty((0, 4))
     cast: list[Player] = []

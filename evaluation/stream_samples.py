@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from arr_coc.errors import OptionError
-from evaluation.special_samples import apart, page
+from evaluation.special_samples import page, place_apart
 from stream.scenes.drawing import SHAPE_NAMES
 from training.clips.cast import (
     COLOUR_NAMES,
@@ -63,7 +63,7 @@ _TRIES = 300
 _SEEDS = 2**62
 
 
-def streamed(
+def clip_samples(
     rng: np.random.Generator, size_px: tuple[int, int], number: int, options: ClipOptions
 ) -> Iterator[Planned]:
     """One clip, a sample for each answer point; the parts take turns.
@@ -108,7 +108,9 @@ def _watched(
     """A still scene: the same question about its largest thing, and three times another one about a small one."""
     small = replace(options, sizes_px=_DETAIL_PX, capitals_px=_DETAIL_CAPITALS_PX)
     large = _shapes(rng, replace(options, sizes_px=_LARGE_PX))[0]
-    cast = apart(rng, [large, _text(rng, "word", small), _text(rng, "number", small), *_shapes(rng, small)], size_px)
+    cast = place_apart(
+        rng, [large, _text(rng, "word", small), _text(rng, "number", small), *_shapes(rng, small)], size_px
+    )
     if not cast:
         return []
     plan, box = _plan(rng, size_px, times_s, cast, options), cast[0].box_px(0)
@@ -132,7 +134,7 @@ def _moving(
 ) -> list[Planned]:
     """One thing is in another ninth of the picture at most answers, and all others are still. Where is it?"""
     mover, *others = _shapes(rng, options)
-    others = apart(rng, others, size_px)
+    others = place_apart(rng, others, size_px)
     if not others:
         return []
     obstacles = np.array([player.swept_px(1, MARGIN_PX) for player in others])
@@ -182,7 +184,7 @@ def _sign(
         for _ in changes[2:]
     ]
     widest = max(signs, key=lambda sign: sign.box_px(0)[2] - sign.box_px(0)[0])
-    cast = apart(rng, [widest, *_shapes(rng, options)], size_px)
+    cast = place_apart(rng, [widest, *_shapes(rng, options)], size_px)
     if not cast:
         return []
     obstacles = np.array([player.swept_px(1, MARGIN_PX) for player in cast[1:]])
@@ -223,7 +225,7 @@ def _event(
     else:
         happened, now = f"it turned {colour}", (actor.colour, colour)
         actor = replace(actor, turns_at=at, second=(colour, tinted(rng, colour)))
-    cast = apart(rng, [actor, *others], size_px)
+    cast = place_apart(rng, [actor, *others], size_px)
     if not cast:
         return []
     plan = _plan(rng, size_px, times_s, cast, options)
@@ -292,7 +294,7 @@ def _cut(
     middle, text_kind = len(times_s) // 2, one(rng, TEXTS)
     scenes = []
     for times in (times_s[:middle], times_s[middle:]):
-        cast = apart(rng, [_text(rng, text_kind, options), *_shapes(rng, options)], size_px)
+        cast = place_apart(rng, [_text(rng, text_kind, options), *_shapes(rng, options)], size_px)
         if not cast:
             return []
         scenes.append(_plan(rng, size_px, times, cast, options))

@@ -18,8 +18,8 @@ from arr_coc.errors import OptionError
 from evaluation.errors import SuiteError
 from evaluation.questions import EvalQuestion
 from evaluation.runner import Suite
-from evaluation.special_samples import camouflaged, panned, void
-from evaluation.stream_samples import ASKED, streamed
+from evaluation.special_samples import camouflage_sample, pan_samples, void_sample
+from evaluation.stream_samples import ASKED, clip_samples
 from training.clips.cast import ClipOptions, one
 from training.clips.scenes import ClipPlan, clip_rng
 from training.clips.truth import KINDS, Box, Clip, Kind, Sample
@@ -93,21 +93,21 @@ def _present(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterato
             return
 
 
-def _camouflaged(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
-    yield camouflaged(rng, one(rng, suite.sizes_px), suite.options)
+def _camouflage(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    yield camouflage_sample(rng, one(rng, suite.sizes_px), suite.options)
 
 
 def _void(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
-    yield void(rng, one(rng, suite.sizes_px), suite.kinds[number % len(suite.kinds)], suite.options)
+    yield void_sample(rng, one(rng, suite.sizes_px), suite.kinds[number % len(suite.kinds)], suite.options)
 
 
-def _panned(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+def _pan(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
     kind = suite.kinds[number % len(suite.kinds)]
-    yield from panned(rng, one(rng, suite.sizes_px), suite.frames[0], kind, suite.options, f"pan-{number:02d}")
+    yield from pan_samples(rng, one(rng, suite.sizes_px), suite.frames[0], kind, suite.options, f"pan-{number:02d}")
 
 
-def _streamed(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
-    yield from streamed(rng, one(rng, suite.sizes_px), number, suite.options)
+def _stream(suite: SuiteSpec, number: int, rng: np.random.Generator) -> Iterator[Planned]:
+    yield from clip_samples(rng, one(rng, suite.sizes_px), number, suite.options)
 
 
 _MOVING: tuple[Kind, ...] = ("movement", "event")
@@ -135,14 +135,14 @@ SUITES: dict[str, SuiteSpec] = {
         SuiteSpec(
             "camouflage",
             "a word hardly lighter or darker than its ground, and bright things that are not asked about",
-            _camouflaged,
+            _camouflage,
             ("word",),
         ),
         SuiteSpec("void", "nothing but a pattern", _void, ("colour", "shape")),
         SuiteSpec(
             "pan",
             "the camera moves over a page of words and things; the same question at every frame",
-            _panned,
+            _pan,
             ("word", "number", "colour", "shape", "exists"),
             ((512, 512), (640, 384)),
             (15,),
@@ -151,7 +151,7 @@ SUITES: dict[str, SuiteSpec] = {
         SuiteSpec(
             "stream",
             "8 to 16 answers, 35 to 120 seconds: small details, what moves, changes or left, signs, slow pans, cuts",
-            _streamed,
+            _stream,
             (*ASKED, "event"),
             (*SMALL_PX[:2], (384, 256), (512, 512)),
             options=replace(PLAIN, moving_share=0.0, event_share=0.0, crowd_share=0.0),

@@ -48,7 +48,9 @@ class Way:
         """The cells of a suite, one for each budget; None if that was not measured."""
         return [_cells(self.results).get((suite, self.strategy, budget)) for budget in self.budgets]
 
-    def shown(self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %") -> str:
+    def format_values(
+        self, suite: str, value: Callable[[dict[str, Any]], float], digits: int = 0, unit: str = " %"
+    ) -> str:
         """The values at each budget, in one field of a table.
 
         Args:
@@ -74,7 +76,7 @@ def markdown(head: Sequence[str], lines: Iterable[Line]) -> str:
 
 def _of_suites(title: str, suites: Sequence[str], ways: Iterable[Way], digits: int = 0) -> str:
     return markdown(
-        (title, *suites), ((way.label, *(way.shown(suite, right, digits) for suite in suites)) for way in ways)
+        (title, *suites), ((way.label, *(way.format_values(suite, right, digits) for suite in suites)) for way in ways)
     )
 
 
@@ -130,7 +132,7 @@ def ablation(results: str, strategy: str, full_label: str, rows: dict[str, str])
         tokens = [cell["token_share"] for suite in MEASURED for cell in way.cells(suite) if cell is not None]
         share = f"{100 * sum(tokens) / len(tokens):.1f} %"
         difference = NONE if name == strategy else _pooled(results, strategy, name)
-        lines.append((label, *(way.shown(suite, right) for suite in MEASURED), share, difference))
+        lines.append((label, *(way.format_values(suite, right) for suite in MEASURED), share, difference))
     counts = {suite: cell["count"] for (suite, name, _), cell in _cells(results).items() if name == strategy}
     heads = (f"{suite} ({counts[suite]})" if suite in counts else suite for suite in MEASURED)
     return markdown(("right", *heads, "tokens", "difference, points"), lines)
@@ -180,7 +182,7 @@ def channels() -> str:
             columns += (f"{100 * scores[share]:.0f} %" for share in ("recall", "recall_small"))
             columns.append(f"{scores['matched_iou']:.2f}")
         answers = Way("", f"channels-{profile}", "arr-coc", (ABLATED_BUDGET,))
-        lines.append((f"`{profile}`", *columns, *(answers.shown(suite, right) for suite in MEASURED)))
+        lines.append((f"`{profile}`", *columns, *(answers.format_values(suite, right) for suite in MEASURED)))
     figures = ("found of 25 %", "of 10 %", "IoU")
     after = (f"after a glance: {figures[0]}", *figures[1:])
     return markdown(("", *figures, *after, *(f"right, `{suite}`" for suite in MEASURED)), lines)
@@ -221,7 +223,7 @@ def _difference(comparison: dict[str, Any]) -> str:
     return f"**{points}**" if comparison["low"] > 0 or comparison["high"] < 0 else points
 
 
-def whole() -> str:
+def all_questions() -> str:
     """All 300 questions of the suites, and what of the knowledge is kept."""
     full, arr_coc, smaller = (
         Way("`full`", "whole", "full", ("100%",)),
@@ -231,9 +233,15 @@ def whole() -> str:
 
     def kept(suite: str) -> str:
         (full_cell,) = full.cells(suite)
-        return NONE if full_cell is None else arr_coc.shown(suite, lambda cell: 100 * right(cell) / right(full_cell))
+        return (
+            NONE
+            if full_cell is None
+            else arr_coc.format_values(suite, lambda cell: 100 * right(cell) / right(full_cell))
+        )
 
-    lines = [(way.label, *(way.shown(suite, right, 1) for suite in MEASURED)) for way in (full, arr_coc, smaller)]
+    lines = [
+        (way.label, *(way.format_values(suite, right, 1) for suite in MEASURED)) for way in (full, arr_coc, smaller)
+    ]
     lines.insert(2, ("… of what all tokens know", *map(kept, MEASURED)))
     return markdown(("right, 100 % or 27 / 10 %", *MEASURED), lines)
 
@@ -305,9 +313,9 @@ def costs() -> str:
         Way("EVS, which drops tiles that did not change", "scenes-tiny", "evs"),
         Way("VidCom2, which encodes all tokens first", "baselines", "vidcom2"),
     ):
-        tokens = way.shown(suite, lambda cell: cell["tokens"], unit="")
-        gflops = way.shown(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
-        lines.append((way.label, way.shown(suite, right), tokens, gflops))
+        tokens = way.format_values(suite, lambda cell: cell["tokens"], unit="")
+        gflops = way.format_values(suite, lambda cell: cell["flops"]["total"] / 1e9, 1, unit="")
+        lines.append((way.label, way.format_values(suite, right), tokens, gflops))
     return markdown(("shown to the model", "correct", "visual tokens", "GFLOPs"), lines)
 
 
@@ -349,11 +357,11 @@ def stream(*parts: tuple[str, Callable[[Any], str]]) -> str:
 def _of_kinds(*names: str) -> Callable[[Any], str]:
     """Right answers in per cent over some kinds of questions."""
 
-    def shown(cell: Any) -> str:
+    def percent(cell: Any) -> str:
         kinds = [cell["kinds"][name] for name in names]
         return f"{100 * sum(kind['accuracy'] * kind['count'] for kind in kinds) / sum(k['count'] for k in kinds):.0f}"
 
-    return shown
+    return percent
 
 
 def stream_right() -> str:
@@ -453,7 +461,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "channels": channels,
     "strategies": strategies,
     "baselines": baselines,
-    "whole": whole,
+    "whole": all_questions,
     "feedback": feedback,
     "presence": presence,
     "costs": costs,
@@ -484,7 +492,7 @@ def _names(results: str) -> list[str]:
     return list(dict.fromkeys(strategy for _, strategy, _ in _cells(results)))
 
 
-def filled(text: str) -> str:
+def fill_tables(text: str) -> str:
     """A document with its tables made anew. Raises KeyError for a table that there is not."""
     return _BLOCK.sub(lambda block: block[1] + TABLES[block["name"]]() + block[3], text)
 
@@ -497,7 +505,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in DOCUMENTS:
         path = ROOT / name
         text = path.read_text("utf-8")
-        new_text = filled(text)
+        new_text = fill_tables(text)
         if new_text != text:
             outdated_names.append(name)
             if not only_check:

@@ -118,7 +118,7 @@ def _own_layer(qwen: QwenVL) -> ARRCOCLayer:
     return copy.deepcopy(qwen.allocator) if qwen.allocator is not None else ARRCOCLayer().eval()
 
 
-def ablated(qwen: QwenVL, score_names: tuple[str, ...]) -> QwenVL:
+def ablate_scores(qwen: QwenVL, score_names: tuple[str, ...]) -> QwenVL:
     """The same model, with an allocator whose relevance comes from the scores in `score_names` alone."""
     layer = _own_layer(qwen)
     mask = torch.tensor([score in score_names for score in SCORES])
@@ -126,14 +126,14 @@ def ablated(qwen: QwenVL, score_names: tuple[str, ...]) -> QwenVL:
     return replace(qwen, allocator=layer)
 
 
-def fixed(qwen: QwenVL, weights: torch.Tensor) -> QwenVL:
+def fix_weights(qwen: QwenVL, weights: torch.Tensor) -> QwenVL:
     """The same model, with an allocator of constant weights float32 [3]."""
     layer = _own_layer(qwen)
     layer.realiser.balancer = FixedBalancer(weights)  # type: ignore[assignment]
     return replace(qwen, allocator=layer)
 
 
-def realised_by(qwen: QwenVL, kind: type[RelevanceRealiser]) -> QwenVL:
+def replace_realiser(qwen: QwenVL, kind: type[RelevanceRealiser]) -> QwenVL:
     """The same model, with an allocator that combines its scores in another way."""
     layer = _own_layer(qwen)
     config = layer.config
@@ -189,7 +189,7 @@ def newest_relevance(qwen: QwenVL, ask: Ask, glances: bool) -> Map:
 
 def _strategy(name: str, score_names: tuple[str, ...], base: Strategy) -> Strategy:
     def answer(qwen: QwenVL, ask: Ask) -> Reply:
-        return base.answer(ablated(qwen, score_names), ask)
+        return base.answer(ablate_scores(qwen, score_names), ask)
 
     return Strategy(f"{base.name}-{name}", answer, encodes=base.encodes)
 
@@ -204,10 +204,10 @@ def _balances(base: Strategy) -> list[Strategy]:
     mean = OncePerModel(lambda qwen, ask: mean_weights(qwen, other_asks(ask), base is ARR_COC_GLANCE))
 
     def answer_mean(qwen: QwenVL, ask: Ask) -> Reply:
-        return base.answer(fixed(qwen, mean.of(qwen, ask)), ask)
+        return base.answer(fix_weights(qwen, mean.of(qwen, ask)), ask)
 
     def answer_equal(qwen: QwenVL, ask: Ask) -> Reply:
-        return base.answer(fixed(qwen, torch.ones(len(SCORES))), ask)
+        return base.answer(fix_weights(qwen, torch.ones(len(SCORES))), ask)
 
     return [
         Strategy(f"{base.name}-fixed-mean", answer_mean, encodes=base.encodes),
@@ -230,14 +230,14 @@ def _adaptive(
     relevance: over other pictures, the mean is the usual budget."""
 
     def mean_worth(qwen: QwenVL, ask: Ask) -> torch.Tensor:
-        of = realised_by(qwen, kind)
+        of = replace_realiser(qwen, kind)
         return torch.tensor([worth(newest_relevance(of, other, glances)) for other in other_asks(ask)]).mean()
 
     glances = base is ARR_COC_GLANCE
     usual = OncePerModel(mean_worth)
 
     def answer(qwen: QwenVL, ask: Ask) -> Reply:
-        of = realised_by(qwen, kind)
+        of = replace_realiser(qwen, kind)
         factor = worth(newest_relevance(of, ask, glances)) / float(usual.of(qwen, ask))
         tiles = ask.views(qwen)[-1].grid.tiles
         tokens = round(ask.budget.of(tiles) * (LEAST_SHARE + (1 - LEAST_SHARE) * factor))

@@ -85,14 +85,14 @@ class TiledFrame:
         """Every tile in token order: [rows * cols, 3, tile_px, tile_px]."""
         return to_tiles(torch.from_numpy(np.array(self.image)), self.tile_px).numpy()
 
-    def chosen_only(self, mask: Chosen) -> TokenPacket:
-        """FLOPs of the sparse encoder."""
+    def token_packet(self, mask: Chosen) -> TokenPacket:
+        """The chosen tiles alone, for the FLOPs of the sparse encoder."""
         regions = regions_of(mask)
         worth = np.ones(len(regions), np.float32)
         return TokenPacket(self.stamp, self.grid, regions, worth, self.tiles()[mask.ravel()])
 
-    def whole(self, mask: Chosen) -> FramePacket:
-        """FLOPs of encoders of the whole frame."""
+    def frame_packet(self, mask: Chosen) -> FramePacket:
+        """The whole frame and the chosen tiles, for the FLOPs of encoders of the whole frame."""
         return FramePacket(self.stamp, self.grid, regions_of(mask), mask.astype(np.float32), self.image)
 
 
@@ -163,8 +163,8 @@ class Strategy:
     """A way to spend a budget: its name, how it answers, and the encodings that it knows (the first is its own).
 
     `seeded`: its answers depend on a seed, so it is run with several. `budgeted`: it spends a budget; else it is run
-    once. `begin`: of a strategy that keeps something from answer to answer, makes the stream of a clip; `remembering`
-    derives the answer to a lone question from it.
+    once. `begin`: of a strategy that keeps something from answer to answer, makes the stream of a clip;
+    `stream_strategy` derives the answer to a lone question from it.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Strategy:
         return self.begin(qwen) if self.begin is not None else partial(self.answer, qwen)
 
 
-def remembering(
+def stream_strategy(
     name: str, begin: Callable[[QwenVL], Stream], encodes: tuple[Encode, ...] = ("sparse",), *, budgeted: bool = True
 ) -> Strategy:
     """Return a strategy whose stream of a clip keeps something from answer to answer.

@@ -17,7 +17,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.strategies.arr_coc import check_allocated, choosing_flops
-from evaluation.strategies.base import Ask, Reply, Strategy, remembering, stamps_of
+from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of, stream_strategy
 
 LONGEST_S = 600.0
 """A clip has one group, unless it is cut or full."""
@@ -67,7 +67,7 @@ class _Camera:
 
 
 MEMORY: dict[str, Strategy] = {
-    name: remembering(name, partial(_Camera, options=replace(options, seconds=LONGEST_S)))
+    name: stream_strategy(name, partial(_Camera, options=replace(options, seconds=LONGEST_S)))
     for name, options in (
         ("memory", GroupOptions()),
         ("memory-coarse", GroupOptions(refine=False)),

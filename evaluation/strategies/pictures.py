@@ -61,7 +61,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
         for caption, jpeg in zip(pictures.captions, pictures.jpegs, strict=True):
             view = TiledFrame.fit(qwen.preprocessing, _decoded(jpeg), stamp)
             part.text([*qwen.plain_token_ids(caption), *ids.frame_open])
-            places.append(part.frame(encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")))
+            places.append(part.frame(encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full")))
             part.text(ids.frame_close)
             tiles.append(view.grid.tiles)
     explanation = frames[-1].explanation

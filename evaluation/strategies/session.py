@@ -113,7 +113,8 @@ def answer_from(choose: Choose, qwen: QwenVL, ask: Ask) -> Reply:
     masks = choose(views, ask)
     sparse = encodes_shown_only(ask.encode)
     packets = [
-        view.chosen_only(tiles) if sparse else view.whole(tiles) for view, tiles in zip(views, masks, strict=True)
+        view.token_packet(tiles) if sparse else view.frame_packet(tiles)
+        for view, tiles in zip(views, masks, strict=True)
     ]
     chosen_ms = (time.perf_counter() - started_s) * 1e3
     answer = session.answer(packets)

@@ -14,8 +14,8 @@ from arr_coc.model import ARRCOCQwen, Generation
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.session import AnswerSession
 from evaluation.questions import EvalQuestion
-from evaluation.scoring import looking
-from evaluation.special_samples import camouflaged
+from evaluation.scoring import score_regions
+from evaluation.special_samples import camouflage_sample
 from evaluation.strategies.arr_coc import ARR_COC_GLANCE, ARR_COC_GLANCE_DROP, ARR_COC_GLANCE_KEEP, ARR_COC_TOPK
 from evaluation.strategies.base import Ask, Budget, Strategy
 from evaluation.suites import SUITES, suite_samples
@@ -110,7 +110,7 @@ def test_two_questions_about_one_frame_get_different_regions(untrained: ARRCOCQw
 def camouflage(seed: int) -> EvalQuestion:
     """A faint word on a quiet ground beside bright shapes, 512 pixels square; the word is asked for."""
     options = replace(SUITES["camouflage"].options, clutter=0.0, capitals_px=(28, 32))
-    plan, sample = camouflaged(clip_rng("test", seed), (512, 512), options)
+    plan, sample = camouflage_sample(clip_rng("test", seed), (512, 512), options)
     return EvalQuestion.of(0, replace(sample, clip=plan.draw()))
 
 
@@ -120,7 +120,7 @@ def share_of_faint_text(untrained: ARRCOCQwen, strategy: Strategy) -> float:
     for seed in (9_000_004, 9_000_006, 9_000_008, 9_000_009):
         question = camouflage(seed)
         ask = Ask(question.frames, question.times_s, question.text, Budget.parse("20%"), "sparse", max_tokens=2)
-        looks.append(looking(question, strategy.answer(untrained.qwen, ask)))
+        looks.append(score_regions(question, strategy.answer(untrained.qwen, ask)))
     return sum(look.on_asked or 0 for look in looks) / sum(look.on_distractor or 0 for look in looks)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 
 from arr_coc.qwen.loading import load_qwen
-from evaluation.news import RESULTS, auc, measured, report
+from evaluation.news import RESULTS, auc, measure_cases, report
 from stream.config import AnswerConfig
 
 
@@ -34,7 +34,7 @@ def test_silence_is_by_the_score_or_word_for_word() -> None:
 
 
 def test_the_same_question_again_is_a_case() -> None:
-    first, *others = measured(load_qwen(), 3, 0.1)
+    first, *others = measure_cases(load_qwen(), 3, 0.1)
     assert "changed" not in first
     assert {"history 0", "history 1", "history 3"} < first.keys()
     repeats = [case for case in others if "changed" in case]

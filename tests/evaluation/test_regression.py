@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from evaluation import regression
 from evaluation.errors import ResultsError
-from evaluation.regression import ALL, RECORD, bundled, fallen, fixed_suites, measure, read_record
+from evaluation.regression import ALL, RECORD, fallen, fixed_suites, load_bundled, measure, read_record
 from evaluation.runner import ModelUnderTest
 from evaluation.strategies.catalogue import STRATEGIES
 from tests.support.evaluation import suite
@@ -21,7 +21,7 @@ from tests.support.models import tiny_qwen
 
 @pytest.mark.skipif(not RECORD.is_file(), reason=f"no {RECORD.name} yet: python -m evaluation.regression --write")
 def test_accuracy_has_not_fallen_by_more_than_its_interval() -> None:
-    assert fallen(measure(bundled(), fixed_suites()), read_record()) == []
+    assert fallen(measure(load_bundled(), fixed_suites()), read_record()) == []
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_the_command_writes_compares_and_fails(
     path = tmp_path / "regression.json"
     monkeypatch.setattr(regression, "RECORD", path)
     monkeypatch.setattr(regression.read_record, "__defaults__", (path,))
-    monkeypatch.setattr(regression, "bundled", lambda: asking)
+    monkeypatch.setattr(regression, "load_bundled", lambda: asking)
     monkeypatch.setattr(regression, "fixed_suites", lambda: [suite(2, "one")])
     app = Typer()
     app.command()(regression.main)

@@ -21,7 +21,7 @@ from evaluation.output import _styles, check_plotting, plot
 from evaluation.report import cells
 from evaluation.run import Outputs, evaluate
 from evaluation.runner import ModelUnderTest, Suite, plan
-from evaluation.strategies.base import Ask, Reply, Strategy, Stream, remembering
+from evaluation.strategies.base import Ask, Reply, Strategy, Stream, stream_strategy
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import named_suite
 from tests.support.evaluation import picture, question, row, suite
@@ -244,7 +244,7 @@ def remembering_grid(asks: list[str], stop_after: int = 10**6) -> Strategy:
 
         return answer
 
-    return remembering("kept-grid", begin)
+    return stream_strategy("kept-grid", begin)
 
 
 def streams() -> Suite:

@@ -8,7 +8,7 @@ import pytest
 from arr_coc.qwen.flops import Flops
 from arr_coc.types import TileGrid
 from evaluation.report import bootstrap, estimate, wilson
-from evaluation.scoring import Looking, looking, normalise, score
+from evaluation.scoring import RegionScores, normalise, score, score_regions
 from evaluation.strategies.base import Reply
 from tests.support.evaluation import picture, question
 from training.clips.truth import Box
@@ -20,49 +20,49 @@ def reply(*regions: tuple[int, int, int]) -> Reply:
     return Reply("", len(regions), 16, np.array(regions, np.int32).reshape(-1, 3), GRID, Flops(), 1.0, 0)
 
 
-def looked(boxes: tuple[Box, ...], distractors: tuple[Box, ...], *regions: tuple[int, int, int]) -> Looking:
+def region_scores(boxes: tuple[Box, ...], distractors: tuple[Box, ...], *regions: tuple[int, int, int]) -> RegionScores:
     subject = question(boxes=(boxes,) if boxes else (), distractors=(distractors,) if distractors else ())
     object.__setattr__(subject, "frames", (picture(0, 128, 128),))
-    return looking(subject, reply(*regions))
+    return score_regions(subject, reply(*regions))
 
 
 def test_iou_is_of_fine_tiles_with_touched_tiles() -> None:
-    places = looked(((32, 0, 96, 32),), (), (0, 0, 1), (0, 3, 3), (1, 1, 0))
+    places = region_scores(((32, 0, 96, 32),), (), (0, 0, 1), (0, 3, 3), (1, 1, 0))
     assert places.iou == pytest.approx(1 / 3)
     assert places.covered == 0.5
 
 
 def test_a_tile_that_is_hardly_touched_does_not_count() -> None:
-    places = looked(((0, 0, 33, 32),), (), (0, 0, 0))
+    places = region_scores(((0, 0, 33, 32),), (), (0, 0, 0))
     assert (places.iou, places.covered) == (1.0, 1.0)
 
 
 def test_boxes_of_a_frame_that_was_resized_stand_on_its_grid() -> None:
     subject = question(boxes=(((0, 0, 32, 32),),))
     object.__setattr__(subject, "frames", (picture(0, 64, 64),))
-    places = looking(subject, reply((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)))
+    places = score_regions(subject, reply((0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)))
     assert (places.iou, places.covered) == (1.0, 1.0)
 
 
 def test_density_counts_tokens_by_area_whatever_their_level() -> None:
-    places = looked(((0, 0, 64, 32),), ((64, 64, 128, 128),), (0, 0, 0), (0, 0, 1), (1, 1, 1))
+    places = region_scores(((0, 0, 64, 32),), ((64, 64, 128, 128),), (0, 0, 0), (0, 0, 1), (1, 1, 1))
     assert places.on_asked == 1
     assert places.on_distractor == 0.25
-    half = looked(((16, 0, 48, 32),), ((0, 96, 32, 128),), (0, 0, 0))
+    half = region_scores(((16, 0, 48, 32),), ((0, 96, 32, 128),), (0, 0, 0))
     assert half.on_asked == 0.5
     assert half.on_distractor == 0
 
 
 def test_without_boxes_nothing_is_scored() -> None:
-    assert looked((), (), (0, 0, 0)) == Looking()
-    assert looked((), ((0, 0, 32, 32),), (0, 0, 0)) == Looking(on_distractor=1.0)
-    outside = looked(((-50, -50, -10, -10),), (), (0, 0, 0))
-    assert outside == Looking()
+    assert region_scores((), (), (0, 0, 0)) == RegionScores()
+    assert region_scores((), ((0, 0, 32, 32),), (0, 0, 0)) == RegionScores(on_distractor=1.0)
+    outside = region_scores(((-50, -50, -10, -10),), (), (0, 0, 0))
+    assert outside == RegionScores()
 
 
 def test_only_the_newest_frame_counts() -> None:
     subject = question(frames=2, boxes=(((0, 0, 224, 160),), ()))
-    assert looking(subject, reply((0, 0, 0))) == Looking()
+    assert score_regions(subject, reply((0, 0, 0))) == RegionScores()
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def test_hard_clips_come_in_every_other_block_and_clips_stay_whole() -> None:
 
 def test_a_fixed_budget_between_two_is_read_off_the_line() -> None:
     rows = [row(number, LEVELS[number % 4]) for number in range(40)]
-    curve = shadow.fixed(rows)
+    curve = shadow.fixed_curve(rows)
     assert [point["right"] for point in curve[:4]] == [0.25, 0.5, 0.75, 1.0]
     assert shadow._at(curve, "tokens", curve[1]["tokens"]) == 0.5
     between = (curve[1]["tokens"] * curve[2]["tokens"]) ** 0.5
     assert shadow._at(curve, "tokens", between) == pytest.approx(0.625, abs=1e-3)
-    cells = shadow.acting(rows)
+    cells = shadow.acting_cells(rows)
     assert {(cell["percent"], cell["order"], cell["every"]) for cell in cells} == {
         (LEVELS[start], kind, interval)
         for start in shadow.STARTS

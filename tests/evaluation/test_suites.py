@@ -15,7 +15,7 @@ import evaluation.suites
 from arr_coc.errors import OptionError
 from evaluation import stream_samples
 from evaluation.freeze import FROZEN, thumbnails
-from evaluation.stream_samples import streamed
+from evaluation.stream_samples import clip_samples
 from evaluation.suites import SEEDS_OF_A_SUITE, SUITES, first_seed, suite_hash, suite_samples
 from training.clips.fonts import WORDS
 from training.clips.scenes import clip_rng
@@ -189,7 +189,7 @@ def test_things_cut_by_the_border_of_a_pan_are_not_asked_about(streams: list[lis
 def test_no_room_for_a_stream_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_samples, "_PARTS", (lambda *arguments: [],))
     with pytest.raises(OptionError, match="no clip of 90x80 pixels had room for its questions in 300 tries"):
-        list(streamed(clip_rng("test", 0), (90, 80), 0, SUITES["stream"].options))
+        list(clip_samples(clip_rng("test", 0), (90, 80), 0, SUITES["stream"].options))
 
 
 def test_bad_input_is_reported_with_the_choices() -> None:

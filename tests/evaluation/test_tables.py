@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluation import tables
-from evaluation.tables import ROOT, filled, main, markdown
+from evaluation.tables import ROOT, fill_tables, main, markdown
 
 
 def test_the_documents_hold_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,9 +33,9 @@ def test_a_number_that_was_not_measured_is_found_and_put_right(
 
 def test_text_between_tables_is_left_alone() -> None:
     text = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter <!-- end -->\n"
-    assert filled(text) == f"before\n<!-- table: costs -->\n{tables.costs()}<!-- end -->\nafter <!-- end -->\n"
+    assert fill_tables(text) == f"before\n<!-- table: costs -->\n{tables.costs()}<!-- end -->\nafter <!-- end -->\n"
     with pytest.raises(KeyError, match="nosuch"):
-        filled("<!-- table: nosuch -->\n<!-- end -->")
+        fill_tables("<!-- table: nosuch -->\n<!-- end -->")
 
 
 def test_a_table_has_a_line_of_dashes() -> None:

@@ -90,7 +90,7 @@ class _EncodedFrames:
         if self._key is None or self._key[0] is not qwen or not _have_same_frames(self._key[1], ask):
             started_s = time.perf_counter()
             views = ask.views(qwen)
-            frames = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
+            frames = [encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full") for view in views]
             self._key, self._entry = (qwen, ask), (views, frames, time.perf_counter() - started_s)
         return self._entry
 

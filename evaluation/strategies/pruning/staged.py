@@ -23,7 +23,7 @@ from evaluation.errors import EvaluationError
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
+class PrefillResult:
     """`logits` [vocabulary] of what follows; `kv` with `lengths[i]` tokens in layer i; `token_index` int64: which
     of the prompt's tokens went through the last layer. `choosing_flops`: operations of the choices at the cuts."""
 
@@ -134,7 +134,7 @@ class Cuts:
 
 
 @torch.inference_mode()
-def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts: Cuts | None = None) -> Prefilled:
+def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts: Cuts | None = None) -> PrefillResult:
     """Prefill a whole prompt into an empty cache, with visual tokens that leave at `cuts`.
 
     Args:
@@ -172,7 +172,7 @@ def staged_prefill(qwen: QwenVL, part: PromptPart, places: Sequence[slice], cuts
         if index + 1 in counts:
             before = LayerPass(qwen, layer, entering, rows.rotary, kv.layers[index].keys[0])
     last = qwen.language_model.norm(rows.hidden[0, -1])
-    return Prefilled(qwen.model.lm_head(last), kv, tuple(lengths), rows.index, flops)
+    return PrefillResult(qwen.model.lm_head(last), kv, tuple(lengths), rows.index, flops)
 
 
 def _rows(qwen: QwenVL, part: PromptPart, places: Sequence[slice]) -> _Rows:
@@ -208,7 +208,7 @@ def _remaining_rows(visual: torch.Tensor, selection: torch.Tensor, count: int) -
     return mask.nonzero()[:, 0]
 
 
-def speak(qwen: QwenVL, prefill: Prefilled, position: int, max_tokens: int) -> tuple[str, float]:
+def speak(qwen: QwenVL, prefill: PrefillResult, position: int, max_tokens: int) -> tuple[str, float]:
     """Decode the answer, greedily.
 
     Args:

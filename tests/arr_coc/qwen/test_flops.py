@@ -38,7 +38,7 @@ def test_every_part_is_what_torch_counts(family: str, monkeypatch: pytest.Monkey
         qwen.model.set_experts_implementation("eager")  # torch does not count grouped products
     costs = Costs(qwen)
     view = TiledFrame.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
-    packet = view.whole(np.ones(view.grid.shape, bool))
+    packet = view.frame_packet(np.ones(view.grid.shape, bool))
     frame = encode_packet(qwen, packet, "full")
     assert costs.encode(view.grid.tiles) == counted(lambda: encode_packet(qwen, packet, "full"))
 

@@ -124,7 +124,7 @@ def test_training_is_refused() -> None:
 def logits(qwen: QwenVL) -> torch.Tensor:
     """Logits after a prompt with a picture, and after one more token."""
     view = TiledFrame.fit(qwen.preprocessing, picture(), FrameStamp(0, 0, 0))
-    frame = encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")
+    frame = encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full")
     part, _ = EvalPrompt(qwen, [view], "What is it?").with_frames([frame])
     cache = empty_cache(qwen)
     first = prefill(qwen, part, cache)

@@ -18,7 +18,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from evaluation import run
 from evaluation.public import items
 from evaluation.public.registry import BENCHMARKS
-from evaluation.strategies.base import Ask, Reply, Strategy, Stream, remembering
+from evaluation.strategies.base import Ask, Reply, Strategy, Stream, stream_strategy
 from evaluation.strategies.catalogue import STRATEGIES
 from evaluation.suites import named_suite
 from tests.support.benchmarks import FOLDERS, votes, write_json
@@ -139,7 +139,7 @@ def watching(monkeypatch: pytest.MonkeyPatch, asks: list[Ask], stop_after: int |
     def begin(qwen: Any) -> Stream:
         return lambda ask: answer(qwen, ask)
 
-    strategy: Strategy = remembering("evs", begin)
+    strategy: Strategy = stream_strategy("evs", begin)
     monkeypatch.setitem(STRATEGIES, "grid", replace(real, answer=answer))
     monkeypatch.setitem(STRATEGIES, "evs", strategy)
 

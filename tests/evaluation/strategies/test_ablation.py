@@ -15,10 +15,10 @@ from evaluation.strategies.ablation import (
     AmplifiedRealiser,
     NotingBalancer,
     ScaledRealiser,
-    ablated,
-    fixed,
+    ablate_scores,
+    fix_weights,
     newest_relevance,
-    realised_by,
+    replace_realiser,
 )
 from evaluation.strategies.catalogue import strategy_named
 from tests.support.evaluation import ask
@@ -27,7 +27,7 @@ from tests.support.models import tiny_qwen
 
 @pytest.mark.parametrize("score", SCORES)
 def test_one_score_alone_is_the_relevance(score: str) -> None:
-    realiser = ablated(tiny_qwen(), (score,)).realiser
+    realiser = ablate_scores(tiny_qwen(), (score,)).realiser
     assert realiser is not None
     texture = image_texture(torch.rand(1, 3, 128, 160, generator=torch.Generator().manual_seed(0)))
     maps = realiser(texture)
@@ -37,7 +37,7 @@ def test_one_score_alone_is_the_relevance(score: str) -> None:
 def test_a_score_that_is_left_out_has_no_weight_and_the_others_keep_theirs() -> None:
     qwen = tiny_qwen()
     texture = image_texture(torch.rand(1, 3, 128, 160, generator=torch.Generator().manual_seed(1)))
-    realiser = ablated(qwen, ("information", "participation")).realiser
+    realiser = ablate_scores(qwen, ("information", "participation")).realiser
     assert realiser is not None
     weights = realiser(texture).weights[0]
     assert weights[1] == 0
@@ -46,7 +46,7 @@ def test_a_score_that_is_left_out_has_no_weight_and_the_others_keep_theirs() -> 
 
 
 def test_fixed_weights_are_those_of_every_picture() -> None:
-    realiser = fixed(tiny_qwen(), torch.tensor([0.5, 0.25, 1.0])).realiser
+    realiser = fix_weights(tiny_qwen(), torch.tensor([0.5, 0.25, 1.0])).realiser
     assert realiser is not None
     pictures = torch.rand(2, 3, 128, 160, generator=torch.Generator().manual_seed(2))
     pictures[1] *= 0.1
@@ -69,7 +69,7 @@ def test_amplified_scores_raise_each_other_and_scaled_ones_are_not_divided() -> 
     assert AmplifiedRealiser().balanced(maps, weights).item() == pytest.approx(1 - 0.5 * 0.8)
     assert ScaledRealiser().balanced(maps, weights).item() == pytest.approx(0.5 + 0.2)
     assert ScaledRealiser().balanced(2 * maps, weights).item() == 1
-    realiser = realised_by(tiny_qwen(), ScaledRealiser).realiser
+    realiser = replace_realiser(tiny_qwen(), ScaledRealiser).realiser
     assert type(realiser) is ScaledRealiser
 
 

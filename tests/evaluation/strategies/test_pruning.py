@@ -18,7 +18,7 @@ from evaluation.strategies.pruning.base import Pruner
 from evaluation.strategies.pruning.cdpruner import likeliest_set
 from evaluation.strategies.pruning.divprune import most_diverse
 from evaluation.strategies.pruning.registry import PRUNERS
-from evaluation.strategies.pruning.staged import Candidates, Cuts, Prefilled, staged_prefill
+from evaluation.strategies.pruning.staged import Candidates, Cuts, PrefillResult, staged_prefill
 from evaluation.strategies.session import EvalPrompt
 from tests.support.evaluation import ask
 from tests.support.models import ATTENDING, mrope_positions, tiny_qwen
@@ -34,11 +34,11 @@ def qwen(request: pytest.FixtureRequest) -> QwenVL:
 def prompt(qwen: QwenVL, frames: int = 2) -> tuple[PromptPart, list[slice], list[EncodedFrame]]:
     query = ask(frames=frames)
     views = query.views(qwen)
-    encoded = [encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full") for view in views]
+    encoded = [encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full") for view in views]
     return *EvalPrompt(qwen, views, query.text).with_frames(encoded), encoded
 
 
-def staged(qwen: QwenVL, pruner: Pruner, counts: Mapping[int, int], frames: int = 2) -> Prefilled:
+def staged(qwen: QwenVL, pruner: Pruner, counts: Mapping[int, int], frames: int = 2) -> PrefillResult:
     query = ask(frames=frames)
     part, places, encoded = prompt(qwen, frames)
     question = EvalPrompt(qwen, query.views(qwen), query.text).question_rows(part)
@@ -244,6 +244,6 @@ def test_only_the_questions_own_tokens_count_as_the_question(qwen: QwenVL) -> No
     query = replace(ask(), text="red red red")
     eval_prompt = EvalPrompt(qwen, query.views(qwen), query.text)
     view = query.views(qwen)[0]
-    part, _ = eval_prompt.with_frames([encode_packet(qwen, view.whole(np.ones(view.grid.shape, bool)), "full")])
+    part, _ = eval_prompt.with_frames([encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full")])
     embeds = part.inputs()["inputs_embeds"][0, eval_prompt.question_rows(part)]
     assert torch.equal(embeds, qwen.embed(qwen.plain_token_ids(query.text)))
