@@ -63,7 +63,7 @@ def scenery(width_px: int) -> Picture:
     return np.asarray(picture, np.uint8)
 
 
-def inverted(picture: Picture, share: float) -> Picture:
+def invert_tiles(picture: Picture, share: float) -> Picture:
     """The picture with about this share of its tiles, in one block, inverted."""
     changed = picture.copy()
     rows, cols = (round(size / TILE_PX * share**0.5) * TILE_PX for size in (HEIGHT_PX, WIDTH_PX))
@@ -88,12 +88,12 @@ def follow(frames: Iterator[Picture], options: AllocatorOptions) -> tuple[list[f
     return jitter[1:], dirty[1:]
 
 
-class Measured:
+class CostCase:
     """One share of changed tiles: a texture that alternates between two pictures, and an allocator that follows."""
 
     def __init__(self, realiser: RelevanceRealiser, share: float, *, chooses: bool) -> None:
         picture = scenery(WIDTH_PX)
-        self._states = picture, inverted(picture, share) if share else picture
+        self._states = picture, invert_tiles(picture, share) if share else picture
         self._updater, self._allocator = TextureUpdater(), StreamAllocator(AllocatorOptions(levels=True), realiser)
         words = np.random.default_rng(0).normal(size=(6, QUERY_DIM)).astype(np.float32)
         self._allocator.set_query(QueryEmbedding("what?", words, realiser.trained_for))
@@ -129,12 +129,12 @@ def measure_cost(rounds: int, frames: int) -> dict[str, Any]:
     realiser = ARRCOCLayer.from_pretrained(bundled_model_path() / ALLOCATOR_FOLDER).realiser
     ways = {"observed": False, "chosen": True}
     cases = {
-        (way, share): Measured(realiser, share, chooses=chooses) for way, chooses in ways.items() for share in SHARES
+        (way, share): CostCase(realiser, share, chooses=chooses) for way, chooses in ways.items() for share in SHARES
     }
-    medians: dict[tuple[str, float], list[float]] = {case: [] for case in cases}
+    medians: dict[tuple[str, float], list[float]] = {key: [] for key in cases}
     for _ in range(rounds):
-        for case, measured in cases.items():
-            medians[case].append(statistics.median(measured.costs_ms(frames)))
+        for key, case in cases.items():
+            medians[key].append(statistics.median(case.costs_ms(frames)))
     kernel = kernel_or_none()
     report: dict[str, Any] = {"kernel": "reference" if kernel is None else kernel.scores_set().decode()}
     for way in ways:
@@ -150,7 +150,7 @@ def measure_cost(rounds: int, frames: int) -> dict[str, Any]:
     return report
 
 
-def noisy(picture: Picture, sigma: float, index: int) -> Picture:
+def add_noise(picture: Picture, sigma: float, index: int) -> Picture:
     """The picture with sensor noise.
 
     Args:
@@ -172,7 +172,8 @@ def measure_jitter(frames: int) -> dict[str, Any]:
     for strategy in ("foveated", "mixed"):
         for name, speed_px, sigma in cases:
             pictures = (
-                noisy(wide[:, index * speed_px : index * speed_px + WIDTH_PX], sigma, index) for index in range(frames)
+                add_noise(wide[:, index * speed_px : index * speed_px + WIDTH_PX], sigma, index)
+                for index in range(frames)
             )
             jitter, dirty = follow(pictures, AllocatorOptions(strategy=strategy))
             target = STILL_TARGET if name == "still" else PAN_TARGET

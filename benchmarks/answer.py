@@ -30,10 +30,10 @@ from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS, qwen3_vl_2b
 from benchmarks.support.answer_ways import (
     TEXT_TOKENS,
     WAYS,
+    AnswerTimes,
     AnswerWay,
+    ArrCocWay,
     Stock,
-    Streamed,
-    Took,
     peak_mib,
     pictures,
     plot,
@@ -54,21 +54,23 @@ JUDGED = "sparse 273"
 
 
 def all_ways(qwen: QwenVL) -> list[AnswerWay]:
-    return [Stock(qwen, stock_processor()), *(Streamed(qwen, encode, tokens) for encode, tokens in WAYS)]
+    return [Stock(qwen, stock_processor()), *(ArrCocWay(qwen, encode, tokens) for encode, tokens in WAYS)]
 
 
-def measure(ways: Sequence[AnswerWay], rounds: int) -> dict[str, list[Took]]:
+def measure(ways: Sequence[AnswerWay], rounds: int) -> dict[str, list[AnswerTimes]]:
     """The ways by turns, so that what else the machine does falls on all of them."""
-    runs: dict[str, list[Took]] = {way.name: [] for way in ways}
+    runs: dict[str, list[AnswerTimes]] = {way.name: [] for way in ways}
     for index, picture in enumerate(pictures(rounds + WARM_UP)):
         for way in ways:
             runs[way.name].append(way.take(picture, index))
     return {name: turns[WARM_UP:] for name, turns in runs.items()}
 
 
-def summary(turns: Sequence[Took]) -> dict[str, float]:
+def summary(turns: Sequence[AnswerTimes]) -> dict[str, float]:
     """Medians; of times to the first token, and of answers, the 99th percentile too."""
-    figures = {field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(Took)}
+    figures = {
+        field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(AnswerTimes)
+    }
     for name in ("first_token_ms", "answer_ms"):
         figures[f"{name}_p99"] = float(np.percentile([getattr(turn, name) for turn in turns], 99))
     return figures
@@ -85,7 +87,7 @@ def row(way: AnswerWay, figures: dict[str, float], text_tokens: int) -> dict[str
     }
 
 
-def extrapolated(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
+def extrapolate(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
     """Times of the whole model, from medians with one block of each kind and with two."""
     block_ms = {name: max(0.0, two_blocks[name] - one_block[name]) for name in one_block}
     total = {
@@ -145,7 +147,7 @@ def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
     rows = []
     for way in ways:
         figures = [entry[way.name] for entry in measured]
-        rows.append(row(way, figures[0] if len(figures) == 1 else extrapolated(*figures), TEXT_TOKENS))
+        rows.append(row(way, figures[0] if len(figures) == 1 else extrapolate(*figures), TEXT_TOKENS))
     report = {
         "model": "Qwen3-VL-2B's dimensions, random weights",
         "dtype": str(dtype).removeprefix("torch."),

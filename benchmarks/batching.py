@@ -57,7 +57,7 @@ CHECK = "is there a red circle?"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingTime:
     """Time of a server for a number of answers or checks, in seconds, and their texts by client."""
 
     took_s: float
@@ -113,7 +113,7 @@ def serve(
     *,
     check: bool,
     on_cuda: bool = False,
-) -> Served:
+) -> ServingTime:
     """Let one client for each list of packets ask `answers` times.
 
     Args:
@@ -129,7 +129,7 @@ def serve(
         start_s = server.time_s
         texts = clients.ask(answers)
         took_s = server.time_s - start_s
-    return Served(took_s, answers * len(packets), texts)
+    return ServingTime(took_s, answers * len(packets), texts)
 
 
 def packets_of(qwen: QwenVL, tokens: int, answers: int) -> list[list[TokenPacket]]:

@@ -31,7 +31,7 @@ from arr_coc.relevance.channels import TextureArrayCache, texture_array
 from arr_coc.relevance.profiles import PROFILES
 from arr_coc.types import FramePlanes, FrameStamp, QueryEmbedding
 from arr_coc.video.texture_updater import TextureUpdater
-from benchmarks.allocate import PERIOD_NS, WIDTH_PX, Picture, inverted, scenery
+from benchmarks.allocate import PERIOD_NS, WIDTH_PX, Picture, invert_tiles, scenery
 from benchmarks.support.harness import write_report
 from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
@@ -83,7 +83,7 @@ def timed_ms(work: Callable[[], object]) -> float:
 def measure_profiles(frames: int) -> dict[str, Any]:
     """Cost of every profile at each share of changed tiles."""
     picture = scenery(WIDTH_PX)
-    states = {f"{share:.0%}": [picture, inverted(picture, share)] if share else [picture] for share in SHARES}
+    states = {f"{share:.0%}": [picture, invert_tiles(picture, share)] if share else [picture] for share in SHARES}
     return {
         profile: {name: follow(pictures, profile, frames) for name, pictures in states.items()} for profile in PROFILES
     }

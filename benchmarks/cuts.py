@@ -31,7 +31,7 @@ from arr_coc.video.cuts import SceneCutDetector
 from arr_coc.video.motion import Thumbnail
 from arr_coc.video.texture_updater import TextureUpdater
 from benchmarks.support.clips import CLIPS, described_clips
-from benchmarks.support.cut_grounds import Part, decoded
+from benchmarks.support.cut_grounds import Part, decode_frames
 from benchmarks.support.cut_material import HELD_OUT_KINDS, material, planes_of_rgb
 from benchmarks.support.harness import write_report
 from stream.monitor.machine import machine
@@ -142,7 +142,9 @@ def of_real_clips(folder: Path, clips: Sequence[dict[str, Any]]) -> dict[str, An
     """Every detector's score on the folder's clips, which its manifest describes."""
     scores = {name: Score() for name in DETECTORS}
     for clip in clips:
-        frames = ((planes_of(frame), frame.to_ndarray(format="bgr24")) for frame in decoded(folder / clip["file"]))
+        frames = (
+            (planes_of(frame), frame.to_ndarray(format="bgr24")) for frame in decode_frames(folder / clip["file"])
+        )
         for name, cuts in found_cuts(frames).items():
             scores[name].add(clip["file"], cuts, clip["hard_cut_first_frame"])
     _show("real clips", scores)

@@ -61,7 +61,7 @@ class Texts(WatchedFleet):
         elif isinstance(event, AnswerDeltaEvent) and not self.text_s[name]:
             self.text_s[name] = time.monotonic()
 
-    def spoken(self, name: str, after_s: float, server: str) -> bool:
+    def has_text(self, name: str, after_s: float, server: str) -> bool:
         """Return whether a camera has lost or changed its server since then, and has had text of this one."""
         return self.changed_s[name] > after_s and self.server[name] == server and bool(self.text_s[name])
 
@@ -107,7 +107,7 @@ class Losses:
         at_s = self._send(victim, signal.SIGSTOP)
         self._measure("stopped", cameras, at_s, at_s, other.address)
         on_s = self._send(victim, signal.SIGCONT)
-        self._wait(lambda: any(self._texts.spoken(name, on_s, victim.address) for name in CAMERAS))
+        self._wait(lambda: any(self._texts.has_text(name, on_s, victim.address) for name in CAMERAS))
         self.taken_back_s.append(round(time.monotonic() - on_s, 2))
 
     def _pair(self, number: int) -> tuple[AnswerServerProcess, AnswerServerProcess]:
@@ -123,7 +123,7 @@ class Losses:
         return at_s
 
     def _measure(self, kind: str, cameras: Sequence[str], lost_s: float, begin_s: float, server: str) -> None:
-        self._wait(lambda: all(self._texts.spoken(name, lost_s, server) for name in cameras))
+        self._wait(lambda: all(self._texts.has_text(name, lost_s, server) for name in cameras))
         times_s = [round(self._texts.text_s[name] - begin_s, 3) for name in cameras]
         self.times_s[kind] += times_s
         print(kind, times_s, flush=True)
@@ -133,7 +133,7 @@ class Losses:
         until_s = time.monotonic() + WAIT_MAX_S
         while not condition():
             if self._texts.failures or time.monotonic() > until_s:
-                state = {server.address: (server.serves, server.printed()) for server in self._servers}
+                state = {server.address: (server.serves, server.output()) for server in self._servers}
                 raise TimeoutError(f"it does not come: {self._texts.failures}, {self._texts.server}, {state}")
             time.sleep(TICK_S)
 

@@ -87,7 +87,7 @@ class Usage:
         self._begin_s = time.monotonic()
         self._cpu_s = {name: _cpu_s(process) for name, process in self._processes.items()}
 
-    def measured(self) -> dict[str, dict[str, float]]:
+    def measure(self) -> dict[str, dict[str, float]]:
         """Return CPU percent of one core, USS and PSS in MB, for each process by name."""
         wall_s = time.monotonic() - self._begin_s
         figures = {}
@@ -125,7 +125,7 @@ def clip(fps: int, seconds: float) -> Iterator[Path]:
         yield path
 
 
-def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict[str, Any]:
+def watch_fleet(path: Path, cameras: int, seconds: float, slots: int | None) -> dict[str, Any]:
     """Return the figures of a fleet of cameras, which all show one clip.
 
     Args:
@@ -156,7 +156,7 @@ def watched(path: Path, cameras: int, seconds: float, slots: int | None) -> dict
         time.sleep(0.1 * seconds)
         baseline = Usage(fleet, recorder)
         time.sleep(0.7 * seconds)
-        usage.update(baseline.measured())
+        usage.update(baseline.measure())
 
     measuring = threading.Thread(target=measure, daemon=True)
     measuring.start()
@@ -177,7 +177,7 @@ def figures(
     for outcome in outcomes:
         times, summary = recorder.frames[outcome.camera], outcome.summary
         assert summary is not None
-        points = answered(times, recorder.answers[outcome.camera])
+        points = answer_points(times, recorder.answers[outcome.camera])
         answer_counts.append(points.answer_count)
         shares.append(points.share)
         waits_ms += points.waits_ms
@@ -218,7 +218,7 @@ class Points:
         return self.answer_count / self.due
 
 
-def answered(frames_s: Sequence[float], answers: Sequence[Answer]) -> Points:
+def answer_points(frames_s: Sequence[float], answers: Sequence[Answer]) -> Points:
     """Return the moments at which answers were due, but for the last END_S, and how long each one waited."""
     begin_s, end_s = frames_s[0], frames_s[-1] - END_S
     waits: dict[int, float] = {}
@@ -261,7 +261,7 @@ def main() -> None:
     phases = []
     with clip(options.fps, options.seconds + 20 + 0.75 * max(options.cameras)) as path:
         for cameras in options.cameras:
-            phases.append(watched(path, cameras, options.seconds, options.slots))
+            phases.append(watch_fleet(path, cameras, options.seconds, options.slots))
             print(json.dumps(phases[-1]), flush=True)
     target_report = targets(phases)
     print(json.dumps(target_report, indent=2))

@@ -61,7 +61,7 @@ TARGETS = {"added_percent": 40.0, "answers_percent": 5.0}
 WAYS = ("plain", "overview", "glance")
 
 
-class Asked:
+class WayClient:
     """One way to ask a server about frames, with its own allocator. Each frame begins an epoch: nothing is known of
     it."""
 
@@ -128,12 +128,12 @@ class Asked:
         return self._outcomes
 
 
-def measured(endpoint: str, frames: int) -> dict[str, Any]:
+def measure_sizes(endpoint: str, frames: int) -> dict[str, Any]:
     """Return the figures at one server, by size."""
-    return {str(side_px): measured_at(side_px, endpoint, frames) for side_px in BUDGETS}
+    return {str(side_px): measure_ways(side_px, endpoint, frames) for side_px in BUDGETS}
 
 
-def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
+def measure_ways(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
     """Return the figures of all ways at one server, by turns."""
     transport, options, clock = Transport(), ClientOptions(), MonotonicClock()
     client, address = AnswerClient(QUERY, options), AnswerEndpoint(endpoint, supervised=False)
@@ -142,7 +142,7 @@ def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
         while not client.ready:
             outcomes += connection.exchange(50)
         (embedding,) = (outcome for outcome in outcomes if isinstance(outcome, QueryEmbedding))
-        ways = {way: Asked(way, BUDGETS[side_px], client, connection, embedding) for way in WAYS}
+        ways = {way: WayClient(way, BUDGETS[side_px], client, connection, embedding) for way in WAYS}
         times: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         smaller = max(BUDGETS) // side_px
         for number, picture in enumerate(pictures(frames + WARM_UP)):
@@ -152,14 +152,14 @@ def measured_at(side_px: int, endpoint: str, frames: int) -> dict[str, Any]:
                 figures = ways[way].ask(FramePlanes("rgb", (picture[::smaller, ::smaller] ^ np.uint8(place),)), stamp)
                 if number >= WARM_UP:
                     times[way].append(figures)
-    return {way: summary(rows) for way, rows in times.items()} | added(times)
+    return {way: summary(rows) for way, rows in times.items()} | added_percents(times)
 
 
 def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
     return {name: percentiles([row[name] for row in rows], 2) for name in rows[0]}
 
 
-def added(times: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+def added_percents(times: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     """Return by how much a way is later than another, frame by frame: the median, in percent."""
 
     def later(way: str, than: str) -> float:
@@ -195,7 +195,7 @@ def serve(endpoint: str, model: str, ready: ProcessEvent) -> None:
 
 
 @contextmanager
-def serving(endpoint: str, model: str) -> Iterator[None]:
+def server_process(endpoint: str, model: str) -> Iterator[None]:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=serve, args=(endpoint, model, ready))
@@ -235,11 +235,11 @@ def measure(frames: int) -> dict[str, Any]:
     with untrained_model() as model:
         with private_directory() as directory:
             endpoint = ipc_endpoint(directory)
-            with serving(endpoint, model):
-                report["ipc"] = measured(endpoint, frames)
+            with server_process(endpoint, model):
+                report["ipc"] = measure_sizes(endpoint, frames)
         endpoint = free_tcp_endpoint()
-        with serving(endpoint, model):
-            report["tcp"] = measured(endpoint, frames)
+        with server_process(endpoint, model):
+            report["tcp"] = measure_sizes(endpoint, frames)
         report["share_of_answers"] = share_of_answers(model)
     return report
 

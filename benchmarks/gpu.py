@@ -34,7 +34,7 @@ from stream.monitor.machine import machine
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 
 
-def judged(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
+def target_rows(results: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
     """Each target, beside the median that was measured."""
     return [
         {"what": subject, "time": kind, "target_ms": target, "p50_ms": results[subject][kind]["p50"]}
@@ -78,7 +78,7 @@ def run(size: tuple[int, int], rounds: int, updates: int, settling: int = SETTLI
         "size": f"{size[1]}x{size[0]}",
         "dirty_share": round(float(scene.dirty.mean()), 4),
         "milliseconds": results,
-        "targets": judged(results),
+        "targets": target_rows(results),
         "leaks": leak,
     }
 

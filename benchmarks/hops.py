@@ -96,16 +96,18 @@ def consume_in_process(channel: Channel, work_s: float, results: Connection) -> 
 
 
 @contextmanager
-def linked(channel: Channel, work_s: float, *, processes: bool) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
+def open_channel(
+    channel: Channel, work_s: float, *, processes: bool
+) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
     """A sender whose receiver is open, and a function that waits for the receiver's end and returns the arrivals."""
     if processes:
-        yield from _linked_processes(channel, work_s)
+        yield from _open_processes(channel, work_s)
     else:
-        yield from _linked_threads(channel, work_s)
+        yield from _open_threads(channel, work_s)
     channel.close()
 
 
-def _linked_processes(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
+def _open_processes(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
     parent_pipe, child_pipe = multiprocessing.Pipe()
     sender = channel.sender()
     spawn = multiprocessing.get_context("spawn")
@@ -119,7 +121,7 @@ def _linked_processes(channel: Channel, work_s: float) -> Iterator[tuple[Sender,
     process.kill()
 
 
-def _linked_threads(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
+def _open_threads(channel: Channel, work_s: float) -> Iterator[tuple[Sender, Callable[[], Arrivals]]]:
     opened, closed, results = threading.Event(), threading.Event(), queue.Queue[Arrivals]()
     sender = channel.sender()
     thread = threading.Thread(target=consume, args=(channel, work_s, opened.set, results.put, closed.wait), daemon=True)
@@ -141,7 +143,7 @@ def hops_us(channel: Channel, pictures: Sequence[Picture], count: int, *, proces
         processes: Between processes, not threads.
     """
     sent_ns: dict[int, int] = {}
-    with linked(channel, 0.0, processes=processes) as (sender, collected):
+    with open_channel(channel, 0.0, processes=processes) as (sender, collected):
         sender.idle(time.monotonic_ns() + round(SETTLE_S * 1e9))
         for number in [*range(count), END]:
             frame = sender.prepare(number, pictures[number % len(pictures)])
@@ -163,7 +165,7 @@ def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float,
     """
     captured_ns: dict[int, int] = {}
     period_ns = round(CAMERA_PERIOD_S * 1e9)
-    with linked(channel, CONSUMER_S, processes=processes) as (sender, collected):
+    with open_channel(channel, CONSUMER_S, processes=processes) as (sender, collected):
         sender.idle(time.monotonic_ns() + round(SETTLE_S * 1e9))
         start_ns = time.monotonic_ns()
         number = -1
@@ -175,7 +177,7 @@ def slow_consumer(channel: Channel, pictures: Sequence[Picture], seconds: float,
             number = newest
             captured_ns[number] = start_ns + number * period_ns
             sender.send(number, sender.prepare(number, pictures[number % len(pictures)]))
-        offered, dropped = len(captured_ns), sender.dropped
+        offered, dropped = len(captured_ns), sender.dropped_count
         sender.send(END, sender.prepare(END, pictures[0]))
         arrivals = collected()
     at_s = [(at_ns - start_ns) / 1e9 for _, at_ns in arrivals]
@@ -243,7 +245,7 @@ def measure_hops(pictures: Sequence[Picture], rounds: int, count: int) -> list[d
     ]
 
 
-def compared(hops: list[dict[str, Any]]) -> dict[str, Any]:
+def compare_hops(hops: list[dict[str, Any]]) -> dict[str, Any]:
     """Ratio of the quickest peer's hop to each hop here, between threads and between processes."""
     local_hops = [hop for hop in hops if hop["way"].startswith("this project")]
     ratios: dict[str, Any] = {"target_times_shorter_of_a_frame's_hop": TARGET_TIMES}
@@ -314,7 +316,7 @@ def main() -> None:
         "machine": described,
         "frame": "1920x1080",
         "hops": hops,
-        "comparison": compared(hops),
+        "comparison": compare_hops(hops),
         "slow_consumer": {
             "camera_period_ms": CAMERA_PERIOD_S * 1e3,
             "consumer_period_ms": CONSUMER_S * 1e3,

@@ -64,7 +64,7 @@ class Layouts:
         return ctypes.string_at(function(), count)
 
 
-def measured(layouts: Layouts, tiles: np.ndarray, rounds: int) -> dict[str, dict[str, float]]:
+def measure_layouts(layouts: Layouts, tiles: np.ndarray, rounds: int) -> dict[str, dict[str, float]]:
     """Medians in microseconds, by step and layout.
 
     Args:
@@ -91,7 +91,7 @@ def main() -> None:
     grid = SIZES["1080p"]
     tiles = np.argwhere(changing_tiles(TextureCase(0.1), grid)).astype(np.int32, order="C")
     with tempfile.TemporaryDirectory() as folder:
-        took_us = measured(Layouts(grid, Path(folder)), tiles, arguments.rounds)
+        took_us = measure_layouts(Layouts(grid, Path(folder)), tiles, arguments.rounds)
     took_us["all"] = {layout: round(sum(took_us[step][layout] for step in STEPS), 2) for layout in LAYOUTS}
     ratios = {
         step: {layout: round(time_us / times["rgb"], 2) for layout, time_us in times.items()}

@@ -69,7 +69,7 @@ WAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class AnswerCosts:
     """Costs of one answer: milliseconds, operations, and tokens."""
 
     prepare_ms: float
@@ -90,7 +90,7 @@ class Camera:
         self._allocator = PictureAllocator(qwen, QUERY, options, way.encode)
         self._session = AnswerSession(qwen, AnswerOptions(way.encode, Decoding(TEXT_TOKENS)))
 
-    def take(self, picture: Rgb, index: int) -> Took:
+    def take(self, picture: Rgb, index: int) -> AnswerCosts:
         """The answer about the next picture."""
         started_s = perf_counter()
         packet = self._allocator.allocate(picture, FrameStamp(index, index * EVERY_S * NS_PER_S, 0))
@@ -100,7 +100,7 @@ class Camera:
         last = self._session.last
         self._allocator.on_answer(last.feedback)
         prepare_ms = (prepared_s - started_s) * 1e3
-        return Took(
+        return AnswerCosts(
             prepare_ms,
             last.encode_ms,
             last.prefill_ms,
@@ -127,22 +127,22 @@ def fixed_camera(count: int) -> list[Rgb]:
     return frames
 
 
-def measure(qwen: QwenVL, answers: int) -> dict[str, list[Took]]:
+def measure(qwen: QwenVL, answers: int) -> dict[str, list[AnswerCosts]]:
     """The ways by turns, so that what else the machine does falls on all of them; the first answer is not counted."""
     cameras = {way.name: Camera(qwen, way) for way in WAYS}
-    runs: dict[str, list[Took]] = {name: [] for name in cameras}
+    runs: dict[str, list[AnswerCosts]] = {name: [] for name in cameras}
     for index, picture in enumerate(fixed_camera(answers + 1)):
         for name, camera in cameras.items():
             runs[name].append(camera.take(picture, index))
     return {name: turns[1:] for name, turns in runs.items()}
 
 
-def summary(turns: Sequence[Took]) -> dict[str, float]:
+def summary(turns: Sequence[AnswerCosts]) -> dict[str, float]:
     """Medians."""
-    return {field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(Took)}
+    return {field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in fields(AnswerCosts)}
 
 
-def extrapolated(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
+def extrapolate(one_block: dict[str, float], two_blocks: dict[str, float]) -> dict[str, float]:
     """Memory of the whole model, from medians with one block of each kind and with two."""
     blocks = {"encode_ms": VISION_BLOCKS, "prefill_ms": LANGUAGE_LAYERS}
     total = dict(two_blocks)
@@ -152,7 +152,7 @@ def extrapolated(one_block: dict[str, float], two_blocks: dict[str, float]) -> d
     return total
 
 
-def compared(rows: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def compare_ways(rows: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Each way beside a snapshot at 27 %."""
     snapshot = rows[WAYS[0].name]
     return {
@@ -167,7 +167,7 @@ def report_of(qwen: QwenVL, rows: dict[str, dict[str, float]], answers: int) -> 
         "dtype": str(qwen.model.dtype).removeprefix("torch."),
         "answers": answers,
         "ways": {name: {figure: round(value, 3) for figure, value in row.items()} for name, row in rows.items()},
-        "against_snapshot": compared(rows),
+        "against_snapshot": compare_ways(rows),
     }
 
 
@@ -185,7 +185,7 @@ def measure_2b(device: str, dtype: torch.dtype, answers: int) -> dict[str, Any]:
         measured.append({name: summary(turns) for name, turns in measure(qwen, answers).items()})
     rows = measured[0]
     if len(sizes) > 1:
-        rows = {way.name: extrapolated(*(medians[way.name] for medians in measured)) for way in WAYS}
+        rows = {way.name: extrapolate(*(medians[way.name] for medians in measured)) for way in WAYS}
     report = report_of(qwen, rows, answers) | {"whole": len(sizes) == 1}
     ratios = report["against_snapshot"]
     report["targets"] = {

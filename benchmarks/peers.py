@@ -80,7 +80,7 @@ def arguments_of(way: str, files: Path) -> list[str]:
     return [program, str(files / f"{kind}.gguf"), str(files / "vision.gguf"), str(SHARES[share])]
 
 
-def measured(way: str, model: Path, files: Path, numbers: Sequence[str], openvino: str | None) -> dict[str, Any]:
+def measure_way(way: str, model: Path, files: Path, numbers: Sequence[str], openvino: str | None) -> dict[str, Any]:
     """Return what the process of a way reports.
 
     Args:
@@ -151,7 +151,7 @@ def main() -> None:
             export(arguments.openvino, model, files / EXPORTED)
         for _ in range(arguments.rounds):
             for way in ways:
-                runs[way].append(measured(way, model, files, numbers, arguments.openvino))
+                runs[way].append(measure_way(way, model, files, numbers, arguments.openvino))
                 rows = {name: row(results) for name, results in runs.items() if results}
                 report |= {"ways": rows, "ratios": ratios(rows)}
                 write_report(arguments.out, report)

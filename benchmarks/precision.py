@@ -64,7 +64,7 @@ def float_levels(level0: npt.NDArray[np.uint8], dtype: type[np.floating[Any]]) -
     return levels
 
 
-def gathered(levels: Levels, regions: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
+def gather_pixels(levels: Levels, regions: npt.NDArray[np.integer[Any]]) -> npt.NDArray[Any]:
     """Pixels of regions [K, 3] (level, row, col): [K, 3, 32, 32] in 0..255, edge-clamped."""
     side = np.arange(TILE_PX)
     pixels = []
@@ -94,13 +94,14 @@ def level_errors(
     """
     rows, cols = (-(-size // (1 << level)) for size in grid.shape)
     regions = np.array([(level, row, col) for row in range(rows) for col in range(cols)], np.int32)
-    reference = embedded(qwen, exact, regions, grid)
+    reference = embed_regions(qwen, exact, regions, grid)
     return {
-        name: relative_errors(embedded(qwen, levels, regions, grid), reference) for name, levels in pyramids.items()
+        name: relative_errors(embed_regions(qwen, levels, regions, grid), reference)
+        for name, levels in pyramids.items()
     }
 
 
-def embedded(qwen: QwenVL, levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid) -> torch.Tensor:
+def embed_regions(qwen: QwenVL, levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid) -> torch.Tensor:
     """Embeddings of regions, all at once.
 
     Args:
@@ -125,7 +126,7 @@ def packet_of(levels: Levels, regions: npt.NDArray[np.int32], grid: TileGrid, st
         grid: Tiles of level 0.
         stamp: Number and times of the frame.
     """
-    return TokenPacket(stamp, grid, regions, np.ones(len(regions), np.float32), gathered(levels, regions))
+    return TokenPacket(stamp, grid, regions, np.ones(len(regions), np.float32), gather_pixels(levels, regions))
 
 
 def relative_errors(actual: torch.Tensor, expected: torch.Tensor) -> npt.NDArray[np.float64]:
@@ -154,8 +155,11 @@ def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, 
                 by_kind = level_errors(qwen, {"8-bit": eight, "16-bit float": half}, exact, grid, level)
                 for kind, values in by_kind.items():
                     errors.setdefault((level, kind), []).append(values)
-            packet = chosen(allocator, picture, index)
-            texts = answers_of(qwen, packet), answers_of(qwen, replace(packet, pixels=gathered(half, packet.regions)))
+            packet = allocate_packet(allocator, picture, index)
+            texts = (
+                answers_of(qwen, packet),
+                answers_of(qwen, replace(packet, pixels=gather_pixels(half, packet.regions))),
+            )
             answer_count += len(QUESTIONS)
             changed += [
                 {"scene": name, "frame": index, "question": question, "8-bit": byte_text, "16-bit float": half_text}
@@ -166,7 +170,7 @@ def measure(qwen: QwenVL, frames: int) -> tuple[list[dict[str, Any]], dict[str, 
     return rows_of(errors), {"given": answer_count, "changed": len(changed), "changed_share": share, "which": changed}
 
 
-def chosen(allocator: StreamAllocator, picture: npt.NDArray[np.uint8], index: int) -> TokenPacket:
+def allocate_packet(allocator: StreamAllocator, picture: npt.NDArray[np.uint8], index: int) -> TokenPacket:
     """The regions of all levels that the allocator chooses, with their pixels from bytes.
 
     Args:

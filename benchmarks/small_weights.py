@@ -39,7 +39,7 @@ from arr_coc.qwen.weight_cache import FOLDER
 from benchmarks.support.clips import CLIPS
 from benchmarks.support.harness import write_report
 from benchmarks.support.whole_runs import EVERY_S, RunFigures
-from benchmarks.whole_model import material, measured, row, table
+from benchmarks.whole_model import material, measure_way, row, table
 from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
 
@@ -171,7 +171,7 @@ def main() -> None:
         if "runs" in arguments.parts:
             write(machine=machine(), clip=clip.name, budget=arguments.budget, every_s=EVERY_S)
             for _, dtype in itertools.product(range(arguments.rounds), arguments.dtypes):
-                runs[dtype].append(measured(model, clip, f"sparse {arguments.budget} {dtype}", arguments.answers))
+                runs[dtype].append(measure_way(model, clip, f"sparse {arguments.budget} {dtype}", arguments.answers))
                 write(**report_of(runs))
         if "loads" in arguments.parts:
             small = [dtype for dtype in arguments.dtypes if dtype in SMALL_DTYPES]

@@ -160,7 +160,7 @@ def _private_temporary() -> Iterator[Path]:
             tempfile.tempdir = before
 
 
-def rounded(series: dict[str, list[float]]) -> dict[str, list[float]]:
+def round_values(series: dict[str, list[float]]) -> dict[str, list[float]]:
     """Fit to be written down."""
     return {name: [round(value, 2) for value in values] for name, values in series.items()}
 
@@ -176,7 +176,7 @@ def document(result: Soak) -> dict[str, Any]:
         "growth": result.samples.growths(),
         "growth_max_mib": GROWTH_MAX_MIB,
         "faults": result.samples.faults(),
-        "samples": {"frames": result.samples.frames, **rounded(result.samples.series)},
+        "samples": {"frames": result.samples.frames, **round_values(result.samples.series)},
         "machine": machine(),
     }
 

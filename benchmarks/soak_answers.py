@@ -41,7 +41,7 @@ from arr_coc.layer_weights import deserialize_realiser
 from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
 from arr_coc.video.texture_updater import TextureOptions
-from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, rounded
+from benchmarks.soak import GROWTH_MAX_MIB, Samples, process_figures, round_values
 from benchmarks.support.harness import write_report
 from benchmarks.support.reel import FPS, HEIGHT_PX, REEL_FRAMES, WIDTH_PX, Reel
 from stream.answer.model import AnswerModel, ClientQuestion, ask_alone
@@ -127,7 +127,7 @@ class Run:
         self._triggers = AnswerTriggers(AnswerTriggerOptions(every_ns=plan.answer_every * NS_PER_S // FPS))
         self._group = GroupOfPictures()
         self._query = ""
-        self._reel = Reel.made()
+        self._reel = Reel.random()
         self._first: dict[int, tuple[str, bool]] = {}
         self._kept_bytes = 0
 
@@ -225,7 +225,7 @@ def document(run: Run, model: str | None, seconds: float) -> dict[str, Any]:
         "growth": run.samples.growths(),
         "growth_max_mib": GROWTH_MAX_MIB,
         "thousands": thousands,
-        "samples": {"frames": run.samples.frames, **rounded(run.samples.series)},
+        "samples": {"frames": run.samples.frames, **round_values(run.samples.series)},
     }
 
 

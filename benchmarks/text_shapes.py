@@ -94,7 +94,7 @@ class Line:
         return np.array([(code, row, col) for row in rows for col in range(shape_grid(GRID.shape, code)[1])])
 
 
-class Shown:
+class RegionRenderer:
     """Pictures as regions show them, laid out again as rows and columns of texels."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def _planes(picture: Grey) -> FramePlanes:
     return FramePlanes("gray", (picture,))
 
 
-def read_shares(screen: Shown, line: Line, rng: np.random.Generator) -> dict[int, float]:
+def read_shares(screen: RegionRenderer, line: Line, rng: np.random.Generator) -> dict[int, float]:
     """The share of a line's characters that are read rightly through regions of each shape."""
     text = "".join(rng.choice(list(CHARACTERS), len(line.boxes)))
     regions = [line.regions(code) for code in SHAPES]
@@ -143,7 +143,7 @@ def _by_cell(off: npt.NDArray[np.float64], line: Line, code: int, first_row: int
 
 def measure(lines: int) -> list[dict[str, Any]]:
     """A row for each height and shape: `read`, the share of characters read, and `tokens_per_640_px`."""
-    rng, screen, rows = np.random.default_rng(0), Shown(), []
+    rng, screen, rows = np.random.default_rng(0), RegionRenderer(), []
     for height_px in HEIGHTS_PX:
         text_lines = [Line(rng, height_px) for _ in range(lines)]
         line_shares = [read_shares(screen, line, rng) for line in text_lines]

@@ -58,7 +58,7 @@ from benchmarks.support.texture_frames import (
     planes_of,
     rgb_of,
 )
-from benchmarks.support.texture_report import judged, plot, summary, table
+from benchmarks.support.texture_report import plot, summary, table, target_rows
 from stream.monitor.machine import machine
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
@@ -216,7 +216,7 @@ def regions_of(grid: TileGrid, count: int) -> np.ndarray:
     return np.stack([levels, rng.integers(0, rows), rng.integers(0, cols)], axis=1)
 
 
-def measured(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: int) -> list[dict[str, Any]]:
+def measure_stores(size: str, case: TextureCase, stores: tuple[Backend, ...], rounds: int) -> list[dict[str, Any]]:
     """A row for each store.
 
     Args:
@@ -294,7 +294,7 @@ def timed_ms(work: Callable[[Any], object], argument: object) -> float:
 def measure_peers(size: str, rounds: int) -> list[dict[str, Any]]:
     """By turns, so that a busy moment of the machine falls on all of them."""
     grid = SIZES[size]
-    level0 = padded(make_frames(TextureCase(0.0), grid)[0], grid)
+    level0 = pad_frame(make_frames(TextureCase(0.0), grid)[0], grid)
     contenders = list(peers(grid))
     times_ms: dict[str, list[float]] = {peer.name: [] for peer in contenders}
     for turn in range(rounds + 1):
@@ -305,7 +305,7 @@ def measure_peers(size: str, rounds: int) -> list[dict[str, Any]]:
     return [{"size": size, "peer": name, "whole_ms": summary(times)} for name, times in times_ms.items()]
 
 
-def padded(frame: av.VideoFrame, grid: TileGrid) -> np.ndarray:
+def pad_frame(frame: av.VideoFrame, grid: TileGrid) -> np.ndarray:
     rgb = frame.to_ndarray(format="rgb24")
     bottom, right = grid.padded_height_px - rgb.shape[0], grid.padded_width_px - rgb.shape[1]
     return cv2.copyMakeBorder(rgb, 0, bottom, 0, right, cv2.BORDER_REPLICATE)
@@ -338,7 +338,7 @@ def main() -> None:
     cases, others = list[dict[str, Any]](), list[dict[str, Any]]()
     for size in arguments.sizes:
         for case in CASES + (NOISY if size == "1080p" else ()):
-            cases += measured(size, case, stores, arguments.rounds)
+            cases += measure_stores(size, case, stores, arguments.rounds)
         others += measure_peers(size, max(3, arguments.rounds // 5))
     changing = [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SIZES["1080p"])]
     report = {
@@ -349,7 +349,7 @@ def main() -> None:
         "peers": others,
         "crossing": [crossing(name, changing, finisher, arguments.rounds) for name in stores if name != "cpu"],
     }
-    report["targets"] = judged(report)
+    report["targets"] = target_rows(report)
     print(table(report))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     write_report(arguments.out, report)

@@ -64,7 +64,7 @@ class UntilCase:
     def question(self) -> str:
         return f"is there a {self.colour} {self.shape}?"
 
-    def shown(self, frame_index: int) -> bool | None:
+    def is_visible(self, frame_index: int) -> bool | None:
         """True if the thing is there; None if too little of it is seen to decide."""
         scene = self.scene
         number = bisect.bisect_right(scene.cuts, frame_index)
@@ -158,7 +158,7 @@ def make_clip(path: Path, scene: Scene) -> None:
         container.mux(stream.encode())
 
 
-def watched(
+def watch_clip(
     clip: Path, case: UntilCase, watch: WatchConfig, model: str | None
 ) -> tuple[list[YesNoResult], list[VerdictChanged]]:
     """The looks and turns of one run.
@@ -190,9 +190,9 @@ def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
     """Both runs of one case."""
     clip = folder / f"{case.scene.name}.mp4"
     make_clip(clip, case.scene)
-    presence = [case.shown(index) for index in range(case.scene.frames)]
-    looks, turns = watched(clip, case, DEFAULTS, model)
-    reference_looks, flaps = watched(clip, case, EVERY_FRAME, model)
+    presence = [case.is_visible(index) for index in range(case.scene.frames)]
+    looks, turns = watch_clip(clip, case, DEFAULTS, model)
+    reference_looks, flaps = watch_clip(clip, case, EVERY_FRAME, model)
     right = [
         (look.yes >= 0.5) == presence[look.frame_index]
         for look in reference_looks
@@ -211,7 +211,7 @@ def measure(case: UntilCase, folder: Path, model: str | None) -> dict[str, Any]:
     }
 
 
-def summed(measured: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
+def sum_cases(measured: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
     """All cases together."""
     totals: dict[str, Any] = {}
     hours = seconds * len(measured) / 3600
@@ -251,7 +251,7 @@ def main() -> None:
             include={"every_s", "on_change", "on_cut", "least_s", "threshold", "most_of_no", "sure", "certain"}
         ),
         "frames_a_second": FPS,
-        "all": summed(measured, options.seconds),
+        "all": sum_cases(measured, options.seconds),
         "cases": measured,
     }
     write_report(options.out, result)

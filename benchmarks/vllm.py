@@ -150,7 +150,7 @@ def cache(qwen: QwenVL, server: VllmServer) -> dict[str, Any]:
     }
 
 
-def damaged(qwen: QwenVL, server: VllmServer, count: int) -> dict[str, Any]:
+def damage_statuses(qwen: QwenVL, server: VllmServer, count: int) -> dict[str, Any]:
     """Statuses of packets changed at random: anywhere, in front, or in their places under a right checksum."""
     png, numbers = packet_png(demo_packets(qwen, 2)[0]), random.Random(SEED)
     length = struct.unpack_from(">I", png, 33)[0]
@@ -260,7 +260,7 @@ def main() -> None:
             elif part == "cache":
                 section[part] = cache(qwen, server)
             elif part == "damaged":
-                section[part] = damaged(qwen, server, arguments.packets)
+                section[part] = damage_statuses(qwen, server, arguments.packets)
             elif part == "speed":
                 speaker = speak_on(load_qwen(None, device="cpu", dtype=arguments.dtype))
                 section[part] = []

@@ -68,7 +68,7 @@ WANTED = 1.3
 Picture = npt.NDArray[np.uint8]
 
 
-def moving(frames: int) -> list[Picture]:
+def moving_pictures(frames: int) -> list[Picture]:
     """A camera before which one thing always moves, and others rest."""
     path = tuple((float(at), 0.2 + 0.6 * (at % 2), 0.7) for at in range(frames // FPS + 2))
     actors = (Actor("circle", "red", 0.22, path), Actor("square", "blue", 0.2, ((0.0, 0.72, 0.3),)))
@@ -151,7 +151,7 @@ def chances(qwen: QwenVL, scenes: Sequence[PresenceScene], *, shared: bool) -> l
     return result
 
 
-def compared(shared: Sequence[tuple[str, float]], separate: Sequence[tuple[str, float]]) -> dict[str, Any]:
+def compare_ways(shared: Sequence[tuple[str, float]], separate: Sequence[tuple[str, float]]) -> dict[str, Any]:
     """True and false yes of both ways, by kind of question, and whether they differ by more than chance."""
     threshold, kinds = WatchConfig(question="is it?").threshold, list(dict.fromkeys(kind for kind, _ in shared))
     figures: dict[str, Any] = {}
@@ -187,8 +187,8 @@ def main() -> None:
     qwen = load_qwen(options.model)
     scenes = list(presence_scenes(max(options.scenes, options.frames), "test", SEED))
     streams = {
-        "still": moving(1) * options.frames,
-        "moving": moving(options.frames),
+        "still": moving_pictures(1) * options.frames,
+        "moving": moving_pictures(options.frames),
         "cuts": [scene.image for scene in scenes if scene.image.shape == scenes[0].image.shape][: options.frames],
     }
     measured = {name: cost(qwen, pictures, memory=True) for name, pictures in streams.items()}
@@ -202,7 +202,7 @@ def main() -> None:
         "cost": {"memory": measured, "no memory": {"moving": cost(qwen, streams["moving"], memory=False)}},
         "scenes": len(held_out),
         "seed": SEED,
-        "accuracy": compared(chances(qwen, held_out, shared=True), chances(qwen, held_out, shared=False)),
+        "accuracy": compare_ways(chances(qwen, held_out, shared=True), chances(qwen, held_out, shared=False)),
     }
     write_report(options.out, result)
     print(json.dumps({key: result[key] for key in ("met", "cost", "accuracy")}, indent=2))

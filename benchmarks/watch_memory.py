@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks.live import make_clip
-from benchmarks.soak import Samples, process_figures, rounded
+from benchmarks.soak import Samples, process_figures, round_values
 from benchmarks.support.harness import write_report
 from stream.monitor.machine import machine
 from stream.runtime.child import python_command, python_environment
@@ -99,7 +99,7 @@ def document(samples: Samples, minutes: float) -> dict[str, Any]:
         "growth_per_hour": {name: round(growth / hours, 2) for name, growth in samples.growths().items()},
         "growth_max_mib_per_hour": GROWTH_MAX_MIB_PER_HOUR,
         "faults": faults(samples, hours),
-        "samples": {"at_s": samples.frames, **rounded(samples.series)},
+        "samples": {"at_s": samples.frames, **round_values(samples.series)},
         "machine": machine(),
     }
 

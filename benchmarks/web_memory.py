@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.soak import Samples, rounded
+from benchmarks.soak import Samples, round_values
 from benchmarks.support.harness import write_report
 from benchmarks.web import BROWSERS, WatchedScene
 from stream.monitor.machine import machine
@@ -138,7 +138,7 @@ def document(samples: Samples, counts: dict[str, float], minutes: float) -> dict
             for name, growth in growths.items()
         },
         "shown": counts,
-        "samples": {"at_s": samples.frames, **rounded(samples.series)},
+        "samples": {"at_s": samples.frames, **round_values(samples.series)},
         "machine": machine(),
     }
 

@@ -60,7 +60,7 @@ def material(folder: Path, model: Path | None) -> Iterator[tuple[Path, Path]]:
         yield model, clip
 
 
-def measured(model: Path, clip: Path, way: str, *numbers: int) -> RunFigures:
+def measure_way(model: Path, clip: Path, way: str, *numbers: int) -> RunFigures:
     """One process, or the processes of one run."""
     arguments = (str(model), str(clip), way, *map(str, numbers))
     command, environment = python_command("benchmarks.support.whole_runs", *arguments), python_environment()
@@ -83,9 +83,9 @@ def rounds_of(
     runs: dict[str, list[RunFigures]] = {STOCK: [], **{way: [] for way in ways}}
     for _ in range(rounds):
         for way in ways:
-            runs[way].append(measured(model, clip, way, answers))
+            runs[way].append(measure_way(model, clip, way, answers))
             yield runs
-        runs[STOCK].append(measured(model, clip, STOCK, *runs[ways[0]][-1].frames))
+        runs[STOCK].append(measure_way(model, clip, STOCK, *runs[ways[0]][-1].frames))
         yield runs
 
 

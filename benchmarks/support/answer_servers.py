@@ -70,11 +70,11 @@ class AnswerServerProcess:
     def lives(self) -> bool:
         return self.process.poll() is None
 
-    def printed(self) -> str:
+    def output(self) -> str:
         """Return what it has printed since its last start."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def serves(self) -> bool:
         """True if it has its model, and is not stopped."""
-        return self.lives and not self.stopped and READY in self.printed()
+        return self.lives and not self.stopped and READY in self.output()

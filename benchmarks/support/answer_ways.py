@@ -97,7 +97,7 @@ WAYS: tuple[tuple[Encode, int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class AnswerTimes:
     """One answer's times in milliseconds, from a picture in ordinary memory.
 
     `prepare_ms`: the stock image processor, or texture and allocation. `first_token_ms` counts from the picture, and
@@ -119,10 +119,10 @@ class AnswerWay(Protocol):
     name: str
     visual_tokens: int
 
-    def take(self, picture: Rgb, index: int) -> Took: ...
+    def take(self, picture: Rgb, index: int) -> AnswerTimes: ...
 
 
-class Streamed:
+class ArrCocWay:
     """This project: texture, allocation, encoding, decoding. Every way keeps its own."""
 
     def __init__(self, qwen: QwenVL, encode: Encode, tokens: int) -> None:
@@ -132,7 +132,7 @@ class Streamed:
         self._allocator = PictureAllocator(qwen, QUERY, AllocatorOptions(budget=tokens, explore=0.0), encode)
         self._session = AnswerSession(qwen, AnswerOptions(encode, Decoding(TEXT_TOKENS)))
 
-    def take(self, picture: Rgb, index: int) -> Took:
+    def take(self, picture: Rgb, index: int) -> AnswerTimes:
         started = time.perf_counter()
         packet = self._allocator.allocate(picture, FrameStamp(index, index * 200_000_000, 0))
         prepared = time.perf_counter()
@@ -147,7 +147,7 @@ class Streamed:
         self.visual_tokens = answer.tokens_used
         prepare_ms = (prepared - started) * 1e3
         self._allocator.on_answer(answer.feedback)
-        return Took(
+        return AnswerTimes(
             prepare_ms,
             answer.encode_ms,
             answer.prefill_ms,
@@ -172,7 +172,7 @@ class Stock:
         self._ids = qwen.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"].to(qwen.device)
 
     @torch.inference_mode()
-    def take(self, picture: Rgb, index: int) -> Took:
+    def take(self, picture: Rgb, index: int) -> AnswerTimes:
         qwen, device = self._qwen, self._qwen.device
         started = time.perf_counter()
         pixels = self._processor(images=[picture], return_tensors="pt")
@@ -194,7 +194,7 @@ class Stock:
         _, first, *others = stream.times
         if len(others) != TEXT_TOKENS - 1:
             raise RuntimeError(f"the stock model decoded {len(others) + 1} tokens")
-        return Took(
+        return AnswerTimes(
             *(1e3 * seconds for seconds in (prepared - started, encoded[0] - prepared, first - encoded[0])),
             *(1e3 * seconds for seconds in (first - started, ended - first, ended - started)),
         )
@@ -256,7 +256,7 @@ def way_named(qwen: QwenVL, name: str) -> AnswerWay:
     if name == Stock.name:
         return Stock(qwen, stock_processor())
     encode, tokens = next(way for way in WAYS if name == f"{way[0]} {way[1]}")
-    return Streamed(qwen, encode, tokens)
+    return ArrCocWay(qwen, encode, tokens)
 
 
 ANSWERS = 2

@@ -124,7 +124,7 @@ def _windows(path: Path, about: dict[str, object]) -> Iterator[Ground]:
         for start, shot in zip(starts, spread, strict=True)
     }
     films: dict[int, list[Image]] = {start: [] for start in windows}
-    for index, frame in enumerate(decoded(path)):
+    for index, frame in enumerate(decode_frames(path)):
         for start, (_, window) in windows.items():
             if index in window:
                 films[start].append(_fitted(frame.to_ndarray(format="rgb24")))
@@ -147,7 +147,7 @@ def _calm_stretches(about: dict[str, object]) -> Iterator[tuple[int, int]]:
         first = max(first, end)
 
 
-def decoded(path: Path) -> Iterator[av.VideoFrame]:
+def decode_frames(path: Path) -> Iterator[av.VideoFrame]:
     """The frames of the first video stream; packets that do not decode are skipped."""
     with av.open(str(path)) as container:
         for packet in container.demux(video=0):

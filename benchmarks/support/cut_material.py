@@ -109,7 +109,7 @@ class Event:
 # Cameras
 
 
-def filmed(wide: Image, path: Sequence[Pose], shutter: float = 0.5) -> list[Image]:
+def film_path(wide: Image, path: Sequence[Pose], shutter: float = 0.5) -> list[Image]:
     """A camera's frames along its path; it blurs what moves while the shutter is open.
 
     Args:
@@ -137,7 +137,9 @@ def _still(rng: Rng, cast: Sequence[Ground]) -> Event:
 def _pan(rng: Rng, cast: Sequence[Ground]) -> Event:
     angle, speed_px = rng.uniform(0, 2 * np.pi), float(rng.choice([2, 4, 8, 12, 16, 24]))
     dx, dy = speed_px * np.cos(angle), speed_px * np.sin(angle) / 2
-    return Event(filmed(cast[0].wide, [(dx * i, dy * i, 1.0, 0.0) for i in range(30)], float(rng.choice([0.0, 0.5]))))
+    return Event(
+        film_path(cast[0].wide, [(dx * i, dy * i, 1.0, 0.0) for i in range(30)], float(rng.choice([0.0, 0.5])))
+    )
 
 
 def _zoom(rng: Rng, cast: Sequence[Ground]) -> Event:
@@ -145,13 +147,13 @@ def _zoom(rng: Rng, cast: Sequence[Ground]) -> Event:
     frames = 24
     start = 1.0 if rate > 1 else 3.0
     return Event(
-        filmed(cast[0].wide, [(0.0, 0.0, float(np.clip(start * rate**i, 0.4, 8)), 0.0) for i in range(frames)])
+        film_path(cast[0].wide, [(0.0, 0.0, float(np.clip(start * rate**i, 0.4, 8)), 0.0) for i in range(frames)])
     )
 
 
 def _rotation(rng: Rng, cast: Sequence[Ground]) -> Event:
     rate = float(rng.choice([1, 3, 6, 10])) * float(rng.choice([-1, 1]))
-    return Event(filmed(cast[0].wide, [(0.0, 0.0, 1.2, rate * i) for i in range(28)]))
+    return Event(film_path(cast[0].wide, [(0.0, 0.0, 1.2, rate * i) for i in range(28)]))
 
 
 def _whip(rng: Rng, cast: Sequence[Ground]) -> Event:
@@ -161,21 +163,21 @@ def _whip(rng: Rng, cast: Sequence[Ground]) -> Event:
     x = np.concatenate([np.zeros(6), np.cumsum(top_px * ease), np.full(6, top_px * ease.sum())])
     y = float(rng.uniform(-0.2, 0.2)) * x
     shutter = float(rng.uniform(0.4, 1.0))
-    return Event(filmed(cast[0].wide, [(float(a), float(b), 1.0, 0.0) for a, b in zip(x, y, strict=True)], shutter))
+    return Event(film_path(cast[0].wide, [(float(a), float(b), 1.0, 0.0) for a, b in zip(x, y, strict=True)], shutter))
 
 
 def _shake(rng: Rng, cast: Sequence[Ground]) -> Event:
     """A camera that is hit: it swings by up to 60 px a frame, and calms down."""
     strength = float(rng.uniform(10, 40)) * np.concatenate([np.zeros(6), np.exp(-np.arange(24) / 8)])
     jolts = rng.normal(0, 1, (30, 3)) * strength[:, None]
-    return Event(filmed(cast[0].wide, [(float(x), float(y), 1.1, float(a) / 20) for x, y, a in jolts]))
+    return Event(film_path(cast[0].wide, [(float(x), float(y), 1.1, float(a) / 20) for x, y, a in jolts]))
 
 
 def _skip(rng: Rng, cast: Sequence[Ground]) -> Event:
     """A source that loses frames: a moving camera seen at every fourth to tenth frame."""
     step = float(rng.integers(4, 11))
     dx, dy = rng.uniform(-6, 6, 2) * step
-    return Event(filmed(cast[0].wide, [(float(dx * i), float(dy * i), 1.0 + 0.01 * i, 0.0) for i in range(20)], 0.0))
+    return Event(film_path(cast[0].wide, [(float(dx * i), float(dy * i), 1.0 + 0.01 * i, 0.0) for i in range(20)], 0.0))
 
 
 # Light
@@ -370,7 +372,7 @@ def _crowd(rng: Rng, cast: Sequence[Ground]) -> Event:
 def _parallax(rng: Rng, cast: Sequence[Ground]) -> Event:
     """A camera that moves past near things: they go several times as fast as what lies behind."""
     speed = float(rng.uniform(4, 14))
-    behind = filmed(cast[0].wide, [(speed * i, 0.0, 1.0, 0.0) for i in range(28)])
+    behind = film_path(cast[0].wide, [(speed * i, 0.0, 1.0, 0.0) for i in range(28)])
     pieces = [_cutout(rng, cast[1], int(rng.integers(80, 220))) for _ in range(4)]
     for index, picture in enumerate(behind):
         for number, (piece, mask) in enumerate(pieces):
@@ -460,7 +462,7 @@ def _moving_cut(rng: Rng, cast: Sequence[Ground]) -> Event:
     sides = []
     for ground in cast:
         dx, dy = rng.uniform(-12, 12, 2)
-        sides.append(filmed(ground.wide, [(float(dx * i), float(dy * i / 2), 1.0, 0.0) for i in range(14)]))
+        sides.append(film_path(ground.wide, [(float(dx * i), float(dy * i / 2), 1.0, 0.0) for i in range(14)]))
     return Event([*sides[0], *sides[1]], (14,))
 
 

@@ -34,7 +34,7 @@ END = 65_535
 
 class Sender(Protocol):
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """Frames that a newer one replaced before they were sent."""
         ...
 
@@ -86,7 +86,7 @@ class OwnSender:
         self._outbox: Mailbox[tuple[int, Any]] = Mailbox()
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         return self._outbox.replaced_count
 
     def send(self, number: int, frame: Any) -> None:
@@ -266,7 +266,7 @@ def _token_packet() -> TokenPacket:
 BLOCK_PX, BITS = 16, 16
 
 
-def numbered(number: int, picture: Picture) -> Picture:
+def stamp_number(number: int, picture: Picture) -> Picture:
     """A copy whose upper left corner shows the number as black and white blocks, which survive JPEG."""
     copy = picture.copy()
     for bit in range(BITS):
@@ -354,14 +354,14 @@ def _nothing() -> None:
 
 
 class PeerSender:
-    dropped = 0
+    dropped_count = 0
 
     def __init__(self, send: Any, close: Any) -> None:
         self.send = send
         self.close = close
 
     def prepare(self, number: int, picture: Picture) -> Picture:
-        return numbered(number, picture)
+        return stamp_number(number, picture)
 
     def idle(self, until_ns: int) -> None:
         sleep_until(until_ns)

@@ -39,7 +39,9 @@ Answer = Callable[[Callable[[], None]], int]
 """Gives one answer, calls its argument at each piece of text, and returns the visual tokens."""
 
 
-def ours(model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str, *memory: str) -> Answer:
+def arr_coc_answers(
+    model: Path, picture: Path, tokens: int, threads: int, dtype: str, budget: str, *memory: str
+) -> Answer:
     """This project's library.
 
     Args:
@@ -237,7 +239,7 @@ def main() -> None:
     tokens, answers, threads = map(int, sys.argv[3:6])
     program, *options = sys.argv[6:]
     if program == "ours":
-        answer = ours(model, picture, tokens, threads, *options)
+        answer = arr_coc_answers(model, picture, tokens, threads, *options)
     elif program == "transformers":
         answer = transformers(model, picture, tokens, threads, *options)
     elif program == "openvino":

@@ -47,7 +47,7 @@ class Reel:
     questions: tuple[DemoQuestion, ...]
 
     @classmethod
-    def made(cls, seed: int = 0) -> Reel:
+    def random(cls, seed: int = 0) -> Reel:
         """The same seed gives the same reel."""
         rng = np.random.default_rng(seed)
         scenes, questions = [], []

@@ -83,7 +83,7 @@ def summary(times_ms: list[float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in quantiles.items()}
 
 
-def judged(report: dict[str, Any]) -> list[dict[str, Any]]:
+def target_rows(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Each target with what was measured and whether it is met."""
     return [*_of_updates(report["cases"]), *_of_mips(report["cases"]), *_of_partial_work(report["cases"])]
 

@@ -9,20 +9,20 @@ import pytest
 
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.untrained import LANGUAGE_LAYERS, VISION_BLOCKS
-from benchmarks.answer import compare, extrapolated, gpu_targets, row, summary, table
-from benchmarks.support.answer_ways import Stock, Took, pictures, plot, speak_on, way_named
+from benchmarks.answer import compare, extrapolate, gpu_targets, row, summary, table
+from benchmarks.support.answer_ways import AnswerTimes, Stock, pictures, plot, speak_on, way_named
 
 
 class Named:
     def __init__(self, name: str, visual_tokens: int) -> None:
         self.name, self.visual_tokens = name, visual_tokens
 
-    def take(self, picture: Any, index: int) -> Took:
+    def take(self, picture: Any, index: int) -> AnswerTimes:
         raise NotImplementedError
 
 
-def took(scale: float) -> Took:
-    return Took(1 * scale, 4 * scale, 2 * scale, 7 * scale, 11 * scale, 18 * scale)
+def took(scale: float) -> AnswerTimes:
+    return AnswerTimes(1 * scale, 4 * scale, 2 * scale, 7 * scale, 11 * scale, 18 * scale)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def test_the_whole_model_from_one_and_two_blocks() -> None:
     """What does not depend on the blocks counts once."""
     one_block = {"prepare_ms": 5.0, "encode_ms": 30.0, "prefill_ms": 50.0, "decode_ms": 40.0}
     two_blocks = {"prepare_ms": 5.0, "encode_ms": 40.0, "prefill_ms": 70.0, "decode_ms": 43.0}
-    total = extrapolated(one_block, two_blocks)
+    total = extrapolate(one_block, two_blocks)
     assert total["encode_ms"] == 20 + 10 * VISION_BLOCKS
     assert total["prefill_ms"] == 30 + 20 * LANGUAGE_LAYERS
     assert total["decode_ms"] == 37 + 3 * LANGUAGE_LAYERS

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.hops import compared, hops_us, slow_consumer
+from benchmarks.hops import compare_hops, hops_us, slow_consumer
 from benchmarks.live import measure_memory, measure_release, targets, worst_frames
-from benchmarks.support.hop_channels import END, OwnThreads, number_of, numbered
+from benchmarks.support.hop_channels import END, OwnThreads, number_of, stamp_number
 from benchmarks.transport import median_of
 from stream.answer.model import AnswerModel
 from stream.bench.report import RunRecord, report
@@ -24,7 +24,7 @@ PICTURES = [np.full((1080, 1920, 3), level, np.uint8) for level in (60, 200)]
 
 @pytest.mark.parametrize("number", [0, 1, 299, END])
 def test_a_number_shown_in_a_picture_survives_compression(number: int) -> None:
-    image = numbered(number, PICTURES[0])
+    image = stamp_number(number, PICTURES[0])
     assert number_of(image) == number
     assert number_of(np.clip(image.astype(int) + 90, 0, 220).astype(np.uint8)) == number
     assert (PICTURES[0] == 60).all()
@@ -59,7 +59,7 @@ def test_hops_are_compared_with_the_quickest_peer_of_each_boundary() -> None:
 
     hops = [hop("this project, a", "threads", 100), hop("this project, b", "processes", 500)]
     peers = [hop("slow", "threads", 900), hop("quick", "threads", 700), hop("slow", "processes", 1000)]
-    result = compared([*hops, *peers])
+    result = compare_hops([*hops, *peers])
     between_threads = result["than the quickest peer between threads"]
     assert between_threads["peer"] == "quick"
     assert between_threads["times_shorter"]["this project, a"] == {"p50": 7, "p95": 7}

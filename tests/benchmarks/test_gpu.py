@@ -25,7 +25,7 @@ def test_the_benchmark_runs_and_leaves_nothing(cuda_on_cpu: CpuMachine, monkeypa
 
 def test_targets_are_judged_by_medians() -> None:
     results = {subject: {"device": {"p50": 0.05}, "wall": {"p50": 2.0}} for subject, _ in gpu.TARGETS_MS}
-    verdicts = {(entry["what"], entry["time"]): entry["reached"] for entry in gpu.judged(results)}
+    verdicts = {(entry["what"], entry["time"]): entry["reached"] for entry in gpu.target_rows(results)}
     assert verdicts[("upload", "device")]
     assert not verdicts[("gather", "device")]
     assert not verdicts[("frame", "wall")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arr_coc.types import TileGrid
-from benchmarks.layouts import LAYOUTS, STEPS, Layouts, measured
+from benchmarks.layouts import LAYOUTS, STEPS, Layouts, measure_layouts
 
 GRID = TileGrid.of(100, 130)
 
@@ -29,5 +29,5 @@ def test_layouts_differ_in_nothing_but_time(tmp_path: Path) -> None:
         outcomes.append(outcome)
     assert outcomes[0] == outcomes[1] == outcomes[2]
     assert len(set(outcomes[0][0])) > 100
-    medians = measured(layouts, tiles, 1)
+    medians = measure_layouts(layouts, tiles, 1)
     assert {step: set(times) for step, times in medians.items()} == {step: set(LAYOUTS) for step in STEPS}

@@ -16,7 +16,7 @@ from tests.support.answer_models import FakeAnswerModel
 
 @pytest.fixture(scope="module")
 def reel() -> Reel:
-    return Reel.made()
+    return Reel.random()
 
 
 def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
@@ -25,7 +25,7 @@ def test_the_reel_begins_again_every_thousand_frames(reel: Reel) -> None:
         (plane,), (repeat,) = reel.planes(index).planes, reel.planes(index + 7 * REEL_FRAMES).planes
         np.testing.assert_array_equal(plane, repeat)
         assert reel.question(index) == reel.question(index + 7 * REEL_FRAMES)
-    assert Reel.made().questions == reel.questions != Reel.made(1).questions
+    assert Reel.random().questions == reel.questions != Reel.random(1).questions
 
 
 def test_an_expected_answer_stays_true_while_it_is_asked(reel: Reel) -> None:
@@ -92,7 +92,7 @@ def test_answers_are_held_against_those_of_the_first_thousand() -> None:
         def answer(self, packet: Any, query: str) -> Any:
             list(super().answer(packet, query))
             index = packet.stamp.frame_index
-            yield Reel.made().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
+            yield Reel.random().question(index).answer if index < REEL_FRAMES or index % 200 < 100 else "?"
 
     run = Run(SoakPlan(2 * REEL_FRAMES, answer_every=100, looped=True), Forgetful(Config()))
     first, second = (thousand_frames.as_json() for thousand_frames in run.go())

@@ -25,7 +25,7 @@ from benchmarks.support.texture_frames import (
     planes_of,
     rgb_of,
 )
-from benchmarks.support.texture_report import judged, plot, summary, table
+from benchmarks.support.texture_report import plot, summary, table, target_rows
 from benchmarks.texture import crosses_at, crossing, one_by_one
 from tests.support.stores import require
 from tests.support.video import expected_levels
@@ -56,7 +56,7 @@ def test_noise_stays_below_the_thresholds() -> None:
 def test_every_peer_builds_a_pyramid_of_the_same_picture() -> None:
     require("gl")
     # so smooth that it hardly matters how wide the filter is
-    level0 = cv2.GaussianBlur(texture.padded(make_frames(TextureCase(0.0), SMALL)[0], SMALL), (0, 0), 40)
+    level0 = cv2.GaussianBlur(texture.pad_frame(make_frames(TextureCase(0.0), SMALL)[0], SMALL), (0, 0), 40)
     expected, names = expected_levels(level0), set()
     for peer in peers(SMALL):
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_targets_are_judged_by_the_figures() -> None:
         row(TextureCase(0.5, scattered=True), 2.6),
         row(TextureCase(1.0), 2.0, update_ms={"p50": 2.0}),
     ]
-    verdicts = {entry["what"]: (entry["measured"], entry["met"]) for entry in judged({"cases": rows})}
+    verdicts = {entry["what"]: (entry["measured"], entry["met"]) for entry in target_rows({"cases": rows})}
     assert verdicts == {
         "cpu, 1080p, 0 %: update, times reading both frames": (1.3, False),
         "cpu, 1080p, 10 %, one block: update, times faster": (8.0, True),
@@ -120,12 +120,12 @@ def test_targets_are_judged_by_the_figures() -> None:
 
 def test_a_whole_report_is_written_as_table_json_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "1080p", SMALL)
-    cases = [entry for case in CASES[2:] for entry in texture.measured("1080p", case, ("cpu",), 1)]
+    cases = [entry for case in CASES[2:] for entry in texture.measure_stores("1080p", case, ("cpu",), 1)]
     crossing_row = crossing(
         "cpu", [rgb_of(frame) for frame in make_frames(TextureCase(1.0), SMALL)], texture.finisher, 2
     )
     report: dict[str, Any] = {"cases": cases, "peers": texture.measure_peers("1080p", 1), "crossing": [crossing_row]}
-    report["targets"] = judged(report)
+    report["targets"] = target_rows(report)
     text = table(json.loads(json.dumps(report)))
     assert all(case.name in text for case in CASES[2:])
     assert "torch avg_pool2d" in text
@@ -149,7 +149,7 @@ class TestPrecision:
         levels = precision.byte_levels(self.picture, self.grid)
         regions = np.array([(0, 3, 4), (1, 1, 2), (2, 0, 1), (5, 0, 0)])
         with store.lease() as view:
-            np.testing.assert_array_equal(precision.gathered(levels, regions), view.gather(regions))
+            np.testing.assert_array_equal(precision.gather_pixels(levels, regions), view.gather(regions))
 
     def test_floats_keep_what_bytes_round(self) -> None:
         level0 = precision.byte_levels(self.picture, self.grid)[0]

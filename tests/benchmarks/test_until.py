@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.until import cases, judge, look_ms, summed
+from benchmarks.until import cases, judge, look_ms, sum_cases
 from tests.support.events import look
 
 NONE = [False] * 3
@@ -40,11 +40,11 @@ def test_scenes_show_the_thing_when_they_say_so() -> None:
     by_name = {case.scene.name: case for case in cases(8.0)}
     assert set(by_name) == {"still", "noise", "restless", "never", "cuts"}
     for name in ("still", "noise", "restless"):
-        presence = [by_name[name].shown(index) for index in range(by_name[name].scene.frames)]
+        presence = [by_name[name].is_visible(index) for index in range(by_name[name].scene.frames)]
         assert (presence[0], presence[30], presence[-1]) == (False, True, False)
         assert None in presence
-    assert {by_name["never"].shown(index) for index in range(80)} == {False}
-    cuts = [by_name["cuts"].shown(index) for index in range(80)]
+    assert {by_name["never"].is_visible(index) for index in range(80)} == {False}
+    cuts = [by_name["cuts"].is_visible(index) for index in range(80)]
     assert cuts == [False] * 16 + [True] * 16 + [False] * 16 + [True] * 16 + [False] * 16
     assert by_name["still"].question == "is there a red circle?"
 
@@ -52,7 +52,7 @@ def test_scenes_show_the_thing_when_they_say_so() -> None:
 def test_an_hour_is_one_of_media_time() -> None:
     case = {"look_ms": 10.0, "looks_saved": 0.75, "compute_saved": 0.5, "right_looks": 0.9}
     outcome = {"changes": 2, "missed": 1, "noticed_after_frames": [5], "false_alarms": 3, "false_all_clears": 0}
-    result = summed({"a": {**case, "watch": outcome, "every_frame": outcome}}, 36.0)
+    result = sum_cases({"a": {**case, "watch": outcome, "every_frame": outcome}}, 36.0)
     assert result["watch"]["false_alarms_an_hour"] == 300
     assert result["watch"]["delay_ms"] == {"median": 500, "max": 500}
 

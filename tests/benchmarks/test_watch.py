@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.watch import compared, moving, ratio
+from benchmarks.watch import compare_ways, moving_pictures, ratio
 
 
 def test_times_are_compared_without_the_first_which_warms_up() -> None:
@@ -15,7 +15,7 @@ def test_times_are_compared_without_the_first_which_warms_up() -> None:
 def test_a_difference_is_noise_if_chance_would_give_it(only_separate: int, within_noise: bool) -> None:
     shared = [*[("present", 0.9)] * 10, *[("present", 0.59)] * only_separate, ("absent", 0.6)]
     separate = [*[("present", 0.6)] * (10 + only_separate), ("absent", 0.1)]
-    figures = compared(shared, separate)
+    figures = compare_ways(shared, separate)
     assert figures["present"] == {
         "questions": 10 + only_separate,
         "is": "true_yes",
@@ -33,5 +33,5 @@ def test_a_difference_is_noise_if_chance_would_give_it(only_separate: int, withi
 
 
 def test_the_moving_stream_moves() -> None:
-    first, *others = moving(4)
+    first, *others = moving_pictures(4)
     assert all((first != other).any() for other in others)

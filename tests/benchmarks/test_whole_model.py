@@ -42,7 +42,7 @@ def test_ways_and_stock_take_turns_on_the_same_frames(monkeypatch: pytest.Monkey
         calls.append((way, numbers))
         return figures(way, 1.0)
 
-    monkeypatch.setattr(whole_model, "measured", measure)
+    monkeypatch.setattr(whole_model, "measure_way", measure)
     *_, runs = rounds_of(Path(), Path(), ["full 100%", "sparse 10%"], 2, 3)
     assert calls == 2 * [("full 100%", (3,)), ("sparse 10%", (3,)), (STOCK, (0, 12))]
     assert [len(results) for results in runs.values()] == [2, 2, 2]
