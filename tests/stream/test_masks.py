@@ -29,11 +29,11 @@ from stream.sources.fit import FrameFitter
 from stream.sources.planes import to_planes
 from tests.support import masked
 from tests.support.api_server import FakeApiServer
-from tests.support.masked import HIDDEN, RERUN, SECRET, ShownRun, frames, secret_pixels
+from tests.support.masked import HIDDEN, RERUN, SECRET, RunOutputs, frames, secret_pixels
 from tests.support.runs import open_supervised, watch
 from tests.support.video import make_video
 
-Reader = Callable[[ShownRun], list[np.ndarray]]
+Reader = Callable[[RunOutputs], list[np.ndarray]]
 
 SHOWING: dict[str, Reader] = {
     ".m3u8": masked.of_hls,
@@ -92,12 +92,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def plain(source: str, tmp_path_factory: pytest.TempPathFactory) -> ShownRun:
+def plain(source: str, tmp_path_factory: pytest.TempPathFactory) -> RunOutputs:
     return masked.show(source, tmp_path_factory.mktemp("plain"), masked=False)
 
 
 @pytest.fixture(scope="module")
-def hidden(source: str, tmp_path_factory: pytest.TempPathFactory) -> ShownRun:
+def hidden(source: str, tmp_path_factory: pytest.TempPathFactory) -> RunOutputs:
     return masked.show(source, tmp_path_factory.mktemp("hidden"), masked=True)
 
 
@@ -112,7 +112,7 @@ def test_every_output_is_proved_here() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWING)
-def test_no_output_shows_the_masked_part(name: str, plain: ShownRun, hidden: ShownRun) -> None:
+def test_no_output_shows_the_masked_part(name: str, plain: RunOutputs, hidden: RunOutputs) -> None:
     if name == ".rrd" and not RERUN:
         pytest.skip("no rerun-sdk, 700 MB: pip install 'arr-coc-stream[rerun]'")
     assert sum(map(secret_pixels, SHOWING[name](plain))) > 50, "the test would not see it"
@@ -122,7 +122,7 @@ def test_no_output_shows_the_masked_part(name: str, plain: ShownRun, hidden: Sho
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_outputs_of_words_have_no_pictures(name: str, plain: ShownRun, hidden: ShownRun) -> None:
+def test_outputs_of_words_have_no_pictures(name: str, plain: RunOutputs, hidden: RunOutputs) -> None:
     assert WORDS[name](plain) == WORDS[name](hidden) == []
 
 
@@ -144,7 +144,7 @@ def heat(folder: Path, name: str, secret: tuple[int, int, int], *, is_masked: bo
         sink.write(event)
     assert isinstance(event, Summary)
     sink.close()
-    return masked.decoded(path) if path.suffix == ".mp4" else masked.pictures_in(path.read_bytes())
+    return masked.decode_video(path) if path.suffix == ".mp4" else masked.pictures_in(path.read_bytes())
 
 
 @pytest.mark.parametrize("suffix", HEAT_MAPS)

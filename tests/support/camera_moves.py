@@ -58,7 +58,7 @@ def matrix_of(shape: tuple[int, ...], pose: Pose) -> Places:
     return matrix
 
 
-def filmed(wide: Picture, pose: Pose) -> Picture:
+def film(wide: Picture, pose: Pose) -> Picture:
     """The camera's picture: uint8 [448, 640]."""
     picture = cv2.warpAffine(
         wide, matrix_of(wide.shape, pose), (WIDTH, HEIGHT), flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT_101
@@ -101,5 +101,5 @@ def steps(wide: Picture, poses: Sequence[Pose]) -> Iterator[Step]:
     for pose in poses:
         back = cv2.invertAffineTransform(matrix_of(wide.shape, pose))
         origin = through(matrix_of(wide.shape, last), through(back, tile_middles()))
-        yield Step(filmed(wide, pose), origin)
+        yield Step(film(wide, pose), origin)
         last = pose

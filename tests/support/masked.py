@@ -90,7 +90,7 @@ def pictures_in(data: bytes) -> list[Picture]:
     return pictures
 
 
-def decoded(video: Path | io.BytesIO) -> list[Picture]:
+def decode_video(video: Path | io.BytesIO) -> list[Picture]:
     """The frames of a video, uint8 RGB [H, W, 3] each."""
     with av.open(str(video) if isinstance(video, Path) else video) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
@@ -145,7 +145,7 @@ class NoDisplay(Display):
 
 
 @dataclass
-class ShownRun:
+class RunOutputs:
     """What a run has written and sent: files in `folder`, and bytes by the key of their output."""
 
     folder: Path
@@ -156,7 +156,7 @@ class ShownRun:
 class Clients:
     """Readers of the services of a run, each in a thread; `ready` is set once each has what it waits for."""
 
-    def __init__(self, run: ShownRun, ports: dict[str, int]) -> None:
+    def __init__(self, run: RunOutputs, ports: dict[str, int]) -> None:
         self.ready = threading.Event()
         self._run, self._ports = run, ports
         self._left: set[str] = set()
@@ -267,9 +267,9 @@ def hook(received: list[bytes]) -> Iterator[str]:
         yield f"{server.address}/hook"
 
 
-def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
+def show(source: str, folder: Path, *, masked: bool) -> RunOutputs:
     """Run a source with every output at once."""
-    run = ShownRun(folder)
+    run = RunOutputs(folder)
     ports = {name: free_port() for name in ("web", "publish", "control", "foxglove", "metrics_port")}
     (folder / "hls").mkdir(parents=True)
     suffixes = [".vtt", ".srt", ".jsonl", ".mcap", ".rosbag", *([".rrd"] if RERUN else [])]
@@ -324,23 +324,23 @@ def show(source: str, folder: Path, *, masked: bool) -> ShownRun:
     return run
 
 
-def of_hls(run: ShownRun) -> list[Picture]:
+def of_hls(run: RunOutputs) -> list[Picture]:
     folder = run.folder / "hls"
     headers, parts = (sorted(folder.glob(f"**/*{suffix}")) for suffix in (".mp4", ".m4s"))
     assert headers
-    return decoded(io.BytesIO(b"".join(path.read_bytes() for path in (headers[0], *parts))))
+    return decode_video(io.BytesIO(b"".join(path.read_bytes() for path in (headers[0], *parts))))
 
 
-def of_mcap(run: ShownRun) -> list[Picture]:
+def of_mcap(run: RunOutputs) -> list[Picture]:
     return [picture for message in read_mcap(run.folder / "a.mcap") for picture in pictures_in(message.data)]
 
 
-def of_rosbag(run: ShownRun) -> list[Picture]:
+def of_rosbag(run: RunOutputs) -> list[Picture]:
     with Reader(run.folder / "a.rosbag") as reader:
         return [picture for _, _, data in reader.messages() for picture in pictures_in(bytes(data))]
 
 
-def of_record(run: ShownRun) -> list[Picture]:
+def of_record(run: RunOutputs) -> list[Picture]:
     """The tokens of every packet to the model."""
     pictures = []
     for record in Recording(run.folder / "record").records():
@@ -351,40 +351,40 @@ def of_record(run: ShownRun) -> list[Picture]:
     return pictures
 
 
-def of_clips(run: ShownRun) -> list[Picture]:
+def of_clips(run: RunOutputs) -> list[Picture]:
     """The picture and the video of a match."""
     pictures, videos = (sorted((run.folder / "clips").glob(f"*{suffix}")) for suffix in (".jpg", ".mp4"))
     assert pictures
     assert videos
     stills = [picture for path in pictures for picture in pictures_in(path.read_bytes())]
-    return [*stills, *(picture for path in videos for picture in decoded(path))]
+    return [*stills, *(picture for path in videos for picture in decode_video(path))]
 
 
-def of_remembered(run: ShownRun) -> list[Picture]:
+def of_remembered(run: RunOutputs) -> list[Picture]:
     with closing(sqlite3.connect(run.folder / "past.sqlite")) as file:
         return [picture for (jpeg,) in file.execute("SELECT jpeg FROM picture") for picture in pictures_in(jpeg)]
 
 
-def of_rerun_file(run: ShownRun) -> list[Picture]:
+def of_rerun_file(run: RunOutputs) -> list[Picture]:
     return pictures_in((run.folder / "a.rrd").read_bytes())
 
 
-def of_model(run: ShownRun) -> list[Picture]:
+def of_model(run: RunOutputs) -> list[Picture]:
     return run.model
 
 
-def of_sent(name: str) -> Callable[[ShownRun], list[Picture]]:
+def of_sent(name: str) -> Callable[[RunOutputs], list[Picture]]:
     return partial(_of_sent, name)
 
 
-def _of_sent(name: str, run: ShownRun) -> list[Picture]:
+def _of_sent(name: str, run: RunOutputs) -> list[Picture]:
     assert run.outputs[name], f"nothing came from {name}"
     return [picture for data in run.outputs[name] for picture in pictures_in(data)]
 
 
-def of_file(name: str) -> Callable[[ShownRun], list[Picture]]:
+def of_file(name: str) -> Callable[[RunOutputs], list[Picture]]:
     return partial(_of_file, name)
 
 
-def _of_file(name: str, run: ShownRun) -> list[Picture]:
+def _of_file(name: str, run: RunOutputs) -> list[Picture]:
     return pictures_in((run.folder / name).read_bytes())

@@ -48,7 +48,7 @@ def rows_of(path: Path) -> dict[str, list[Row]]:
     return {entity: sorted(rows, key=lambda row: row.get("frame", -1)) for entity, rows in entities.items()}
 
 
-def verified(path: Path) -> bool:
+def is_valid_rrd(path: Path) -> bool:
     """Whether `rerun rrd verify` finds nothing wrong with a file."""
     process = subprocess.run([PROGRAM, "rrd", "verify", path], capture_output=True, timeout=LIMIT_S)
     return process.returncode == 0

@@ -129,7 +129,7 @@ RUN_LIMIT_S = 5 * LIMIT_S
 
 
 @dataclass
-class Seen:
+class RunRecorder:
     """Events of a run so far."""
 
     run: Run
@@ -181,9 +181,11 @@ def config(source: str = ENDLESS, *, every_s: float = 0.2, **pipeline: Any) -> C
     )
 
 
-def watch(run: Run, on_event: Callable[[Seen, Event], None] | None = None, *, fails: bool = False) -> Seen:
+def watch(
+    run: Run, on_event: Callable[[RunRecorder, Event], None] | None = None, *, fails: bool = False
+) -> RunRecorder:
     """Reads the run to its end; fails one that goes on for too long, and one that fails unless it has to."""
-    record = Seen(run)
+    record = RunRecorder(run)
     begin_s = time.monotonic()
     try:
         for event in run.run():

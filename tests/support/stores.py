@@ -151,7 +151,7 @@ def shared_device() -> GlDevice:
     return open_device()
 
 
-def seen_by(device: GlDevice, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
+def read_on_device(device: GlDevice, buffer: MappedBuffer) -> npt.NDArray[np.uint8]:
     """A buffer as the device sees it. Its context must be current."""
     content = np.empty_like(buffer.memory)
     device.library.gl.glGetNamedBufferSubData(buffer.name, 0, content.nbytes, content)

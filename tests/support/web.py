@@ -147,7 +147,7 @@ class PagedRun(WatchedRun):
 
     def __init__(self) -> None:
         super().__init__()
-        self.page: ShownRun | None = None
+        self.page: LiveRun | None = None
         self.replies: tuple[str, ...] = ("a red ", "car")
         self.late_text = ""
         self.ends = True
@@ -178,7 +178,7 @@ class PagedRun(WatchedRun):
         self.page.emit(WatchesChanged(watch=change.name, watches=list(present), error=self.refuses))
 
 
-class ShownRun:
+class LiveRun:
     """A run that is live, in its `place` on a page."""
 
     def __init__(self, config: Config, place: PageCamera, source: str = "camera") -> None:
@@ -211,7 +211,7 @@ class ShownRun:
         self.hub.publish(event)
 
 
-class ServedPage(ShownRun):
+class ServedPage(LiveRun):
     """The page of a run that is live."""
 
     def __init__(
@@ -254,7 +254,7 @@ class SharedPage:
         self.page = WebPage(config.output, names, remembered=remembered)
         self.url = self.page.address.partition("?")[0]
         self.port = int(self.url.strip("/").rpartition(":")[2])
-        self.cameras = {name: ShownRun(config, place, name) for name, place in self.page.cameras.items()}
+        self.cameras = {name: LiveRun(config, place, name) for name, place in self.page.cameras.items()}
         for camera in self.cameras.values():
             camera.go_live()
 

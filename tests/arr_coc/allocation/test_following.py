@@ -18,7 +18,7 @@ from tests.support.camera_moves import (
     Pose,
     clutter,
     document,
-    filmed,
+    film,
     matrix_of,
     planes,
     through,
@@ -82,7 +82,7 @@ def test_attended_content_is_followed(name: str, draw) -> None:  # type: ignore[
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
     row, col = ROWS // 2 - 2, COLS // 2 - 2
     for index, pose in enumerate(poses):
-        result = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
+        result = allocator.allocate(planes(film(wide, pose)), stamp(index))
         if index == 0:
             allocator.on_answer(taught(result.allocation, row, col))
             continue
@@ -93,7 +93,7 @@ def test_attended_content_is_followed(name: str, draw) -> None:  # type: ignore[
 
 
 def test_a_thing_that_moves_over_a_still_ground_keeps_its_relevance() -> None:
-    ground, thing = filmed(clutter(2), (0.0, 0.0, 1.0, 0.0)), clutter(3, 96, 96)
+    ground, thing = film(clutter(2), (0.0, 0.0, 1.0, 0.0)), clutter(3, 96, 96)
     allocator = FrameAllocator(AllocatorOptions(budget=64, strategy="mixed"))
     for index in range(40):
         picture, left = ground.copy(), 96 + 4 * index
@@ -122,7 +122,7 @@ def test_choices_of_a_panned_document_stay_on_it(way: tuple[float, float]) -> No
     wide, allocator, places = text_in_the_middle(), FrameAllocator(AllocatorOptions(budget=64, explore=0.0)), []
     for index in range(30):
         pose = (way[0] * (index - 15), way[1] * (index - 15), 1.0, 0.0)
-        result = allocator.allocate(planes(filmed(wide, pose)), stamp(index))
+        result = allocator.allocate(planes(film(wide, pose)), stamp(index))
         regions = result.packet.regions[result.packet.regions[:, 0] == 0]
         weights = result.packet.relevance[result.packet.regions[:, 0] == 0]
         middle = (regions[:, :0:-1] * weights[:, None]).sum(axis=0) / weights.sum()

@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.types import FrameStamp, TileGrid
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdate, TextureUpdater
-from tests.support.camera_moves import Picture, clutter, document, filmed, planes, steps, tile_middles
+from tests.support.camera_moves import Picture, clutter, document, film, planes, steps, tile_middles
 
 Floats = npt.NDArray[np.float32]
 
@@ -62,7 +62,7 @@ def test_vectors_over_one_or_a_few_frames_give_what_nothing_else_finds(frames: i
 def test_wrong_vectors_do_no_harm() -> None:
     rng = np.random.default_rng(2)
     wide = clutter(4)
-    before, after = (filmed(wide, (right, 0.0, 1.0, 0.0)) for right in (0.0, 9.0))
+    before, after = (film(wide, (right, 0.0, 1.0, 0.0)) for right in (0.0, 9.0))
     shape = TileGrid.of(*before.shape).shape
     wild = Coded(*rng.uniform(-3000, 3000, (2, *shape)).astype(np.float32))
     steady = Coded(np.full(shape, 16, np.float32), np.full(shape, 40, np.float32))
@@ -75,7 +75,7 @@ def test_wrong_vectors_do_no_harm() -> None:
 
 def test_vectors_of_skipped_frames_and_of_still_ones_are_not_asked() -> None:
     wide = clutter(5)
-    before, after = (filmed(wide, (right, 0.0, 1.0, 0.0)) for right in (0.0, 9.0))
+    before, after = (film(wide, (right, 0.0, 1.0, 0.0)) for right in (0.0, 9.0))
     coded = Coded(*np.zeros((2, *TileGrid.of(*before.shape).shape), np.float32))
     compared(before, after, coded, index=2)
     compared(before, before, coded)

@@ -20,7 +20,7 @@ from tests.support.camera_moves import (
     Pose,
     clutter,
     document,
-    filmed,
+    film,
     planes,
     steps,
     tile_middles,
@@ -85,7 +85,7 @@ def test_the_camera_over_a_plain_wall(pose: Pose) -> None:
 
 @pytest.mark.parametrize("speed_px", [2, 8, 24])
 def test_something_moves_over_a_still_ground(speed_px: int) -> None:
-    ground, thing = filmed(clutter(5), (0.0, 0.0, 1.0, 0.0)), clutter(6, 160, 160)
+    ground, thing = film(clutter(5), (0.0, 0.0, 1.0, 0.0)), clutter(6, 160, 160)
     pictures = []
     for index in range(6):
         pictures.append(ground.copy())
@@ -105,13 +105,13 @@ def test_something_moves_over_a_still_ground(speed_px: int) -> None:
 
 
 def test_a_still_picture_does_not_move() -> None:
-    rng, picture = np.random.default_rng(7), filmed(clutter(7), (0.0, 0.0, 1.0, 0.0))
+    rng, picture = np.random.default_rng(7), film(clutter(7), (0.0, 0.0, 1.0, 0.0))
     noisy = [np.clip(picture + rng.normal(0, 2, picture.shape), 0, 255).astype(np.uint8) for _ in range(3)]
     assert all(update.motion is None for update in updates([picture, picture, *noisy]))
 
 
 def test_light_noise_and_new_things_do_not_move_the_picture() -> None:
-    rng, picture = np.random.default_rng(8), filmed(clutter(8), (0.0, 0.0, 1.0, 0.0))
+    rng, picture = np.random.default_rng(8), film(clutter(8), (0.0, 0.0, 1.0, 0.0))
     darker = (picture * 0.7).astype(np.uint8)
     noisy = np.clip(picture + rng.normal(0, 12, picture.shape), 0, 255).astype(np.uint8)
     window = picture.copy()
@@ -124,15 +124,15 @@ def test_light_noise_and_new_things_do_not_move_the_picture() -> None:
 
 
 def test_unrelated_pictures_give_no_confidence() -> None:
-    pictures = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (10, 11)]
+    pictures = [film(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (10, 11)]
     motion = updates(pictures, TextureOptions(cuts=False))[1].motion
     assert motion is None or motion.confidence.mean() < 0.3
 
 
 def test_a_cut_and_a_discontinuity_have_no_motion() -> None:
-    pictures = [filmed(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (12, 13)]
+    pictures = [film(clutter(seed), (0.0, 0.0, 1.0, 0.0)) for seed in (12, 13)]
     assert [update.motion for update in updates(pictures)] == [None, None]
-    updater, view = TextureUpdater(), filmed(clutter(12), (6.0, 0.0, 1.0, 0.0))
+    updater, view = TextureUpdater(), film(clutter(12), (6.0, 0.0, 1.0, 0.0))
     updater.process(planes(pictures[0]), FrameStamp(0, 0, 0))
     assert updater.process(planes(view), FrameStamp(1, 0, 0), "seek").motion is None
     back = updater.process(planes(pictures[0]), FrameStamp(2, 0, 0)).motion
@@ -141,7 +141,7 @@ def test_a_cut_and_a_discontinuity_have_no_motion() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    pictures = [filmed(clutter(14), (6.0 * i, 0.0, 1.0, 0.0)) for i in range(2)]
+    pictures = [film(clutter(14), (6.0 * i, 0.0, 1.0, 0.0)) for i in range(2)]
     assert updates(pictures, TextureOptions(motion=False))[1].motion is None
 
 
@@ -163,7 +163,7 @@ def test_frames_of_any_size(size: tuple[int, int]) -> None:
 
 
 def test_colours_and_planes_move_alike() -> None:
-    pictures = [filmed(clutter(16), (5.0 * i, 0.0, 1.0, 0.0)) for i in range(3)]
+    pictures = [film(clutter(16), (5.0 * i, 0.0, 1.0, 0.0)) for i in range(3)]
     half = np.full((HEIGHT // 2, WIDTH // 2), 128, np.uint8)
     for make in (
         lambda luma: FramePlanes("yuv", (luma, half, half)),
@@ -178,7 +178,7 @@ def test_colours_and_planes_move_alike() -> None:
 def test_another_layout_of_the_same_size() -> None:
     updater, half = TextureUpdater(), np.full((HEIGHT // 2, WIDTH // 2), 128, np.uint8)
     for index in range(6):
-        luma = filmed(clutter(19), (5.0 * index, 0.0, 1.0, 0.0))
+        luma = film(clutter(19), (5.0 * index, 0.0, 1.0, 0.0))
         layout = ("yuv", (luma, half, half)) if index < 3 else ("rgb", (np.repeat(luma[..., None], 3, axis=2),))
         update = updater.process(FramePlanes(*layout), FrameStamp(index, 0, 0))  # type: ignore[arg-type]
         if index in (0, 3):
@@ -189,7 +189,7 @@ def test_another_layout_of_the_same_size() -> None:
 
 
 def test_the_same_frames_give_the_same_motion() -> None:
-    pictures = [filmed(document(17), (3.0 * i, 2.0 * i, 1.0 + 0.01 * i, 0.3 * i)) for i in range(4)]
+    pictures = [film(document(17), (3.0 * i, 2.0 * i, 1.0 + 0.01 * i, 0.3 * i)) for i in range(4)]
     for first, second in zip(updates(pictures), updates(pictures), strict=True):
         assert (first.motion is None) == (second.motion is None)
         if first.motion is not None and second.motion is not None:

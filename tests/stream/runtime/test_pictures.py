@@ -25,7 +25,7 @@ from stream.runtime.session import is_supervised
 from stream.sinks.heatmap import HeatmapSink
 from stream.web.relay import PictureRelay
 from tests.support.pictures import picture_fields
-from tests.support.runs import Seen, config, open_supervised, watch
+from tests.support.runs import RunRecorder, config, open_supervised, watch
 
 LOADER = "tests.support.answer_models:FakeAnswerModel"
 
@@ -67,7 +67,7 @@ def test_a_supervised_run_stays_supervised_and_its_pictures_outlive_the_frame_pr
     watcher = Watcher(run.picture_endpoints.page, 1280, 64)
     before: list[int] = []
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if isinstance(event, FrameReady):
             watcher.ask()
         if recorder.once("kill", len(watcher.indices()) >= 3 and bool(recorder.of(Answer))):
@@ -199,7 +199,7 @@ def test_a_picture_is_inspected_beside_a_run_that_goes_on() -> None:
     picture = PictureToInspect(1, 64, 96, pixels.tobytes())
     inspector = Inspector(run.picture_endpoints.microscope, InspectionRequest(picture=picture))
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if isinstance(event, FrameReady) and not inspector.inspections:
             inspector.ask()
         if recorder.once("end", bool(inspector.inspections) and bool(recorder.of(Answer))):
@@ -233,7 +233,7 @@ def test_a_live_heat_map_leaves_the_run_supervised_and_outlives_the_frame_proces
     def drawn() -> int:
         return sink._film.frames
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         sink.write(event)
         if recorder.once("kill", drawn() >= 2 and bool(recorder.of(Answer))):
             recorder.keep = drawn()  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ from stream.runtime.replay import Replay, ReplayedAnswer, ReplayedYesNo, answere
 from stream.runtime.run import Run
 from tests.support.answer_models import FakeAnswerModel, MemoryAnswerModel
 from tests.support.events import answer, frame, make_answer_reply, make_token_packet, make_yes_no_reply
-from tests.support.runs import Seen, open_supervised, watch
+from tests.support.runs import RunRecorder, open_supervised, watch
 from tests.support.runs import config as supervised_config
 from tests.support.video import make_video, moving_square
 
@@ -341,7 +341,7 @@ def test_both_processes_are_killed_and_what_was_recorded_is_answered_again(tmp_p
     run_config = supervised_config().model_copy(update={"output": OutputConfig(record=str(tmp_path / "a"))})
     run = open_supervised(settings=run_config)
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if not isinstance(event, Answer):
             return
         restarts = len(recorder.of(Restarted))

@@ -50,7 +50,7 @@ from stream.runtime.run import Run
 from stream.runtime.worker_messages import WorkerFailed, pack_report
 from tests.support.children import own_children
 from tests.support.network import until
-from tests.support.runs import ENDLESS, Seen, config, open_supervised, watch
+from tests.support.runs import ENDLESS, RunRecorder, config, open_supervised, watch
 from tests.support.stores import require
 
 HEARTBEAT_S = 3.0
@@ -71,7 +71,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
     pids: list[dict[str, int]] = []
     killed_ns: dict[str, int] = {}
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("ask", len(recorder.of(Answer)) >= 2):
             run.ask("and now?")
         if recorder.once("frames", bool(recorder.of(QueryChanged)) and recorder.events[-1].__class__ is FrameReady):
@@ -88,7 +88,7 @@ def test_a_run_outlives_both_of_its_processes() -> None:
             pids.append(run.processes())
             run.end()
 
-    def is_newer(recorder: Seen, answer: Answer) -> bool:
+    def is_newer(recorder: RunRecorder, answer: Answer) -> bool:
         """Whether it is about a frame that was captured after the answer process was killed."""
         frame = next(f for f in recorder.of(FrameReady) if f.frame_index == answer.frame_index)
         return frame.capture_ns > killed_ns["answers"]
@@ -126,7 +126,7 @@ def test_a_file_that_would_be_over_by_now_is_not_begun_again() -> None:
     clock = LateClock()
     run = run_in_child(config(), clock, model_loader="tests.support.answer_models:FakeAnswerModel")
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("kill", isinstance(event, FrameReady)):
             recorder.signal("frames")
             clock.ahead_s = 7200
@@ -173,7 +173,7 @@ def test_a_spare_process_takes_over() -> None:
         assert child is not None, "frames come"
         return child.pid
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         restarts = len(recorder.of(Restarted))
         if isinstance(event, FrameReady) and restarts < 2 and recorder.once(str(restarts), True):
             spares.append(spare())
@@ -234,7 +234,7 @@ def test_a_run_that_is_made_and_never_begun_can_be_closed() -> None:
 def test_a_process_that_hangs_is_noticed_and_started_again(process: str) -> None:
     run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("stop", len(recorder.of(Answer)) == 2):
             recorder.signal(process, signal.SIGSTOP)
         if recorder.of(Restarted) and isinstance(event, Answer):
@@ -263,7 +263,7 @@ def test_an_answer_process_that_always_dies_is_a_crash_loop() -> None:
 def test_a_frame_process_that_always_dies_is_a_crash_loop() -> None:
     run = open_supervised(settings=config(restart_limit=3))
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if isinstance(event, FrameReady) and recorder.once(str(run.processes()["frames"]), True):
             recorder.signal("frames")
 
@@ -284,7 +284,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_that() -> None:
 def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
     run = open_supervised("HangingAnswerModel", config(timeout_s=HEARTBEAT_S))
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.of(Restarted) and isinstance(event, Answer):
             run.end()
 
@@ -297,7 +297,7 @@ def test_a_model_that_hangs_in_an_answer_is_killed_and_started_again() -> None:
 def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
     run = open_supervised()
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("kill", len(recorder.of(FrameReady)) == 10):
             time.sleep(0.7)  # more is reported meanwhile than has been read
             recorder.signal("frames")
@@ -314,7 +314,7 @@ def test_a_slow_reader_loses_nothing_of_a_process_that_died_meanwhile() -> None:
 def test_a_dead_spare_process_is_not_put_to_work() -> None:
     run = open_supervised()
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("kill", len(recorder.of(Answer)) == 2):
             spare = psutil.Process(run._worker._spare.pid)  # type: ignore[attr-defined]
             spare.kill()
@@ -337,7 +337,7 @@ def test_it_ends_when_asked_by_another_thread_with_any_process_dead(
         pytest.skip("no process to stop")
     run = open_supervised(settings=config(heartbeat_s=HEARTBEAT_S))
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("kill", len(recorder.of(Answer)) == 2):
             if victim is not None:
                 recorder.signal(victim, number)
@@ -353,7 +353,7 @@ def test_it_ends_when_asked_by_another_thread_with_any_process_dead(
 def test_a_question_may_be_refused_and_the_old_one_stays() -> None:
     run = open_supervised("PickyAnswerModel")
 
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("ask", len(recorder.of(Answer)) == 1):
             run.ask("refuse me")
         if recorder.once("kill", bool(recorder.of(QueryChanged))):
@@ -374,7 +374,7 @@ def watching(*, go_on: bool) -> Config:
 
 
 def test_the_answer_that_held_before_a_death_is_not_reported_again() -> None:
-    def on_event(recorder: Seen, event: Event) -> None:
+    def on_event(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("kill", bool(recorder.of(VerdictChanged))):
             recorder.signal("frames")
         if recorder.of(Restarted) and isinstance(event, YesNoResult):
@@ -443,7 +443,7 @@ def test_the_frame_process_reports_which_store_it_runs() -> None:
     require("gl")
     run_config = config().model_copy(update={"texture": TextureConfig(backend="gl")})
 
-    def end_soon(recorder: Seen, event: Event) -> None:
+    def end_soon(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("end", len(recorder.of(FrameReady)) > 3):
             recorder.run.end()
 

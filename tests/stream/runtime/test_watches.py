@@ -10,7 +10,7 @@ from stream.control import FOUND, WatchChange
 from stream.events import Answer, Event, Match, WatchesChanged, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from stream.runtime.run import Run
-from tests.support.runs import Seen, config, open_supervised, watch
+from tests.support.runs import RunRecorder, config, open_supervised, watch
 
 DOOR = WatchChange("door", "is it bright?")
 
@@ -24,7 +24,7 @@ def in_threads() -> Run:
 def test_a_watch_is_added_matches_and_is_removed(opened: Callable[[], Run]) -> None:
     run = opened()
 
-    def act(recorder: Seen, event: Event) -> None:
+    def act(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("add", isinstance(event, Answer)):
             run.change_watch(DOOR)
         if recorder.once("remove", isinstance(event, Match)):
@@ -51,7 +51,7 @@ def test_a_watch_is_added_matches_and_is_removed(opened: Callable[[], Run]) -> N
 def test_a_frame_process_that_dies_leaves_the_watch_to_the_next() -> None:
     run = open_supervised()
 
-    def act(recorder: Seen, event: Event) -> None:
+    def act(recorder: RunRecorder, event: Event) -> None:
         if recorder.once("add", isinstance(event, Answer)):
             run.change_watch(DOOR)
         if recorder.once("kill", isinstance(event, Match)):

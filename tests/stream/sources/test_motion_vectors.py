@@ -18,7 +18,7 @@ from stream.config import CaptureConfig
 from stream.media import SourceFrame
 from stream.sources.file import FileSource
 from stream.sources.motion_vectors import DecodedVectors
-from tests.support.camera_moves import HEIGHT, WIDTH, clutter, filmed
+from tests.support.camera_moves import HEIGHT, WIDTH, clutter, film
 from tests.support.clock import FakeClock
 from tests.support.garbage import collect_earlier
 from tests.support.video import make_video
@@ -34,7 +34,7 @@ FIELDS = np.dtype(
 def panned(path: Path, codec: str, rotation: int = 0, **options: str) -> Path:
     """A clip whose content moves left and up, by whole pixels a frame."""
     wide = clutter(1)
-    views = [filmed(wide, (RIGHT_PX * index, DOWN_PX * index, 1.0, 0.0)) for index in range(7)]
+    views = [film(wide, (RIGHT_PX * index, DOWN_PX * index, 1.0, 0.0)) for index in range(7)]
     pictures = [np.repeat(picture[..., None], 3, axis=2) for picture in views]
     return make_video(path, pictures, codec=codec, rotation=rotation, options=options)
 

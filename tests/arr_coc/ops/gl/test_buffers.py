@@ -10,7 +10,7 @@ import pytest
 from arr_coc.errors import DeviceLost
 from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, UploadRing, aligned
 from arr_coc.ops.gl.library import TIMEOUT_EXPIRED
-from tests.support.stores import own_device, seen_by, shared_device
+from tests.support.stores import own_device, read_on_device, shared_device
 
 
 class Marks(Fence):
@@ -95,7 +95,7 @@ def test_memory_written_is_what_the_device_sees() -> None:
     with device.current():
         buffer = MappedBuffer(device, 1024, "read")
         buffer.memory[:] = np.arange(1024) % 251
-        np.testing.assert_array_equal(seen_by(device, buffer), buffer.memory)
+        np.testing.assert_array_equal(read_on_device(device, buffer), buffer.memory)
 
 
 def test_memory_that_the_device_has_not_is_refused() -> None:

@@ -20,7 +20,7 @@ from arr_coc.ops.gl.buffers import MappedBuffer
 from arr_coc.ops.gl.device import GlDevice, display_candidates, find_device, open_device
 from arr_coc.ops.gl.texture import program, source
 from tests.support.garbage import collect_earlier
-from tests.support.stores import own_device, seen_by, shared_device
+from tests.support.stores import own_device, read_on_device, shared_device
 
 ROOT = Path(__file__).resolve().parents[4]
 JOIN_S = 120.0
@@ -73,7 +73,7 @@ def test_contexts_share_objects() -> None:
 
     buffer = in_thread(make)
     with device.current():
-        assert (seen_by(device, buffer) == 77).all()
+        assert (read_on_device(device, buffer) == 77).all()
 
 
 def test_a_thread_that_ends_ends_its_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def written(path: Path, *events: Event) -> dict[str, list[support.Row]]:
     with closing(RerunFileSink(str(path), "camera")) as sink:
         for event in events:
             sink.write(event)
-    assert support.verified(path)
+    assert support.is_valid_rrd(path)
     return support.rows_of(path)
 
 
@@ -154,7 +154,7 @@ def test_a_run_writes_its_answers(tmp_path: Path) -> None:
         sink.close()
         sink.close()
     rows = support.rows_of(path)
-    assert support.verified(path)
+    assert support.is_valid_rrd(path)
     assert [row["frame"] for row in rows["/frame"]] == [0, 5, 10, 11]
     assert len(rows["/figures/tokens"]) == 12
 
