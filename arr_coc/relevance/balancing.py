@@ -35,7 +35,7 @@ _BEGIN_BIAS = (
 class AdaptiveTensionBalancer(nn.Module):
     """Weights for information, perspective and participation, each in [0, 1] on its own.
 
-    Only their ratios count: relevance is divided by their sum (`RelevanceRealiser.balanced`), so three high weights are
+    Only their ratios count: relevance is divided by their sum (`RelevanceRealiser.balance`), so three high weights are
     as three low ones. A small net of the question's mean embedding and of mean and maximum of each map gives them.
     Untrained, a map counts more the more something stands out in it (maximum − mean), and the question does not matter.
     Two guards: if the strongest saliency is below `WEAK_SALIENCY`, perspective is cut in proportion, and information
@@ -163,7 +163,7 @@ class RelevanceRealiser(nn.Module):
         doubt = None if prior is None else self._doubt(picture_scores[:, 1], prior, query, query_weights)
         if doubt is not None:
             weights = weights * torch.stack([torch.ones_like(doubt), 1 - doubt, torch.ones_like(doubt)], dim=1)
-        relevance = self.balanced(scores, weights)
+        relevance = self.balance(scores, weights)
         if prior is not None:
             evidence = self.participation.evidence(prior, doubt)
             relevance = torch.sigmoid(torch.logit(relevance, eps=DOUBT) + evidence)
@@ -171,7 +171,7 @@ class RelevanceRealiser(nn.Module):
             raise NonFiniteError(_non_finite_message(texture, query, prior, scores, weights))
         return RelevanceMaps(relevance, scores, weights)
 
-    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def balance(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Mean of the maps [B, 3, gh, gw] by their weights [B, 3]: [B, gh, gw] in [0, 1], 0 if no weight is above 0."""
         return torch.einsum("bshw,bs->bhw", scores, weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-6))
 

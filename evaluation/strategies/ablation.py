@@ -103,14 +103,14 @@ class NotingBalancer(nn.Module):
 class AmplifiedRealiser(RelevanceRealiser):
     """Relevance to which each score adds, whatever the others are: 1 − ∏(1 − weight · score)."""
 
-    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def balance(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return 1 - (1 - scores * weights[:, :, None, None]).prod(dim=1)
 
 
 class ScaledRealiser(RelevanceRealiser):
     """Sum of the scores by their weights, which is not divided by these: up to 1."""
 
-    def balanced(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def balance(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bshw,bs->bhw", scores, weights).clamp(max=1)
 
 

@@ -37,7 +37,7 @@ def test_participation_counts_as_far_as_it_is_trusted() -> None:
     zero = balancer(scores(), torch.zeros(1))[0]
     assert half[2] == full[2] / 2
     assert zero[2] == 0
-    assert torch.isfinite(RelevanceRealiser().balanced(scores(), zero[None])).all()
+    assert torch.isfinite(RelevanceRealiser().balance(scores(), zero[None])).all()
 
 
 def test_weak_saliency_raises_information() -> None:
@@ -75,9 +75,9 @@ def test_the_question_matters_once_learned() -> None:
 def test_the_sum_is_a_mean() -> None:
     maps = torch.rand(2, 3, 4, 5)
     same = torch.full((2, 3), 0.7)
-    assert torch.allclose(RelevanceRealiser().balanced(maps, same), maps.mean(dim=1))
+    assert torch.allclose(RelevanceRealiser().balance(maps, same), maps.mean(dim=1))
     only_first = torch.tensor([[0.2, 0.0, 0.0], [0.2, 0.0, 0.0]])
-    assert torch.allclose(RelevanceRealiser().balanced(maps, only_first), maps[:, 0])
+    assert torch.allclose(RelevanceRealiser().balance(maps, only_first), maps[:, 0])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

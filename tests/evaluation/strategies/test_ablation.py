@@ -66,9 +66,9 @@ def test_mean_weights_are_those_of_pictures_with_participation() -> None:
 def test_amplified_scores_raise_each_other_and_scaled_ones_are_not_divided() -> None:
     maps = torch.tensor([0.5, 0.4, 0.2]).reshape(1, 3, 1, 1)
     weights = torch.tensor([[1.0, 0.5, 0.0]])
-    assert AmplifiedRealiser().balanced(maps, weights).item() == pytest.approx(1 - 0.5 * 0.8)
-    assert ScaledRealiser().balanced(maps, weights).item() == pytest.approx(0.5 + 0.2)
-    assert ScaledRealiser().balanced(2 * maps, weights).item() == 1
+    assert AmplifiedRealiser().balance(maps, weights).item() == pytest.approx(1 - 0.5 * 0.8)
+    assert ScaledRealiser().balance(maps, weights).item() == pytest.approx(0.5 + 0.2)
+    assert ScaledRealiser().balance(2 * maps, weights).item() == 1
     realiser = replace_realiser(tiny_qwen(), ScaledRealiser).realiser
     assert type(realiser) is ScaledRealiser
 
