@@ -33,7 +33,7 @@ from benchmarks.support.clips import CLIPS, described_clips
 from benchmarks.support.harness import write_report
 from stream.monitor.machine import machine
 from stream.scenes.drawing import COLOURS, RGB, SHAPES, SceneObject, draw_object, gradient, page
-from stream.scenes.textures import grained, plain
+from stream.scenes.textures import add_grain, plain_surface
 from training.clips.scenes import clip_rng, random_clip
 
 Image = npt.NDArray[np.uint8]
@@ -96,7 +96,7 @@ def _splatter(rng: Rng, width_px: int, height_px: int) -> Image:
 
 def _small_thing(rng: Rng, width_px: int, height_px: int) -> Image:
     """One thing of one to three tiles on a plain ground or a gradient, with a sensor's noise."""
-    image = plain(rng, width_px, height_px) if rng.random() < 0.5 else _gradient(rng, width_px, height_px)
+    image = plain_surface(rng, width_px, height_px) if rng.random() < 0.5 else _gradient(rng, width_px, height_px)
     size = float(rng.uniform(28, 96))
     x, y = float(rng.uniform(size, width_px - size)), float(rng.uniform(size, height_px - size))
     under = image[int(y), int(x)].astype(int)
@@ -104,7 +104,7 @@ def _small_thing(rng: Rng, width_px: int, height_px: int) -> Image:
     draw_object(
         image, SceneObject(str(rng.choice([s for s in SHAPES if s != "number"])), str(rng.choice(colours)), x, y, size)
     )  # type: ignore[arg-type]
-    return grained(rng, image, float(rng.uniform(0, 3)))
+    return add_grain(rng, image, float(rng.uniform(0, 3)))
 
 
 def _scene(rng: Rng, width_px: int, height_px: int) -> Image:

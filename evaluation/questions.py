@@ -143,7 +143,7 @@ def read_questions(path: Path) -> list[FileQuestion]:
 
 def _parse_line(line: QuestionLine) -> FileQuestion:
     paths = line.paths()
-    sizes = {_size(path) for path in paths} if line.shown != "video" else set()
+    sizes = {_size(path) for path in paths} if line.media_field != "video" else set()
     if len(sizes) > 1:
         raise QuestionsError(f"its frames have different sizes ({sorted(sizes)}); frames of one clip have one size")
     return FileQuestion(
@@ -152,7 +152,7 @@ def _parse_line(line: QuestionLine) -> FileQuestion:
         text=line.text("question"),
         answers=line.texts("answers"),
         paths=paths,
-        is_video=line.shown == "video",
+        is_video=line.media_field == "video",
         boxes=line.boxes(),
     )
 

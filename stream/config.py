@@ -308,7 +308,7 @@ class WatchConfig(Section):
 _NAME_CHARS = 40
 
 
-def named(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
+def name_watches(watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
     """Return watches that all have names. Names made from different questions differ; given ones stay as they are."""
     given_names = {watch.name for watch in watches if watch.name}
     questions: dict[str, str] = {}
@@ -621,7 +621,7 @@ class AnswerConfig(Section):
         return None if self.choices is None else AnswerSchema.of_choices(self.choices.split(","))
 
     @property
-    def elsewhere(self) -> bool:
+    def uses_server(self) -> bool:
         """True if a server answers: another program of this project, or a model server."""
         return self.server is not None or self.api.url is not None
 
@@ -1016,7 +1016,7 @@ class Config(Section):
     @field_validator("watch", mode="after")
     @classmethod
     def _all_named(cls, watches: tuple[WatchConfig, ...]) -> tuple[WatchConfig, ...]:
-        return named(watches)
+        return name_watches(watches)
 
     @property
     def watches_only(self) -> bool:
@@ -1024,7 +1024,7 @@ class Config(Section):
         return bool(self.watch) and not self.answer.captions
 
     @property
-    def asked(self) -> str:
+    def first_question(self) -> str:
         """First question: `answer.query`, or that of the first watch if watches are all that is asked."""
         return self.watch[0].question if self.watches_only else self.answer.query
 

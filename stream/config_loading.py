@@ -53,7 +53,7 @@ ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 REMOVED_SECTION = "answer.until."
 
 
-def removed(key: str) -> str | None:
+def removal_message(key: str) -> str | None:
     """Return the message about a key of an earlier version; None for any other key."""
     if key in REMOVED_KEYS or not key.startswith(REMOVED_SECTION):
         return REMOVED_KEYS.get(key)
@@ -81,7 +81,7 @@ def build_config(layers: Sequence[ConfigLayer]) -> Config:
     for layer in layers:
         for key, value in layer.values.items():
             if known_as(key) not in fields:
-                raise ConfigError(f"{layer.origin}: {removed(key) or _unknown(key, fields)}")
+                raise ConfigError(f"{layer.origin}: {removal_message(key) or _unknown(key, fields)}")
             if key in origins:
                 log.info("%s of %s takes the place of that of %s", key, layer.origin, origins[key])
             origins[key] = layer.origin

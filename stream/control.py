@@ -123,7 +123,7 @@ class RunControl:
         return self._end is not None
 
     @property
-    def found(self) -> bool:
+    def has_match(self) -> bool:
         """True if the run ends because its standing query was answered with yes."""
         return self._end == FOUND
 

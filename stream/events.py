@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from arr_coc.types import TokenReason
-from stream.untrusted import printable_json, whole
+from stream.untrusted import printable_json, replace_surrogates
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -717,15 +717,15 @@ def encode_event(event: Event, camera: str | None = None) -> str:
     for name in ("timing", "warning", "memory", "fields", "meaning"):
         if data.get(name, ...) is None:
             del data[name]
-    return printable_json(msgspec.json.encode(rounded(data)).decode())
+    return printable_json(msgspec.json.encode(json_value(data)).decode())
 
 
-def rounded(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Plain values as JSON carries them: floats to six decimals, texts that UTF-8 can hold."""
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [rounded(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, str):
-        return whole(value)
+        return replace_surrogates(value)
     return round(value, 6) if isinstance(value, float) else value

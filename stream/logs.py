@@ -18,7 +18,7 @@ import msgspec
 from arr_coc.errors import counted
 from stream.control import leave_gone_terminal
 from stream.errors import OutputFailed, ReaderGone
-from stream.untrusted import printable, printable_json, printable_lines, printable_span, whole
+from stream.untrusted import printable, printable_json, printable_lines, printable_span, replace_surrogates
 
 STDERR = 2
 
@@ -97,7 +97,7 @@ def _whole(value: Any) -> Any:
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_whole(item) for item in value]
-    return whole(value) if isinstance(value, str) else value
+    return replace_surrogates(value) if isinstance(value, str) else value
 
 
 def write_line(line: str) -> None:

@@ -173,7 +173,7 @@ class VideoSegments(Protocol):
     """Segments of a source's video, as the capture stage sees them."""
 
     @property
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Frames that were not encoded, because there was no time."""
         ...
 
@@ -239,6 +239,6 @@ class PollableSource(Protocol):
         ...
 
     @property
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Frames that were not read in time."""
         ...

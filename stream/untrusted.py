@@ -162,7 +162,7 @@ def printable_lines(text: str) -> str:
         return text
     text = _BREAKS.sub("\n", _SEQUENCES.sub("", text)).replace("\t", " ")
     text = "\n".join(_DROPPED.sub("", line) for line in text.split("\n"))
-    return _PILES.sub(r"\1", _JOINERS.sub(r"\1", whole(text)))
+    return _PILES.sub(r"\1", _JOINERS.sub(r"\1", replace_surrogates(text)))
 
 
 def printable_json(line: str) -> str:
@@ -173,7 +173,7 @@ def printable_json(line: str) -> str:
     return line if line.isascii() and "\x7f" not in line else _IN_JSON.sub(_escaped, line)
 
 
-def whole(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text as UTF-8 can carry it, all else in it as it was."""
     # replaces half of a surrogate pair, or a byte of a file's name that is not UTF-8
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)

@@ -67,4 +67,4 @@ def _label(line: QuestionLine) -> Label:
     boxes = line.boxes()
     if not boxes:
         raise ValueError('it needs "boxes", a list of [left, top, right, bottom] in pixels; it has none')
-    return Label(line.paths()[-1], line.shown == "video", line.text("question"), boxes)
+    return Label(line.paths()[-1], line.media_field == "video", line.text("question"), boxes)

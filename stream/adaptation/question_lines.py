@@ -25,8 +25,8 @@ from stream.errors import ConfigError
 
 T = TypeVar("T")
 
-SHOWN = ("image", "frames", "video")
-FIELDS = frozenset({*SHOWN, "question", "answers", "id", "kind", "boxes"})
+MEDIA_FIELDS = ("image", "frames", "video")
+FIELDS = frozenset({*MEDIA_FIELDS, "question", "answers", "id", "kind", "boxes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class QuestionLine:
     folder: Path
 
     @property
-    def shown(self) -> str:
-        """The field that says what is shown: one of `SHOWN`."""
-        return next(name for name in SHOWN if name in self.fields)
+    def media_field(self) -> str:
+        """The field that says what is shown: one of `MEDIA_FIELDS`."""
+        return next(name for name in MEDIA_FIELDS if name in self.fields)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A field that holds a text."""
@@ -58,11 +58,11 @@ class QuestionLine:
 
     def paths(self) -> tuple[Path, ...]:
         """The files of what is shown, in order; each is there."""
-        names = self.texts("frames") if self.shown == "frames" else (self.text(self.shown),)
+        names = self.texts("frames") if self.media_field == "frames" else (self.text(self.media_field),)
         paths = tuple(self.folder / Path(name).expanduser() for name in names)
         for path in paths:
             if not path.is_file():
-                raise ValueError(f'there is no file {path}; put it there, or correct the path in "{self.shown}"')
+                raise ValueError(f'there is no file {path}; put it there, or correct the path in "{self.media_field}"')
         return paths
 
     def boxes(self) -> tuple[Box, ...]:
@@ -107,7 +107,7 @@ def _fields(line: str) -> dict[str, Any]:
     unknown = sorted(fields.keys() - FIELDS)
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(FIELDS))}")
-    kinds = [name for name in SHOWN if name in fields]
+    kinds = [name for name in MEDIA_FIELDS if name in fields]
     if len(kinds) != 1:
         raise ValueError(f"it needs one of image, frames and video, and has {' and '.join(kinds) or 'none'}; name one")
     return fields

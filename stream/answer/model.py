@@ -280,7 +280,7 @@ def check_watches(config: Config) -> None:
     A model elsewhere is checked when its server greets the client.
     """
     questions = [watch.question for watch in config.watch if not watch.force]
-    if not questions or config.answer.elsewhere:
+    if not questions or config.answer.uses_server:
         return
     name = config.answer.model
     folder = bundled_model_path() if name is None else local_folder(name)

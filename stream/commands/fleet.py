@@ -96,7 +96,7 @@ def fleet(
         base = [ConfigLayer("fleet", AT_ITS_OWN_PACE), *fleet_file.common, *layers]
         try:
             config = options.configuration(base=base)
-            if vllm is not None and not config.answer.elsewhere:
+            if vllm is not None and not config.answer.uses_server:
                 config = options.configuration(base=[*base, _vllm_layer(config, vllm.place)])
             configs[name] = config
         except ConfigError as error:

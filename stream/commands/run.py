@@ -77,7 +77,7 @@ def configs_of(config: Config, sources: Sequence[str]) -> list[Config]:
     unknown suffix and a place that cannot be written.
     """
     configs = [
-        config.model_copy(update={"source": source, "output": placed(config.output, _name_of(source))})
+        config.model_copy(update={"source": source, "output": output_for(config.output, _name_of(source))})
         for source in sources
     ]
     files = [path for source_config in configs for path in output_files(source_config.output) if path != STDOUT]
@@ -119,7 +119,7 @@ def run_each(configs: Sequence[Config], run_one: RunOne) -> int:
     return min(statuses)  # with watches: 0 if one of them matched
 
 
-def placed(output: OutputConfig, name: str) -> OutputConfig:
+def output_for(output: OutputConfig, name: str) -> OutputConfig:
     """Return outputs of one of several sources, `name` in the place of `{name}`. Raises OutputError if that is
     missing."""
     single_paths = {

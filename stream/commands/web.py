@@ -98,7 +98,7 @@ def _serve(config: Config) -> int:
         forks = start_fork_server()
         if forks is not None:
             stack.enter_context(forks)
-        answers = None if config.answer.elsewhere else AnswerService(config, runs=1, forks=forks)
+        answers = None if config.answer.uses_server else AnswerService(config, runs=1, forks=forks)
         answers_stack = stack.enter_context(ExitStack())
         chooser.find_cameras()
         while (choice := chooser.take()) is not None:
@@ -145,7 +145,7 @@ def _model_choices(config: Config) -> list[ModelChoice]:
     from stream.protocol.comparison import NO_ALLOCATOR, ModelChoice
 
     run_answer = config.answer
-    if run_answer.elsewhere:
+    if run_answer.uses_server:
         run_answer = run_answer.model_copy(update={"model": None, "allocator": None, "api": ApiConfig()})
     pairs = [_model_and_allocator(text, run_answer.model) for text in config.output.web_compare]
     choices: dict[str, ModelChoice] = {}

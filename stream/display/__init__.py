@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stream import logs
-from stream.sinks.base import ALONE, Display
+from stream.sinks.base import SINGLE_CAMERA, Display
 
 STDIN = 0
 STDOUT_FD = 1
@@ -33,7 +33,9 @@ def in_foreground(descriptor: int) -> bool:
         return False
 
 
-def open_display(names: Sequence[str] = ALONE, *, captions: bool, watch_options: WatchOptions | None = None) -> Display:
+def open_display(
+    names: Sequence[str] = SINGLE_CAMERA, *, captions: bool, watch_options: WatchOptions | None = None
+) -> Display:
     """Return the display for these cameras, by the abilities of the output.
 
     JSON lines for machines. A run that is not watched has a progress bar. Others have a live view if stdout is a
@@ -44,7 +46,7 @@ def open_display(names: Sequence[str] = ALONE, *, captions: bool, watch_options:
         from stream.display.lines import JsonDisplay
 
         return JsonDisplay(names, captions=captions, questions_fd=stdin_fd)
-    if watch_options is None or (names is ALONE and not captions):
+    if watch_options is None or (names is SINGLE_CAMERA and not captions):
         from stream.display.progress import ProgressDisplay
 
         return ProgressDisplay(captions=captions, questions_fd=stdin_fd)

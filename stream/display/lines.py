@@ -33,7 +33,7 @@ from stream.events import (
 from stream.logs import json_line, write_line, write_now
 from stream.monitor.health import ANSWERS, RunHandle
 from stream.monitor.statistics import StatisticsSnapshot
-from stream.sinks.base import ALONE, Display
+from stream.sinks.base import SINGLE_CAMERA, Display
 from stream.untrusted import printable
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class LinesDisplay(Display):
     def __init__(
         self,
         every_s: float | None,
-        names: Sequence[str] = ALONE,
+        names: Sequence[str] = SINGLE_CAMERA,
         *,
         captions: bool = True,
         questions_fd: int | None = None,
@@ -200,7 +200,7 @@ class AnswerPrinter:
     def print(self, entry: TranscriptEntry) -> None:
         """Print an answer, or count it if the last one was the same."""
         if entry.text == self._text:
-            self._repetition = entry if self._repetition is None else self._repetition.repeated(entry.at)
+            self._repetition = entry if self._repetition is None else self._repetition.with_repetition(entry.at)
             return
         self.finish()
         self._text = entry.text
@@ -248,7 +248,9 @@ class JsonDisplay(Display):
     from.
     """
 
-    def __init__(self, names: Sequence[str] = ALONE, *, captions: bool, questions_fd: int | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str] = SINGLE_CAMERA, *, captions: bool, questions_fd: int | None = None
+    ) -> None:
         self._width = max(map(len, names), default=0)
         self._captions = captions
         self._lock = threading.Lock()

@@ -45,7 +45,7 @@ from stream.display.text import ABOUT_THE_MODEL, label_text, print_answer, wrap
 from stream.events import Answer, Event, Notice, QueryChanged, Restarted, Summary, VerdictChanged
 from stream.logs import write_now
 from stream.monitor.health import ANSWERS, RunHandle
-from stream.sinks.base import ALONE, Display
+from stream.sinks.base import SINGLE_CAMERA, Display
 from stream.untrusted import printable, printable_span
 
 ERASE = "\r\x1b[K"
@@ -287,7 +287,7 @@ class LiveDisplay(Display):
         self,
         out: int,
         keys: int | None,
-        names: Sequence[str] = ALONE,
+        names: Sequence[str] = SINGLE_CAMERA,
         *,
         questions_fd: int | None = None,
         clock: Clock | None = None,

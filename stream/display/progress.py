@@ -33,7 +33,7 @@ from stream.events import (
 )
 from stream.logs import write_now
 from stream.monitor.health import RunHandle
-from stream.sinks.base import ALONE, Display
+from stream.sinks.base import SINGLE_CAMERA, Display
 from stream.untrusted import printable, printable_lines
 
 
@@ -45,7 +45,7 @@ class ProgressDisplay(Display):
 
     def __init__(self, *, captions: bool, questions_fd: int | None = None) -> None:
         self._captions = captions
-        self._questions = Questions(ALONE, questions_fd)
+        self._questions = Questions(SINGLE_CAMERA, questions_fd)
         self._err = BestEffortConsole(stderr=True)
         self._live: Live | None = None
         self._progress = Progress(

@@ -70,7 +70,7 @@ class TranscriptEntry:
         """The text, and how often it was the answer."""
         return self.text if self.count == 1 else f"{self.text} (×{self.count}, to {self.until})"
 
-    def repeated(self, at: str) -> TranscriptEntry:
+    def with_repetition(self, at: str) -> TranscriptEntry:
         """This entry, for another answer that is the same."""
         return replace(self, count=self.count + 1, until=at)
 
@@ -118,7 +118,7 @@ class Transcript:
         if isinstance(event, AnswerUnchanged):
             self._drop_partial()
             if self._newest is not None:
-                self._entries[-1] = self._newest.repeated(self.clock.text(event.pts_s))
+                self._entries[-1] = self._newest.with_repetition(self.clock.text(event.pts_s))
             return None
         entry = None
         if isinstance(event, Answer):
@@ -135,7 +135,7 @@ class Transcript:
         if entry is None:
             return None
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
-            self._entries[-1] = self._newest.repeated(entry.at)
+            self._entries[-1] = self._newest.with_repetition(entry.at)
         else:
             self._entries.append(entry)
         self._newest_is_answer = isinstance(event, Answer)

@@ -37,7 +37,7 @@ from stream.control import RunControl
 from stream.errors import ConfigError, ConnectionRefused, StageDied
 from stream.options.extra import API
 from stream.sources.timing import Backoff
-from stream.untrusted import whole
+from stream.untrusted import replace_surrogates
 
 POLL_S = 0.25
 """Time between two looks at the server."""
@@ -196,7 +196,7 @@ class VllmServer:
         """Reason for the server's end: the last error that it printed, or its last line."""
         lines = list(self._last_lines)
         errors = [line for line in lines if "Error" in line or "error:" in line]
-        line = whole((errors or lines or ["it printed nothing"])[-1])
+        line = replace_surrogates((errors or lines or ["it printed nothing"])[-1])
         return line if len(line) <= REASON_CHARS else f"{line[: REASON_CHARS - 1]}…"
 
     def _serve(self) -> None:

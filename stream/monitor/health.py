@@ -98,7 +98,7 @@ class HealthReport:
 def _known_world(answer: AnswerConfig) -> str | None:
     """Return the only world that the model of a run knows; None for a general model, and for one on another host."""
     try:
-        return None if answer.elsewhere else model_world(answer.model)
+        return None if answer.uses_server else model_world(answer.model)
     except ArrCocError:  # a folder of the host that answers
         return None
 
@@ -116,9 +116,9 @@ class RunMonitor:
         self._stall_limit_s = max(2.0, config.capture.stall_s)  # a stream is not called stalled before this
         self._config = config
         self._run: RunHandle | None = None
-        self._started = Started(source="", model="", query=config.asked, backend="")
+        self._started = Started(source="", model="", query=config.first_question, backend="")
         self._known_world: str | None = None
-        self._query = config.asked
+        self._query = config.first_question
         self._grid: tuple[int, int] | None = None
         self._frame_ns: int | None = None
         self._progress_ns = self._start_ns

@@ -224,7 +224,7 @@ def model_cuda_device(config: Config) -> int | None:
     import torch
 
     kind, _, number = config.answer.device.partition(":")
-    if config.answer.elsewhere or kind not in ("auto", "cuda") or not torch.cuda.is_available():
+    if config.answer.uses_server or kind not in ("auto", "cuda") or not torch.cuda.is_available():
         return None
     return int(number) if number.isdigit() else torch.cuda.current_device()
 
@@ -316,7 +316,7 @@ def _schedule_policy(
     answer = config.answer
     return SchedulePolicy(
         triggers=AnswerTriggerOptions(_ns(answer.every_s), answer.on_change, answer.on_cut is not False),
-        query=config.asked,
+        query=config.first_question,
         lockstep=lockstep,
         source_is_drawn=shows_scenes(config),
         silence_limit_s=config.pipeline.timeout_s,

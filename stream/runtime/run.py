@@ -240,11 +240,11 @@ class Run:
             yield Started(
                 source=self.source_info.name,
                 model=self._model,
-                query=self.config.asked,
+                query=self.config.first_question,
                 backend=self.backend,
                 kernel=self.kernel,
             )
-            verb = "connecting to" if answer.elsewhere else "loading"
+            verb = "connecting to" if answer.uses_server else "loading"
             yield Notice(code="loading", message=f"{verb} {self._model}")
             try:
                 for event in self._events():

@@ -9,9 +9,19 @@ import cv2
 import numpy as np
 
 from stream.errors import SourceNotFound
-from stream.scenes.drawing import RGB, Box, Image, fill, gradient, page, placed
+from stream.scenes.drawing import RGB, Box, Image, fill, gradient, page, place_shape
 from stream.scenes.scene import PACED_SCENES, Actor, Backdrop, PacedScene, Scene, Shot
-from stream.scenes.textures import TextMask, clouds, clutter, grained, muted, opencv_face, set_text, shadow, stamp
+from stream.scenes.textures import (
+    TextMask,
+    add_grain,
+    clouds,
+    clutter,
+    muted_colour,
+    opencv_face,
+    set_text,
+    shadow,
+    stamp,
+)
 
 SIGNS: tuple[tuple[str, float, RGB], ...] = (
     ("CAFE", 0.09, (214, 32, 38)),
@@ -44,10 +54,10 @@ def street(width_px: int, height_px: int) -> Image:
         _house(rng, image[round(height_px * (_ROOFS + rng.uniform(-0.06, 0.06))) : pavement, left:right])
     image[pavement:] = _ASPHALT
     for share in _ARROWS:
-        fill(image, placed("arrow", share * width_px, 0.9 * height_px, 0.1 * height_px), _PAINT)
+        fill(image, place_shape("arrow", share * width_px, 0.9 * height_px, 0.1 * height_px), _PAINT)
     boxes = [box for _, box in sign_boxes_px(width_px, height_px)]
     clutter(rng, image, width_px * height_px // 5000, np.array(boxes))  # of the picture, for every bit of litter
-    image = grained(rng, image, _GRAIN)
+    image = add_grain(rng, image, _GRAIN)
     for word, _, ink in SIGNS:
         _sign(image, word, ink)
     return image
@@ -69,8 +79,8 @@ def sign_boxes_px(width_px: int, height_px: int) -> list[tuple[str, Box]]:
 def _house(rng: np.random.Generator, front: Image) -> None:
     """A front of one colour with rows of windows, drawn into the part of the picture that it fills."""
     height, width = front.shape[:2]
-    front[:] = muted(rng)
-    glass, cols = muted(rng), int(rng.integers(3, 6))
+    front[:] = muted_colour(rng)
+    glass, cols = muted_colour(rng), int(rng.integers(3, 6))
     for row in (0.08, 0.66):
         for col in range(cols):
             left, top = round(width * (col + 0.25) / cols), round(height * row)

@@ -60,7 +60,7 @@ def outline(shape: str) -> tuple[Contour, ...]:
     return _CURVED[shape]
 
 
-def placed(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: float = 0.0) -> tuple[Contour, ...]:
+def place_shape(shape: str, x_px: float, y_px: float, size_px: float, angle_deg: float = 0.0) -> tuple[Contour, ...]:
     """Return the contours of a shape at a place in an image.
 
     Args:
@@ -200,7 +200,7 @@ class SceneObject:
         verb = "stays still" if self.movement == "still" else f"moves {self.movement}"
         return f"{self.colour} {self.noun} {verb}"
 
-    def shifted(self, dx_px: float, dy_px: float) -> SceneObject:
+    def shift(self, dx_px: float, dy_px: float) -> SceneObject:
         return replace(self, x_px=self.x_px + dx_px, y_px=self.y_px + dy_px)
 
     def box_px(self, streak: bool = False) -> tuple[float, float, float, float]:

@@ -55,7 +55,7 @@ class PacedScene:
     def facts(self, frame_index: int) -> GroundTruth:
         """Return the ground truth of a frame. Raises IndexError outside the scene."""
         self._check(frame_index)
-        circle = self._circle.shifted(self._left_px(frame_index), self._top_px)
+        circle = self._circle.shift(self._left_px(frame_index), self._top_px)
         return GroundTruth.of(self.width_px, self.height_px, [circle, self._square])
 
     def planes(self, frame_index: int) -> FramePlanes:
@@ -85,7 +85,7 @@ class PacedScene:
     def _mover(self) -> tuple[Plane, Plane, Plane]:
         """The circle with its streak, on the ground of the rows that it moves along; those are even from end to end."""
         picture = self._ground()
-        draw_object(picture, self._circle.shifted(0, self._top_px))
+        draw_object(picture, self._circle.shift(0, self._top_px))
         rows, cols = slice(self._top_px, self._top_px + self._box_px[0]), slice(0, self._box_px[1])
         return _i420(np.ascontiguousarray(picture[rows, cols]))
 
@@ -270,7 +270,7 @@ class Scene:
         things = []
         for actor in shot.actors:
             thing = actor.thing(frame_of_shot / self.fps, self.width_px, self.height_px)
-            things.append(thing.shifted(-drift_x, -drift_y))
+            things.append(thing.shift(-drift_x, -drift_y))
         return shot_index, frame_of_shot, things
 
     def _words(self, shot_index: int, frame_of_shot: int) -> list[tuple[str, Box]]:

@@ -9,8 +9,18 @@ import cv2
 import numpy as np
 
 from stream.scenes.catalogue import MOSS, SAND, SLATE, street
-from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Image, SceneObject, draw_object, fill, gradient, placed
-from stream.scenes.textures import grained, opencv_face, set_text, stamp
+from stream.scenes.drawing import (
+    COLOURS,
+    RGB,
+    SHAPE_NAMES,
+    Image,
+    SceneObject,
+    draw_object,
+    fill,
+    gradient,
+    place_shape,
+)
+from stream.scenes.textures import add_grain, opencv_face, set_text, stamp
 
 WIDTH_PX, HEIGHT_PX = 768, 512
 """Size of every picture: 24 × 16 tiles."""
@@ -166,7 +176,7 @@ def draw_document() -> Image:
             width = int(rng.integers(14, 60))
             cv2.rectangle(image, (left, top), (min(left + width, right), top + 6), _BODY_INK, cv2.FILLED)
             left += width + 8
-    return grained(rng, image, 2.0)
+    return add_grain(rng, image, 2.0)
 
 
 def _things(ground: tuple[RGB, RGB], *things: SceneObject) -> Image:
@@ -188,7 +198,7 @@ def _car(image: Image, left: int, rgb: RGB) -> None:
     for wheel in (left + 50, left + 172):
         _ellipse(image, (wheel, top + 46), (23, 23), _INK)
         _ellipse(image, (wheel, top + 46), (10, 10), (180, 180, 184))
-    fill(image, placed("circle", left + 212, top + 14, 14), (250, 236, 170))
+    fill(image, place_shape("circle", left + 212, top + 14, 14), (250, 236, 170))
 
 
 _SHAPES_ANSWER = KnownAnswer(

@@ -151,14 +151,14 @@ def octaves(rng: np.random.Generator, width: int, height: int, coarsest: int = 2
     return total
 
 
-def muted(rng: np.random.Generator) -> RGB:
+def muted_colour(rng: np.random.Generator) -> RGB:
     """A dull colour of middle brightness, from which every named colour stands out."""
     level = rng.integers(78, 182)
     red, green, blue = (int(level + rng.integers(-20, 21)) for _ in range(3))
     return red, green, blue
 
 
-def mixed(share: Field, first: RGB, second: RGB, width_px: int, height_px: int) -> Image:
+def mix_colours(share: Field, first: RGB, second: RGB, width_px: int, height_px: int) -> Image:
     """Mix two colours by a field of shares, and enlarge the image.
 
     Args:
@@ -181,14 +181,14 @@ def clouds(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     width, height = reduced_size(width_px, height_px)
     noise = octaves(rng, width, height, int(rng.integers(2, 5)))
     share = 0.5 + 0.28 * noise + _slope(rng, width, height)
-    return mixed(np.clip(share, 0, 1), muted(rng), muted(rng), width_px, height_px)
+    return mix_colours(np.clip(share, 0, 1), muted_colour(rng), muted_colour(rng), width_px, height_px)
 
 
 def wall(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """Bricks or boards: uneven fields between thin darker joints."""
     image = clouds(rng, width_px, height_px)
     brick = (int(rng.integers(36, 90)), int(rng.integers(18, 44)))
-    joint = muted(rng)
+    joint = muted_colour(rng)
     for row, top in enumerate(range(int(rng.integers(brick[1])), height_px, brick[1])):
         cv2.line(image, (0, top), (width_px, top), joint, 1)
         for left in range(row % 2 * brick[0] // 2, width_px, brick[0]):
@@ -196,18 +196,18 @@ def wall(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     return image
 
 
-def plain(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+def plain_surface(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """One colour, or two along a slope."""
     width, height = reduced_size(width_px, height_px)
     share = np.clip(0.5 + 2 * _slope(rng, width, height), 0, 1)
-    first = muted(rng)
-    return mixed(share, first, first if rng.random() < 0.3 else muted(rng), width_px, height_px)
+    first = muted_colour(rng)
+    return mix_colours(share, first, first if rng.random() < 0.3 else muted_colour(rng), width_px, height_px)
 
 
-def printed(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
+def fine_print(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """Unreadably small print, on paper of uneven tone: short bars on ruled lines."""
-    image = plain(rng, width_px, height_px)
-    line_px, ink, opacity = int(rng.integers(8, 20)), muted(rng), float(rng.uniform(0.2, 0.5))
+    image = plain_surface(rng, width_px, height_px)
+    line_px, ink, opacity = int(rng.integers(8, 20)), muted_colour(rng), float(rng.uniform(0.2, 0.5))
     mask = np.zeros((height_px, width_px), np.uint8)
     for top in range(line_px // 2, height_px, line_px):
         ends = np.cumsum(rng.integers(line_px // 2, 3 * line_px, size=2 * width_px // line_px + 2))
@@ -217,7 +217,7 @@ def printed(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     return image
 
 
-def grained(rng: np.random.Generator, image: Image, sigma: float) -> Image:
+def add_grain(rng: np.random.Generator, image: Image, sigma: float) -> Image:
     """Add grain to an image.
 
     Args:
@@ -277,13 +277,15 @@ def clutter(rng: np.random.Generator, image: Image, count: int, boxes: npt.NDArr
             continue
         kind = rng.random()
         if kind < 0.45:
-            cv2.line(image, (x, y), (x + dx, y + dy), muted(rng), int(rng.integers(1, 4)), cv2.LINE_AA)
+            cv2.line(image, (x, y), (x + dx, y + dy), muted_colour(rng), int(rng.integers(1, 4)), cv2.LINE_AA)
         elif kind < 0.7:
-            cv2.ellipse(image, (x, y), (abs(dx) // 2 + 2, 2), dx * 3, 0, 360, muted(rng), cv2.FILLED, cv2.LINE_AA)
+            cv2.ellipse(
+                image, (x, y), (abs(dx) // 2 + 2, 2), dx * 3, 0, 360, muted_colour(rng), cv2.FILLED, cv2.LINE_AA
+            )
         else:
             centre = (x + dx // 2, y + dy // 2)
             cv2.ellipse(
-                image, centre, (abs(dx) // 2, abs(dy) // 2), 0, 20, 20 + 6 * abs(dx), muted(rng), 1, cv2.LINE_AA
+                image, centre, (abs(dx) // 2, abs(dy) // 2), 0, 20, 20 + 6 * abs(dx), muted_colour(rng), 1, cv2.LINE_AA
             )
 
 

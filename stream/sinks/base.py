@@ -45,7 +45,7 @@ class ReportingSink(Sink):
         """Return its events since the last call; they come before `upcoming`, which no sink has received yet."""
 
 
-ALONE = ("",)
+SINGLE_CAMERA = ("",)
 """Camera names of a display with one camera: the name is empty, and no line shows it."""
 
 

@@ -28,7 +28,7 @@ from stream.events import (
     YesNoResult,
     encode_event,
     event_fields,
-    rounded,
+    json_value,
 )
 from stream.monitor.health import RunMonitor
 from stream.mqtt.broker import Broker, device_name
@@ -65,7 +65,7 @@ class MqttSink(Sink):
     def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
         output = config.output
         self._monitor = monitor
-        self._question = config.asked
+        self._question = config.first_question
         self.topics = RunTopics(
             device_name(config),
             watches=tuple((watch.name, watch.question) for watch in config.watch if watch.mqtt),
@@ -143,7 +143,7 @@ class MqttSink(Sink):
             for kind, name in (("picture", clip.picture), ("video", clip.video))
             if self._page is not None and name is not None
         }
-        fields = msgspec.json.encode(rounded({**event_fields(clip), **places}))
+        fields = msgspec.json.encode(json_value({**event_fields(clip), **places}))
         self.link.put(MqttMessage(self.topics.match_clip, fields, retain=True))
         self._clips[clip.watch] = fields
         if (look := self._looks.get(clip.watch)) is not None:
@@ -173,7 +173,7 @@ class MqttSink(Sink):
             log.warning("the figures could not be sent to MQTT", exc_info=True)
             return ()
         stats["dropped"] = sum(stats["dropped"].values())
-        body = msgspec.json.encode(rounded(msgspec.to_builtins(stats)))
+        body = msgspec.json.encode(json_value(msgspec.to_builtins(stats)))
         return (MqttMessage(self.topics.figures, body),)
 
     def _ask(self, payload: bytes) -> None:

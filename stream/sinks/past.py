@@ -25,7 +25,7 @@ from stream.events import (
     Outage,
     Started,
     Summary,
-    rounded,
+    json_value,
 )
 from stream.past.moments import (
     ANSWER,
@@ -130,7 +130,7 @@ class PastSink(Sink):
             start_s=event.start_s,
             end_s=event.end_s,
             question=event.query,
-            fields=None if fields is None else msgspec.json.encode(rounded(fields)).decode(),
+            fields=None if fields is None else msgspec.json.encode(json_value(fields)).decode(),
         )
 
     def _match(self, event: Match) -> None:

@@ -116,7 +116,7 @@ class SegmentRecorder:
         self._segments: list[MediaSegment] = []
 
     @property
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Frames not encoded because the encoder was too slow."""
         return 0 if self._encoder is None else self._encoder.dropped
 

@@ -265,7 +265,7 @@ class ThreadedSource(Source):
         return self._reader.queue.drain()
 
     @property
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         """Frames dropped because they were not consumed in time."""
         return self._reader.queue.dropped
 

@@ -259,7 +259,7 @@ class AllocateStage:
             elif isinstance(envelope.message, TextureUpdated):
                 slot = envelope.message.motion_slot
                 motion = None if slot is None else self._context.motions.take(slot)
-                if not self._control.found:
+                if not self._control.has_match:
                     self._process_frame(envelope.message, motion)
                 self._texture.offer(Credit())
 
@@ -409,7 +409,7 @@ class AllocateStage:
         If the standing query has ended the run, later reads of the source are not reported.
         """
         self._emit(*map(frame_events.segment_event, end.segments))
-        if self._control.found:
+        if self._control.has_match:
             self._scheduler.finish(last_answer=False)
             return
         stamp = None if self._last is None else self._last.stamp

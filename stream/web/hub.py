@@ -24,7 +24,7 @@ from stream.events import (
     Summary,
     WatchesChanged,
     YesNoResult,
-    rounded,
+    json_value,
 )
 from stream.monitor.health import HealthReport, RunMonitor
 from stream.monitor.schema import STATS, STATUS, envelope, event_message
@@ -403,4 +403,4 @@ def _message_of(event: Event) -> tuple[str, dict[str, Any]] | None:
 
 def encoded(topic: str, fields: dict[str, Any]) -> bytes:
     """Return a message for viewers."""
-    return msgspec.json.encode(rounded(msgspec.to_builtins(envelope(topic, fields, unix_ns=time.time_ns()))))
+    return msgspec.json.encode(json_value(msgspec.to_builtins(envelope(topic, fields, unix_ns=time.time_ns()))))

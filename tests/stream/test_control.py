@@ -54,7 +54,7 @@ def test_a_run_that_was_asked_to_end_before_was_interrupted() -> None:
     control.end()
     control.end(FOUND)
     assert control.outcome == "interrupted"
-    assert not control.found
+    assert not control.has_match
     control.cancel()
     assert control.outcome == "cancelled"
 

@@ -19,7 +19,7 @@ def good() -> CheckResult:
 
 
 def slow() -> CheckResult:
-    return CheckResult.timed(Figure("easy", 1.0, target=2.0), Figure("hard", 3.0, target=2.0), Figure("free", 9.0))
+    return CheckResult.of_figures(Figure("easy", 1.0, target=2.0), Figure("hard", 3.0, target=2.0), Figure("free", 9.0))
 
 
 def absent() -> CheckResult:

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, fill, placed
+from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Contour, fill, place_shape
 from stream.scenes.textures import TextMask, set_text, stamp
 from training.clips.fonts import Split, random_face, random_number, random_word, redrawn
 from training.clips.truth import Box, Image, Seen
@@ -260,7 +260,7 @@ def shape_player(rng: np.random.Generator, shape: str, colour: str, options: Cli
     elif shape == "crescent":
         turn += 180.0 * int(rng.integers(2))
     size_px = float(rng.uniform(*options.sizes_px))
-    return Player(shape, colour, tinted(rng, colour), placed(shape, 0.0, 0.0, size_px, turn), 0.0, 0.0)
+    return Player(shape, colour, tinted(rng, colour), place_shape(shape, 0.0, 0.0, size_px, turn), 0.0, 0.0)
 
 
 def text_player(rng: np.random.Generator, text: str, colour: str, split: Split, options: ClipOptions) -> Player:

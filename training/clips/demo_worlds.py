@@ -114,7 +114,7 @@ def _before(facts: GroundTruth, ways: Sequence[float]) -> GroundTruth:
     things = []
     for thing, way in zip(facts.things, ways, strict=True):
         dx, dy = DIRECTIONS.get(thing.movement, (0, 0))
-        things.append(thing.shifted(-dx * way * thing.size_px, -dy * way * thing.size_px))
+        things.append(thing.shift(-dx * way * thing.size_px, -dy * way * thing.size_px))
     return replace(facts, things=tuple(things))
 
 

@@ -8,15 +8,25 @@ import cv2
 import numpy as np
 
 from stream.scenes.drawing import Image
-from stream.scenes.textures import clouds, grained, mixed, muted, octaves, plain, printed, reduced_size, wall
+from stream.scenes.textures import (
+    add_grain,
+    clouds,
+    fine_print,
+    mix_colours,
+    muted_colour,
+    octaves,
+    plain_surface,
+    reduced_size,
+    wall,
+)
 
 
 def haze(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """As clouds, in two tones that hardly differ."""
     width, height = reduced_size(width_px, height_px)
-    red, green, blue = muted(rng)
+    red, green, blue = muted_colour(rng)
     share = np.clip(0.5 + 0.28 * octaves(rng, width, height, int(rng.integers(2, 5))), 0, 1)
-    return mixed(share, (red - 7, green - 7, blue - 7), (red + 7, green + 7, blue + 7), width_px, height_px)
+    return mix_colours(share, (red - 7, green - 7, blue - 7), (red + 7, green + 7, blue + 7), width_px, height_px)
 
 
 def horizon(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
@@ -26,23 +36,23 @@ def horizon(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     above = np.arange(height, dtype=np.float32)[:, None] < line
     noise = 0.15 * octaves(rng, width, height, 3)
     shares = np.where(above, 0.15, 0.8).astype(np.float32) + noise
-    return mixed(np.clip(shares, 0, 1), muted(rng), muted(rng), width_px, height_px)
+    return mix_colours(np.clip(shares, 0, 1), muted_colour(rng), muted_colour(rng), width_px, height_px)
 
 
 def bokeh(rng: np.random.Generator, width_px: int, height_px: int) -> Image:
     """Large blurred disks, as lights out of focus."""
     width, height = reduced_size(width_px, height_px)
     small = np.empty((height, width, 3), np.uint8)
-    small[:] = muted(rng)
+    small[:] = muted_colour(rng)
     for _ in range(int(rng.integers(6, 16))):
         centre = (int(rng.integers(width)), int(rng.integers(height)))
-        cv2.circle(small, centre, int(rng.integers(5, 24)), muted(rng), cv2.FILLED, cv2.LINE_AA)
+        cv2.circle(small, centre, int(rng.integers(5, 24)), muted_colour(rng), cv2.FILLED, cv2.LINE_AA)
     small = np.asarray(cv2.GaussianBlur(small, (0, 0), float(rng.uniform(1.5, 4))), np.uint8)
     return np.asarray(cv2.resize(small, (width_px, height_px), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
-GROUNDS = (plain, clouds, clouds, horizon, wall, bokeh, printed)
-CALM_GROUNDS = (plain, haze)
+GROUNDS = (plain_surface, clouds, clouds, horizon, wall, bokeh, fine_print)
+CALM_GROUNDS = (plain_surface, haze)
 """Those on which even faint text can be read."""
 
 _UNIT = 128
@@ -93,7 +103,7 @@ class Degradation:
         if self.blur_px:
             image = np.asarray(cv2.GaussianBlur(image, (5, 5), self.blur_px), np.uint8)
         if self.grain:
-            image = grained(rng, image, self.grain)
+            image = add_grain(rng, image, self.grain)
         if self.jpeg_quality:
             coded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, self.jpeg_quality])[1]
             image = np.asarray(cv2.imdecode(coded, cv2.IMREAD_COLOR), np.uint8)

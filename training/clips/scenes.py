@@ -15,9 +15,9 @@ from arr_coc.errors import OptionError
 from stream.scenes.drawing import COLOURS, RGB, SHAPE_NAMES, Image
 from stream.scenes.textures import (
     Field,
+    add_grain,
     clutter,
-    grained,
-    mixed,
+    mix_colours,
     octaves,
     shadow,
 )
@@ -68,7 +68,7 @@ def pattern(rng: np.random.Generator, name: str, rgb: RGB, size_px: tuple[int, i
     """
     share = _share(rng, name, *size_px)
     dark = tuple(round(0.45 * level + 0.1 * 128) for level in rgb)
-    return mixed(share, (dark[0], dark[1], dark[2]), rgb, *size_px)
+    return mix_colours(share, (dark[0], dark[1], dark[2]), rgb, *size_px)
 
 
 def _share(rng: np.random.Generator, name: str, width: int, height: int) -> Field:
@@ -163,7 +163,7 @@ class ClipPlan:
             return pattern(rng, self.void.name, self.void.rgb, (width, height))
         calm = any(player.backing == "faint" for player in self.cast)
         ground = one(rng, CALM_GROUNDS if calm else GROUNDS)(rng, width, height)
-        ground = grained(rng, ground, float(rng.uniform(0, 2 if calm else 8)))
+        ground = add_grain(rng, ground, float(rng.uniform(0, 2 if calm else 8)))
         if self.options.clutter:
             self._clutter(rng, ground, around)
         return ground

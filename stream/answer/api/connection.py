@@ -26,7 +26,7 @@ from stream.answer.api.address import CHAT, ApiAddress
 from stream.control import describe
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from stream.transport.http_replies import start_of, until
-from stream.untrusted import whole
+from stream.untrusted import replace_surrogates
 
 WAIT_S = 0.05
 """Longest wait for a piece before the next check whether the reply is still wanted."""
@@ -233,7 +233,7 @@ class ApiConnection:
 
     def _quote(self, text: str) -> str:
         """Return a text of the server as one short line without the key, which some servers repeat."""
-        line = " ".join(whole(text).split())
+        line = " ".join(replace_surrogates(text).split())
         if self.address.key is not None:
             line = line.replace(self.address.key, "…")
         return line if len(line) <= QUOTED_CHARS_MAX else f"{line[: QUOTED_CHARS_MAX - 1]}…"
@@ -340,7 +340,7 @@ def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     piece = ChatPiece(
         text=text if isinstance(text, str) else "",
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
-        model=whole(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
+        model=replace_surrogates(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
         cached_tokens=_count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         text_tokens=_count(usage.get("completion_tokens")),
@@ -377,7 +377,7 @@ def _served_models(text: str) -> list[ServedModel]:
     except ValueError:
         return []
     return [
-        ServedModel(whole(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
+        ServedModel(replace_surrogates(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     ]

@@ -33,7 +33,7 @@ class Figure:
     is_rate: bool = False
 
     @property
-    def missed(self) -> bool:
+    def is_missed(self) -> bool:
         """True if there is a target and the value misses it."""
         if self.target is None:
             return False
@@ -41,7 +41,7 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figure as the report has it."""
-        verdict = {} if self.target is None else {"target": self.target, "reached": not self.missed}
+        verdict = {} if self.target is None else {"target": self.target, "reached": not self.is_missed}
         return {"name": self.name, "value": round(self.value, 4), "unit": self.unit, **verdict}
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class CheckResult:
     software: bool = False
 
     @classmethod
-    def timed(cls, *figures: Figure, **fields: Any) -> CheckResult:
+    def of_figures(cls, *figures: Figure, **fields: Any) -> CheckResult:
         """Return the result of a measurement: figures that missed their targets first, then others with a target."""
-        ordered = sorted(figures, key=lambda figure: (not figure.missed, figure.target is None))
+        ordered = sorted(figures, key=lambda figure: (not figure.is_missed, figure.target is None))
         return cls("; ".join(map(str, ordered)), figures=figures, **fields)
 
 
@@ -128,8 +128,8 @@ CHECKS: tuple[GpuCheck, ...] = (
     GpuCheck("store glcuda", "stream.doctor.gpu.sharing:gl_cuda_store", _SHARE_REMEDY, needs=("interop",)),
     GpuCheck("ipc", "stream.doctor.gpu.sharing:ipc", _SHARE_REMEDY, needs=("torch",)),
     GpuCheck("allocator", "stream.doctor.gpu.model:allocator", _STORE_REMEDY, needs=("torch",)),
-    GpuCheck("model float32", "stream.doctor.gpu.model:whole", _MODEL_REMEDY, "float32", ("torch",)),
-    GpuCheck("model bfloat16", "stream.doctor.gpu.model:whole", _MODEL_REMEDY, "bfloat16", ("torch",)),
+    GpuCheck("model float32", "stream.doctor.gpu.model:whole_model", _MODEL_REMEDY, "float32", ("torch",)),
+    GpuCheck("model bfloat16", "stream.doctor.gpu.model:whole_model", _MODEL_REMEDY, "bfloat16", ("torch",)),
     GpuCheck("graphs", "stream.doctor.gpu.model:graphs", _MODEL_REMEDY, needs=("torch",)),
     GpuCheck("time texture", "stream.doctor.gpu.timing:texture", _SLOW_REMEDY, needs=("store cuda",)),
     GpuCheck("time allocate", "stream.doctor.gpu.timing:allocate", _SLOW_REMEDY, needs=("allocator",)),

@@ -46,7 +46,7 @@ def perform(function: str, argument: str = "") -> CheckReport:
         return CheckReport("broken", _line(error.problem), error.remedy, traceback=_trace())
     except Exception as error:
         return CheckReport("broken", _line(f"{type(error).__name__}: {error}"), traceback=_trace())
-    state: GpuState = "slow" if any(figure.missed for figure in result.figures) else "works"
+    state: GpuState = "slow" if any(figure.is_missed for figure in result.figures) else "works"
     figures = [figure.as_json() for figure in result.figures]
     return CheckReport(state, result.finding, None, result.software, dict(result.facts), figures)
 

@@ -68,10 +68,10 @@ def compare_allocator(
     return len(frames)
 
 
-def whole(dtype: str) -> CheckResult:
+def whole_model(dtype: str) -> CheckResult:
     """Encode pictures with the bundled model in every way, and answer; compare with the CPU in float32."""
-    reference = endless(load_qwen(None, device="cpu", dtype="float32"))
-    device_qwen = endless(load_qwen(None, device=find_device().place, dtype=dtype))
+    reference = disable_end_tokens(load_qwen(None, device="cpu", dtype="float32"))
+    device_qwen = disable_end_tokens(load_qwen(None, device=find_device().place, dtype=dtype))
     encoder, largest = IncrementalEncoder(), 0.0
     frames = packets(reference, 3)
     with torch.inference_mode():
@@ -101,7 +101,7 @@ def _difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual.float() - expected).norm() / expected.norm())
 
 
-def endless(qwen: QwenVL) -> QwenVL:
+def disable_end_tokens(qwen: QwenVL) -> QwenVL:
     """Return the model without a token that ends an answer, so that all are equally long."""
     vars(qwen)["eos_ids"] = frozenset()
     return qwen
@@ -138,7 +138,7 @@ def _answer(qwen: QwenVL, packet: Packet) -> Any:
 def graphs() -> CheckResult:
     """Decode by captured CUDA graphs in slots of several numbers, and compare with the stock model's forward."""
     place = find_device().place
-    stock, qwen = (endless(load_qwen(None, device=place, dtype="float32")) for _ in range(2))
+    stock, qwen = (disable_end_tokens(load_qwen(None, device=place, dtype="float32")) for _ in range(2))
     vars(stock)["decodes_plainly"] = False
     capture = CountedCapture()
     batch = AnswerSession(qwen, AnswerOptions(decoding=Decoding(TEXT_TOKENS)), slots=4, capture=capture)

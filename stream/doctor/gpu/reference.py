@@ -58,7 +58,7 @@ def rgb_planes(picture: Picture) -> FramePlanes:
     return FramePlanes("rgb", (picture,))
 
 
-def copied(planes: FramePlanes) -> FramePlanes:
+def copy_planes(planes: FramePlanes) -> FramePlanes:
     """Return the same picture in separate arrays."""
     return FramePlanes(planes.layout, tuple(plane.copy() for plane in planes.planes), planes.colour)
 
@@ -71,7 +71,7 @@ def with_tiles_of(planes: FramePlanes, other: FramePlanes, tiles: npt.NDArray[np
         other: Frame of the same size and layout that the tiles are taken from.
         tiles: bool [rows, cols], True for the tiles to take.
     """
-    result = copied(planes)
+    result = copy_planes(planes)
     for target, source in zip(result.planes, other.planes, strict=True):
         down = -(-planes.height_px // target.shape[0])
         across = -(-planes.width_px // target.shape[1])

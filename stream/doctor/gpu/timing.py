@@ -31,7 +31,7 @@ from arr_coc.relevance.cached_relevance import CachedRelevance
 from arr_coc.relevance.channels import TextureArray
 from arr_coc.types import FramePlanes, FrameStamp, TileGrid, TokenPacket
 from stream.doctor.gpu.checks import CheckFailed, CheckResult, Figure, GpuCheck
-from stream.doctor.gpu.model import QUERY, TEXT_TOKENS, endless, picture_allocator, pictures
+from stream.doctor.gpu.model import QUERY, TEXT_TOKENS, disable_end_tokens, picture_allocator, pictures
 from stream.doctor.gpu.reference import stamp
 from stream.doctor.gpu.runner import run_check
 from stream.doctor.gpu.sharing import shared_store
@@ -225,7 +225,7 @@ def _timed_pieces(names: tuple[str, ...]) -> CheckResult:
         for name, times in times_by_name.items()
         for kind in ("device", "wall")
     ]
-    return CheckResult.timed(*figures, facts={"milliseconds": times_by_name})
+    return CheckResult.of_figures(*figures, facts={"milliseconds": times_by_name})
 
 
 def _size(device: CudaDevice) -> tuple[int, int]:
@@ -257,7 +257,7 @@ def hops() -> CheckResult:
         for name, times in (("ipc", ipc_ms), ("host", host_ms))
         for part, value in (("p50", statistics.median(times)), ("p99", float(np.percentile(times, 99))))
     ]
-    return CheckResult.timed(*figures)
+    return CheckResult.of_figures(*figures)
 
 
 RECEIVER = GpuCheck("receiver", "stream.doctor.gpu.timing:receive_packets", "", limit_s=40)
@@ -340,7 +340,9 @@ def model() -> CheckResult:
     device = find_device()
     real = device.place.type == "cuda"
     large = real and torch.cuda.mem_get_info(device.place)[0] >= FREE_FOR_2B
-    qwen = endless(qwen3_vl_2b(device.place, torch.bfloat16) if large else load_qwen(None, device=device.place))
+    qwen = disable_end_tokens(
+        qwen3_vl_2b(device.place, torch.bfloat16) if large else load_qwen(None, device=device.place)
+    )
     budget, side_px = (BUDGET, 1024) if real else (64, 320)
     frames, allocator = pictures(4, side_px), picture_allocator(qwen, budget)
     session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(TEXT_TOKENS)))
@@ -371,7 +373,7 @@ def model() -> CheckResult:
     rate = 1e3 * (TEXT_TOKENS - 1) / statistics.median(result.decode_ms for result in results)
     figures.append(Figure("decode", rate, "tokens/s", TOKENS_TARGET_HZ if large else None, is_rate=True))
     facts = {"model": qwen.model_id, "visual_tokens": results[-1].tokens_used, "text_tokens": TEXT_TOKENS}
-    return CheckResult.timed(*figures, facts=facts)
+    return CheckResult.of_figures(*figures, facts=facts)
 
 
 def opengl() -> CheckResult:
@@ -385,7 +387,7 @@ def opengl() -> CheckResult:
     with closing(GlStore(PlaneFormat.of(scene.planes[0]), Thresholds(), 1000)) as store:
         update, gather = _frame_times(store, scene, lambda view: view.gather(regions), 3 if gl.software else 50)
     figures = (Figure("update", update), Figure("gather", gather))
-    return CheckResult.timed(*figures, facts={"renderer": gl.renderer}, software=gl.software)
+    return CheckResult.of_figures(*figures, facts={"renderer": gl.renderer}, software=gl.software)
 
 
 def _frame_times(
@@ -449,7 +451,7 @@ def interop() -> CheckResult:
     ]
     if (frames := break_even_frames(setup, shared, copied)) is not None:
         figures.insert(0, Figure("pays after", frames, "frames"))
-    result = CheckResult.timed(*figures, facts={"break_even_frames": frames}, software=gl.software)
+    result = CheckResult.of_figures(*figures, facts={"break_even_frames": frames}, software=gl.software)
     return result if frames is not None else replace(result, finding=f"never pays; {result.finding}")
 
 

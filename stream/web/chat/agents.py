@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from stream.config import WatchConfig, named
+from stream.config import WatchConfig, name_watches
 from stream.control import WatchChange
 from stream.protocol.pictures import unpack_picture
 from stream.sources.address import name_of
@@ -113,7 +113,7 @@ def _new_watch(body: bytes) -> NewWatch:
 def _name_of(new: NewWatch, hub: Hub) -> str:
     """Return the name of a new watch; one made from its question if it has none."""
     present = [WatchConfig(name=watch.name, question=watch.question) for watch in hub.watches]
-    return named((*present, WatchConfig(name=new.name, question=new.question)))[-1].name
+    return name_watches((*present, WatchConfig(name=new.name, question=new.question)))[-1].name
 
 
 def _watches_reply(hub: Hub, change: WatchChange | None = None) -> Response:

@@ -13,7 +13,7 @@ from arr_coc.types import Colour, FramePlanes
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from tests.support.network import until
 from tests.support.stores import GONE, FailingStore, use_failing_stores
-from tests.support.video import copied, random_planes, stamp
+from tests.support.video import copy_planes, random_planes, stamp
 
 BY_NAME = f'{GONE}; with texture.backend = "auto" the CPU store would take over'
 
@@ -27,7 +27,7 @@ def test_the_first_frame_begins_an_epoch_and_the_next_ones_go_on() -> None:
     updater = TextureUpdater()
     planes = frames(0, 1)[0]
     first = updater.process(planes, stamp(0))
-    second = updater.process(copied(planes), stamp(1))
+    second = updater.process(copy_planes(planes), stamp(1))
     assert (first.epoch_reason, second.epoch_reason) == ("start", None)
     assert first.epoch == second.epoch != 0
     assert first.change.dirty.all()
@@ -45,7 +45,7 @@ def test_a_discontinuity_begins_an_epoch_and_moves_every_version() -> None:
     updater = TextureUpdater()
     planes = frames(0, 1)[0]
     first = updater.process(planes, stamp(0))
-    update = updater.process(copied(planes), stamp(1), discontinuity="seek")
+    update = updater.process(copy_planes(planes), stamp(1), discontinuity="seek")
     assert update.epoch_reason == "seek"
     assert update.epoch != first.epoch
     assert update.change.dirty.all()
@@ -85,7 +85,7 @@ def test_another_format_opens_another_store(other: FramePlanes) -> None:
         assert old.stamp.frame_index == 0
     with updater.lease() as new:
         assert new.read(0).shape[:2] == (other.height_px, other.width_px)
-    assert updater.process(copied(other), stamp(2)).epoch_reason is None
+    assert updater.process(copy_planes(other), stamp(2)).epoch_reason is None
 
 
 def test_a_pan_is_reported_with_the_frame() -> None:
@@ -114,7 +114,7 @@ def test_preparing_changes_nothing_and_does_not_wait_for_readers() -> None:
         assert pending.difference.dirty.all()
         assert pending.cut.is_cut
         np.testing.assert_array_equal(view.read(0), before)
-    assert updater.process(copied(first), stamp(1)).change.dirty_share == 0
+    assert updater.process(copy_planes(first), stamp(1)).change.dirty_share == 0
 
 
 def test_a_commit_that_readers_held_up_can_be_repeated() -> None:
@@ -179,10 +179,10 @@ def test_a_picture_that_was_replaced_bit_by_bit_is_the_one_before() -> None:
     updater = TextureUpdater()
     updater.process(first, stamp(0))
     assert updater.process(second, stamp(1)).epoch_reason == "cut"
-    mixed_planes = copied(second)
+    mixed_planes = copy_planes(second)
     for index in range(10):
         mixed_planes.planes[0][:, 32 * index : 32 * index + 32] = third.planes[0][:, 32 * index : 32 * index + 32]
-        assert updater.process(copied(mixed_planes), stamp(2 + index)).change.dirty_share == pytest.approx(0.1)
+        assert updater.process(copy_planes(mixed_planes), stamp(2 + index)).change.dirty_share == pytest.approx(0.1)
     brighter = FramePlanes("gray", (third.planes[0] + np.uint8(40),))
     update = updater.process(brighter, stamp(20))
     assert update.change.dirty_share == 1

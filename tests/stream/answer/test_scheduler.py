@@ -633,7 +633,7 @@ def test_a_match_may_end_the_run(opened: Opener, ends_run: bool) -> None:
     assert not run.control.ending
     run.show(1)
     assert [(event.match, event.frame_index) for event in run.events if isinstance(event, Match)] == [(3, 1)]
-    assert run.control.found == ends_run
+    assert run.control.has_match == ends_run
 
 
 def test_a_watch_outside_its_schedule_is_in_no_packet(opened: Opener) -> None:

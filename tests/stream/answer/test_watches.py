@@ -358,7 +358,7 @@ def test_two_watches_may_have_one_question() -> None:
 
 def test_alone_the_first_watch_is_the_question() -> None:
     def asked(*watches: WatchConfig, captions: bool = False) -> str:
-        return Config(answer=AnswerConfig(query="what?", captions=captions), watch=watches).asked
+        return Config(answer=AnswerConfig(query="what?", captions=captions), watch=watches).first_question
 
     watch = WatchConfig(question="is it?")
     assert asked() == "what?"

@@ -145,10 +145,10 @@ def test_options_add_to_the_watches_of_files(
         ("d", 0.0, False, True),
         ("e", 0.0, True, True),
     ]
-    assert (config.answer.captions, config.watches_only, config.asked) == (True, False, "x")
+    assert (config.answer.captions, config.watches_only, config.first_question) == (True, False, "x")
     config = watches_of(capsys, monkeypatch, "--watch", "c?", "--until", "e?", "--go-on")
     assert [watch.ends_run for watch in config.watch] == [False, False]
-    assert (config.watches_only, config.asked) == (True, "c?")
+    assert (config.watches_only, config.first_question) == (True, "c?")
     assert watches_of(capsys, monkeypatch, "-q", "x").answer.captions is False
 
 

@@ -11,11 +11,11 @@ from stream.display import WatchOptions, in_foreground, open_display
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.live import LiveDisplay
 from stream.display.progress import ProgressDisplay
-from stream.sinks.base import ALONE
+from stream.sinks.base import SINGLE_CAMERA
 from tests.support.terminal import Pty
 
 WATCHED = WatchOptions(10.0)
-NAMES = pytest.mark.parametrize("names", [ALONE, ["door"], ["door", "yard"]])
+NAMES = pytest.mark.parametrize("names", [SINGLE_CAMERA, ["door"], ["door", "yard"]])
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_it_is_a_live_view_or_plain_lines(
 def test_if_stdout_belongs_to_an_output_nothing_is_drawn_on_it(names: list[str], terminals: set[int]) -> None:
     terminals.update((0, 1))
     opened = open_display(names, captions=False, watch_options=WatchOptions(None, ask_stdin=True))
-    assert type(opened) is (ProgressDisplay if names is ALONE else LinesDisplay)
+    assert type(opened) is (ProgressDisplay if names is SINGLE_CAMERA else LinesDisplay)
     assert opened._questions._questions_fd == 0  # type: ignore[attr-defined]
     opened.close()
 

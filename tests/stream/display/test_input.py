@@ -14,7 +14,7 @@ from stream.display.input import HELP, KEPT_CHARS, PendingQuestions, QuestionRea
 from stream.display.lines import JsonDisplay, LinesDisplay
 from stream.display.progress import ProgressDisplay
 from stream.events import QueryChanged
-from stream.sinks.base import ALONE, Display
+from stream.sinks.base import SINGLE_CAMERA, Display
 from stream.untrusted import QUERY_LIMIT_CHARS
 from tests.support.events import frame, summary
 from tests.support.network import LIMIT_S, until
@@ -158,19 +158,19 @@ def test_a_question_to_an_unknown_camera_is_refused_with_the_names() -> None:
 
 
 def test_to_a_camera_without_a_name_any_line_is_a_question() -> None:
-    questions = Questions(ALONE)
+    questions = Questions(SINGLE_CAMERA)
     asked_questions: list[str] = []
     questions.add("", asked_questions.append)
     questions.put("door: who?", print)
     assert asked_questions == ["door: who?"]
 
 
-@pytest.mark.parametrize("names", [ALONE, ("door", "yard")])
+@pytest.mark.parametrize("names", [SINGLE_CAMERA, ("door", "yard")])
 @pytest.mark.parametrize("kind", ["lines", "json", "progress"])
 def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
     kind: str, names: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if kind == "progress" and names is not ALONE:
+    if kind == "progress" and names is not SINGLE_CAMERA:
         return
     read_fd, write_fd = os.pipe()
     display: Display

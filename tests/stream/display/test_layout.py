@@ -134,7 +134,7 @@ def test_a_question_is_shown_until_it_is_taken() -> None:
 
 
 def test_the_same_answer_again_is_counted() -> None:
-    entry = TranscriptEntry("0:02.0", "a red circle").repeated("0:04.0").repeated("0:06.0")
+    entry = TranscriptEntry("0:02.0", "a red circle").with_repetition("0:04.0").with_repetition("0:06.0")
     assert (
         shown(dataclasses.replace(VIEW, entries=(entry,), partial=None))[3] == "   0:02.0  a red circle (×3, to 0:06.0)"
     )

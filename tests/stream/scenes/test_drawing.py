@@ -8,12 +8,12 @@ import pytest
 
 from stream.scenes import load_scene
 from stream.scenes.catalogue import SIGNS, sign_box_px, street
-from stream.scenes.drawing import SHAPE_NAMES, fill, outline, placed
+from stream.scenes.drawing import SHAPE_NAMES, fill, outline, place_shape
 from stream.scenes.textures import (
     GRAINS,
     Glyph,
+    add_grain,
     clutter,
-    grained,
     opencv_face,
     set_text,
     shadow,
@@ -30,7 +30,7 @@ def grey(height: int = 120, width: int = 120) -> np.ndarray:
 def filled(shape: str, angle_deg: float = 0.0) -> np.ndarray:
     """Coverage of a shape of 80 pixels in the middle of 120x120, bool [120, 120]."""
     image = grey()
-    fill(image, placed(shape, 60, 60, 80, angle_deg), (255, 0, 0))
+    fill(image, place_shape(shape, 60, 60, 80, angle_deg), (255, 0, 0))
     return image[..., 0] > 190
 
 
@@ -41,7 +41,7 @@ def test_there_are_eleven_shapes_that_differ() -> None:
         assert np.abs(np.concatenate(outline(shape))).max() <= 1.21
         rows, cols = np.nonzero(mask)
         bounds = (cols.min(), rows.min(), cols.max() + 1, rows.max() + 1)
-        (body, *_) = placed(shape, 60, 60, 80)
+        (body, *_) = place_shape(shape, 60, 60, 80)
         np.testing.assert_allclose(bounds, (*body.min(axis=0), *body.max(axis=0)), atol=1.5)
         for other in SHAPE_NAMES:
             assert other == shape or (mask & masks[other]).sum() / (mask | masks[other]).sum() < 0.9
@@ -98,9 +98,9 @@ def test_opencvs_fonts_are_about_as_high_as_asked_for(font: int) -> None:
 
 @pytest.mark.parametrize("level", GRAINS)
 def test_grain_has_the_deviation_asked_for(level: int) -> None:
-    noisy = grained(np.random.default_rng(0), grey(300, 300), level)
+    noisy = add_grain(np.random.default_rng(0), grey(300, 300), level)
     assert noisy.std() == pytest.approx(level, abs=0.35)
-    assert grained(np.random.default_rng(0), grey(40, 1500), level).shape == (40, 1500, 3), "wider than the field"
+    assert add_grain(np.random.default_rng(0), grey(40, 1500), level).shape == (40, 1500, 3), "wider than the field"
 
 
 def test_clutter_leaves_the_taken_boxes_alone() -> None:

@@ -171,7 +171,7 @@ def test_it_can_be_waited_for_beside_other_things(server: RtspServer) -> None:
         assert source.poll() == []
         assert source.fileno() >= 0
         Reading(source).frames(2)
-        assert source.dropped == 0
+        assert source.dropped_frames == 0
 
 
 @pytest.mark.parametrize("auth", ["Basic", "Digest"])

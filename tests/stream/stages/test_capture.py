@@ -63,7 +63,7 @@ def frame(index: int, **fields: object) -> SourceFrame:
 class NumberedSegments:
     """Completes a segment with each frame, and one at the end."""
 
-    dropped = 7
+    dropped_frames = 7
 
     def __init__(self) -> None:
         self.waited: set[bool] = set()
@@ -278,7 +278,7 @@ class CameraSource(ListedSource):
         return self.queue.drain()
 
     @property
-    def dropped(self) -> int:
+    def dropped_frames(self) -> int:
         return self.queue.dropped
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from tests.support.stores import KINDS, open_kind, prepare, working
 from tests.support.video import (
     SUBSAMPLINGS,
     Bytes,
-    copied,
+    copy_planes,
     expected_level0,
     expected_levels,
     flat_planes,
@@ -201,7 +201,7 @@ def test_frames_without_change_move_the_stamp_alone(opened: Opener) -> None:
     planes = random_planes(np.random.default_rng(2), 64, 64)
     store = opened(planes)
     store.update(planes, stamp(0))
-    change = store.update(copied(planes), stamp(1))
+    change = store.update(copy_planes(planes), stamp(1))
     assert change.dirty_share == 0
     with store.lease() as view:
         assert view.stamp.frame_index == 1

@@ -26,7 +26,7 @@ from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import LEVELS, FramePlanes, TileGrid
 from stream.doctor.gpu.reference import regions_of
 from tests.support.stores import KINDS, Kind, open_kind, prepare
-from tests.support.video import SUBSAMPLINGS, copied, random_planes, stamp, with_tiles_of
+from tests.support.video import SUBSAMPLINGS, copy_planes, random_planes, stamp, with_tiles_of
 
 FORMATS = [*(("yuv", name) for name in SUBSAMPLINGS), ("gray", "444"), ("rgb", "444")]
 EXACT = Thresholds(mean=0, largest=0)
@@ -165,7 +165,7 @@ class BothStores(RuleBasedStateMachine):
             for store in self.stores
         ]
         np.testing.assert_array_equal(changes[0].dirty, changes[1].dirty)
-        self.planes = copied(self.stores[1].held)
+        self.planes = copy_planes(self.stores[1].held)
         self.has_frame = True
 
     @contextmanager

@@ -12,7 +12,7 @@ from arr_coc.ops.store.base import TextureStore
 from arr_coc.ops.store.planes import PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes
 from tests.support.stores import require
-from tests.support.video import copied, flat_planes, random_planes, stamp
+from tests.support.video import copy_planes, flat_planes, random_planes, stamp
 
 
 @pytest.fixture(autouse=True, params=["compiled", "reference"])
@@ -35,7 +35,7 @@ def dirty(before: FramePlanes, after: FramePlanes, thresholds: Thresholds | None
 
 def test_equal_planes_are_clean() -> None:
     planes = random_planes(np.random.default_rng(0), 200, 300)
-    assert dirty(planes, copied(planes)) == set()
+    assert dirty(planes, copy_planes(planes)) == set()
 
 
 def test_a_colour_of_the_same_luma_is_seen() -> None:
@@ -48,7 +48,7 @@ def test_a_colour_of_the_same_luma_is_seen() -> None:
 @pytest.mark.parametrize("plane", [0, 1, 2])
 def test_the_mean_counts_above_its_threshold(plane: int, change: int) -> None:
     before = flat_planes(64, 96)
-    after = copied(before)
+    after = copy_planes(before)
     side = 32 if plane == 0 else 16
     after.planes[plane][:side, side : 2 * side] += np.uint8(change % 256)
     assert dirty(before, after) == {(0, 1)}
@@ -58,7 +58,7 @@ def test_the_mean_counts_above_its_threshold(plane: int, change: int) -> None:
 @pytest.mark.parametrize("plane", [0, 1, 2])
 def test_a_blinking_cursor_counts(plane: int) -> None:
     before = flat_planes(64, 96)
-    after = copied(before)
+    after = copy_planes(before)
     after.planes[plane][20:22, 20:21] = 255
     assert dirty(before, after) == {(0, 0) if plane == 0 else (1, 1)}
     assert dirty(before, after, Thresholds(mean=3.5, largest=255)) == set()
@@ -68,7 +68,7 @@ def test_a_checkerboard_that_inverts_is_seen() -> None:
     """Its 2×2 means stay as they are."""
     before = flat_planes(64, 64)
     board = np.indices((64, 64)).sum(axis=0) % 2 * 200
-    board_planes, inverse_planes = copied(before), copied(before)
+    board_planes, inverse_planes = copy_planes(before), copy_planes(before)
     board_planes.planes[0][:] = board
     inverse_planes.planes[0][:] = 200 - board
     assert len(dirty(board_planes, inverse_planes)) == 4
@@ -109,7 +109,7 @@ def test_a_change_in_the_last_row_or_column_is_seen(size: tuple[int, int]) -> No
     height, width = size
     before = flat_planes(height, width)
     for row, col in ((height - 1, 0), (0, width - 1), (height - 1, width - 1)):
-        after = copied(before)
+        after = copy_planes(before)
         after.planes[0][row, col] = 255
         assert dirty(before, after) == {(row // 32, col // 32)}
 
@@ -117,7 +117,7 @@ def test_a_change_in_the_last_row_or_column_is_seen(size: tuple[int, int]) -> No
 def test_every_channel_of_rgb_counts() -> None:
     before = random_planes(np.random.default_rng(2), 64, 64, layout="rgb")
     for channel in range(3):
-        after = copied(before)
+        after = copy_planes(before)
         after.planes[0][:32, 32:, channel] ^= 8
         assert dirty(before, after) == {(0, 1)}
 
@@ -129,7 +129,7 @@ def test_changes_in_many_segments_are_all_found() -> None:
     for _ in range(5):
         tiles = rng.random((34, 60)) < 0.01
         tiles[rng.integers(34)] = False
-        after = copied(before)
+        after = copy_planes(before)
         for row, col in np.argwhere(tiles):
             plane = rng.integers(3)
             side = 32 if plane == 0 else 16
@@ -143,8 +143,8 @@ def test_read_only_and_strided_planes_are_compared() -> None:
     planes = FramePlanes("yuv", (wide.planes[0][:, :96], wide.planes[1][:, :48], wide.planes[2][:, :48]))
     for plane in planes.planes:
         plane.flags.writeable = False
-    assert dirty(planes, copied(planes)) == set()
-    changed = copied(planes)
+    assert dirty(planes, copy_planes(planes)) == set()
+    changed = copy_planes(planes)
     changed.planes[0][40, 70] ^= 0x80
     assert dirty(planes, changed) == {(1, 2)}
 
@@ -156,7 +156,7 @@ def test_an_earlier_measurement_does_not_linger() -> None:
     for row, col in ((0, 0), (199, 199), (100, 3), (0, 199)):
         assert store.compare(flat_planes(200, 200, (250, 30, 250))).dirty.all()
         assert store.compare(before).dirty_share == 0
-        touched = copied(before)
+        touched = copy_planes(before)
         touched.planes[0][row, col] += np.uint8(4)
         assert store.compare(touched).dirty_share == 0
         touched.planes[0][row, col] = 255
@@ -168,7 +168,7 @@ def test_a_change_beside_the_last_one_is_seen(plane: int, side: int) -> None:
     before = flat_planes(192, 640)
     store = store_of(before)
     for tiles in ([(1, 10)], [(1, 2)], [(2, 18)], [(0, 5), (5, 19)], [(1, 0), (1, 19)], [(4, 4)], [], [(3, 9)]):
-        touched = copied(before)
+        touched = copy_planes(before)
         for row, col in tiles:
             touched.planes[plane][row * side + 5, col * side + 7] = 255
         assert np.argwhere(store.compare(touched).dirty).tolist() == [list(tile) for tile in tiles]
