@@ -50,11 +50,11 @@ def clock_of(qwen: QwenVL) -> Callable[[], float]:
     if qwen.device.type != "cuda":
         return time.process_time
 
-    def waited() -> float:
+    def wait_s() -> float:
         torch.cuda.synchronize(qwen.device)
         return time.perf_counter()
 
-    return waited
+    return wait_s
 
 
 def answer_times_ms(qwen: QwenVL, frames: Sequence[Rgb], tokens: int) -> dict[bool, list[float]]:
@@ -135,7 +135,7 @@ def whole_model(few: dict[str, float], many: dict[str, float]) -> dict[str, floa
 def measure_bundled(device: str, dtype: str, rounds: int) -> dict[str, Any]:
     qwen = speak_on(load_qwen(None, device=device, dtype=dtype))
     frames = pictures(rounds + WARM_UP)
-    return _described(qwen) | {
+    return _describe_model(qwen) | {
         "answers": {str(tokens): report_of(costs(answer_times_ms(qwen, frames, tokens))) for tokens in BUDGETS},
         "learning": {str(tokens): costs(learning_times_ms(qwen, frames, tokens)) for tokens in BUDGETS},
     }
@@ -151,10 +151,10 @@ def measure_2b(device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
         qwen = speak_on(qwen3_vl_2b(device, dtype, *blocks))
         measured.append(costs(answer_times_ms(qwen, frames, BUDGETS[-1])))
     figures = measured[0] if on_cuda else whole_model(*measured)
-    return _described(qwen) | {"whole": on_cuda, "answers": {str(BUDGETS[-1]): report_of(figures)}}
+    return _describe_model(qwen) | {"whole": on_cuda, "answers": {str(BUDGETS[-1]): report_of(figures)}}
 
 
-def _described(qwen: QwenVL) -> dict[str, Any]:
+def _describe_model(qwen: QwenVL) -> dict[str, Any]:
     return {"model": qwen.model_id, "dtype": str(qwen.model.dtype).removeprefix("torch.")}
 
 

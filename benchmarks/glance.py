@@ -162,16 +162,16 @@ def summary(rows: list[dict[str, float]]) -> dict[str, Any]:
 def added_percents(times: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     """Return by how much a way is later than another, frame by frame: the median, in percent."""
 
-    def later(way: str, than: str) -> float:
+    def delay_percent(way: str, than: str) -> float:
         pairs = zip(times[way], times[than], strict=True)
         return round(
             100 * statistics.median(row["first_token_ms"] / other["first_token_ms"] - 1 for row, other in pairs), 1
         )
 
     return {
-        "overview_added_percent": later("overview", "plain"),
-        "glance_added_percent": later("glance", "plain"),
-        "glance_added_to_overview_percent": later("glance", "overview"),
+        "overview_added_percent": delay_percent("overview", "plain"),
+        "glance_added_percent": delay_percent("glance", "plain"),
+        "glance_added_to_overview_percent": delay_percent("glance", "overview"),
     }
 
 

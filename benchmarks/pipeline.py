@@ -119,7 +119,7 @@ def measure(clip: Path, model: str | None, rounds: int) -> dict[str, Any]:
     """Rates of all cases in turns, their ratios to decoding in the same round, and the median run with answers."""
     runs: list[dict[str, Any]] = []
 
-    def piped(every_s: float) -> float:
+    def run_fps(every_s: float) -> float:
         result = run(clip, model, every_s)
         if every_s == ALWAYS_DUE_S:
             runs.append(result)
@@ -128,8 +128,8 @@ def measure(clip: Path, model: str | None, rounds: int) -> dict[str, Any]:
     cases: dict[str, Callable[[], float]] = {
         "decoding": lambda: decode(clip),
         "texture": lambda: decode_to_texture(clip),
-        "without answers": lambda: piped(NEVER_DUE_S),
-        "answers": lambda: piped(ALWAYS_DUE_S),
+        "without answers": lambda: run_fps(NEVER_DUE_S),
+        "answers": lambda: run_fps(ALWAYS_DUE_S),
     }
     rates: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):

@@ -124,7 +124,7 @@ def judge(presence: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) ->
     ]
     for number, (index, present) in enumerate(changes):
         until = changes[number + 1][0] if number + 1 < len(changes) else len(presence)
-        holding = _holding(turns, index)
+        holding = _holds_at(turns, index)
         at = next((frame for frame, yes in turns if index < frame < until and yes == present), -1)
         if overlooked and holding == present:
             overlooked = False
@@ -143,7 +143,7 @@ def judge(presence: Sequence[bool | None], turns: Sequence[tuple[int, bool]]) ->
     }
 
 
-def _holding(turns: Sequence[tuple[int, bool]], frame_index: int) -> bool:
+def _holds_at(turns: Sequence[tuple[int, bool]], frame_index: int) -> bool:
     """The answer that holds after the look at a frame."""
     return next((yes for frame, yes in reversed(turns) if frame <= frame_index), False)
 

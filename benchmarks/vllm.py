@@ -158,11 +158,11 @@ def damage_statuses(qwen: QwenVL, server: VllmServer, count: int) -> dict[str, A
     lines = Counter[str]()
     for number in range(count):
         if number % 3 == 0:
-            changed = _changed(png, numbers)
+            changed = _corrupt(png, numbers)
         elif number % 3 == 1:
-            changed = _changed(png[:400], numbers) + png[400:]
+            changed = _corrupt(png[:400], numbers) + png[400:]
         else:
-            body = CHUNK + _changed(png[41 : 41 + length], numbers)
+            body = CHUNK + _corrupt(png[41 : 41 + length], numbers)
             chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
             changed = png[:33] + chunk + png[45 + length :]
         url = f"data:image/png;base64,{base64.b64encode(changed).decode()}"
@@ -175,7 +175,7 @@ def damage_statuses(qwen: QwenVL, server: VllmServer, count: int) -> dict[str, A
     return {"packets": count, "statuses": dict(statuses), "errors": dict(lines), "server_answers_after": healthy}
 
 
-def _changed(data: bytes, numbers: random.Random) -> bytes:
+def _corrupt(data: bytes, numbers: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(numbers.randint(1, 4)):
         at = numbers.randrange(len(changed))

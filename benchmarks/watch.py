@@ -97,11 +97,11 @@ class Checker:
             epoch: Number of its epoch.
         """
         stamp = FrameStamp(index, index * NS_PER_S // FPS, 0, epoch)
-        packet = self._timed(self.allocate_ms, lambda: self.allocator.allocate(picture, stamp))
+        packet = self._time(self.allocate_ms, lambda: self.allocator.allocate(picture, stamp))
         packets: Packet | Sequence[Packet] = list(self.allocator.group) if self.memory else packet
-        self._timed(self.check_ms, lambda: self.session.score_all(packets, self.questions))
+        self._time(self.check_ms, lambda: self.session.score_all(packets, self.questions))
 
-    def _timed(self, times_ms: list[float], work: Callable[[], Any]) -> Any:
+    def _time(self, times_ms: list[float], work: Callable[[], Any]) -> Any:
         began_ns = time.process_time_ns()
         result = work()
         times_ms.append((time.process_time_ns() - began_ns) / 1e6)

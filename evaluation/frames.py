@@ -123,7 +123,7 @@ def _run(path: Path, times_ns: Sequence[int]) -> Iterator[SourceFrame]:
         start_ns = 0 if lead_ns is None else max(0, times_ns[0] - lead_ns)
         newest: SourceFrame | None = None
         waiting = list(times_ns)
-        with closing(_decoded(path, start_ns)) as frames:
+        with closing(_decode(path, start_ns)) as frames:
             for frame in frames:
                 while waiting and newest is not None and frame.media_ns > waiting[0] + SLACK_NS:
                     yield newest
@@ -141,7 +141,7 @@ def _run(path: Path, times_ns: Sequence[int]) -> Iterator[SourceFrame]:
             return
 
 
-def _decoded(path: Path, start_ns: int) -> Generator[SourceFrame, None, None]:
+def _decode(path: Path, start_ns: int) -> Generator[SourceFrame, None, None]:
     config = CaptureConfig(start_s=start_ns / NS_PER_S)
     try:
         with open_source(str(path), config, MonotonicClock()) as source:

@@ -24,7 +24,7 @@ THUMBNAILS = 3
 _THUMBNAIL_PX = 4
 
 
-def frozen() -> dict[str, Any]:
+def describe_suites() -> dict[str, Any]:
     """Versions of libraries; of every suite its hash, its parameters, and thumbnails of its first pictures."""
     return {
         "versions": {library: version(library) for library in LIBRARIES},
@@ -46,7 +46,7 @@ def thumbnails(name: str) -> list[list[int]]:
 
 def main() -> None:
     """Write the file."""
-    FROZEN.write_text(json.dumps(frozen(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    FROZEN.write_text(json.dumps(describe_suites(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

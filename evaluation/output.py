@@ -133,12 +133,12 @@ EFFECT_HEADS = ("with", "suite", "strategy", "encode", "budget", "points", "95 %
 
 def table(cells: Sequence[Cell]) -> str:
     """One line a cell, columns aligned."""
-    return _aligned([HEADS, *(_row(cell) for cell in cells)])
+    return _align([HEADS, *(_row(cell) for cell in cells)])
 
 
 def effects_table(effects: Sequence[Mapping[str, Any]]) -> str:
     """One line an effect; differences in points."""
-    return _aligned([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
+    return _align([EFFECT_HEADS, *(_effect_row(effect) for effect in effects)])
 
 
 def benchmark_lines(report: Mapping[str, Any]) -> str:
@@ -160,7 +160,7 @@ def benchmark_lines(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
 

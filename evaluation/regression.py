@@ -66,7 +66,7 @@ def measure(asking: ModelUnderTest, suites: Sequence[Suite]) -> dict[str, Any]:
     }
 
 
-def fallen(measured: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+def regressions(measured: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
     """Suites that are worse than the record by more than its interval, or cannot be compared; a line each."""
     lines = []
     for name, before in recorded["suites"].items():
@@ -113,7 +113,7 @@ def main(write: Annotated[bool, typer.Option("--write", help="Write the record a
         print(f"wrote {RECORD.name}", file=sys.stderr)
     for name, now in measured["suites"].items():
         print(f"{name}: {now['accuracy']:.1%} right of {now['count']} ({now['low']:.1%} to {now['high']:.1%})")
-    if lines := fallen(measured, recorded or measured):
+    if lines := regressions(measured, recorded or measured):
         print("\n".join(lines), file=sys.stderr)
         raise typer.Exit(FELL)
 

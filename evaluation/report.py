@@ -244,13 +244,13 @@ def effects(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def _effect(with_rows: Sequence[Row], without_rows: Sequence[Row]) -> dict[str, Any] | None:
-    scores = _paired(with_rows, without_rows, scores_by_question)
+    scores = _pairs(with_rows, without_rows, scores_by_question)
     if not scores:
         return None
     differences = [value - other for value, other in scores]
     low, high = bootstrap(differences)
-    texts = _paired(with_rows, without_rows, lambda rows: {row["id"]: normalise(row["text"]) for row in rows})
-    coverages = _paired(
+    texts = _pairs(with_rows, without_rows, lambda rows: {row["id"]: normalise(row["text"]) for row in rows})
+    coverages = _pairs(
         with_rows, without_rows, lambda rows: {r["id"]: r["covered"] for r in rows if r["covered"] is not None}
     )
     return {
@@ -263,7 +263,7 @@ def _effect(with_rows: Sequence[Row], without_rows: Sequence[Row]) -> dict[str, 
     }
 
 
-def _paired(
+def _pairs(
     rows: Sequence[Row], other_rows: Sequence[Row], of: Callable[[Sequence[Row]], dict[str, Any]]
 ) -> list[tuple[Any, Any]]:
     """Rows of both about the same questions."""

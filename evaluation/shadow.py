@@ -124,13 +124,13 @@ def auc(rows: Sequence[dict[str, Any]], scored: Callable[[dict[str, Any]], float
     return round(float((same[:, None] > other).mean() + 0.5 * (same[:, None] == other).mean()), 3)
 
 
-def _paired(row: dict[str, Any]) -> dict[str, Any]:
+def _paired_answer(row: dict[str, Any]) -> dict[str, Any]:
     return dict(row["answers"][str(PAIRED)])
 
 
 def _rights(row: dict[str, Any]) -> int:
     """Number of right answers of the pair."""
-    return int(_paired(row)["score"] == 1) + int(row["full"]["score"] == 1)
+    return int(_paired_answer(row)["score"] == 1) + int(row["full"]["score"] == 1)
 
 
 def likeness(answer: dict[str, Any], full: dict[str, Any]) -> float:
@@ -141,14 +141,15 @@ def likeness(answer: dict[str, Any], full: dict[str, Any]) -> float:
 def comparison(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Scores by which two answers count as the same: AUC, and errors at the default share of words."""
     ways: dict[str, Callable[[dict[str, Any]], float]] = {
-        "equal words": lambda row: float(text_agreement(_paired(row)["text"], row["full"]["text"]).same),
-        "share of words": lambda row: likeness(_paired(row), row["full"]),
-        "least likely token": lambda row: float(_paired(row)["least"]),
+        "equal words": lambda row: float(text_agreement(_paired_answer(row)["text"], row["full"]["text"]).same),
+        "share of words": lambda row: likeness(_paired_answer(row), row["full"]),
+        "least likely token": lambda row: float(_paired_answer(row)["least"]),
         **{name: lambda row, name=name: float(row["odds"][name]) for name in WORDINGS},  # type: ignore[misc]
     }
-    reworded = [row for row in rows if not text_agreement(_paired(row)["text"], row["full"]["text"]).same]
+    reworded = [row for row in rows if not text_agreement(_paired_answer(row)["text"], row["full"]["text"]).same]
     differ = {
-        rights: [likeness(_paired(r), r["full"]) < AGREE for r in rows if _rights(r) == rights] for rights in (2, 1)
+        rights: [likeness(_paired_answer(r), r["full"]) < AGREE for r in rows if _rights(r) == rights]
+        for rights in (2, 1)
     }
     return {
         "pairs": [sum(_rights(row) == rights for row in rows) for rights in (2, 1)],

@@ -102,7 +102,7 @@ Suits = Callable[[tuple[Box, ...]], bool]
 """True if a question about what stands in these boxes suits."""
 
 
-def _watched(
+def _watch(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """A still scene: the same question about its largest thing, and three times another one about a small one."""
@@ -129,7 +129,7 @@ def _watched(
     return [(plan, details.get(at) or replace(large_sample, clip=_frame(plan, at))) for at in range(len(times_s))]
 
 
-def _moving(
+def _move(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """One thing is in another ninth of the picture at most answers, and all others are still. Where is it?"""
@@ -242,7 +242,7 @@ def _event(
     return samples
 
 
-def _panned(
+def _pan(
     rng: np.random.Generator, size_px: tuple[int, int], times_s: tuple[float, ...], options: ClipOptions
 ) -> list[Planned]:
     """A slow pan over a page; another question about what is in the picture at each answer."""
@@ -319,7 +319,7 @@ def _cut(
 _PARTS: tuple[Part, ...] = tuple(
     part
     for happens in ("turned", "left", "appeared")
-    for part in (_watched, _moving, _sign, partial(_event, happens=happens), _panned, _cut, _questions)
+    for part in (_watch, _move, _sign, partial(_event, happens=happens), _pan, _cut, _questions)
 )
 
 

@@ -172,7 +172,7 @@ def suite_samples(name: str, count: int | None = None) -> Iterator[Sample]:
 
     Raises OptionError for an unknown suite, and for a count below 1.
     """
-    return _drawn(_planned(name, count))
+    return _draw(_plan(name, count))
 
 
 def suite_hash(name: str) -> str:
@@ -182,14 +182,14 @@ def suite_hash(name: str) -> str:
     suite.
     """
     digest = hashlib.sha256(json.dumps(_suite(name).parameters, sort_keys=True).encode())
-    for _, sample in _planned(name, None):
-        boxes = [_rounded(frame) for frame in (*sample.boxes, *sample.distractors)]
+    for _, sample in _plan(name, None):
+        boxes = [_round_boxes(frame) for frame in (*sample.boxes, *sample.distractors)]
         of_stream = [sample.part, sample.group, sample.clip.times_s, sample.stale] if sample.part else []
         digest.update(json.dumps([sample.kind, sample.question, sample.answer, boxes, *of_stream]).encode())
     return digest.hexdigest()
 
 
-def _rounded(boxes: Iterable[Box]) -> list[list[int]]:
+def _round_boxes(boxes: Iterable[Box]) -> list[list[int]]:
     return [[round(edge) for edge in box] for box in boxes]
 
 
@@ -199,19 +199,19 @@ def _suite(name: str) -> SuiteSpec:
     return SUITES[name]
 
 
-def _planned(name: str, count: int | None) -> Iterator[Planned]:
+def _plan(name: str, count: int | None) -> Iterator[Planned]:
     suite = _suite(name)
     if count is not None and count < 1:
         raise OptionError(f"a suite is asked for 1 sample or more, got {count}")
-    return islice(_all_planned(suite), suite.count if count is None else count)
+    return islice(_plan_all(suite), suite.count if count is None else count)
 
 
-def _all_planned(suite: SuiteSpec) -> Iterator[Planned]:
+def _plan_all(suite: SuiteSpec) -> Iterator[Planned]:
     for number in range(suite.count):
         yield from suite.generate(suite, number, clip_rng("test", first_seed(suite.name) + number))
 
 
-def _drawn(pairs: Iterator[Planned]) -> Iterator[Sample]:
+def _draw(pairs: Iterator[Planned]) -> Iterator[Sample]:
     """The samples with their pictures. A clip is drawn once, and each of its samples gets the picture of its time."""
     last: ClipPlan | None = None
     for plan, sample in pairs:

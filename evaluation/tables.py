@@ -131,14 +131,14 @@ def ablation(results: str, strategy: str, full_label: str, rows: dict[str, str])
         way = Way(label, results, name, (ABLATED_BUDGET,))
         tokens = [cell["token_share"] for suite in MEASURED for cell in way.cells(suite) if cell is not None]
         share = f"{100 * sum(tokens) / len(tokens):.1f} %"
-        difference = NONE if name == strategy else _pooled(results, strategy, name)
+        difference = NONE if name == strategy else _pooled_difference(results, strategy, name)
         lines.append((label, *(way.format_values(suite, right) for suite in MEASURED), share, difference))
     counts = {suite: cell["count"] for (suite, name, _), cell in _cells(results).items() if name == strategy}
     heads = (f"{suite} ({counts[suite]})" if suite in counts else suite for suite in MEASURED)
     return markdown(("right", *heads, "tokens", "difference, points"), lines)
 
 
-def _pooled(results: str, strategy: str, other: str) -> str:
+def _pooled_difference(results: str, strategy: str, other: str) -> str:
     """Right answers of another strategy minus those of this one over all suites, with the 95 % interval, in points."""
     pairs = [
         comparison
@@ -152,7 +152,7 @@ def _pooled(results: str, strategy: str, other: str) -> str:
         sum((comparison["count"] * (comparison["high"] - comparison["low"]) / 2) ** 2 for comparison in pairs) ** 0.5
         / count
     )
-    return f"{_signed(100 * difference, plus=True)} ± {100 * reach:.1f}"
+    return f"{_format_signed(100 * difference, plus=True)} ± {100 * reach:.1f}"
 
 
 def sweep() -> str:
@@ -218,8 +218,8 @@ def baselines() -> str:
 
 def _difference(comparison: dict[str, Any]) -> str:
     """Points with their interval; bold if that does not hold 0."""
-    low, high = (_signed(100 * comparison[end], digits=0) for end in ("low", "high"))
-    points = f"{_signed(100 * comparison['difference'], digits=0, plus=True)} ({low} to {high})"
+    low, high = (_format_signed(100 * comparison[end], digits=0) for end in ("low", "high"))
+    points = f"{_format_signed(100 * comparison['difference'], digits=0, plus=True)} ({low} to {high})"
     return f"**{points}**" if comparison["low"] > 0 or comparison["high"] < 0 else points
 
 
@@ -231,7 +231,7 @@ def all_questions() -> str:
         Way("`smaller`", "whole", "smaller"),
     )
 
-    def kept(suite: str) -> str:
+    def known_share(suite: str) -> str:
         (full_cell,) = full.cells(suite)
         return (
             NONE
@@ -242,7 +242,7 @@ def all_questions() -> str:
     lines = [
         (way.label, *(way.format_values(suite, right, 1) for suite in MEASURED)) for way in (full, arr_coc, smaller)
     ]
-    lines.insert(2, ("… of what all tokens know", *map(kept, MEASURED)))
+    lines.insert(2, ("… of what all tokens know", *map(known_share, MEASURED)))
     return markdown(("right, 100 % or 27 / 10 %", *MEASURED), lines)
 
 
@@ -266,13 +266,13 @@ def feedback() -> str:
 
 def _points(effect: dict[str, Any]) -> str:
     """A difference with its interval; bold if that is above 0."""
-    low, high = (_signed(100 * effect[end]) for end in ("low", "high"))
-    points = f"{_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
+    low, high = (_format_signed(100 * effect[end]) for end in ("low", "high"))
+    points = f"{_format_signed(100 * effect['difference'], plus=True)} ({low} to {high})"
     bold = f"**{points}**" if effect["low"] > 0 else points
-    return f"{bold}, shown {_signed(100 * effect['covered'], digits=0, plus=True)}"
+    return f"{bold}, shown {_format_signed(100 * effect['covered'], digits=0, plus=True)}"
 
 
-def _signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
+def _format_signed(number: float, digits: int = 1, *, plus: bool = False) -> str:
     digits_only = f"{abs(number):.{digits}f}"
     if float(digits_only) == 0:
         return digits_only
@@ -425,8 +425,8 @@ def shadow() -> str:
                     _each(cells, lambda cell: f"{100 * cell['right']:.1f}"),
                     _each(cells, lambda cell: f"{cell['tokens']:.0f}"),
                     _each(cells, lambda cell: f"{cell['raises']:.1f}"),
-                    _each(cells, lambda cell: _signed(cell["gain at equal tokens"], plus=True)),
-                    _each(cells, lambda cell: _signed(cell["gain at equal gflops"], plus=True)),
+                    _each(cells, lambda cell: _format_signed(cell["gain at equal tokens"], plus=True)),
+                    _each(cells, lambda cell: _format_signed(cell["gain at equal gflops"], plus=True)),
                 )
             )
     head = ("suite, configured budget, order", "right, %", "tokens", "raises", "points at equal tokens")

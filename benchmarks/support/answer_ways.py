@@ -177,7 +177,7 @@ class Stock:
         started = time.perf_counter()
         pixels = self._processor(images=[picture], return_tensors="pt")
         prepared = time.perf_counter()
-        with _encoded(qwen) as encoded:
+        with _record_encoding(qwen) as encoded:
             stream = _Arrivals(device)
             qwen.model.generate(
                 input_ids=self._ids,
@@ -216,7 +216,7 @@ class _Arrivals:
 
 
 @contextmanager
-def _encoded(qwen: QwenVL) -> Iterator[list[float]]:
+def _record_encoding(qwen: QwenVL) -> Iterator[list[float]]:
     """Times at which the vision tower was done, once it was."""
     times: list[float] = []
 

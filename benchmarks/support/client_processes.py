@@ -133,7 +133,7 @@ def _serve(pipe: Connection) -> None:
             try:
                 if isinstance(request, ClientOptions):
                     stack.close()
-                    askers = _connected(request, stack)
+                    askers = _connect(request, stack)
                     pipe.send(())
                 else:
                     pipe.send(_answers(askers, request))
@@ -141,7 +141,7 @@ def _serve(pipe: Connection) -> None:
                 pipe.send(error)
 
 
-def _connected(options: ClientOptions, stack: ExitStack) -> list[Asker]:
+def _connect(options: ClientOptions, stack: ExitStack) -> list[Asker]:
     transport = Transport()
     stack.callback(transport.close)
     askers = []

@@ -127,10 +127,10 @@ def _windows(path: Path, about: dict[str, object]) -> Iterator[Ground]:
     for index, frame in enumerate(decode_frames(path)):
         for start, (_, window) in windows.items():
             if index in window:
-                films[start].append(_fitted(frame.to_ndarray(format="rgb24")))
+                films[start].append(_fit(frame.to_ndarray(format="rgb24")))
     for start, (shot, _) in windows.items():
         if films[start]:
-            wide = np.tile(_mirrored(films[start][0]), (2, 2, 1))[:TALL_PX, :WIDE_PX]
+            wide = np.tile(_mirror(films[start][0]), (2, 2, 1))[:TALL_PX, :WIDE_PX]
             yield Ground(f"{path.stem}@{shot[0]}", "real", np.ascontiguousarray(wide), tuple(films[start]))
 
 
@@ -157,7 +157,7 @@ def decode_frames(path: Path) -> Iterator[av.VideoFrame]:
                 continue
 
 
-def _fitted(picture: Image) -> Image:
+def _fit(picture: Image) -> Image:
     """Scaled to cover the frame, and cut to it."""
     rows, cols = picture.shape[:2]
     scale = max(HEIGHT_PX / rows, WIDTH_PX / cols)
@@ -167,7 +167,7 @@ def _fitted(picture: Image) -> Image:
     return np.ascontiguousarray(scaled[top : top + HEIGHT_PX, left : left + WIDTH_PX])
 
 
-def _mirrored(picture: Image) -> Image:
+def _mirror(picture: Image) -> Image:
     row = np.concatenate([picture, picture[:, ::-1]], axis=1)
     return np.concatenate([row, row[::-1]], axis=0)
 

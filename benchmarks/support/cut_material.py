@@ -230,7 +230,7 @@ def _fade(rng: Rng, cast: Sequence[Ground]) -> Event:
 # One shot becomes another, not at once
 
 
-def _between(
+def _plan_change(
     rng: Rng, cast: Sequence[Ground], shortest: int, longest: int
 ) -> tuple[list[Image], list[Image], list[float]]:
     """Frames of both shots, and how far the change has come: it rests at both ends."""
@@ -240,16 +240,16 @@ def _between(
 
 
 def _dissolve(rng: Rng, cast: Sequence[Ground]) -> Event:
-    first, second, shares = _between(rng, cast, 6, 20)
+    first, second, shares = _plan_change(rng, cast, 6, 20)
     return Event([cv2.addWeighted(a, 1 - s, b, s, 0) for a, b, s in zip(first, second, shares, strict=True)])
 
 
-def _eased(share: float) -> float:
+def _ease(share: float) -> float:
     return share * share * (3 - 2 * share)
 
 
 def _wipe(rng: Rng, cast: Sequence[Ground]) -> Event:
-    first, second, shares = _between(rng, cast, 6, 18)
+    first, second, shares = _plan_change(rng, cast, 6, 18)
     x, y = np.meshgrid(np.linspace(-0.5, 0.5, WIDTH_PX), np.linspace(-0.5, 0.5, HEIGHT_PX))
     angle = rng.uniform(0, 2 * np.pi)
     along = x * np.cos(angle) + y * np.sin(angle)
@@ -258,7 +258,7 @@ def _wipe(rng: Rng, cast: Sequence[Ground]) -> Event:
 
 
 def _iris(rng: Rng, cast: Sequence[Ground]) -> Event:
-    first, second, shares = _between(rng, cast, 6, 18)
+    first, second, shares = _plan_change(rng, cast, 6, 18)
     x, y = np.meshgrid(np.linspace(-1, 1, WIDTH_PX), np.linspace(-1, 1, HEIGHT_PX))
     radius = np.hypot(x, y) / np.sqrt(2)
     return Event([np.where((radius < s)[..., None], b, a) for a, b, s in zip(first, second, shares, strict=True)])
@@ -266,12 +266,12 @@ def _iris(rng: Rng, cast: Sequence[Ground]) -> Event:
 
 def _push(rng: Rng, cast: Sequence[Ground]) -> Event:
     """The new shot pushes the old one out, faster in the middle."""
-    first, second, shares = _between(rng, cast, 7, 18)
+    first, second, shares = _plan_change(rng, cast, 7, 18)
     axis, back = int(rng.integers(2)), bool(rng.random() < 0.5)
     size = WIDTH_PX if axis else HEIGHT_PX
     frames = []
     for a, b, share in zip(first, second, shares, strict=True):
-        at = round(size * _eased(share))
+        at = round(size * _ease(share))
         strip, start = (np.concatenate([b, a], axis), size - at) if back else (np.concatenate([a, b], axis), at)
         frames.append(np.ascontiguousarray(np.take(strip, range(start, start + size), axis)))
     return Event(frames)
@@ -279,18 +279,18 @@ def _push(rng: Rng, cast: Sequence[Ground]) -> Event:
 
 def _mosaic(rng: Rng, cast: Sequence[Ground]) -> Event:
     """Squares of the new shot take the place of the old one's, in no order."""
-    first, second, shares = _between(rng, cast, 8, 18)
+    first, second, shares = _plan_change(rng, cast, 8, 18)
     turns = cv2.resize(rng.random((9, 16)), (WIDTH_PX, HEIGHT_PX), interpolation=cv2.INTER_NEAREST)
     return Event([np.where((turns < s)[..., None], b, a) for a, b, s in zip(first, second, shares, strict=True)])
 
 
 def _through(rng: Rng, cast: Sequence[Ground]) -> Event:
     """The camera dives into the old shot while the new one comes up, turning."""
-    _, _, shares = _between(rng, cast, 9, 18)
+    _, _, shares = _plan_change(rng, cast, 9, 18)
     frames = []
     for share in shares:
-        old = view(cast[0].wide, 0, 0, 1.0 + 3 * _eased(share), 25 * _eased(share))
-        new = view(cast[1].wide, 0, 0, 0.6 + 0.4 * _eased(share), 25 * _eased(share) - 25)
+        old = view(cast[0].wide, 0, 0, 1.0 + 3 * _ease(share), 25 * _ease(share))
+        new = view(cast[1].wide, 0, 0, 0.6 + 0.4 * _ease(share), 25 * _ease(share) - 25)
         frames.append(cv2.addWeighted(old, 1 - share, new, share, 0))
     return Event(frames)
 
@@ -331,7 +331,7 @@ def _cutout(rng: Rng, ground: Ground, height_px: int) -> tuple[Image, Image]:
     return piece, mask
 
 
-def _pasted(picture: Image, piece: Image, mask: Image, x_px: int, y_px: int) -> None:
+def _paste(picture: Image, piece: Image, mask: Image, x_px: int, y_px: int) -> None:
     """Draw the piece with its top left corner at (x, y), as far as it is inside; in place."""
     rows, cols = mask.shape
     top, left = max(0, y_px), max(0, x_px)
@@ -348,7 +348,7 @@ def _object(rng: Rng, cast: Sequence[Ground]) -> Event:
     frames = []
     for index, frame in enumerate(cast[0].footage(26)):
         picture = frame.copy()
-        _pasted(picture, piece, mask, round(speed * (index - 6)) - mask.shape[1], y)
+        _paste(picture, piece, mask, round(speed * (index - 6)) - mask.shape[1], y)
         frames.append(picture)
     return Event(frames)
 
@@ -362,7 +362,7 @@ def _crowd(rng: Rng, cast: Sequence[Ground]) -> Event:
     for frame in cast[0].footage(28):
         picture = frame.copy()
         for (piece, mask), (x, y) in zip(pieces, places, strict=True):
-            _pasted(picture, piece, mask, round(float(x)), round(float(y)))
+            _paste(picture, piece, mask, round(float(x)), round(float(y)))
         places += speeds
         speeds[(places < -60) | (places > (WIDTH_PX - 20, HEIGHT_PX - 20))] *= -1
         frames.append(picture)
@@ -376,7 +376,7 @@ def _parallax(rng: Rng, cast: Sequence[Ground]) -> Event:
     pieces = [_cutout(rng, cast[1], int(rng.integers(80, 220))) for _ in range(4)]
     for index, picture in enumerate(behind):
         for number, (piece, mask) in enumerate(pieces):
-            _pasted(picture, piece, mask, WIDTH_PX + 260 * number - round(4 * speed * index), 40 * number)
+            _paste(picture, piece, mask, WIDTH_PX + 260 * number - round(4 * speed * index), 40 * number)
     return Event(behind)
 
 

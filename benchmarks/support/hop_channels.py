@@ -309,7 +309,9 @@ class ImageZmq:
 
         host = "*" if self.replies else "127.0.0.1"
         hub = imagezmq.ImageHub(f"tcp://{host}:{self.port}", REQ_REP=self.replies)
-        return PeerReceiver(lambda: int(hub.recv_image()[0]), hub.send_reply if self.replies else _nothing, hub.close)
+        return PeerReceiver(
+            lambda: int(hub.recv_image()[0]), hub.send_reply if self.replies else _do_nothing, hub.close
+        )
 
     def close(self) -> None:
         """Its ends share nothing."""
@@ -343,13 +345,13 @@ class NetGear:
 
     def receiver(self) -> Receiver:
         gear = self._open(receives=True)
-        return PeerReceiver(lambda: number_of(gear.recv()), _nothing, gear.close)
+        return PeerReceiver(lambda: number_of(gear.recv()), _do_nothing, gear.close)
 
     def close(self) -> None:
         """Its ends share nothing."""
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The library does nothing here."""
 
 

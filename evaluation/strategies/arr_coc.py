@@ -202,7 +202,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     views = ask.views(qwen)
     allocator = allocator_for(qwen, ask, views, explore=AllocatorOptions().explore)
     session = EvalSession(qwen, ask, feedback=learns)
-    frames, times_s = _seen(ask)
+    frames, times_s = _stream_frames(ask)
     first = len(frames) - len(ask.frames)
     clip: list[Packet] = []
     encoded: list[VisionStats] = []
@@ -222,7 +222,7 @@ def _answer_again(qwen: QwenVL, ask: Ask, *, learns: bool) -> Reply:
     return replace(reply, flops=replace(reply.flops, choose=choose))
 
 
-def _seen(ask: Ask) -> tuple[list[Rgb], list[float]]:
+def _stream_frames(ask: Ask) -> tuple[list[Rgb], list[float]]:
     """All frames that the stream sees, and when: the first one some times more, those before, those asked about."""
     frames, times_s = [*ask.before, *ask.frames], [*ask.before_s, *ask.times_s]
     earlier_s = [times_s[0] - EVERY_S * looks for looks in range(EARLIER_LOOKS, 0, -1)]

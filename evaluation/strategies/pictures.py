@@ -29,7 +29,7 @@ from stream.answer.api.pictures import ApiPictures, PictureKind, pictures_of
 from stream.config import ApiConfig
 
 
-def _decoded(jpeg: bytes) -> Rgb:
+def _decode(jpeg: bytes) -> Rgb:
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
     if picture is None:
         raise EvaluationError("a picture that was made here is no JPEG")
@@ -59,7 +59,7 @@ def _answer(qwen: QwenVL, ask: Ask, kind: PictureKind) -> Reply:
         if len(frames) > 1:
             part.text(qwen.token_ids(time_text(stamp.media_ns)))
         for caption, jpeg in zip(pictures.captions, pictures.jpegs, strict=True):
-            view = TiledFrame.fit(qwen.preprocessing, _decoded(jpeg), stamp)
+            view = TiledFrame.fit(qwen.preprocessing, _decode(jpeg), stamp)
             part.text([*qwen.plain_token_ids(caption), *ids.frame_open])
             places.append(part.frame(encode_packet(qwen, view.frame_packet(np.ones(view.grid.shape, bool)), "full")))
             part.text(ids.frame_close)

@@ -49,8 +49,8 @@ def test_times_are_even_and_not_after_the_end(
 def test_seeking_finds_what_reading_through_finds(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     through = frames_of(clip, Sampling(12))
     starts_ns = []
-    real = frames._decoded
-    monkeypatch.setattr(frames, "_decoded", lambda path, start_ns: starts_ns.append(start_ns) or real(path, start_ns))
+    real = frames._decode
+    monkeypatch.setattr(frames, "_decode", lambda path, start_ns: starts_ns.append(start_ns) or real(path, start_ns))
     monkeypatch.setattr(frames, "SEEK_NS", 0)
     monkeypatch.setattr(frames, "LEADS_NS", (1, frames.NS_PER_S))  # the first is too short
     by_seek = frames_of(clip, Sampling(12))

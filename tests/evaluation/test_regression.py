@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from evaluation import regression
 from evaluation.errors import ResultsError
-from evaluation.regression import ALL, RECORD, fallen, fixed_suites, load_bundled, measure, read_record
+from evaluation.regression import ALL, RECORD, fixed_suites, load_bundled, measure, read_record, regressions
 from evaluation.runner import ModelUnderTest
 from evaluation.strategies.catalogue import STRATEGIES
 from tests.support.evaluation import suite
@@ -21,7 +21,7 @@ from tests.support.models import tiny_qwen
 
 @pytest.mark.skipif(not RECORD.is_file(), reason=f"no {RECORD.name} yet: python -m evaluation.regression --write")
 def test_accuracy_has_not_fallen_by_more_than_its_interval() -> None:
-    assert fallen(measure(load_bundled(), fixed_suites()), read_record()) == []
+    assert regressions(measure(load_bundled(), fixed_suites()), read_record()) == []
 
 
 @pytest.fixture
@@ -40,23 +40,23 @@ def record(**accuracy: float) -> dict[str, Any]:
 
 def test_a_fall_inside_the_interval_is_none_and_beyond_it_is_reported() -> None:
     before = record(still=0.9, text=0.8)
-    assert fallen(record(still=0.81, text=0.99), before) == []
-    (line,) = fallen(record(still=0.79, text=0.8), before)
+    assert regressions(record(still=0.81, text=0.99), before) == []
+    (line,) = regressions(record(still=0.79, text=0.8), before)
     assert line == "still: 79.0% right of 50, was 90.0% (80.0% to 100.0%)"
 
 
 def test_other_questions_cannot_be_compared() -> None:
     before, now = record(still=0.9, text=0.8), record(still=0.9)
     now["suites"]["still"]["hash"] = "changed"
-    assert [line.split(":")[0] for line in fallen(now, before)] == ["still", "text"]
-    assert all("--write" in line for line in fallen(now, before))
+    assert [line.split(":")[0] for line in regressions(now, before)] == ["still", "text"]
+    assert all("--write" in line for line in regressions(now, before))
 
 
 def test_all_suites_are_measured_apart_and_together(asking: ModelUnderTest) -> None:
     measured = measure(asking, [suite(3, "one"), suite(2, "two")])
     assert {name: now["count"] for name, now in measured["suites"].items()} == {"one": 3, "two": 2, ALL: 5}
     assert measured["suites"]["one"]["hash"] == "hash"
-    assert fallen(measured, measured) == []
+    assert regressions(measured, measured) == []
 
 
 def test_the_command_writes_compares_and_fails(

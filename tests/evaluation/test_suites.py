@@ -119,7 +119,7 @@ def test_a_pan_asks_the_same_of_a_thing_that_stays_in_the_picture() -> None:
 @pytest.fixture(scope="module")
 def streams() -> list[list[Sample]]:
     """The first three clips of each part of the suite `stream`, undrawn."""
-    samples_of_clips = (sample for _, sample in evaluation.suites._planned("stream", None))
+    samples_of_clips = (sample for _, sample in evaluation.suites._plan("stream", None))
     clips = (list(samples) for _, samples in groupby(samples_of_clips, key=lambda sample: sample.group))
     return list(islice(clips, 21))
 
