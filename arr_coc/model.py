@@ -37,7 +37,7 @@ from arr_coc.qwen.options import AnswerOptions, Thinking
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.resize import widened
+from arr_coc.qwen.resize import pad_to_max_aspect
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
@@ -492,7 +492,7 @@ class ARRCOCQwen(nn.Module):
         """The answer to one question about a picture or frames."""
         _check_question(query)
         allocator = PictureAllocator(self.qwen, query, call.allocator, call.encode)
-        pictures = [widened(picture) for picture in to_frames(image_or_frames)]
+        pictures = [pad_to_max_aspect(picture) for picture in to_frames(image_or_frames)]
         glancer = Glancer(self._session, query, timed=len(pictures) > 1)
         packets: list[Packet] = []
         started_s = time.perf_counter()

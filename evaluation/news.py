@@ -106,7 +106,7 @@ class Camera:
 
     def _answer(self, packets: Sequence[TokenPacket], query: str, history: str = "") -> str:
         (answer,) = self._session.ask([SlotQuestion(0, packets, query, history=history)])
-        while not answer.ended:
+        while not answer.has_ended:
             self._session.step()
         if answer.error is not None:
             raise answer.error

@@ -13,7 +13,7 @@ Rectangle = tuple[int, int, int, int]
 """(row0, col0, row1, col1), half-open, in tiles."""
 
 
-def tiled(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
+def tile_view(array: Plane, tile_height: int, tile_width: int) -> npt.NDArray[np.void]:
     """A view of the whole tiles of an array, in which an element is a row of a tile, so that it is copied at once.
 
     Args:
@@ -47,13 +47,13 @@ class TilePacker:
             tiles: Places of n tiles, [n, 2] (row, col).
             out: Destination, uint8 [≥ n, 32, 32, 3 or 4]; a fourth channel is 255.
         """
-        source = tiled(level0, TILE_PX, TILE_PX)
+        source = tile_view(level0, TILE_PX, TILE_PX)
         for start in range(0, len(tiles), AT_ONCE):
             rows, cols = tiles[start : start + AT_ONCE].T
             count = len(rows)
             target = out[start : start + count].reshape(count * TILE_PX, TILE_PX, out.shape[-1])
             texels = target if out.shape[-1] == 3 else self._texels[: count * TILE_PX]
-            tiled(texels, TILE_PX, TILE_PX)[:, :, 0] = source[rows, :, cols]
+            tile_view(texels, TILE_PX, TILE_PX)[:, :, 0] = source[rows, :, cols]
             if texels is not target:
                 cv2.cvtColor(texels, cv2.COLOR_RGB2RGBA, dst=target)
 

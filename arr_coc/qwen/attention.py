@@ -199,7 +199,7 @@ def attention_weights(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tenso
     return torch.softmax(scores if mask is None else scores.where(mask, -torch.inf), dim=-1)
 
 
-def united(feedback: Sequence[Feedback]) -> Feedback:
+def merge_feedback(feedback: Sequence[Feedback]) -> Feedback:
     """Return the feedback of several questions about the same regions as one: the most that any of them attended to,
     and was similar to."""
     first, *others = feedback

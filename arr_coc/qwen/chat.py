@@ -22,7 +22,7 @@ from arr_coc.qwen.finetune.sequences import check_places, picture_places
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import IMAGE, TEMPLATE_ERRORS, render_chat
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.resize import widened
+from arr_coc.qwen.resize import pad_to_max_aspect
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -78,21 +78,21 @@ def prompts_of_inputs(qwen: QwenVL, inputs: BatchInputs) -> list[ChatPrompt]:
 
     Raises ShapeError if the tensors do not match or hold video, OptionError, and NonFiniteError.
     """
-    inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
+    inputs = inputs.validate(int(qwen.model.config.get_text_config().vocab_size))
     prep = qwen.preprocessing
     pictures = [] if inputs.pixel_values is None else unpack(inputs.pixel_values, inputs.image_grid_thw, prep)
-    places = picture_places(inputs.input_ids, inputs.attended, qwen.model.config)
+    places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
     check_places(places, [picture.grid.tiles for picture in pictures])
     prompts = []
-    for sequence, (ids, attended) in enumerate(zip(inputs.input_ids.cpu(), inputs.attended.cpu(), strict=True)):
+    for sequence, (ids, token_mask) in enumerate(zip(inputs.input_ids.cpu(), inputs.token_mask.cpu(), strict=True)):
         pieces: list[Ids | Rgb] = []
         begin = 0
         for place, picture in zip(places, pictures, strict=True):
             if place.sequence == sequence:
-                pieces += [_attended(ids, attended, begin, place.first), _image(picture)]
+                pieces += [_attended(ids, token_mask, begin, place.first), _image(picture)]
                 begin = place.end
-        pieces.append(_attended(ids, attended, begin, len(ids)))
-        prompts.append(ChatPrompt(tuple(pieces), _last_question(qwen, ids[attended].tolist()), fitted=True))
+        pieces.append(_attended(ids, token_mask, begin, len(ids)))
+        prompts.append(ChatPrompt(tuple(pieces), _last_question(qwen, ids[token_mask].tolist()), fitted=True))
     return prompts
 
 
@@ -101,8 +101,8 @@ def fitted_model(qwen: QwenVL) -> QwenVL:
     return replace(qwen, preprocessing=replace(qwen.preprocessing, min_px=0, max_px=1 << 62))
 
 
-def _attended(ids: torch.Tensor, attended: torch.Tensor, begin: int, end: int) -> Ids:
-    return tuple(ids[begin:end][attended[begin:end]].tolist())
+def _attended(ids: torch.Tensor, token_mask: torch.Tensor, begin: int, end: int) -> Ids:
+    return tuple(ids[begin:end][token_mask[begin:end]].tolist())
 
 
 def _image(picture: ModelPicture) -> Rgb:
@@ -144,7 +144,7 @@ def _marked(message: Message, texts: list[str], pictures: list[Rgb]) -> dict[str
             texts.append(part["text"])
             parts.append({"type": "text", "text": _mark(len(texts) - 1)})
         elif kind in ("image", "image_url"):
-            pictures.append(widened(to_rgb(_source(part))))
+            pictures.append(pad_to_max_aspect(to_rgb(_source(part))))
             parts.append({"type": "image"})
         else:
             raise OptionError(

@@ -121,7 +121,7 @@ def check_folder(folder: Path, name: str, *, quantised: bool = False) -> Checkpo
     config = read_config(folder)
     family_of(config.get("model_type"), name)
     is_mlx = quantisation_of(config, folder) == MLX
-    checkpoint = described(config, read_tensors(folder, name, takes_mlx=is_mlx), name, folder)
+    checkpoint = parse_checkpoint(config, read_tensors(folder, name, takes_mlx=is_mlx), name, folder)
     if not quantised:
         check_quantisation(checkpoint.quantised, name)
     _check_tokenizer(folder, name)
@@ -153,7 +153,7 @@ def _samples(generation: Mapping[str, Any]) -> bool:
     return generation.get("do_sample") is True and warm and generation.get("top_k") != 1
 
 
-def described(
+def parse_checkpoint(
     config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], name: str, folder: Path | None = None
 ) -> Checkpoint:
     """Return the checkpoint of a configuration and tensors.

@@ -39,7 +39,7 @@ class AnswerConstraint:
     """Constraint of one answer's tokens by a grammar.
 
     It applies after the model's `thoughts`, if there are any; with `may_think`, the first token may begin them.
-    `ended`: the answer is whole, and nothing may follow.
+    `has_ended`: the answer is whole, and nothing may follow.
     """
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
@@ -61,7 +61,7 @@ class AnswerConstraint:
         return thoughts is None or not thoughts.has_begun or thoughts.has_ended
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True once nothing may follow, or the grammar's limits are exceeded."""
         return bool(self._matcher.is_stopped())
 

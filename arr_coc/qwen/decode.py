@@ -84,34 +84,34 @@ class PrefixCache(Generic[Key]):
             if mark.key != key:
                 break
             count += 1
-        while count and self.recurrent and not self.marks[count - 1].states:
+        while count and self.recurrent_layers and not self.marks[count - 1].states:
             count -= 1
         del self.marks[count:]
         tokens, states = (self.marks[-1].tokens, self.marks[-1].states) if self.marks else (0, ())
-        if tokens < len(self) or self.recurrent:  # an answer changes states, and its tokens are not counted
+        if tokens < len(self) or self.recurrent_layers:  # an answer changes states, and its tokens are not counted
             self.show(tokens, states)
         return count
 
     @property
-    def attending(self) -> list[GrowableLayer]:
+    def attention_layers(self) -> list[GrowableLayer]:
         """Layers with keys and values."""
         return [layer for layer in self.kv.layers if isinstance(layer, GrowableLayer)]
 
     @property
-    def recurrent(self) -> list[RecurrentLayer]:
+    def recurrent_layers(self) -> list[RecurrentLayer]:
         """Layers with a state, from which no token can be removed."""
         return [layer for layer in self.kv.layers if isinstance(layer, RecurrentLayer)]
 
     def states(self) -> tuple[LayerState | None, ...]:
         """Return a copy of the current state of each recurrent layer."""
-        return tuple(layer.snapshot() for layer in self.recurrent)
+        return tuple(layer.snapshot() for layer in self.recurrent_layers)
 
     @torch.inference_mode()
     def show(self, tokens: int, states: Sequence[LayerState | None]) -> None:
         """Set the length to the first `tokens` written, with the `states` of recurrent layers there; () for none."""
-        for layer in self.attending:
+        for layer in self.attention_layers:
             layer.show(tokens)
-        for number, recurrent in enumerate(self.recurrent):
+        for number, recurrent in enumerate(self.recurrent_layers):
             recurrent.restore(states[number] if states else None)
 
     @torch.inference_mode()
@@ -127,7 +127,7 @@ class PrefixCache(Generic[Key]):
         stays[rows] = False
         count = int(stays.sum())
         holes, movers = (~stays[:count]).nonzero()[:, 0], stays[count:].nonzero()[:, 0] + count
-        for layer in self.attending:
+        for layer in self.attention_layers:
             for room in (layer.room_keys, layer.room_values):
                 room.index_copy_(-2, holes.to(room.device), room.index_select(-2, movers.to(room.device)))
             layer.show(count)
@@ -136,7 +136,7 @@ class PrefixCache(Generic[Key]):
     @torch.inference_mode()
     def reset(self) -> None:
         """Empty the cache and overwrite its memory with zeros, as it may be half written or hold NaN."""
-        for layer in self.attending:
+        for layer in self.attention_layers:
             layer.room_keys.zero_()
             layer.room_values.zero_()
         self.marks.clear()
@@ -155,7 +155,7 @@ class PrefixCache(Generic[Key]):
 
     def with_states(self, marks: Sequence[CacheMark[Key]]) -> set[int]:
         """Return the numbers of tokens at which states are copied when `marks` are added."""
-        if not self.recurrent:
+        if not self.recurrent_layers:
             return set()
         total = len(self.marks) + len(marks)
         numbers = (0, *range(total - NEWEST_STATES, total))
@@ -176,10 +176,10 @@ class PrefixCache(Generic[Key]):
     def bytes(self) -> int:
         """Bytes of the keys and values held, rounded up to the room of a separate cache, and of all states."""
         tokens = -(-len(self) // ROOM_TOKENS) * ROOM_TOKENS
-        rooms = [rows for layer in self.attending for rows in (layer.room_keys, layer.room_values)]
+        rooms = [rows for layer in self.attention_layers for rows in (layer.room_keys, layer.room_values)]
         keys_values = sum(tokens * (rows.nbytes // rows.shape[-2]) for rows in rooms if rows.numel())
         states = [state for mark in self.marks for state in mark.states if state is not None]
-        states += [state for layer in self.recurrent if (state := layer.state) is not None]
+        states += [state for layer in self.recurrent_layers if (state := layer.state) is not None]
         return keys_values + sum(part.nbytes for state in states for part in state)
 
 
@@ -647,7 +647,7 @@ class TextStream:
     """Incremental detokenizer: pieces of text whose concatenation is the decoded text, up to the first of
     `stop_strings` that follows thoughts.
 
-    A token may end in the middle of a UTF-8 character; text is held back until the character is complete. `stopped`:
+    A token may end in the middle of a UTF-8 character; text is held back until it is complete. `has_stopped`:
     the last piece ended with a stop string, and no text follows. Hidden `thoughts` are left out, with the space after
     them. `special_texts`: texts of the special tokens that stay in the text; others are left out.
     """
@@ -665,7 +665,7 @@ class TextStream:
         self._thoughts = thoughts
         self._begins = False
         self._recent = ""
-        self.stopped = False
+        self.has_stopped = False
         self._ids: list[int] = []
         self._shown_ids = 0
         self._context_ids = 0
@@ -707,12 +707,12 @@ class TextStream:
         return thoughts.take(token_id, blank=not self._decode([token_id]).strip())
 
     def _up_to_stop(self, piece: str) -> str:
-        if self.stopped or not self._stop_strings:
-            return "" if self.stopped else piece
+        if self.has_stopped or not self._stop_strings:
+            return "" if self.has_stopped else piece
         text = self._recent + piece
         ends = [text.find(stop) + len(stop) for stop in self._stop_strings if stop in text]
         if ends:
-            self.stopped = True
+            self.has_stopped = True
             return text[len(self._recent) : min(ends)]
         self._recent = text[max(0, len(text) - max(map(len, self._stop_strings)) + 1) :]
         return piece

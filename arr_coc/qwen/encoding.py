@@ -29,9 +29,9 @@ from arr_coc.qwen.vision import (
     check_finite,
     embed_rows,
     encode_regions,
+    is_window_layer,
     run_blocks,
     window_side_tiles,
-    windowed,
 )
 from arr_coc.qwen.vision_cache import (
     BYTES_A_MB,
@@ -106,7 +106,7 @@ class EncodeRun:
     on: RunIndices
 
     @property
-    def whole(self) -> bool:
+    def is_full(self) -> bool:
         return len(self.selection) == len(self.slots)
 
 
@@ -140,7 +140,7 @@ class IncrementalEncoder:
         cache, overview = self._cache, self._overview
         stats = VisionStats(*self._counts)
         if cache is not None:
-            stats = VisionStats(*self._counts, cache.slots.held, cache.bytes, cache.drift)
+            stats = VisionStats(*self._counts, cache.slots.region_count, cache.bytes, cache.drift)
         return stats if overview is None else stats + overview.report
 
     @torch.inference_mode()
@@ -173,7 +173,7 @@ class IncrementalEncoder:
         tokens = _advance(qwen, cache, run)
         cache.slots.mark_encoded(placement.slots[selection], cache.frames)
         cache.frames += 1
-        cache.since_all = 0 if run.whole else cache.since_all + 1
+        cache.since_all = 0 if run.is_full else cache.since_all + 1
         self._counts = (len(placement.slots), len(selection), int(refreshed.sum()))
         self._cache = cache
         return tokens, numbers.regions[None]
@@ -183,7 +183,7 @@ class IncrementalEncoder:
         cache, count = self._cache_for(qwen, packet), len(packet.regions)
         if cache is None:
             return self._encode_uncached(qwen, packet)
-        total = cache.slots.held + count
+        total = cache.slots.region_count + count
         if total > cache.slots.capacity:
             size = RegionSize.of(qwen, cache.key)
             capacity = size.slots_within(self._free_mb, total) or size.most_slots(self._free_mb)
@@ -191,7 +191,7 @@ class IncrementalEncoder:
                 cache.grow(capacity)
         self._cache = None
         slots = cache.slots.append(packet.regions, packet.pixels, cache.frames)
-        all_slots, empty = np.arange(cache.slots.held), np.zeros(0, np.int64)
+        all_slots, empty = np.arange(cache.slots.region_count), np.zeros(0, np.int64)
         full_packet = replace(packet, regions=cache.slots.regions, pixels=cache.slots.pixels[: len(all_slots)])
         placement = SlotAssignment(all_slots, np.zeros(len(all_slots), bool), empty, empty)
         numbers = _upload(cache.key.device, full_packet.regions, placement, slots, empty)
@@ -215,7 +215,9 @@ class IncrementalEncoder:
         drift = cache.drift if cache.since_all else None
         if full_refresh_due(self.options, stale, cache.since_all + 1, drift):
             return ~stale
-        return select_for_refresh(cache.slots.unsettled(slots), cache.slots.encoded(slots), stale, self.options.share)
+        return select_for_refresh(
+            cache.slots.surrounding_change(slots), cache.slots.encoded_frames(slots), stale, self.options.share
+        )
 
     def _cache_for(self, qwen: QwenVL, packet: TokenPacket) -> VisionKVCache | None:
         """Return a cache for the packet, a new one if the current one does not match; None if it would be too large."""
@@ -265,7 +267,7 @@ def _advance(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens
         drift = [_difference(fresh.embeds[0, on.refreshed], cache.outputs[0, slots[on.refreshed]])]
     cache.drift = next(iter(check_finite(fresh, *drift)), None)
     cache.put_outputs(slots, fresh)
-    return fresh if run.whole else cache.tokens(on.slots)
+    return fresh if run.is_full else cache.tokens(on.slots)
 
 
 def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTokens:
@@ -273,7 +275,7 @@ def _encode_run(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> VisualTok
     tower, on = qwen.tower, run.on
     pixels = _pixels(qwen, run.packet, run.selection)
     regions = on.regions[on.selection][None]
-    attend = attend_afresh(tower, regions) if run.whole else _attend_cached(qwen, cache, run)
+    attend = attend_afresh(tower, regions) if run.is_full else _attend_cached(qwen, cache, run)
     cache.move(on.source, on.target)
     rows = embed_rows(tower, pixels, regions, run.packet.grid, qwen.preprocessing.scale)
     slots = on.slots[on.selection]
@@ -297,7 +299,7 @@ def _attend_cached(qwen: QwenVL, cache: VisionKVCache, run: EncodeRun) -> Attend
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         keys, values = cache.keys(layer, len(run.slots))
-        if windows is not None and windowed(tower, layer):
+        if windows is not None and is_window_layer(tower, layer):
             return windows.attend(query, keys, values)
         return attend_all(query, keys[None], values[None])
 
@@ -397,7 +399,7 @@ def encode_packet(
         tiles = to_tiles(_tensor(packet.image), packet.image.shape[0] // packet.grid.rows)
         frame = _encode(qwen, tiles, grid_regions(packet.grid), packet.grid)
         if encode == "prune":
-            frame = pooled(frame, _tensor(packet.regions).long())
+            frame = pool_regions(frame, _tensor(packet.regions).long())
         elif encode == "weighted":
             scale = _tensor(packet.relevance).flatten()[None, :, None].to(frame.tokens.embeds)
             frame = EncodedFrame(frame.tokens.map(lambda rows: rows * scale), frame.regions, frame.grid)
@@ -405,7 +407,7 @@ def encode_packet(
     return frame
 
 
-def pooled(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
+def pool_regions(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:
     """Pool a frame encoded at level 0 to the given regions [K, 3]: the mean over the tiles of each."""
     regions = regions.to(frame.regions.device)
     tiles, scales = frame.regions[0, :, 1:], region_scales(regions)

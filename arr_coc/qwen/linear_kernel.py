@@ -102,12 +102,12 @@ class PackedWeights:
             begin = 0 if number == 0 else place.shape[2] - (3 - number) * values.shape[2]
             place[..., begin : begin + values.shape[2]] = values
 
-    def stored(self) -> dict[str, torch.Tensor]:
+    def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return `packed` uint8 [blocks, groups, bytes]."""
         return {"packed": self._packed}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Use the tensors of `stored`, in place."""
+        """Use the tensors of `export_tensors`, in place."""
         self._packed = tensors["packed"].view(self._packed.shape)
         self._weights.packed = self._packed.data_ptr()
 

@@ -105,7 +105,7 @@ def load_qwen(
     if small is not None:
         check_small_dtype(small, facts.quantised, model_id, experts=facts.experts_per_token, cuda=on_cuda)
     if dtype == "auto" and target.type == "cpu" and device_map is None:
-        dtype = dtype_on_cpu(facts.loaded(cuda=False))
+        dtype = dtype_on_cpu(facts.for_device(cuda=False))
     cache = WeightCache(folder, small) if small is not None and cache_weights else None
     with quiet():
         cached = None if cache is None else cache.load()

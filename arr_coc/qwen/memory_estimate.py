@@ -103,7 +103,7 @@ class ModelSpec:
         one_by_one = self.stored_dtype is not None and not self.experts_per_token
         return max(weights, self.checkpoint_bytes) if one_by_one else weights + self.checkpoint_bytes
 
-    def loaded(self, *, cuda: bool) -> ModelSpec:
+    def for_device(self, *, cuda: bool) -> ModelSpec:
         """Return the specification as loaded to a CUDA device or a CPU: quantised weights that are expanded there count
         as stored in half precision."""
         if not expands(self.quantised, cuda=cuda):

@@ -299,7 +299,11 @@ class PromptBuilder:
         tokens = shown_tokens(visible_packets)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        if self.cache.recurrent and visible_packets[-1].place is not None and visible_packets[-1].place.frames == 1:
+        if (
+            self.cache.recurrent_layers
+            and visible_packets[-1].place is not None
+            and visible_packets[-1].place.frames == 1
+        ):
             tokens = sum(len(packet.regions) for packet in visible_packets)  # superseded tokens stay in the cache
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
@@ -313,7 +317,12 @@ class PromptBuilder:
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory, memory_tokens, newest = reading.part, reading.memory, reading.part.tokens, reading.memory.shown
+        part, memory, memory_tokens, newest = (
+            reading.part,
+            reading.memory,
+            reading.part.tokens,
+            reading.memory.visible_rows,
+        )
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
@@ -430,7 +439,7 @@ class PromptBuilder:
         return len(self.cache.marks) > 1 and self.cache.marks[1].key == frame
 
     @contextmanager
-    def provided(self, packet: Packet, frame: EncodedFrame | None) -> Iterator[None]:
+    def use_encoding(self, packet: Packet, frame: EncodedFrame | None) -> Iterator[None]:
         """Use `frame` as the encoding of `packet` inside the block; None: encode it as usual."""
         self._provided = None if frame is None else (packet, frame)
         try:
@@ -452,7 +461,7 @@ class PromptBuilder:
         heading = self._qwen.token_ids(time_text(packet.stamp.media_ns)) if timed else []
         return (*heading, *self.ids.frame_open)
 
-    def pooled(self, query: str) -> torch.Tensor:
+    def query_embedding(self, query: str) -> torch.Tensor:
         """Return the mean of the question's embeddings: float32 [D]."""
         query_ids = self._qwen.plain_token_ids(query) or list(self.ids.after_query)
         return self._qwen.embed(query_ids).float().mean(dim=0)

@@ -11,7 +11,7 @@ from typing import Any
 from arr_coc.bounded_json import FILE_BYTES_MAX, parse_json
 from arr_coc.errors import ModelError
 from arr_coc.hub import asking
-from arr_coc.qwen.checkpoint import Checkpoint, described
+from arr_coc.qwen.checkpoint import Checkpoint, parse_checkpoint
 from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo
 
 LIMIT_S = 10.0
@@ -29,7 +29,7 @@ def remote_checkpoint(name: str) -> Checkpoint:
     """Return the checkpoint of the hub's model `name`, from a download of some hundred kB without weights.
 
     The hub's cache is not used, as a partial model in it would look complete. Raises ModelNotFound, HubUnreachable and
-    ModelError as `hub.asking`, and ModelError as `checkpoint.described`.
+    ModelError as `hub.asking`, and ModelError as `checkpoint.parse_checkpoint`.
     """
     from huggingface_hub import errors, parse_safetensors_file_metadata
 
@@ -46,7 +46,7 @@ def remote_checkpoint(name: str) -> Checkpoint:
     tensors = {
         key: TensorInfo(tuple(tensor.shape), tensor.dtype) for file in files for key, tensor in file.tensors.items()
     }
-    return described(config, tensors, name)
+    return parse_checkpoint(config, tensors, name)
 
 
 def _shards(name: str) -> list[str]:

@@ -46,7 +46,7 @@ def smart_resize(height_px: int, width_px: int, tile_px: int, min_px: int, max_p
     return height, width
 
 
-def widened(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def pad_to_max_aspect(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return a picture uint8 [H, W, 3] that `smart_resize` accepts: if it is too narrow, its edge pixels are repeated
     below or to the right, as for frames that do not fill whole tiles."""
     height_px, width_px = image.shape[:2]

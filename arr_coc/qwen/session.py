@@ -13,7 +13,7 @@ import torch
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import PROBED_TOKENS, united, unreadable_layer
+from arr_coc.qwen.attention import PROBED_TOKENS, merge_feedback, unreadable_layer
 from arr_coc.qwen.batching.encoding import encode_packed
 from arr_coc.qwen.batching.packed import PromptToPrefill, prefill_packed
 from arr_coc.qwen.batching.step import DecodeRow, DecodeStep, SlotBlock, check_slots, likeliest
@@ -65,14 +65,14 @@ class SlotQuestion:
 class SlotAnswer:
     """Answer of one slot, in progress or ended.
 
-    `piece`: text that the last step completed; may be empty. `ended`: no more text follows; then `result` holds its
+    `piece`: text that the last step completed; may be empty. `has_ended`: no more text follows; then `result` holds its
     record, or `error` the exception. `scores`: scores of yes/no questions, which end at once. `same`: probability of
     the least likely token of the question's `previous` answer.
     """
 
     slot: int
     piece: str = ""
-    ended: bool = False
+    has_ended: bool = False
     error: Exception | None = None
     result: AnswerResult | None = None
     scores: Sequence[YesNoScore] = ()
@@ -269,7 +269,7 @@ class AnswerSession:
             try:
                 prepared.append((question, answer, self._prepare(question, frame, began_s)))
             except Exception as error:  # a question that does not fit leaves the slot's cache as it is
-                answer.error, answer.ended = error, True
+                answer.error, answer.has_ended = error, True
         if not prepared:
             return answers
         try:
@@ -286,7 +286,7 @@ class AnswerSession:
                 self._fallible(answer, self._score, answer, preparation, [row, *others])
             elif question.previous is not None:
                 self._fallible(answer, self._compare, answer, preparation, row, question, constraint)
-            if not answer.ended:
+            if not answer.has_ended:
                 open_answers.append(self._begin(answer, preparation, row.device, constraint))
                 rows.append(row)
         if rows:
@@ -313,7 +313,7 @@ class AnswerSession:
     def stop(self, slot: int) -> None:
         """Free a slot; its open answer, if any, gets no result."""
         if (open_answer := self._open.pop(slot, None)) is not None:
-            open_answer.answer.ended = True
+            open_answer.answer.has_ended = True
 
     def finish(self, slot: int) -> SlotAnswer:
         """End a slot's open answer with the text so far, and set its result. Raises KeyError if no answer is open."""
@@ -329,14 +329,14 @@ class AnswerSession:
             while True:
                 if answer.piece:
                     yield answer.piece
-                if answer.ended:
+                if answer.has_ended:
                     break
                 if should_stop is not None and should_stop():
                     self.finish(question.slot)
                 else:
                     self.step()
         finally:
-            if not answer.ended:
+            if not answer.has_ended:
                 self.finish(question.slot)
         if answer.error is not None:
             raise answer.error
@@ -370,7 +370,7 @@ class AnswerSession:
         texts = question.query, question.history, question.instruction, question.checks
         if frame is None or not isinstance(question.packets, TokenPacket):
             return slot.prepare(question.packets, *texts)
-        with slot.prompts.provided(question.packets, frame):
+        with slot.prompts.use_encoding(question.packets, frame):
             preparation = slot.prepare(question.packets, *texts)
         preparation.record.started_s = began_s  # the shared encoding pass counts in full for each question
         return preparation
@@ -388,7 +388,7 @@ class AnswerSession:
         """Score the checks whose logits are there, and the others one by one, after the frames that the cache holds."""
         slot, tokens, calibration = self.slots[answer.slot], self.yes_no, self.qwen.yes_no_calibration
         scores = [score_logits(row, tokens, calibration) for row in logits]
-        question.record.decoded()
+        question.record.mark_step()
         answer.result = slot.conclude(question)
         rest = question.checks[len(scores) :]
         feedback = [] if answer.result.feedback is None else [answer.result.feedback]
@@ -400,9 +400,9 @@ class AnswerSession:
         if rest:
             prefill_ms = (time.perf_counter() - question.record.encoded_s) * 1e3
             slot.last = answer.result = replace(
-                answer.result, prefill_ms=prefill_ms, feedback=united(feedback) if feedback else None
+                answer.result, prefill_ms=prefill_ms, feedback=merge_feedback(feedback) if feedback else None
             )
-        answer.scores, answer.ended = scores, True
+        answer.scores, answer.has_ended = scores, True
 
     def _compare(
         self,
@@ -429,9 +429,9 @@ class AnswerSession:
         )
         question.record.compared_tokens = len(ids)
         if answer.same >= slot_question.same_above:
-            question.record.decoded()
+            question.record.mark_step()
             question.record.pieces.append(previous)
-            answer.piece, answer.result, answer.ended = previous, slot.conclude(question), True
+            answer.piece, answer.result, answer.has_ended = previous, slot.conclude(question), True
 
     def _begin(
         self,
@@ -462,7 +462,7 @@ class AnswerSession:
             if not good:
                 self._fail(answer, not_finite(open_answer.tokens))
                 continue
-            record.decoded()
+            record.mark_step()
             if token in self.qwen.eos_ids:
                 self._end(open_answer)
                 continue
@@ -476,7 +476,7 @@ class AnswerSession:
             row.probe = None if stream.thinks or answer_tokens >= PROBED_TOKENS else open_answer.question.probe
             if answer.piece:
                 record.pieces.append(answer.piece)
-            is_complete = stream.stopped or (constraint is not None and constraint.ended)
+            is_complete = stream.has_stopped or (constraint is not None and constraint.has_ended)
             if is_complete or open_answer.tokens == self.options.decoding.max_tokens:
                 self._end(open_answer)
 
@@ -488,7 +488,7 @@ class AnswerSession:
             open_answer.question.record.pieces.append(rest)
             answer.piece += rest
         answer.result = self._fallible(answer, self.slots[answer.slot].conclude, open_answer.question)
-        answer.ended = True
+        answer.has_ended = True
 
     def _fallible(
         self,
@@ -507,7 +507,7 @@ class AnswerSession:
     def _fail(self, answer: SlotAnswer, error: Exception) -> None:
         """End an answer with an error, and clear its slot's cache, which may be half written or hold NaN."""
         self._open.pop(answer.slot, None)
-        answer.error, answer.ended = error, True
+        answer.error, answer.has_ended = error, True
         self.slots[answer.slot].prompts.cache.reset()
 
 

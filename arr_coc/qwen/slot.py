@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from, united
+from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from, merge_feedback
 from arr_coc.qwen.batching.packed import PromptBranch, PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
@@ -103,11 +103,11 @@ class AnswerTimer:
     compared_tokens: int = 0
     thought_tokens: int = 0
 
-    def encoded(self) -> None:
+    def mark_encoded(self) -> None:
         """Record that the frames are encoded."""
         self.encoded_s = time.perf_counter()
 
-    def decoded(self) -> None:
+    def mark_step(self) -> None:
         """Record a step of the decoder; the first may also end the answer."""
         self.last_s = time.perf_counter()
         if self.first_s is None:
@@ -167,7 +167,7 @@ class PreparedQuestion:
 def prefill_alone(qwen: QwenVL, prompt: PromptToPrefill) -> torch.Tensor:
     """Prefill one prompt as `prefill_packed` does, through the stock model's forward, for any decoder. With recurrent
     layers that would take a pass for each mark, so a decoder that `decodes_plainly` uses `prefill_packed`."""
-    if prompt.branches or (prompt.cache.recurrent and qwen.decodes_plainly):
+    if prompt.branches or (prompt.cache.recurrent_layers and qwen.decodes_plainly):
         return prefill_packed(qwen, [prompt])
     return prefill(qwen, prompt.part, prompt.cache, prompt.probe)[None]
 
@@ -218,12 +218,12 @@ class Slot:
         self.prompts.check_fits(frames, query)
         record = AnswerTimer()
         try:
-            prompt = self.prompts.make_glance(frames, query, record.encoded, timed=timed or len(frames) > 1)
+            prompt = self.prompts.make_glance(frames, query, record.mark_encoded, timed=timed or len(frames) > 1)
             cache = self.prompts.cache
             probe = AttentionProbe(self.qwen, cache.kv, prompt.newest, glance=True)
             prefill_alone(self.qwen, PromptToPrefill(prompt.part, cache, probe))
-            feedback = feedback_from(prompt, probe, self.prompts.pooled(query), self.qwen.embedding_axes)
-            record.decoded()
+            feedback = feedback_from(prompt, probe, self.prompts.query_embedding(query), self.qwen.embedding_axes)
+            record.mark_step()
         except Exception:
             self.prompts.cache.reset()
             raise
@@ -267,12 +267,12 @@ class Slot:
         record = AnswerTimer()
         vision = self.vision  # the caller may have set another stream's by the end of the answer
         try:
-            prompt = self.prompts.make(frames, text, record.encoded, at_once=bool(checks))
+            prompt = self.prompts.make(frames, text, record.mark_encoded, at_once=bool(checks))
         except Exception:
             self.prompts.cache.reset()
             raise
         branches: list[PromptBranch] = []
-        if self.qwen.decodes_plainly and not self.prompts.cache.recurrent:
+        if self.qwen.decodes_plainly and not self.prompts.cache.recurrent_layers:
             branches = [
                 PromptBranch(self.prompts.branch(prompt, question), self._probe(prompt)) for question in checks[1:]
             ]
@@ -284,7 +284,7 @@ class Slot:
         self.prompts.check_chat(pieces)
         record = AnswerTimer()
         try:
-            prompt = self.prompts.make_chat(pieces, record.encoded)
+            prompt = self.prompts.make_chat(pieces, record.mark_encoded)
         except Exception:
             self.prompts.cache.reset()
             raise
@@ -308,9 +308,9 @@ class Slot:
         probes = [question.probe, *(branch.probe for branch in question.branches if branch.probe is not None)]
         queries = [question.query, *question.checks[1:]]
         axes = self.qwen.embedding_axes
-        return united(
+        return merge_feedback(
             [
-                feedback_from(question.prompt, probe, self.prompts.pooled(query), axes)
+                feedback_from(question.prompt, probe, self.prompts.query_embedding(query), axes)
                 for probe, query in zip(probes, queries, strict=False)
             ]
         )

@@ -58,7 +58,7 @@ class SmallLinear(nn.Module):
     """Linear layer whose weights are integers, for rows [..., in_features] in floating point, without gradients."""
 
     def __init__(self, linear: nn.Linear, tensors: StoredWeights | None = None) -> None:
-        """`tensors`: result of `stored`, used in place if possible; None: made from the layer's weights."""
+        """`tensors`: result of `export_tensors`, used in place if possible; None: made from the layer's weights."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
@@ -80,9 +80,9 @@ class SmallLinear(nn.Module):
         output = self._weights.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
         return output.view(*input.shape[:-1], self.out_features)
 
-    def stored(self) -> dict[str, torch.Tensor]:
+    def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return its tensors as the constructor takes them."""
-        return self._weights.stored() | ({} if self.bias is None else {"bias": self.bias})
+        return self._weights.export_tensors() | ({} if self.bias is None else {"bias": self.bias})
 
     def _empty(self) -> SmallWeights:
         """Return the packed weights before they are set."""
@@ -151,13 +151,13 @@ class TorchInt8Weights:
         """As `PackedWeights`, of outputs in order; `leasts` are -128 times the scales."""
         self._parts.append(self._kind((codes ^ 128).view(torch.int8), scales[:, 0]))
 
-    def stored(self) -> dict[str, torch.Tensor]:
+    def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return `codes` int8 [outputs, inputs] and `scales` float32 [outputs], which no processor packed."""
         codes, scales = zip(*(part.unpacked() for part in self._parts), strict=True)
         return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
 
     def restore(self, tensors: StoredWeights) -> None:
-        """Pack the tensors of `stored`."""
+        """Pack the tensors of `export_tensors`."""
         parts = zip(*(tensors[name].split(PART_OUTPUTS) for name in ("codes", "scales")), strict=True)
         self._parts = [self._kind(codes, scales) for codes, scales in parts]
 
@@ -252,7 +252,7 @@ class TorchInt4Weights:
         self._packed[part] = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
         self._scales_zeros[:, part] = torch.stack([scales.t(), (leasts + 8 * scales).t()], dim=-1)
 
-    def stored(self) -> dict[str, torch.Tensor]:
+    def export_tensors(self) -> dict[str, torch.Tensor]:
         """As `PackedWeights`."""
         return {"packed": self._packed, "scales_zeros": self._scales_zeros}
 
@@ -319,7 +319,7 @@ def small_linear(name: str, linear: nn.Linear, dtype: SmallDtype, tensors: Store
         name: Name of the layer in the model, which decides on the bits of its weights.
         linear: The layer.
         dtype: Dtype of the model's small weights.
-        tensors: Result of `SmallLinear.stored`; None: made from the layer's weights.
+        tensors: Result of `SmallLinear.export_tensors`; None: made from the layer's weights.
     """
     if dtype == "int4" and "language_model.layers." in name and Int4Linear.suits(linear):
         return Int4Linear(linear, tensors)

@@ -279,7 +279,7 @@ def attend_afresh(tower: Any, regions: torch.Tensor) -> Attend:
     windows = None if side_tiles is None else AttentionWindows.over(regions, side_tiles)
 
     def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        if windows is not None and windowed(tower, layer):
+        if windows is not None and is_window_layer(tower, layer):
             return windows.attend(query, key, value)
         return attend_all(query, key, value)
 
@@ -293,7 +293,7 @@ def window_side_tiles(tower: Any) -> int | None:
     return int(tower.config.window_size) // MERGE // int(tower.config.patch_size)
 
 
-def windowed(tower: Any, layer: int) -> bool:
+def is_window_layer(tower: Any, layer: int) -> bool:
     """Return True if a layer of a tower with windows attends inside them."""
     return layer not in tower.fullatt_block_indexes
 

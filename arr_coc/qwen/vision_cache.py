@@ -123,7 +123,7 @@ class RegionSlotTable:
         return len(self._names)
 
     @property
-    def held(self) -> int:
+    def region_count(self) -> int:
         """Number of regions held, shown or not."""
         return int((self._names != EMPTY).sum())
 
@@ -166,7 +166,7 @@ class RegionSlotTable:
     @property
     def regions(self) -> Regions:
         """Regions held, int32 [held, 3], in the order of their slots. Requires that they occupy the first slots."""
-        return _regions(self._names[: self.held])
+        return _regions(self._names[: self.region_count])
 
     def append(self, regions: Regions, pixels: Pixels, frame: int) -> Ints:
         """Add the regions that a frame shows to those held. Raises as `place`.
@@ -185,7 +185,7 @@ class RegionSlotTable:
         names = _names(regions)
         slots = self._find(names)
         comes = np.flatnonzero(slots == EMPTY)
-        count = self.held
+        count = self.region_count
         free = np.arange(count, min(count + len(comes), self.capacity))
         if missing := len(comes) - len(free):
             shown_frames = self._shown_frames[:count].copy()
@@ -209,7 +209,7 @@ class RegionSlotTable:
         else:
             self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(growth, *self.pixels.shape[1:])])
 
-    def encoded(self, slots: Ints) -> Ints:
+    def encoded_frames(self, slots: Ints) -> Ints:
         """Return the number of the frame in which each of `slots` was last encoded."""
         return self._encoded_frames[slots]
 
@@ -218,7 +218,7 @@ class RegionSlotTable:
         slots = np.flatnonzero(self._names != EMPTY)
         self._unsettled[slots] += neighbour_change(_regions(self._names[slots]), changed_regions)
 
-    def unsettled(self, slots: Ints) -> Floats:
+    def surrounding_change(self, slots: Ints) -> Floats:
         """Return the change around the regions in `slots` since they were encoded; see `neighbour_change`."""
         return self._unsettled[slots]
 

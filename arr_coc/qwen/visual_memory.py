@@ -60,7 +60,7 @@ class VisualMemory:
     stale: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     @property
-    def shown(self) -> VisualRows:
+    def visible_rows(self) -> VisualRows:
         """Visual tokens of the picture, or of the newest frame, that were not superseded."""
         if not self.stale.any():
             return VisualRows(self.newest, self.regions, self.embeds)
@@ -83,7 +83,7 @@ class VisualMemory:
         """Return True if `packets` begin with the packets that were read."""
         return len(self.packets) <= len(packets) and all(map(_same, self.packets, packets))
 
-    def outdated(self, packet: TokenPacket) -> npt.NDArray[np.int64]:
+    def outdated_rows(self, packet: TokenPacket) -> npt.NDArray[np.int64]:
         """Return the rows that a packet removes: tokens that it supersedes, or frames that it displaces."""
         assert packet.place is not None
         if self.timed:
@@ -191,7 +191,7 @@ def read_group(
     place = visible_packets[-1].place
     assert place is not None
     first, afresh = place.first, place.is_afresh
-    if cache.recurrent and place.frames > 1:  # none of them can leave
+    if cache.recurrent_layers and place.frames > 1:  # none of them can leave
         first, afresh = max(place.frame - place.frames + 1, 0), afresh or place.frame >= place.frames
     visible_packets = [packet for packet in visible_packets if packet.place is not None and packet.place.frame >= first]
     cached_piece = cache.marks[1].key if len(cache.marks) > 1 else None
@@ -211,8 +211,8 @@ def read_group(
         memory = VisualMemory(part.tokens, part.position, qwen.embed([]), timed)
     before, prefilled = memory.count, 0
     for packet in visible_packets[len(memory.packets) :]:
-        if len(rows := memory.outdated(packet)):
-            if cache.recurrent:
+        if len(rows := memory.outdated_rows(packet)):
+            if cache.recurrent_layers:
                 memory.stale[rows] = True
             else:
                 if part.length:

@@ -166,7 +166,7 @@ def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.state_dict().items()
     for name, module in model.named_modules():
         if isinstance(module, SmallLinear):
-            yield from ((f"{name}.{key}", tensor) for key, tensor in module.stored().items())
+            yield from ((f"{name}.{key}", tensor) for key, tensor in module.export_tensors().items())
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

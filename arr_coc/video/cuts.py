@@ -25,7 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import FramePlanes
-from arr_coc.video.motion import BlockMatch, Thumbnail, found_at_full_size, found_in_place, match_blocks, without_bars
+from arr_coc.video.motion import (
+    BlockMatch,
+    Thumbnail,
+    full_size_match_share,
+    in_place_match_share,
+    match_blocks,
+    without_bars,
+)
 
 OUTLIER = 8.0
 """Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of
@@ -126,7 +133,7 @@ class SceneCutDetector:
         if verdict.departure < 1.8 * verdict.unrest:
             return verdict
         verdict = self._judged(before, after, replace(verdict, replaced=_replaced_share(old, new)))
-        if verdict.is_cut and planes is not None and found_at_full_size(*planes, FOUND) >= FOUND:
+        if verdict.is_cut and planes is not None and full_size_match_share(*planes, FOUND) >= FOUND:
             return replace(verdict, is_cut=False, score=0.0)
         return verdict
 
@@ -176,7 +183,7 @@ class SceneCutDetector:
     def _was_there(self, after: Thumbnail, by_glance: bool) -> bool:
         """True if the picture was there a few frames ago."""
         return any(
-            _is_alike(picture, after) if by_glance else found_in_place(picture, after) >= FOUND
+            _is_alike(picture, after) if by_glance else in_place_match_share(picture, after) >= FOUND
             for _, picture in self._history
         )
 

@@ -52,12 +52,12 @@ class Thumbnail:
             texel_px *= 2
         levels = [planes.planes[0]]
         for _ in range(texel_px.bit_length() - 1):
-            levels.append(halved(levels[-1], 2))
+            levels.append(halve_plane(levels[-1], 2))
         first, halvings = levels[-1], tuple(levels[1:])
         if planes.layout == "rgb":
             luma, v, u = cv2.split(cv2.cvtColor(first, cv2.COLOR_RGB2YCrCb))
             return cls(luma, texel_px, (u, v), halvings)
-        return cls(first, texel_px, tuple(halved(plane, texel_px // 2) for plane in planes.planes[1:]), halvings)
+        return cls(first, texel_px, tuple(halve_plane(plane, texel_px // 2) for plane in planes.planes[1:]), halvings)
 
     @cached_property
     def downscaled(self) -> npt.NDArray[np.uint8]:
@@ -67,7 +67,7 @@ class Thumbnail:
         return downscaled
 
 
-def halved(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
+def halve_plane(plane: npt.NDArray[np.uint8], factor: int) -> npt.NDArray[np.uint8]:
     """Means over `factor` × `factor` samples, a power of two, by halving again and again; of odd sizes the last row or
     column is left out."""
     while factor > 1 and min(plane.shape[:2]) > 1:
@@ -89,7 +89,7 @@ def correlate(first: Floats, second: Floats) -> tuple[float, float, float]:
     return dy, dx, response
 
 
-def shifted(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
+def shift_picture(picture: Floats, dy: float, dx: float) -> tuple[Floats, tuple[slice, slice]]:
     """A moved picture, and the part of it that lies inside.
 
     Args:
@@ -198,7 +198,7 @@ def match_blocks(before: Thumbnail, after: Thumbnail, target_share: float = 1.0)
     return BlockMatch(match_share, min(static_match.textured, _textured_share(old)))
 
 
-def found_in_place(before: Thumbnail, after: Thumbnail) -> float:
+def in_place_match_share(before: Thumbnail, after: Thumbnail) -> float:
     """Return the share of the textured blocks of `after` that were in the same place of `before`, in [0, 1].
 
     0 if the pictures differ in size or are too small to be parted in blocks.
@@ -235,7 +235,7 @@ def _shifted(before: Luma, after: Luma, old: Floats, new: Floats) -> BlockMatch:
     dy, dx, _ = correlate(before.astype(np.float32), after.astype(np.float32))
     if abs(dy) > old.shape[0] / 2 or abs(dx) > old.shape[1] / 2 or max(abs(dx), abs(dy)) < 0.5:
         return BlockMatch()
-    old_part, overlap = shifted(_softened(old), dy, dx)
+    old_part, overlap = shift_picture(_softened(old), dy, dx)
     old_part, new_part = np.ascontiguousarray(old_part[overlap]), np.ascontiguousarray(_softened(new)[overlap])
     return _in_place(old_part, new_part, LEAST_BLOCKS) if min(new_part.shape) >= PLACE_PX else BlockMatch()
 
@@ -309,7 +309,7 @@ APART_PX = 4
 this share of it (straight edges and plain blobs are found in many places), and the block beside it lies beside it."""
 
 
-def found_at_full_size(before: FramePlanes, after: FramePlanes, target_share: float) -> float:
+def full_size_match_share(before: FramePlanes, after: FramePlanes, target_share: float) -> float:
     """Return the share of textured blocks of `after` that were near by in `before`, in [0, 1].
 
     Fine texture, zoomed or turned by a fraction of a texel, is another one in thumbnails, and itself at full size.
@@ -381,4 +381,4 @@ class _FinePair:
         texel_px = self.texel_px
         part = planes.planes[0][top * texel_px : (top + rows) * texel_px, left * texel_px : (left + cols) * texel_px]
         luma = cv2.cvtColor(np.ascontiguousarray(part), cv2.COLOR_RGB2GRAY) if planes.layout == "rgb" else part
-        return np.asarray(_softened(halved(luma, texel_px).astype(np.float32)), np.float32)
+        return np.asarray(_softened(halve_plane(luma, texel_px).astype(np.float32)), np.float32)

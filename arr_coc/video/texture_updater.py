@@ -128,7 +128,7 @@ class TextureUpdater:
             return pending
         follows = frame_index == self._stamp.frame_index + 1
         coded = planes if follows else replace(planes, coded_motion=None)
-        motion = self._estimator(store).estimate(store.held, coded, difference.dirty)
+        motion = self._estimator(store).estimate(store.held_planes, coded, difference.dirty)
         return replace(pending, motion=motion)
 
     def commit(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:
@@ -222,8 +222,8 @@ class TextureUpdater:
         # leave most of the frame black.
         if share < 0.25:
             return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
-        before, after = self._last or Thumbnail.of(store.held), Thumbnail.of(planes)
-        cut = self._cuts.judge(before, after, share, (store.held, planes))
+        before, after = self._last or Thumbnail.of(store.held_planes), Thumbnail.of(planes)
+        cut = self._cuts.judge(before, after, share, (store.held_planes, planes))
         reason = "cut" if cut.is_cut and self._options.cuts else None
         return PendingUpdate(planes, store.format, difference, reason, cut, before=before, after=after)
 
@@ -278,7 +278,7 @@ class TextureUpdater:
             store = self._open(lost_store.format)
             self._epoch = new_epoch()
             self._stamp = replace(self._stamp, epoch=self._epoch)
-            store.write(lost_store.held, Difference.everywhere(lost_store.grid), self._stamp)
+            store.write(lost_store.held_planes, Difference.everywhere(lost_store.grid), self._stamp)
             self._show(store)
 
     def _show(self, store: TextureStore | None) -> None:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, TILE_PX, FramePlanes, Layout, TileGrid, TileMotion
 from arr_coc.video.camera_motion import LEAST_SUPPORT, CameraMotion, fit_camera
-from arr_coc.video.motion import halved
+from arr_coc.video.motion import halve_plane
 from arr_coc.video.motion_search import Box, FlowSearch, boxes_around, one_shift, texels_in
 from arr_coc.video.tile_patches import LEAST_TEXELS, NOISE, MovedTiles, TilePair, moved_texels
 
@@ -154,7 +154,7 @@ class ReferenceMotion(TileMotionEstimator):
         small = np.zeros((rows, cols), np.uint8)
         blurred = np.zeros((grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         if small.size:
-            texel = halved(planes.planes[0][: rows * texel_px, : cols * texel_px], texel_px)
+            texel = halve_plane(planes.planes[0][: rows * texel_px, : cols * texel_px], texel_px)
             luma = cv2.cvtColor(texel, cv2.COLOR_RGB2GRAY) if self.layout == "rgb" else texel
             small = small if last is None else last.halved.copy()
             for box in boxes:
@@ -202,7 +202,7 @@ class _Part:
         tiles = np.flatnonzero(mask & (dirty | self._is_full_frame))
         self._dirty = dirty.ravel()[tiles]
         self._pair = TilePair(last.luma, new, texels, tiles)
-        self._structure, self._zero_motion = self._pair.structure(), self._pair.still()
+        self._structure, self._zero_motion = self._pair.structure(), self._pair.without_motion()
 
     def motion(self, flow: FlowSearch, coded: _Coded) -> tuple[TileMotion, CameraMotion | None]:
         """Return motion float32 [rows, cols], of the part's tiles, and the camera's if most of them agree on one."""
@@ -305,7 +305,7 @@ class _Part:
 
     def _open(self, best: MovedTiles) -> Mask:
         """Dirty tiles that are not explained yet: bool [n]."""
-        return self._dirty & ~self._pair.explained(best.residual, self._zero_motion.residual)
+        return self._dirty & ~self._pair.explained_tiles(best.residual, self._zero_motion.residual)
 
     def _flowed(self, flow: FlowSearch, best: MovedTiles, guess: _Guess | None) -> MovedTiles:
         """The same, with dense flow from the guess on for visible tiles that nothing explains."""

@@ -111,7 +111,7 @@ class TilePair:
         least = np.maximum((yy + xx) * np.float32(0.5) - np.sqrt(half * half + xy * xy), np.float32(0))
         return least / (least + np.float32(STRUCTURE**2))
 
-    def explained(self, residual: Floats, zero_residual: Floats) -> Mask:
+    def explained_tiles(self, residual: Floats, zero_residual: Floats) -> Mask:
         """Tiles explained by a motion with this mean difference; `zero_residual` is that of no motion: bool [n]."""
         change = np.float32(EXPLAINED_OF_CHANGE) * (zero_residual - np.float32(NOISE))
         return residual <= np.maximum(np.float32(EXPLAINED) * self._content, change) + np.float32(NOISE)
@@ -121,7 +121,7 @@ class TilePair:
         misfit = np.maximum(residual - np.float32(NOISE), np.float32(0)) / self._content
         return np.clip((np.float32(MISFITS) - misfit) * np.float32(1 / (MISFITS - FITS)), np.float32(0), np.float32(1))
 
-    def still(self) -> MovedTiles:
+    def without_motion(self) -> MovedTiles:
         """No motion."""
         zeros = np.zeros(len(self.tiles), np.float32)
         return self._explanation(zeros, zeros, self._old[self._y, self._x])

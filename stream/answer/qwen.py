@@ -223,13 +223,13 @@ class QwenAnswerModel:
     def _note(self, answer: SlotAnswer) -> ClientQuestion:
         """Copy an answer's progress to its question."""
         question = self._questions[answer.slot]
-        question.piece, question.ended, question.error = answer.piece, answer.ended, answer.error
+        question.piece, question.ended, question.error = answer.piece, answer.has_ended, answer.error
         question.scores = tuple((score.yes, score.mass) for score in answer.scores)
         if answer.result is not None:
             extent = self._session.qwen.extent(question.packet.grid)
             notice = self._answer_notice(question.client, answer.result)
             question.stats = replace(stats_of(answer.result), same=answer.same, extent=extent, notice=notice)
-        if answer.ended:
+        if answer.has_ended:
             del self._questions[answer.slot]
         return question
 

@@ -150,7 +150,7 @@ def memory(config: Config, free: Callable[[], int] | None = None, streams: int =
 
     on_cpu = not _on_cuda(config.answer.device)
     checkpoint_facts = facts
-    facts = facts.loaded(cuda=not on_cpu)
+    facts = facts.for_device(cuda=not on_cpu)
     dtype = dtype_on_cpu(facts) if config.answer.dtype == "auto" and on_cpu else config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load_of(config, streams))
     # to small weights, the stored ones leave one by one
@@ -278,7 +278,7 @@ def cards(config: Config, streams: int = 1) -> DiagnosticCheck:
         return DiagnosticCheck("cards", "absent", f"neither this machine nor the hub describes {name}")
     if config.answer.dtype in SMALL_DTYPES:
         return DiagnosticCheck("cards", "absent", f"no estimate, because dtype {config.answer.dtype} is for a CPU")
-    facts, load, dtype = facts.loaded(cuda=True), load_of(config, streams), config.answer.dtype
+    facts, load, dtype = facts.for_device(cuda=True), load_of(config, streams), config.answer.dtype
     parts = MemoryEstimate.of(facts, dtype, load)
     fits = ", ".join(
         f"{_sizes_text(list(sizes))} {fit}"

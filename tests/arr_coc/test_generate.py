@@ -176,7 +176,7 @@ def test_a_stop_string_may_lie_in_several_tokens() -> None:
         for token in tokenizer(text)["input_ids"]:
             output += stream.push(token)
         assert output + stream.finish() == expected
-        assert stream.stopped == (expected != "circle")
+        assert stream.has_stopped == (expected != "circle")
 
 
 def test_a_generation_config_is_followed(model: ARRCOCQwen) -> None:

@@ -41,7 +41,7 @@ def source_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def shipped(file: str) -> bytes:
+def shipped_ptx(file: str) -> bytes:
     """The PTX of `kernels/<file>.cu`, for every device of compute capability 7.5 or newer.
 
     Raises BackendMissing if it is not installed.
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
     return Path(base) / "arr-coc-stream" / "kernels"
 
 
-def compiled(file: str, capability: tuple[int, int]) -> bytes | None:
+def compile_kernel(file: str, capability: tuple[int, int]) -> bytes | None:
     """Machine code of `kernels/<file>.cu` for one compute capability, from the cache or from nvcc.
 
     None if nvcc is missing or fails, which is logged: the shipped PTX serves then.
@@ -335,10 +335,10 @@ class KernelSet:
                 return _loaded(cubin)
             except BackendMissing as error:
                 _log.warning("nvcc is newer than the driver, so the shipped PTX is used: %s", error)
-        return _loaded(shipped(file))
+        return _loaded(shipped_ptx(file))
 
     def _compile(self, file: str) -> bytes | None:
-        return compiled(file, self.capability)
+        return compile_kernel(file, self.capability)
 
 
 def _loaded(image: bytes) -> Any:

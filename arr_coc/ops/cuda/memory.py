@@ -14,7 +14,7 @@ import torch
 
 from arr_coc.errors import StoreError
 from arr_coc.ops.cuda.device import CudaDevice, bindings, call
-from arr_coc.ops.packing import tiled
+from arr_coc.ops.packing import tile_view
 from arr_coc.ops.store.planes import Plane
 from arr_coc.ops.store.raster import allocate_levels
 from arr_coc.types import LEVELS, TILE_PX, TileGrid
@@ -314,7 +314,7 @@ class HostMirror:
                 side, nbytes = TILE_PX >> level, _tile_bytes(level) * len(part)
                 texels, content = content[:nbytes].reshape(-1, side, 3), content[nbytes:]
                 rows, cols = part.T
-                tiled(self.levels[level], side, side)[rows, :, cols] = tiled(texels, side, side)[:, :, 0]
+                tile_view(self.levels[level], side, side)[rows, :, cols] = tile_view(texels, side, side)[:, :, 0]
 
     def _fetched(self, tiles: Tiles, first: int, nbytes: int) -> Plane:
         slot = self._slot

@@ -79,9 +79,9 @@ class CudaStore(BaseTextureStore):
         return self._host.read(0)
 
     @property
-    def held(self) -> FramePlanes:
+    def held_planes(self) -> FramePlanes:
         self._catch_up()
-        return super().held
+        return super().held_planes
 
     def compare(self, planes: FramePlanes) -> Difference:
         self._catch_up()

@@ -208,7 +208,7 @@ class TextureStore(ABC):
 
     @property
     @abstractmethod
-    def held(self) -> FramePlanes:
+    def held_planes(self) -> FramePlanes:
         """The planes as the texture holds them, for the writing thread only; they change with the next write."""
 
     @abstractmethod
@@ -300,7 +300,7 @@ class BaseTextureStore(TextureStore):
         )
 
     @property
-    def held(self) -> FramePlanes:
+    def held_planes(self) -> FramePlanes:
         return FramePlanes(self.format.layout, self._host.planes, self.format.colour)
 
     def compare(self, planes: FramePlanes) -> Difference:

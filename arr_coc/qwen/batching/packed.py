@@ -39,7 +39,7 @@ class PromptBranch:
     probe: AttentionProbe | None = None
 
     @property
-    def shared(self) -> int:
+    def prefix_tokens(self) -> int:
         """Number of tokens before it that it sees."""
         return self.part.tokens - self.part.length
 
@@ -165,7 +165,7 @@ class _PackedAttention:
         for branch in prompt.branches:
             end, begin, key_end = end + branch.part.length, key_end, key_end + branch.part.length
             if branch.probe is not None and branch.probe.watches(layer):
-                visible_keys = torch.cat([keys[:, : branch.shared], keys[:, begin:key_end]], dim=1)
+                visible_keys = torch.cat([keys[:, : branch.prefix_tokens], keys[:, begin:key_end]], dim=1)
                 branch.probe.see(layer, query[end - 1], visible_keys)
 
     def _mask(self, index: int, device: torch.device) -> torch.Tensor:
@@ -177,7 +177,7 @@ class _PackedAttention:
             mask = torch.ones(tokens, cached_tokens + tokens, dtype=torch.bool, device=device).tril(cached_tokens)
             row = prompt.part.length
             for branch in prompt.branches:
-                mask[row : row + branch.part.length, branch.shared : cached_tokens + row] = False
+                mask[row : row + branch.part.length, branch.prefix_tokens : cached_tokens + row] = False
                 row += branch.part.length
             self._masks[index] = mask
         return mask

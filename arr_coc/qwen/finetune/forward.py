@@ -27,7 +27,7 @@ from arr_coc.errors import ContextLengthError, OptionError, ShapeError, counted
 from arr_coc.layer import ARRCOCLayer, token_texels
 from arr_coc.ops.pictures import Picture
 from arr_coc.ops.regions import token_positions
-from arr_coc.qwen.encoding import EncodedFrame, pooled
+from arr_coc.qwen.encoding import EncodedFrame, pool_regions
 from arr_coc.qwen.finetune.pictures import ModelPicture, pictures_of, unpack
 from arr_coc.qwen.finetune.sequences import (
     PicturePlace,
@@ -93,7 +93,7 @@ class BatchInputs:
     images: Picture | Sequence[Picture | Sequence[Picture]] | None = None
     question_mask: torch.Tensor | None = None
 
-    def checked(self, vocabulary: int) -> BatchInputs:
+    def validate(self, vocabulary: int) -> BatchInputs:
         """Return self. Raises ShapeError if the tensors do not match, OptionError for a label or id out of range and
         for labels without a token to learn."""
         ids = self.input_ids
@@ -108,7 +108,7 @@ class BatchInputs:
             raise OptionError("give pixel_values or images, not both")
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
             raise OptionError(f"input_ids must lie in 0 to {vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}")
-        if not self.attended.any(dim=1).all():
+        if not self.token_mask.any(dim=1).all():
             raise ShapeError("attention_mask leaves a sequence without any token")
         if self.labels is not None:
             targets = self.labels[self.labels != IGNORED]
@@ -118,7 +118,7 @@ class BatchInputs:
         return self
 
     @property
-    def attended(self) -> torch.Tensor:
+    def token_mask(self) -> torch.Tensor:
         """bool [B, S]: False for padding."""
         return (
             torch.ones_like(self.input_ids, dtype=torch.bool)
@@ -130,9 +130,9 @@ class BatchInputs:
         """Return the token ids int64 [Lq] of the question about each picture; tokens with labels are part of it only if
         `question_mask` includes them."""
         if self.question_mask is None:
-            mask = self.attended if self.labels is None else self.attended & (self.labels == IGNORED)
+            mask = self.token_mask if self.labels is None else self.token_mask & (self.labels == IGNORED)
             return question_ids(qwen, self.input_ids, mask, places)
-        mask = self.question_mask.bool() & self.attended
+        mask = self.question_mask.bool() & self.token_mask
         return [self.input_ids[place.sequence, mask[place.sequence]] for place in places]
 
 
@@ -162,9 +162,9 @@ class BatchedForward:
     def __call__(self, inputs: BatchInputs) -> ARRCOCModelOutput:
         """Raises as `ARRCOCQwen.forward`."""
         qwen = self._qwen
-        inputs = inputs.checked(int(qwen.model.config.get_text_config().vocab_size))
+        inputs = inputs.validate(int(qwen.model.config.get_text_config().vocab_size))
         pictures = self._pictures(inputs)
-        places = picture_places(inputs.input_ids, inputs.attended, qwen.model.config)
+        places = picture_places(inputs.input_ids, inputs.token_mask, qwen.model.config)
         check_places(places, [picture.grid.tiles for picture in pictures])
         questions = inputs.questions(qwen, places)
         choices = self._choices(pictures, questions)
@@ -172,11 +172,13 @@ class BatchedForward:
         regions = [
             ShownRegions(choice.regions, picture.grid) for choice, picture in zip(choices, pictures, strict=True)
         ]
-        layout = lay_out(inputs.attended.cpu(), places, regions).to(qwen.device)
+        layout = lay_out(inputs.token_mask.cpu(), places, regions).to(qwen.device)
         _check_length(layout.source.shape[1], qwen.max_context_tokens)
         logits = self._logits(inputs.input_ids, tokens, choices, layout)
         loss = (
-            None if inputs.labels is None else self._loss(logits, layout.picked(inputs.labels.to(qwen.device), IGNORED))
+            None
+            if inputs.labels is None
+            else self._loss(logits, layout.gather_labels(inputs.labels.to(qwen.device), IGNORED))
         )
         return ARRCOCModelOutput(loss=loss, logits=logits, arr_coc_info=_info(choices, places, layout))
 
@@ -249,7 +251,7 @@ class BatchedForward:
         if self._encode == "prune":
             all_regions = grid_regions(picture.grid, tokens.embeds.device)
             frame = EncodedFrame(tokens.map(lambda rows: rows[None]), all_regions[None], picture.grid)
-            tokens = pooled(frame, choice.regions).tokens.map(lambda rows: rows[0])
+            tokens = pool_regions(frame, choice.regions).tokens.map(lambda rows: rows[0])
         return tokens.map(lambda rows: rows * factor[:, None].to(rows))
 
     def _logits(
@@ -270,7 +272,7 @@ class BatchedForward:
             arguments["deepstack_visual_embeds"] = [torch.cat([part.to(text) for part in level]) for level in rows]
             arguments["visual_pos_masks"] = layout.visual
         hidden = qwen.language_model(
-            inputs_embeds=pool[layout.source] * layout.attended[..., None],
+            inputs_embeds=pool[layout.source] * layout.token_mask[..., None],
             position_ids=layout.positions,
             attention_mask=self._attention_mask(layout, presence[layout.source]),
             use_cache=False,
@@ -286,14 +288,14 @@ class BatchedForward:
         FlashAttention takes no additive mask, so it gets the padding mask.
         """
         if not presence.requires_grad or "flash" in str(self._qwen.model.config._attn_implementation):
-            return layout.attended
-        length = layout.attended.shape[1]
+            return layout.token_mask
+        length = layout.token_mask.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=presence.device).tril()
-        visible = causal & layout.attended[:, None, None]
+        visible = causal & layout.token_mask[:, None, None]
         bias = torch.where(visible, presence[:, None, None], torch.finfo(presence.dtype).min)
         if not self._qwen.family.recurrent:
             return bias
-        return {"full_attention": bias, "linear_attention": layout.attended}
+        return {"full_attention": bias, "linear_attention": layout.token_mask}
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         model = self._qwen.model

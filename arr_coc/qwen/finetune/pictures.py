@@ -20,7 +20,7 @@ from arr_coc.errors import NonFiniteError, ShapeError
 from arr_coc.ops.pictures import Picture, Rgb
 from arr_coc.ops.store.base import MemoryTexels, TextureView
 from arr_coc.qwen.preprocess import MERGE, Preprocessing, fit_tiles, to_frames, to_patches, to_tiles
-from arr_coc.qwen.resize import resize_image, widened
+from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
 from arr_coc.relevance.channels import TextureArray, texture_array
 from arr_coc.types import LEVELS, TILE_PX, FrameStamp, TileGrid, TileVersions
 
@@ -69,7 +69,7 @@ class ModelPicture:
 
 def model_picture(picture: Rgb, preprocessing: Preprocessing) -> ModelPicture:
     """Resize a picture uint8 [H, W, 3] as the model's own processor does."""
-    image, grid = preprocessing.fit(widened(picture))
+    image, grid = preprocessing.fit(pad_to_max_aspect(picture))
     return ModelPicture(to_tiles(torch.from_numpy(image.copy()), preprocessing.tile_px), grid)
 
 

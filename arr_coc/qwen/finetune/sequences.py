@@ -41,34 +41,34 @@ class SequenceLayout:
     """B sequences with chosen tokens, padded to the longest, L, on the side of the padding of `attention_mask`.
 
     `source` int64 [B, L]: each element's row in a pool of all text [B * S] followed by all visual tokens; `positions`
-    float32 [3, B, L], M-RoPE; `attended` and `visual` bool [B, L]; `columns` int64 [B, L]: each element's column of
+    float32 [3, B, L], M-RoPE; `token_mask` and `visual` bool [B, L]; `columns` int64 [B, L]: each element's column of
     `input_ids`, -1 for visual tokens and padding.
     """
 
     source: torch.Tensor
     positions: torch.Tensor
-    attended: torch.Tensor
+    token_mask: torch.Tensor
     visual: torch.Tensor
     columns: torch.Tensor
 
     def to(self, device: torch.device) -> SequenceLayout:
         """Return the layout on a device."""
-        parts = (self.source, self.positions, self.attended, self.visual, self.columns)
+        parts = (self.source, self.positions, self.token_mask, self.visual, self.columns)
         return SequenceLayout(*(part.to(device) for part in parts))
 
-    def picked(self, labels: torch.Tensor, ignored: int) -> torch.Tensor:
+    def gather_labels(self, labels: torch.Tensor, ignored: int) -> torch.Tensor:
         """Return the layout's labels [B, L] from those of `input_ids` [B, S]; `ignored` for visual tokens and
         padding."""
         values = labels.gather(1, self.columns.clamp(min=0))
         return values.masked_fill(self.columns < 0, ignored)
 
 
-def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any) -> list[PicturePlace]:
+def picture_places(input_ids: torch.Tensor, token_mask: torch.Tensor, config: Any) -> list[PicturePlace]:
     """Return every run of picture placeholders, sequence by sequence.
 
     Args:
         input_ids: Token ids of the batch, int64 [B, S].
-        attended: bool [B, S], False for padding.
+        token_mask: bool [B, S], False for padding.
         config: Configuration of the model.
 
     Raises:
@@ -76,7 +76,7 @@ def picture_places(input_ids: torch.Tensor, attended: torch.Tensor, config: Any)
     """
     if bool((input_ids == config.video_token_id).any()):
         raise ShapeError("input_ids holds <|video_pad|>; give a video's frames as single pictures")
-    placeholders = ((input_ids == config.image_token_id) & attended).int()
+    placeholders = ((input_ids == config.image_token_id) & token_mask).int()
     edges = torch.diff(torch.nn.functional.pad(placeholders, (1, 1)), dim=1)
     starts, ends = (edges == 1).nonzero().tolist(), (edges == -1).nonzero().tolist()
     return [PicturePlace(row, first, end) for (row, first), (_, end) in zip(starts, ends, strict=True)]
@@ -132,20 +132,22 @@ def question_ids(
     return questions
 
 
-def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], pictures: Sequence[ShownRegions]) -> SequenceLayout:
+def lay_out(
+    token_mask: torch.Tensor, places: Sequence[PicturePlace], pictures: Sequence[ShownRegions]
+) -> SequenceLayout:
     """Lay out the sequences of a batch.
 
     Args:
-        attended: Columns of `input_ids` to lay out, bool [B, S]; False for padding.
+        token_mask: Columns of `input_ids` to lay out, bool [B, S]; False for padding.
         places: Places of the pictures in these columns.
         pictures: Regions that are shown of each picture.
     """
-    first_row, visual_rows = attended.numel(), []
+    first_row, visual_rows = token_mask.numel(), []
     for picture in pictures:
         visual_rows.append(torch.arange(first_row, first_row + len(picture.regions)))
         first_row += len(picture.regions)
     rows = []
-    for sequence, mask in enumerate(attended):
+    for sequence, mask in enumerate(token_mask):
         row = _Row(sequence * len(mask), mask.nonzero()[:, 0])
         for place, picture, picture_rows in zip(places, pictures, visual_rows, strict=True):
             if place.sequence == sequence:
@@ -153,11 +155,11 @@ def lay_out(attended: torch.Tensor, places: Sequence[PicturePlace], pictures: Se
                 row.picture(place, picture, picture_rows)
         row.text_before(len(mask))
         rows.append(row.parts())
-    left = bool((~attended[:, 0]).any()) and bool(attended[:, -1].all())
+    left = bool((~token_mask[:, 0]).any()) and bool(token_mask[:, -1].all())
     sources, places_of, columns_of = zip(*rows, strict=True)
     source, columns = _padded(sources, -1, left), _padded(columns_of, -1, left)
     positions = _padded(places_of, 0, left).movedim(-1, 0)
-    filled, visual = source >= 0, source >= attended.numel()
+    filled, visual = source >= 0, source >= token_mask.numel()
     return SequenceLayout(source.clamp(min=0), positions, filled, visual, columns)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from arr_coc.errors import BackendMissing
 from arr_coc.ops.backends import open_store
-from arr_coc.ops.cuda.device import CudaDevice, compiled, find_device, shipped
+from arr_coc.ops.cuda.device import CudaDevice, compile_kernel, find_device, shipped_ptx
 from arr_coc.ops.cuda.nvrtc import compile_source, nvrtc_version
 from arr_coc.ops.cuda.store import CudaStore
 from arr_coc.ops.cuda.view import CudaView
@@ -74,14 +74,14 @@ def kernel(file: str) -> CheckResult:
 
 def origins(file: str, device: CudaDevice) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the code of a file by its origin: PTX that is shipped, NVRTC, nvcc; and why one is missing."""
-    images, notes = {"ptx": shipped(file)}, {}
+    images, notes = {"ptx": shipped_ptx(file)}, {}
     capability = device.kernels.capability
     try:
         images["nvrtc"] = compile_source(file, capability)
         notes["nvrtc"] = nvrtc_version()
     except BackendMissing as error:
         notes["nvrtc"] = error.problem
-    if (image := compiled(file, capability)) is not None:
+    if (image := compile_kernel(file, capability)) is not None:
         images["nvcc"] = image
     return images, notes
 

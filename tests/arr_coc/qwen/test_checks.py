@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arr_coc.errors import ContextLengthError
-from arr_coc.qwen.attention import united
+from arr_coc.qwen.attention import merge_feedback
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.qwenvl import QwenVL
@@ -88,11 +88,11 @@ def test_feedback_is_the_most_of_any_question(plainly: bool, monkeypatch: pytest
         odds(session, packet(), question)
         parts.append(session.last.feedback)
     odds(session, packet(), *QUESTIONS)
-    feedback, expected = session.last.feedback, united([part for part in parts if part is not None])
+    feedback, expected = session.last.feedback, merge_feedback([part for part in parts if part is not None])
     assert feedback is not None
     assert np.allclose(feedback.attention, expected.attention, atol=1e-4)
     assert np.allclose(feedback.similarity, expected.similarity, atol=1e-4)
-    assert united([expected]) is expected
+    assert merge_feedback([expected]) is expected
     assert odds(checking(monkeypatch, feedback=False), packet(), *QUESTIONS)
 
 
@@ -104,12 +104,12 @@ def test_other_slots_are_answered_beside_checks(monkeypatch: pytest.MonkeyPatch)
             SlotQuestion(1, packet(2), QUESTIONS[0], checks=QUESTIONS),
         ]
     )
-    assert [answer.ended for answer in answers] == [False, True]
+    assert [answer.has_ended for answer in answers] == [False, True]
     assert [score.raw_log_odds for score in answers[1].scores] == pytest.approx(
         odds(reference, packet(2), *QUESTIONS), abs=2e-5
     )
     pieces = [answers[0].piece]
-    while not answers[0].ended:
+    while not answers[0].has_ended:
         session.step()
         pieces.append(answers[0].piece)
     assert "".join(pieces) == "".join(reference.answer(packet(1), QUESTIONS[0]))

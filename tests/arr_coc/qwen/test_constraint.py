@@ -84,7 +84,7 @@ def test_a_captured_decoder_leaves_such_answers_out_and_goes_on() -> None:
         speaking.step()
         pieces.append(first.piece)
     (second,) = speaking.ask([SlotQuestion(1, packet(), QUERY, schema=CHOICES)])
-    while not first.ended:
+    while not first.has_ended:
         speaking.step()
         pieces.append(first.piece)
     assert "".join(pieces) == plain
@@ -144,7 +144,7 @@ def test_a_previous_answer_is_scored_among_the_answers_that_fit() -> None:
     (free,) = ended(session(qwen), SlotQuestion(0, packet(), QUERY, **previous))
     speaking = session(qwen)
     (bound,) = speaking.ask([SlotQuestion(0, packet(), QUERY, schema=CHOICES, **previous)])
-    assert bound.ended
+    assert bound.has_ended
     assert text_of(bound) == text_of(first)
     assert free.same is not None
     assert bound.same is not None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from arr_coc.errors import NonFiniteError
 from arr_coc.model import ARRCOCQwen
-from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet, pooled, token_count
+from arr_coc.qwen.encoding import EncodedFrame, IncrementalEncoder, encode_packet, pool_regions, token_count
 from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
 from arr_coc.qwen.pieces import same_picture
 from arr_coc.qwen.preprocess import grid_regions
@@ -42,7 +42,7 @@ def test_a_coarse_region_is_the_mean_over_its_tiles() -> None:
     rows = torch.arange(15.0).view(1, 15, 1)
     frame = EncodedFrame(VisualTokens(rows, (rows * 10,)), grid_regions(GRID)[None], GRID)
     regions = torch.tensor([[0, 1, 3], [1, 0, 1], [1, 1, 2], [3, 0, 0]])
-    tokens = pooled(frame, regions).tokens
+    tokens = pool_regions(frame, regions).tokens
     assert tokens.embeds[0, :, 0].tolist() == pytest.approx([8.0, 5.0, 14.0, 7.0])
     assert tokens.deepstack[0][0, :, 0].tolist() == pytest.approx([80.0, 50.0, 140.0, 70.0])
 

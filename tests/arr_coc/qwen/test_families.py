@@ -94,7 +94,7 @@ def test_states_do_not_grow_with_the_number_of_frames(family: str, plainly: bool
     for speaking in (at_once, by_frame):
         cache = speaking.prompts.cache
         assert len(cache.marks) == 7
-        assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent else 0)
+        assert sum(bool(mark.states) for mark in cache.marks) == (families.STATES - 1 if cache.recurrent_layers else 0)
         assert answer_ids(speaking, frames) == ids  # type: ignore[arg-type]
         assert speaking.last.appended_tokens == 0
         for other in ([*frames[:2], *frames[3:]], [*frames[:5], frames[0]]):
@@ -131,8 +131,8 @@ def slot_bytes(family: str) -> int:
     speaking = AnswerSession(qwen, AnswerOptions(decoding=Decoding(max_tokens=1)))
     answer_ids(speaking, [GROUP[0]])
     cache = speaking.prompts.cache
-    keys = sum(layer.room_keys.nbytes + layer.room_values.nbytes for layer in cache.attending)
-    states = sum(part.nbytes for layer in cache.recurrent if layer.state for part in layer.state)
+    keys = sum(layer.room_keys.nbytes + layer.room_values.nbytes for layer in cache.attention_layers)
+    states = sum(part.nbytes for layer in cache.recurrent_layers if layer.state for part in layer.state)
     return keys + families.STATES * states
 
 

@@ -170,7 +170,7 @@ def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.Data
         count += len(tiles)
         assert sorted(memory.numbers[~memory.stale]) == sorted(numbers.values())
         assert (
-            len({tuple(region) for region in memory.shown.regions.tolist()})
+            len({tuple(region) for region in memory.visible_rows.regions.tolist()})
             == len(numbers)
             == speaking.last.tokens_used
         )
@@ -186,7 +186,7 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
             SlotQuestion(1, replace(frame(80 + count, [0, 3]), place=None), OTHER_QUERY),
         ]
         answers = several.ask(questions)
-        while not all(answer.ended for answer in answers):
+        while not all(answer.has_ended for answer in answers):
             several.step()
         reference = session()
         assert answers[0].result is not None

@@ -73,7 +73,7 @@ def test_a_likely_previous_answer_is_returned_without_decoding() -> None:
     plain = session(qwen)
     (first,) = ended(plain, SlotQuestion(0, packet(), QUERY))
     (repetition,) = plain.ask([SlotQuestion(0, packet(), QUERY, previous=PREVIOUS, same_above=0.0)])
-    assert repetition.ended
+    assert repetition.has_ended
     assert repetition.result is not None
     assert first.result is not None
     assert (repetition.piece, repetition.result.text, repetition.result.text_tokens) == (PREVIOUS, PREVIOUS, 0)

@@ -195,7 +195,7 @@ def test_expanded_weights_are_estimated_as_such(tmp_path: Path) -> None:
     quantise(folder, **FP8_SETTINGS)
     spec = ModelSpec.read(folder, "tiny")
     load = Workload(10, 5)
-    on_cuda, on_cpu = (MemoryEstimate.of(spec.loaded(cuda=cuda), "float32", load) for cuda in (True, False))
+    on_cuda, on_cpu = (MemoryEstimate.of(spec.for_device(cuda=cuda), "float32", load) for cuda in (True, False))
     assert on_cuda.weights == spec.checkpoint_bytes
     assert on_cpu.weights == 4 * spec.parameters
 

@@ -40,8 +40,8 @@ def test_caught_keys_rotated_are_the_cached_ones(family: str) -> None:
     cache, positions, caught = prefilled(qwen)
     cos, sin = rotation(qwen, positions)
     assert cos.dtype == torch.float32
-    assert len(caught) == len(cache.attending) == len(qwen.layers.attending) > 1
-    for layer, keys in zip(cache.attending, caught, strict=True):
+    assert len(caught) == len(cache.attention_layers) == len(qwen.layers.attending) > 1
+    for layer, keys in zip(cache.attention_layers, caught, strict=True):
         torch.testing.assert_close(rotate_native(keys, cos, sin), layer.keys, atol=1e-6, rtol=0)
         assert (keys - layer.keys).abs().max() > 0.1
 
@@ -59,7 +59,7 @@ def test_bfloat16_is_rotated_in_float32(family: str) -> None:
     keys = rotate(caught[0], cos, sin)
     assert keys.dtype == torch.bfloat16
     assert torch.equal(keys, exact.bfloat16())
-    stock_error = (cache.attending[0].keys[..., :rotated].float() - exact).abs().mean()
+    stock_error = (cache.attention_layers[0].keys[..., :rotated].float() - exact).abs().mean()
     assert (keys.float() - exact).abs().mean() < stock_error
 
 

@@ -92,7 +92,7 @@ def test_answers_join_and_leave_the_batch() -> None:
     for _ in range(4):
         batch.step()
     others = batch.ask([SlotQuestion(slot, *asked(4)[number]) for slot, number in ((0, 1), (2, 2))])
-    while not first[0].ended:
+    while not first[0].has_ended:
         batch.step()
     assert batch.open_answers == 2
     last = batch.ask([SlotQuestion(1, *asked(4)[3])])
@@ -196,7 +196,7 @@ def test_yes_and_no_are_scored_together_beside_answers() -> None:
     expected = [lone.score_yes_no(*question) for question in asked(2)]
     checks = [SlotQuestion(slot, *question, checks=[question[1]]) for slot, question in enumerate(asked(2))]
     scored = batch.ask([*checks, SlotQuestion(2, *asked(3)[2])])
-    assert [answer.ended for answer in scored] == [True, True, False]
+    assert [answer.has_ended for answer in scored] == [True, True, False]
     for answer, expected_score in zip(scored[:2], expected, strict=True):
         (score,) = answer.scores
         assert score.yes == pytest.approx(expected_score.yes, abs=1e-5)
@@ -267,7 +267,7 @@ def test_a_stopped_answer_leaves_the_others() -> None:
     answers = batch.ask([SlotQuestion(slot, packet(slot), QUERY) for slot in range(2)])
     batch.stop(0)
     batch.stop(0)
-    assert (answers[0].ended, answers[0].result, batch.open_answers) == (True, None, 1)
+    assert (answers[0].has_ended, answers[0].result, batch.open_answers) == (True, None, 1)
     check_equal(spoken(batch, answers[1:])[0], alone(qwen, options(), packet(1), QUERY))
     assert batch.step() == []
 

@@ -138,7 +138,7 @@ def test_the_answer_follows_the_thoughts(has_begun: bool, ids: str, is_visible: 
     tokens = qwen.token_ids(ids)
     text = "".join(stream.push(token) for token in tokens) + stream.finish()
     assert text == (ids if is_visible else "square")
-    assert stream.stopped
+    assert stream.has_stopped
     assert stream.thought_tokens == tokens.index(qwen.thought_ids[1]) + 1
 
 
@@ -151,7 +151,7 @@ def test_a_stop_string_in_thoughts_ends_nothing(is_visible: bool) -> None:
     )
     text = "".join(map(stream.push, qwen.token_ids("red circle</think> a red square")))
     assert text == ("red circle</think> a red" if is_visible else "a red")
-    assert stream.stopped
+    assert stream.has_stopped
 
 
 def test_an_answer_that_begins_without_thoughts_keeps_their_marks() -> None:

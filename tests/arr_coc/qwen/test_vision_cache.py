@@ -112,7 +112,7 @@ def test_the_first_frame_fills_the_first_slots_in_order() -> None:
     assert placed.slots.tolist() == [0, 1]
     assert placed.stale.all()
     assert not len(placed.source)
-    assert table.held == 2
+    assert table.region_count == 2
 
 
 def test_only_other_pixels_are_stale() -> None:
@@ -152,7 +152,7 @@ def test_a_region_that_returns_has_its_cached_keys() -> None:
     first, second = regions_of((0, 0, 0), (0, 0, 1)), regions_of((0, 0, 1), (0, 5, 5))
     table.place(first, tiles(1, 2), 0)
     table.place(second, tiles(2, 3), 1)
-    assert table.held == 3
+    assert table.region_count == 3
     back = table.place(first, tiles(1, 2), 2)
     assert not back.stale.any()
     assert table.place(first, tiles(9, 2), 3).stale.tolist() == [True, False]
@@ -170,7 +170,7 @@ def test_a_full_table_drops_regions_that_left() -> None:
     table = RegionSlotTable(2, SHAPE)
     table.place(regions_of((0, 0, 0), (0, 0, 1)), tiles(1, 2), 0)
     table.place(regions_of((0, 1, 0), (0, 1, 1)), tiles(3, 4), 1)
-    assert table.held == 2
+    assert table.region_count == 2
     assert table.place(regions_of((0, 0, 0)), tiles(1), 2).stale.all()
 
 
@@ -182,8 +182,8 @@ def test_nearby_changes_also_count_for_regions_that_left() -> None:
     table.unsettle(regions_of((0, 0, 1)))
     table.mark_encoded(placed.slots[1:], 1)
     back = table.place(regions_of((0, 0, 0), (0, 0, 1), (0, 0, 4)), tiles(1, 3, 2), 2)
-    assert table.unsettled(back.slots).tolist() == pytest.approx([1 / 2, 0, 1 / 10])
-    assert table.encoded(back.slots).tolist() == [0, 1, 0]
+    assert table.surrounding_change(back.slots).tolist() == pytest.approx([1 / 2, 0, 1 / 10])
+    assert table.encoded_frames(back.slots).tolist() == [0, 1, 0]
 
 
 def test_a_thousand_frames_agree_with_a_dictionary() -> None:
@@ -208,7 +208,7 @@ def test_a_thousand_frames_agree_with_a_dictionary() -> None:
             else:
                 reused += 1
                 assert contents[slot] == reference[name]
-        assert len(names) <= table.held <= capacity
+        assert len(names) <= table.region_count <= capacity
     assert reused > 2000
 
 

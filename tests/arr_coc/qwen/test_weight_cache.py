@@ -71,7 +71,7 @@ def test_packed_weights_stay_in_the_mapped_file(tmp_path: Path, dtype: SmallDtyp
     folder = tiny_folder(tmp_path / "tiny")
     cached(folder, dtype)
     model, mapped = cached(folder, dtype).model, MappedWeights()
-    layers = [module.stored() for module in model.modules() if isinstance(module, SmallLinear)]
+    layers = [module.export_tensors() for module in model.modules() if isinstance(module, SmallLinear)]
     in_place = [layer["packed"] for layer in layers if "packed" in layer]
     kernel_takes_8_bits = multiplier == "kernel" and load_kernel(kernel_path()).linear_takes_8_bits()
     assert bool(in_place) == (dtype == "int4" or kernel_takes_8_bits)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from arr_coc.types import FramePlanes
-from arr_coc.video.motion import DOWNSCALED_SHAPE, BlockMatch, Thumbnail, found_in_place, match_blocks
+from arr_coc.video.motion import DOWNSCALED_SHAPE, BlockMatch, Thumbnail, in_place_match_share, match_blocks
 from tests.support.video import SUBSAMPLINGS, random_planes
 
 
@@ -52,4 +52,4 @@ def test_rgb_is_seen_as_its_luma_and_chroma() -> None:
 def test_pictures_of_different_size_have_no_block_in_common() -> None:
     first, second = (thumbnail(scenery(0, 64, width)) for width in (64, 96))
     assert match_blocks(first, second) == BlockMatch()
-    assert found_in_place(first, second) == 0.0
+    assert in_place_match_share(first, second) == 0.0

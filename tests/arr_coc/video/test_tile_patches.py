@@ -31,12 +31,12 @@ def small(wide: Picture, right_px: int, down_px: int = 0) -> Luma:
 def test_only_the_right_motion_explains_a_picture(draw: type[clutter]) -> None:  # type: ignore[valid-type]
     wide = draw(1)
     pair = TilePair(small(wide, 0), small(wide, 40), TEXELS, EVERYWHERE)
-    zero_motion = pair.still()
+    zero_motion = pair.without_motion()
     right = pair.with_camera(CameraMotion.shift(0, -40))
     wrong = pair.with_camera(CameraMotion.shift(0, -24))
-    assert pair.explained(right.residual, zero_motion.residual)[INNER].mean() > 0.95
-    assert pair.explained(wrong.residual, zero_motion.residual)[INNER].mean() < 0.3
-    assert pair.explained(zero_motion.residual, zero_motion.residual)[INNER].mean() < 0.3
+    assert pair.explained_tiles(right.residual, zero_motion.residual)[INNER].mean() > 0.95
+    assert pair.explained_tiles(wrong.residual, zero_motion.residual)[INNER].mean() < 0.3
+    assert pair.explained_tiles(zero_motion.residual, zero_motion.residual)[INNER].mean() < 0.3
     assert (pair.fit(right.residual) >= pair.fit(wrong.residual))[INNER].all()
 
 
@@ -53,9 +53,9 @@ def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMo
     by_tile = pair.each(by_camera.dy_px, by_camera.dx_px, mask)
     assert (by_tile.sad[~mask] == NOT_COMPARED).all()
     assert by_tile.residual[mask] == pytest.approx(by_camera.residual[mask], abs=2.5)
-    better = pair.still().or_better(by_tile)
-    assert (better.residual[~mask] == pair.still().residual[~mask]).all()
-    assert (better.residual <= pair.still().residual).all()
+    better = pair.without_motion().or_better(by_tile)
+    assert (better.residual[~mask] == pair.without_motion().residual[~mask]).all()
+    assert (better.residual <= pair.without_motion().residual).all()
     movers = better.dx_px != 0
     assert (better.patches[movers] == by_tile.patches[movers]).all()
 
@@ -63,7 +63,7 @@ def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMo
 def test_the_rest_within_a_texel_is_registered() -> None:
     wide = clutter(3)
     pair = TilePair(small(wide, 0), small(wide, 2, 1), TEXELS, EVERYWHERE)
-    dy, dx = pair.rest(pair.still().patches)
+    dy, dx = pair.rest(pair.without_motion().patches)
     structured = pair.structure()[INNER] > 0.5
     assert np.median(dx[INNER][structured]) == pytest.approx(-2, abs=0.4)
     assert np.median(dy[INNER][structured]) == pytest.approx(-1, abs=0.4)
@@ -97,5 +97,5 @@ def test_some_tiles_are_compared_as_all_of_them_are() -> None:
     camera = CameraMotion.shift(1.5, -5.0)
     assert (some_tiles.structure() == all_tiles.structure()[indices]).all()
     assert (some_tiles.with_camera(camera).patches == all_tiles.with_camera(camera).patches[indices]).all()
-    rests = some_tiles.rest(some_tiles.still().patches), all_tiles.rest(all_tiles.still().patches)
+    rests = some_tiles.rest(some_tiles.without_motion().patches), all_tiles.rest(all_tiles.without_motion().patches)
     assert (rests[0][1] == rests[1][1][indices]).all()

@@ -39,7 +39,7 @@ needs_nvcc = pytest.mark.skipif(compiling.nvcc() is None, reason="no nvcc here: 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_shipped_ptx_is_that_of_the_sources(file: str) -> None:
-    first, text = compiling.shipped(file).decode().split("\n", 1)
+    first, text = compiling.shipped_ptx(file).decode().split("\n", 1)
     assert first.endswith(compiling.source_hash()), "run scripts/build_kernels.sh after a change of kernels/*.cu*"
     assert "\n.version 8.0\n.target sm_75\n" in text
 
@@ -55,7 +55,7 @@ def test_the_script_builds_for_every_architecture(tmp_path: Path) -> None:
     """Warnings are errors; it also checks that the shipped PTX assembles for all of them."""
     subprocess.run(["sh", "scripts/build_kernels.sh", str(tmp_path)], cwd=ROOT, check=True, timeout=300)
     for file in FILES:
-        built_ptx, shipped_ptx = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped(file).decode()
+        built_ptx, shipped_ptx = (tmp_path / f"{file}.ptx").read_text(), compiling.shipped_ptx(file).decode()
         assert built_ptx.split("\n", 1)[0] == shipped_ptx.split("\n", 1)[0]
 
 
@@ -94,7 +94,7 @@ def test_the_check_of_a_gpu_says_what_is_missing() -> None:
 
 @needs_nvcc
 def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = compiling.compiled("fetch", (9, 0))
+    code = compiling.compile_kernel("fetch", (9, 0))
     assert code is not None
     assert code[:4] == b"\x7fELF"
     (cubin,) = cache.iterdir()
@@ -104,12 +104,12 @@ def test_nvcc_compiles_once_for_a_device(cache: Path, monkeypatch: pytest.Monkey
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(subprocess, "run", unexpected)
-    assert compiling.compiled("fetch", (9, 0)) == code
+    assert compiling.compile_kernel("fetch", (9, 0)) == code
     for name, other in (("source_hash", lambda: "of other sources"), ("FLAGS", ("-O0",))):
         with monkeypatch.context() as patched:
             patched.setattr(compiling, name, other)
             with pytest.raises(AssertionError, match="compiled again"):
-                compiling.compiled("fetch", (9, 0))
+                compiling.compile_kernel("fetch", (9, 0))
 
 
 def test_the_shipped_ptx_serves_if_nvcc_fails(
@@ -119,7 +119,7 @@ def test_the_shipped_ptx_serves_if_nvcc_fails(
     broken.write_text("#!/bin/sh\necho 'unsupported architecture' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(compiling, "nvcc", lambda: str(broken))
-    assert compiling.compiled("fetch", (99, 0)) is None
+    assert compiling.compile_kernel("fetch", (99, 0)) is None
     assert "fetch.cu for sm_990, so the shipped PTX is used: unsupported architecture" in caplog.text
     assert list(cache.iterdir()) == []
 
@@ -128,7 +128,7 @@ def test_without_nvcc_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("ARR_COC_NVCC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda *args, **kwargs: None)
     assert compiling.nvcc() is None
-    assert compiling.compiled("fetch", (9, 0)) is None
+    assert compiling.compile_kernel("fetch", (9, 0)) is None
 
 
 def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytes
     def compiled(file: str, capability: tuple[int, int]) -> None:
         files.append(file)
 
-    monkeypatch.setattr(compiling, "compiled", compiled)
+    monkeypatch.setattr(compiling, "compile_kernel", compiled)
     kernels = KernelSet((7, 5))
     with cuda_on_cpu.device.current():
         kernels.load()
@@ -148,7 +148,7 @@ def test_every_file_is_compiled_once(cuda_on_cpu: CpuMachine, monkeypatch: pytes
 def test_the_shipped_ptx_serves_if_the_driver_refuses_the_module(
     cuda_on_cpu: CpuMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiling, "compiled", lambda file, capability: b"machine code of tomorrow")
+    monkeypatch.setattr(compiling, "compile_kernel", lambda file, capability: b"machine code of tomorrow")
     with cuda_on_cpu.device.current():
         KernelSet((7, 5)).load()
     assert "nvcc is newer than the driver" in caplog.text
@@ -171,7 +171,7 @@ def test_kernels_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(BackendMissing, match="run from a checkout"):
         compiling.source_hash()
     with pytest.raises(BackendMissing, match=r"fetch\.ptx; run scripts/build_kernels\.sh"):
-        compiling.shipped("fetch")
+        compiling.shipped_ptx("fetch")
 
 
 def test_torch_without_cuda_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ PTX_BYTES = {"u64": 8, "u32": 4, "f32": 4}
 
 def in_ptx(kernel: str, file: str) -> list[int]:
     """Bytes of each parameter in the shipped PTX."""
-    text = compiling.shipped(file).decode()
+    text = compiling.shipped_ptx(file).decode()
     entry = re.search(rf"\.entry {kernel}\((.*?)\)", text, re.DOTALL)
     assert entry, f"{kernel} is not in {file}.ptx"
     return [PTX_BYTES[kind] for kind in re.findall(r"\.param \.(?:align \d+ \.)?(\w+)", entry[1])]
@@ -251,7 +251,7 @@ def test_arguments_are_those_of_source_and_ptx(cuda_on_cpu: CpuMachine, kernel: 
 
 def test_blocks_are_as_large_as_the_kernels_are_compiled_for() -> None:
     for kernel, signature in SIGNATURES.items():
-        text = compiling.shipped(signature.file).decode()
+        text = compiling.shipped_ptx(signature.file).decode()
         match = re.search(rf"\.entry {kernel}\(.*?\)\s*\.maxntid (\d+)", text, re.DOTALL)
         assert match, kernel
         assert int(match[1]) == signature.threads

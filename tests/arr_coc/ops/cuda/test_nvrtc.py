@@ -69,12 +69,12 @@ def test_without_the_library_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_kernels_run_from_the_code_that_is_given(cuda_on_cpu: CpuMachine) -> None:
-    from arr_coc.ops.cuda.device import shipped
+    from arr_coc.ops.cuda.device import shipped_ptx
 
     kernels = KernelSet((7, 5))
     with cuda_on_cpu.device.current():
         kernels.load()
-        kernels.use("fetch", shipped("fetch"))
+        kernels.use("fetch", shipped_ptx("fetch"))
         with pytest.raises(BackendMissing, match="rejects the kernels"):
             kernels.use("fetch", b"nothing that a driver takes")
         with cuda_on_cpu.calls() as calls:

@@ -166,7 +166,7 @@ def test_a_write_that_fails_halfway_is_never_shown(cuda_on_cpu: CpuMachine) -> N
         store.write(planes, Difference.everywhere(store.grid), stamp(1))
     with pytest.raises(DeviceLost), store.lease():
         pass
-    assert store.held.planes[0].shape == planes.planes[0].shape
+    assert store.held_planes.planes[0].shape == planes.planes[0].shape
 
 
 def test_a_device_that_fails_while_it_works_is_noticed_by_the_reader(cuda_on_cpu: CpuMachine) -> None:

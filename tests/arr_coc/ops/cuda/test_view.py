@@ -101,7 +101,7 @@ def test_frames_may_come_from_both_sides_by_turns(cuda: None) -> None:
     assert store.update_tensor(on_device(second), stamp(2)).dirty.all()
     assert store.update(rgb_planes(second.copy()), stamp(3)).dirty_share == 0
     assert store.update_tensor(on_device(first), stamp(4)).dirty.all()
-    np.testing.assert_array_equal(store.held.planes[0], first)
+    np.testing.assert_array_equal(store.held_planes.planes[0], first)
     assert store.update_tensor(on_device(second), stamp(5, epoch=5)).dirty.all()
 
 

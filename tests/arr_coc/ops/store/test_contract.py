@@ -165,7 +165,7 @@ class BothStores(RuleBasedStateMachine):
             for store in self.stores
         ]
         np.testing.assert_array_equal(changes[0].dirty, changes[1].dirty)
-        self.planes = copy_planes(self.stores[1].held)
+        self.planes = copy_planes(self.stores[1].held_planes)
         self.has_frame = True
 
     @contextmanager

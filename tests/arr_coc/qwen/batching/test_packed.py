@@ -45,7 +45,7 @@ def test_each_prompt_gets_the_stock_models_logits_and_keys(
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
     for (_, reference), (_, cache_in_batch) in zip(references, batch, strict=True):
         assert len(reference) == len(cache_in_batch)
-        for layer, stock in zip(cache_in_batch.attending, reference.attending, strict=True):
+        for layer, stock in zip(cache_in_batch.attention_layers, reference.attention_layers, strict=True):
             torch.testing.assert_close(layer.keys, stock.keys, atol=1e-5, rtol=0)
             torch.testing.assert_close(layer.values, stock.values, atol=1e-5, rtol=0)
         torch.testing.assert_close(cache_in_batch.states(), reference.states(), atol=1e-5, rtol=0)

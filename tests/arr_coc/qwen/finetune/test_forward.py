@@ -240,9 +240,9 @@ def test_the_question_is_the_text_of_the_picture_s_turn(model: ARRCOCQwen) -> No
             f"<|im_start|>assistant\n a red circle<|im_end|>\n<|im_start|>user\n{other}<|im_end|>\n"
         )
         ids = torch.tensor([qwen.token_ids(text)])
-        attended = torch.ones_like(ids, dtype=torch.bool)
-        places = picture_places(ids, attended, qwen.model.config)
-        for question in question_ids(qwen, ids, attended, places):
+        token_mask = torch.ones_like(ids, dtype=torch.bool)
+        places = picture_places(ids, token_mask, qwen.model.config)
+        for question in question_ids(qwen, ids, token_mask, places):
             assert question.tolist() == qwen.plain_token_ids(query)
 
 

@@ -130,13 +130,13 @@ def test_a_kernel_that_fails_is_one_line(machine: CpuMachine, name: str) -> None
 
 
 def test_code_of_each_origin_is_compared(machine: CpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "compile_source", lambda file, capability: device.shipped(file))
+    monkeypatch.setattr(kernels, "compile_source", lambda file, capability: device.shipped_ptx(file))
     monkeypatch.setattr(kernels, "nvrtc_version", lambda: "13.0")
-    monkeypatch.setattr(kernels, "compiled", lambda file, capability: b"neither ELF nor PTX")
+    monkeypatch.setattr(kernels, "compile_kernel", lambda file, capability: b"neither ELF nor PTX")
     report = run(BY_NAME["kernel fetch"])
     assert report.state == "broken"
     assert "the CUDA driver rejects the kernels" in report.finding
-    monkeypatch.setattr(kernels, "compiled", lambda file, capability: None)
+    monkeypatch.setattr(kernels, "compile_kernel", lambda file, capability: None)
     report = run(BY_NAME["kernel fetch"])
     assert report.finding == "ptx, nvrtc: equal at 9 sizes"
     assert report.facts == {"origins": ["ptx", "nvrtc"], "nvrtc": "13.0"}
