@@ -122,7 +122,7 @@ class AnswerSchema:
         return self.node if self.choices is None else object_of({ANSWER: self.node}, [ANSWER])
 
     @property
-    def bounded(self) -> Node:
+    def bounded_schema(self) -> Node:
         """JSON Schema for decoding: every text, list and number has a limit."""
         return _bounded(self.node)
 

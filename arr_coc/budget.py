@@ -89,7 +89,7 @@ def most_tokens(budget: Budget, tiles: int, limits: TokenLimits = DEFAULT_LIMITS
     return min(limits.max_tokens, tiles) if budget == ADAPTIVE else fixed_tokens(budget, tiles, limits)
 
 
-def least_tokens_wanted(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> int:
+def requested_tokens(budget: Budget, limits: TokenLimits = DEFAULT_LIMITS) -> int:
     """The tokens that a budget asks for however small the frame is: a frame with fewer tiles is shown whole."""
     if budget in (AUTO, ADAPTIVE):
         return limits.min_tokens

@@ -115,7 +115,7 @@ def download(name: str, token: str | None = None, files: tuple[str, ...] = WANTE
     from huggingface_hub import snapshot_download
 
     log.info("looking for %s on the hub", name)
-    with asking(name):
+    with hub_request(name):
         return Path(snapshot_download(name, allow_patterns=list(files), token=token))
 
 
@@ -151,7 +151,7 @@ def upload(folder: Path, name: str, *, private: bool | None, token: str | None, 
 
 
 @contextmanager
-def asking(name: str) -> Iterator[None]:
+def hub_request(name: str) -> Iterator[None]:
     """Requests to the hub about the model `name`, without warnings and progress bars.
 
     Raises ModelNotFound if there is no such model, HubUnreachable if the hub cannot be reached, and ModelError

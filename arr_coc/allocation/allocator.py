@@ -28,7 +28,7 @@ from arr_coc.budget import (
     Budget,
     TokenLimits,
     check_budget,
-    least_tokens_wanted,
+    requested_tokens,
 )
 from arr_coc.errors import counted
 from arr_coc.ops.kernels import ArrayPool
@@ -391,7 +391,7 @@ class StreamAllocator:
             return
         looks = _looks_of(frame)
         if memory.history is not None:
-            appearance = memory.prior.appearance_asked(feedback.stamp.frame_index, looks)
+            appearance = memory.prior.requested_appearance(feedback.stamp.frame_index, looks)
             memory.history.update(feedback, (rows, cols), warp, appearance.numpy())
         memory.prior.update(feedback, looks, warp, glance=glance)
 
@@ -488,7 +488,7 @@ class StreamAllocator:
         return [next(numbers) if isinstance(share, torch.Tensor) else share for share in shares]
 
     def _warn_clamped(self, budget: Budget, tiles: int) -> None:
-        least = least_tokens_wanted(budget, self._tensions.limits)
+        least = requested_tokens(budget, self._tensions.limits)
         if self._warned or least <= tiles:
             return
         self._warned = True

@@ -223,7 +223,7 @@ class _FeedbackMaps:
     appearance: torch.Tensor
 
     @classmethod
-    def nothing(cls, appearance: torch.Tensor) -> _FeedbackMaps:
+    def empty(cls, appearance: torch.Tensor) -> _FeedbackMaps:
         """Nothing of any tile of a grid, whose tiles look so."""
         values = torch.zeros_like(appearance[:1]).repeat(2, 1, 1)
         never = torch.full_like(values[0], -math.inf, dtype=torch.float64)
@@ -281,7 +281,7 @@ class FeedbackPrior:
         """An answer about this frame is due, whose tiles look so: float32 [C, gh, gw]."""
         self._request = frame_index, appearance
 
-    def appearance_asked(self, frame_index: int, like: torch.Tensor) -> torch.Tensor:
+    def requested_appearance(self, frame_index: int, like: torch.Tensor) -> torch.Tensor:
         """Return the appearance of an asked frame's tiles, as they lay there; NaN, `like` another one, if it is
         unknown."""
         if self._request is not None and self._request[0] == frame_index:
@@ -301,8 +301,8 @@ class FeedbackPrior:
         rows, cols = appearance.shape[1:]
         frame_maps = torch.from_numpy(_maps_of(feedback, (rows, cols), glance=glance)).to(appearance.device)
         maps = warp.sample(frame_maps, math.nan)
-        asked_appearance = warp.sample(self.appearance_asked(feedback.stamp.frame_index, appearance), math.nan)
-        is_reported, old = ~maps[0].isnan(), self._now() or _FeedbackMaps.nothing(asked_appearance)
+        asked_appearance = warp.sample(self.requested_appearance(feedback.stamp.frame_index, appearance), math.nan)
+        is_reported, old = ~maps[0].isnan(), self._now() or _FeedbackMaps.empty(asked_appearance)
         mixed = torch.where(old.learned_ns.isfinite(), RENEW * maps + (1 - RENEW) * old.values, maps)
         self._feedback = self._newest = _FeedbackMaps(
             torch.where(is_reported, mixed, old.values),

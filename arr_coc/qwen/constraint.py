@@ -138,7 +138,7 @@ class GrammarCompiler:
             texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in schema.choices)
             grammar = matcher_type.grammar_from_lark(f"start: {texts}")
         else:
-            grammar = matcher_type.grammar_from_json_schema(schema.bounded, defaults=SPELLING)
+            grammar = matcher_type.grammar_from_json_schema(schema.bounded_schema, defaults=SPELLING)
         limits = self._library.LLParserLimits(
             initial_lexer_fuel=LEXER_FUEL,
             step_lexer_fuel=STEP_FUEL,

@@ -141,7 +141,7 @@ TOWER_FAMILIES = FAMILIES | {f"{model_type}_vision": family for model_type, fami
 """Families by the `model_type` of a stock vision tower; in older versions of transformers that is the model's."""
 
 
-def family_named(name: str) -> ModelFamily:
+def family_by_name(name: str) -> ModelFamily:
     """Return the family that a model's name speaks of, such as `qwen2.5vl:7b` or `Qwen/Qwen2.5-VL-7B-Instruct`; that of
     Qwen3-VL for any other name."""
     letters = "".join(filter(str.isalnum, name.lower()))

@@ -52,7 +52,7 @@ def kernel_or_none() -> ctypes.CDLL | None:
     return library_or_none(load_kernel, kernel_path())
 
 
-def quantised(kernel: ctypes.CDLL, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise_rows(kernel: ctypes.CDLL, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows float32 [N, inputs] as uint8, of which 128 is 0, and their scales float32 [N, 1]."""
     rows, values, scales = rows.contiguous(), torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), 1)
     kernel.linear_quantise(rows.data_ptr(), *rows.shape, values.data_ptr(), scales.data_ptr())

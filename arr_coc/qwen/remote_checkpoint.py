@@ -10,7 +10,7 @@ from typing import Any
 
 from arr_coc.bounded_json import FILE_BYTES_MAX, parse_json
 from arr_coc.errors import ModelError
-from arr_coc.hub import asking
+from arr_coc.hub import hub_request
 from arr_coc.qwen.checkpoint import Checkpoint, parse_checkpoint
 from arr_coc.qwen.weight_files import INDEX, WEIGHTS, TensorInfo
 
@@ -29,11 +29,11 @@ def remote_checkpoint(name: str) -> Checkpoint:
     """Return the checkpoint of the hub's model `name`, from a download of some hundred kB without weights.
 
     The hub's cache is not used, as a partial model in it would look complete. Raises ModelNotFound, HubUnreachable and
-    ModelError as `hub.asking`, and ModelError as `checkpoint.parse_checkpoint`.
+    ModelError as `hub.hub_request`, and ModelError as `checkpoint.parse_checkpoint`.
     """
     from huggingface_hub import errors, parse_safetensors_file_metadata
 
-    with asking(name):
+    with hub_request(name):
         try:
             config = _object(name, "config.json")
             shards = _shards(name)

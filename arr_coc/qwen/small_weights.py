@@ -35,7 +35,7 @@ from torch import nn
 from arr_coc.errors import OptionError
 from arr_coc.qwen.convert_dtype import MappedWeights, convert_weights, trim_heap
 from arr_coc.qwen.cpu_precision import multiplies_int8
-from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none, quantised
+from arr_coc.qwen.linear_kernel import PackedWeights, kernel_or_none, quantise_rows
 from arr_coc.qwen.quantisation import SmallDtype
 
 GROUP = 64
@@ -153,7 +153,7 @@ class TorchInt8Weights:
 
     def export_tensors(self) -> dict[str, torch.Tensor]:
         """Return `codes` int8 [outputs, inputs] and `scales` float32 [outputs], which no processor packed."""
-        codes, scales = zip(*(part.unpacked() for part in self._parts), strict=True)
+        codes, scales = zip(*(part.unpack() for part in self._parts), strict=True)
         return {"codes": torch.cat(codes), "scales": torch.cat(scales)}
 
     def restore(self, tensors: StoredWeights) -> None:
@@ -187,7 +187,7 @@ class VnniWeights:
     def values(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return rows in 8 bits, uint8, of which 128 is 0, and the rows' scales."""
         if (kernel := kernel_or_none()) is not None:
-            return quantised(kernel, rows)
+            return quantise_rows(kernel, rows)
         scales = row_sizes(rows) / 127
         factors, values = 1 / scales, torch.empty(rows.shape, dtype=torch.uint8)
         count = max(1, CACHED_VALUES // rows.shape[1])
@@ -204,7 +204,7 @@ class VnniWeights:
         )
         return product
 
-    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def unpack(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the codes int8 [outputs, inputs] and the scales float32 [outputs]."""
         return self._packed.to_dense().t().contiguous(), self._scales
 
@@ -231,7 +231,7 @@ class FbgemmWeights:
         product: torch.Tensor = torch.ops.quantized.linear_dynamic(values, self._packed, self._reduce_range)
         return product
 
-    def unpacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def unpack(self) -> tuple[torch.Tensor, torch.Tensor]:
         """As `VnniWeights`."""
         weights = torch.ops.quantized.linear_unpack(self._packed)[0]
         return weights.int_repr(), weights.q_per_channel_scales().float()
@@ -271,7 +271,7 @@ SmallWeights: TypeAlias = PackedWeights | TorchInt8Weights | TorchInt4Weights
 """Packed weights [outputs, inputs], set part by part by `put` or whole by `restore`, that multiply rows."""
 
 
-def packing() -> list[Any]:
+def packing_format() -> list[Any]:
     """Return what the form of stored weights depends on: the compiled kernel, or torch's, and the processor."""
     kernel = kernel_or_none()
     if kernel is None:

@@ -30,7 +30,7 @@ from arr_coc.qwen.small_weights import (
     STORED_NAMES,
     SmallLinear,
     linear_layers,
-    packing,
+    packing_format,
     small_linear,
     use_float_rows,
 )
@@ -113,7 +113,7 @@ class WeightCache:
             "version": VERSION,
             "transformers": transformers.__version__,
             "group": GROUP,
-            "packing": packing(),
+            "packing": packing_format(),
             "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()},
         }
 

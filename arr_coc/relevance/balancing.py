@@ -66,14 +66,14 @@ class AdaptiveTensionBalancer(nn.Module):
         hidden = self.statistics(torch.cat([flat.mean(dim=2), strongest], dim=1))
         uses_query = query is not None and self.query is not None
         if query is not None and self.query is not None:
-            hidden = hidden + self.pooled(query)
+            hidden = hidden + self.pool_query(query)
         information, perspective, participation = torch.sigmoid(self.out(F.relu(hidden))).unbind(dim=1)
         strength = (strongest[:, 1] / WEAK_SALIENCY).clamp(max=1)
         if not uses_query:
             information = information + (1 - information) * (1 - strength)
         return torch.stack([information, perspective * strength, participation * trust], dim=1)
 
-    def pooled(self, query: torch.Tensor) -> torch.Tensor:
+    def pool_query(self, query: torch.Tensor) -> torch.Tensor:
         """Part of a question [B, Lq, D] in the hidden units [B, width], if questions are weighed."""
         assert self.query is not None
         words = query.any(dim=2).sum(dim=1, keepdim=True).clamp(min=1)

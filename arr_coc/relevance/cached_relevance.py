@@ -116,7 +116,7 @@ class CompiledScores:
         balancer, participation = self._realiser.balancer, self._realiser.participation
         bias = balancer.statistics.bias.detach()
         if query is not None and balancer.query is not None:
-            bias = bias + balancer.pooled(query)[0]
+            bias = bias + balancer.pool_query(query)[0]
         self._balance_weights = [
             _array(part) for part in (balancer.statistics.weight, bias, balancer.out.weight, balancer.out.bias)
         ]

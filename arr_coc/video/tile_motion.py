@@ -292,8 +292,8 @@ class _Part:
         indices = np.flatnonzero(candidates)
         sample[indices[:: -(-len(indices) // CODED_SAMPLES)]] = True
         ways = [(dy * np.float32(1 / frames), dx * np.float32(1 / frames)) for frames in CODED_FRAMES]
-        sums = [int(self._pair.each(*way, sample).sad[sample].sum()) for way in ways]
-        return best.or_better(self._pair.each(*ways[int(np.argmin(sums))], candidates))
+        sums = [int(self._pair.with_motions(*way, sample).sad[sample].sum()) for way in ways]
+        return best.or_better(self._pair.with_motions(*ways[int(np.argmin(sums))], candidates))
 
     def _more(self, share: float, tiles: Mask) -> bool:
         """True if these are more than this share of the dirty tiles."""
@@ -325,7 +325,7 @@ class _Part:
             return best
         flow.add(targets, self._new, lambda box: self._moved(box, camera), dy, dx)
         tiles = self._pair.tiles
-        return best.or_better(self._pair.each(dy.ravel()[tiles], dx.ravel()[tiles], targets.ravel()[tiles]))
+        return best.or_better(self._pair.with_motions(dy.ravel()[tiles], dx.ravel()[tiles], targets.ravel()[tiles]))
 
     def _moved(self, box: Box, camera: CameraMotion) -> Luma:
         """A box of the old picture, moved as a camera does."""

@@ -132,7 +132,7 @@ class TilePair:
         dy, dx = (part.ravel()[self.tiles] for part in camera.over(*self.shape))
         return self._explanation(dy, dx, patches)
 
-    def each(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
+    def with_motions(self, dy_px: Floats, dx_px: Floats, mask: Mask) -> MovedTiles:
         """Tiles that move each by its own motion.
 
         Args:

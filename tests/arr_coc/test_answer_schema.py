@@ -117,16 +117,18 @@ def test_the_kinds_of_choices() -> None:
 
 
 def test_everything_decoded_has_a_limit() -> None:
-    node = AnswerSchema.parse('{"a": "string", "b": "integer[]", "c": "number", "d": {"e": "boolean"}}').bounded
+    node = AnswerSchema.parse('{"a": "string", "b": "integer[]", "c": "number", "d": {"e": "boolean"}}').bounded_schema
     properties = node["properties"]
     assert properties["a"]["maxLength"] == STRING_CHARS
     assert properties["b"]["maxItems"] == ITEMS
     assert properties["b"]["items"] == {"type": "integer", "minimum": -(10**9), "maximum": 10**9}
     assert properties["c"]["multipleOf"] == 0.001
-    assert AnswerSchema.of(object_with(type="string", minLength=300)).bounded["properties"]["a"]["maxLength"] == 300
-    low = AnswerSchema.of(object_with(type="integer", minimum=2**40)).bounded["properties"]["a"]
+    assert (
+        AnswerSchema.of(object_with(type="string", minLength=300)).bounded_schema["properties"]["a"]["maxLength"] == 300
+    )
+    low = AnswerSchema.of(object_with(type="integer", minimum=2**40)).bounded_schema["properties"]["a"]
     assert low["minimum"] <= low["maximum"]
-    null = AnswerSchema.of(object_with(type=["string", "null"])).bounded["properties"]["a"]
+    null = AnswerSchema.of(object_with(type=["string", "null"])).bounded_schema["properties"]["a"]
     assert null["anyOf"][0]["maxLength"] == STRING_CHARS
 
 

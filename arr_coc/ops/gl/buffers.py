@@ -75,7 +75,7 @@ class Fence:
         """Order this thread's later commands after the mark on the device; does not block the thread."""
         self._calls.glWaitSync(self._sync, 0, TIMEOUT_IGNORED)
 
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         return self._calls.glClientWaitSync(self._sync, 0, 0) not in (TIMEOUT_EXPIRED, WAIT_FAILED)
 
     def wait(self, activity: str) -> None:
@@ -104,7 +104,7 @@ MOST_IN_FLIGHT = 64
 """Parts that may be in use at a time: more frames than any device is behind."""
 
 
-def aligned(nbytes: int) -> int:
+def align(nbytes: int) -> int:
     """The next multiple of the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
@@ -122,12 +122,12 @@ class UploadRing:
 
     def __init__(self, device: GlDevice, nbytes: int) -> None:
         """Raise DeviceLost if the device lacks the memory."""
-        self._buffer = MappedBuffer(device, aligned(nbytes), "write")
+        self._buffer = MappedBuffer(device, align(nbytes), "write")
         self._in_flight: deque[tuple[int, int, Fence]] = deque()
         self._last_slice: tuple[int, int] | None = None
         self._end = 0
         self.name = self._buffer.name
-        self.capacity = aligned(nbytes)
+        self.capacity = align(nbytes)
         self.stalls = 0
 
     def take(self, nbytes: int) -> RingSlice:
@@ -140,12 +140,12 @@ class UploadRing:
         end = start + nbytes
         while len(self._in_flight) >= MOST_IN_FLIGHT or self._in_use(start, end):
             fence = self._in_flight[0][2]
-            if not fence.passed():
+            if not fence.has_passed():
                 self.stalls += 1
                 fence.wait("reading a frame's tiles")
             self._in_flight.popleft()
-        self._last_slice = (start, aligned(end))
-        self._end = aligned(end)
+        self._last_slice = (start, align(end))
+        self._end = align(end)
         return RingSlice(start, self._buffer.memory[start:end])
 
     def seal(self, fence: Fence) -> None:

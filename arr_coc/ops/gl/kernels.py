@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.errors import BackendMissing, NonFiniteError, OptionError, ShapeError
-from arr_coc.ops.gl.buffers import ALIGNMENT, Fence, MappedBuffer, aligned
+from arr_coc.ops.gl.buffers import ALIGNMENT, Fence, MappedBuffer, align
 from arr_coc.ops.gl.device import GlContext, GlDevice
 from arr_coc.ops.gl.library import (
     CLIENT_MAPPED_BUFFER_BARRIER,
@@ -87,7 +87,7 @@ def compute(
         DeviceLost: The device failed.
     """
     with device.current() as context:
-        starts = np.cumsum([0, aligned(out.nbytes), *(aligned(array.nbytes) for array in inputs)]).tolist()
+        starts = np.cumsum([0, align(out.nbytes), *(align(array.nbytes) for array in inputs)]).tolist()
         buffer, calls = scratch(device, context, starts[-1]), device.library.calls
         for array, start in zip(inputs, starts[1:], strict=False):
             buffer.memory[start : start + array.nbytes] = _bytes(array)
@@ -133,7 +133,7 @@ def read_back(texture: TileTexture, rectangles: Sequence[Rectangle], levels: dic
     with device.current() as context:
         parts = [(level, *_texel_box(rectangle, level)) for level in levels for rectangle in rectangles]
         sizes = [(bottom - top) * (right - left) * TEXEL_BYTES for _, top, left, bottom, right in parts]
-        starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
+        starts = np.cumsum([0, *map(align, sizes)]).tolist()
         buffer, calls = scratch(device, context, starts[-1]), device.library.calls
         texture.order()
         calls.glBindBuffer(PIXEL_PACK_BUFFER, buffer.name)

@@ -35,7 +35,7 @@ class GlTexels:
         self._stale = np.zeros((rows, cols), bool)
         self._refresh_lock = threading.Lock()
 
-    def changed(self, dirty: Mask) -> None:
+    def mark_stale(self, dirty: Mask) -> None:
         """Record the tiles that the writer painted."""
         self._stale |= dirty
 
@@ -114,7 +114,7 @@ class GlStore(BaseTextureStore):
         plan = plan_upload(cover(dirty), self.grid.shape, self.way)
         self._host.update(planes, dirty)
         self._texture.paint(self._host.read(0), plan)
-        self._reader.changed(dirty)
+        self._reader.mark_stale(dirty)
         self.last_way = plan.way
 
     def _texels(self) -> GlTexels:

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from arr_coc.ops.gl.buffers import aligned
+from arr_coc.ops.gl.buffers import align
 from arr_coc.ops.packing import Rectangle, TilePacker
 from arr_coc.ops.store.planes import Plane
 from arr_coc.types import TILE_PX
@@ -137,7 +137,7 @@ def upload_bytes(plan: UploadPlan) -> int:
     """Bytes of the ring that a plan's texels and records take, at most."""
     tiles = len(plan.strip) + sum(len(block.dirty) for block in plan.blocks)
     texels = sum(block_bytes(block) for block in plan.blocks) + len(plan.strip) * TILE_BYTES
-    return texels + tiles * RECORD_BYTES + 3 * aligned(1)
+    return texels + tiles * RECORD_BYTES + 3 * align(1)
 
 
 def block_bytes(block: Block) -> int:
@@ -157,8 +157,8 @@ def lay_out(level0: Plane, plan: UploadPlan, memory: Plane, offset: int, packer:
         offset: Place of the slice in the ring, in bytes.
         packer: Copier of the tiles.
     """
-    strip_offset = aligned(sum(len(block.dirty) for block in plan.blocks) * RECORD_BYTES)
-    position = aligned(strip_offset + len(plan.strip) * RECORD_BYTES)
+    strip_offset = align(sum(len(block.dirty) for block in plan.blocks) * RECORD_BYTES)
+    position = align(strip_offset + len(plan.strip) * RECORD_BYTES)
     blocks, copies = [np.empty((0, 4), np.uint32)], []
     for block in plan.blocks:
         _lay_block(level0, block, memory[position:])

@@ -79,7 +79,7 @@ def to_rgb(planes: tuple[Plane, ...], colour: Colour) -> Plane:
     return np.stack(channels, axis=2).clip(0, 255).astype(np.uint8)
 
 
-def zeroed(*shape: int) -> Plane:
+def page_zeros(*shape: int) -> Plane:
     """A zeroed uint8 array on separate pages, so that its rows begin at whole cache lines for the kernel."""
     size = math.prod(shape)
     return np.frombuffer(mmap.mmap(-1, size), np.uint8, size).reshape(shape)
@@ -88,7 +88,7 @@ def zeroed(*shape: int) -> Plane:
 def allocate_levels(rows: int, cols: int, levels: int = LEVELS) -> tuple[Plane, ...]:
     """Zeroed uint8 arrays [rows * 32 >> level, cols * 32 >> level, 3], the finest first."""
     sides = (TILE_PX >> level for level in range(levels))
-    return tuple(zeroed(rows * side, cols * side, 3) for side in sides)
+    return tuple(page_zeros(rows * side, cols * side, 3) for side in sides)
 
 
 def refresh(levels: tuple[Plane, ...], rectangle: Rectangle) -> None:
@@ -135,7 +135,7 @@ class HostTexture(ABC):
         self._levels = allocate_levels(*fmt.grid.shape, levels)
         rows, cols = fmt.grid.padded_height_px, fmt.grid.padded_width_px
         self._padded = tuple(
-            self._levels[0] if fmt.layout == "rgb" else zeroed(rows // down, cols // across)
+            self._levels[0] if fmt.layout == "rgb" else page_zeros(rows // down, cols // across)
             for down, across in fmt.steps()
         )
         self.planes: tuple[Plane, ...] = tuple(

@@ -14,7 +14,7 @@ from typing import Any
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ModelError, ShapeError, counted
-from arr_coc.qwen.families import family_named
+from arr_coc.qwen.families import family_by_name
 from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
@@ -418,7 +418,7 @@ class ApiAnswerModel:
         if pictures.whole_px is None:
             return None
         kind = self._answer.api.coordinates
-        family = family_named(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
+        family = family_by_name(self.model_id if kind == "auto" else FAMILY_NAMES[kind])
         if family.coordinates == "thousandths":
             return THOUSANDTHS, THOUSANDTHS
         width, height = pictures.whole_px

@@ -25,9 +25,9 @@ from arr_coc.budget import (
     adaptive_budget,
     check_budget,
     fixed_tokens,
-    least_tokens_wanted,
     most_tokens,
     relevance_spread,
+    requested_tokens,
     tokens_for,
 )
 from arr_coc.errors import BudgetError, NonFiniteError, ShapeError, StrategyError
@@ -279,7 +279,7 @@ def test_limits_hold_for_budgets_that_adapt_and_for_no_others() -> None:
     limits, spread = TokenLimits(20, 30), np.random.default_rng(0).random((34, 60), np.float32)
     assert [fixed_tokens(budget, 2040, limits) for budget in ("auto", 500, "50%")] == [30, 500, 1020]
     assert [fixed_tokens("auto", tiles, limits) for tiles in (90, 50, 10)] == [24, 20, 10]
-    assert (most_tokens("adaptive", 2040, limits), least_tokens_wanted("auto", limits)) == (30, 20)
+    assert (most_tokens("adaptive", 2040, limits), requested_tokens("auto", limits)) == (30, 20)
     relevance = torch.from_numpy(spread)
     assert 28 < adaptive_budget(relevance, limits) == tokens_for("adaptive", relevance, limits) <= 30
     assert adaptive_budget(torch.zeros(34, 60), limits) == 20

@@ -315,7 +315,7 @@ def test_a_tower_of_an_unknown_type_is_the_familys(family: str, tmp_path: Path) 
     ],
 )
 def test_a_name_speaks_of_a_family(name: str, model_type: str) -> None:
-    assert families.family_named(name).model_type == model_type
+    assert families.family_by_name(name).model_type == model_type
 
 
 def test_places_are_pixels_of_the_picture_for_qwen2_5_and_thousandths_for_the_others() -> None:

@@ -50,7 +50,7 @@ def test_tiles_that_move_each_by_itself_move_as_with_the_camera(camera: CameraMo
     interior = np.zeros((ROWS, COLS), bool)
     interior[3:6, 4:9] = True
     mask = interior.ravel()
-    by_tile = pair.each(by_camera.dy_px, by_camera.dx_px, mask)
+    by_tile = pair.with_motions(by_camera.dy_px, by_camera.dx_px, mask)
     assert (by_tile.sad[~mask] == NOT_COMPARED).all()
     assert by_tile.residual[mask] == pytest.approx(by_camera.residual[mask], abs=2.5)
     better = pair.without_motion().or_better(by_tile)

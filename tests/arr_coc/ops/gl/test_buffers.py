@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arr_coc.errors import DeviceLost
-from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, UploadRing, aligned
+from arr_coc.ops.gl.buffers import ALIGNMENT, MOST_IN_FLIGHT, Fence, MappedBuffer, UploadRing, align
 from arr_coc.ops.gl.library import TIMEOUT_EXPIRED
 from tests.support.stores import own_device, read_on_device, shared_device
 
@@ -20,7 +20,7 @@ class Marks(Fence):
         self.is_past = is_past
         self.waits = 0
 
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         return self.is_past
 
     def wait(self, activity: str) -> None:
@@ -87,7 +87,7 @@ def test_marks_do_not_pile_up() -> None:
 
 
 def test_sizes_are_rounded_up() -> None:
-    assert [aligned(nbytes) for nbytes in (0, 1, 256, 257)] == [0, 256, 256, 512]
+    assert [align(nbytes) for nbytes in (0, 1, 256, 257)] == [0, 256, 256, 512]
 
 
 def test_memory_written_is_what_the_device_sees() -> None:
@@ -121,10 +121,10 @@ def test_a_device_that_does_not_finish_is_lost(monkeypatch: pytest.MonkeyPatch) 
     device = own_device()
     with device.current():
         fence = Fence(device)
-        assert fence.passed()
+        assert fence.has_passed()
         fence.wait("this")
         monkeypatch.setattr(device.library.calls, "glClientWaitSync", lambda *_: TIMEOUT_EXPIRED)
-        assert not fence.passed()
+        assert not fence.has_passed()
         with pytest.raises(DeviceLost, match="did not finish that within 5000 ms"):
             fence.wait("that")
     with pytest.raises(DeviceLost, match="open a new store"), device.current():

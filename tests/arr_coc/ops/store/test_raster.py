@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arr_coc.ops.backends import open_store
 from arr_coc.ops.store.planes import PlaneFormat
-from arr_coc.ops.store.raster import KR_KB, allocate_levels, refresh, rgb_matrix, zeroed
+from arr_coc.ops.store.raster import KR_KB, allocate_levels, page_zeros, refresh, rgb_matrix
 from arr_coc.types import Colour, FramePlanes, Matrix
 from tests.support.video import SUBSAMPLINGS, Bytes, expected_levels, random_planes, stamp
 
@@ -171,14 +171,14 @@ def test_nothing_outside_of_the_rectangle_is_touched() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (40, 50, 3), (1024, 1024), (1088, 1920, 3)])
 def test_room_is_zeroed_whatever_its_size(shape: tuple[int, ...]) -> None:
-    room = zeroed(*shape)
+    room = page_zeros(*shape)
     assert room.shape == shape
     assert room.flags.c_contiguous
     assert room.flags.writeable
     assert not room.any()
     room[...] = 7
-    assert zeroed(*shape).sum() == 0
+    assert page_zeros(*shape).sum() == 0
 
 
 def test_room_begins_with_a_cache_line() -> None:
-    assert [zeroed(*shape).ctypes.data % 64 for shape in [(3,), (40, 50, 3), (1024, 1024)]] == [0, 0, 0]
+    assert [page_zeros(*shape).ctypes.data % 64 for shape in [(3,), (40, 50, 3), (1024, 1024)]] == [0, 0, 0]
