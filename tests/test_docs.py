@@ -79,6 +79,15 @@ def test_the_files_that_a_page_names_are_there(name: str) -> None:
     assert [str(path) for path in named_files(ROOT / name) if not path.is_file()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_of_a_page_exist(page: Path) -> None:
+    modules = re.findall(
+        r"-m ((?:benchmarks|evaluation|scripts|tests|training)\.[\w.]*\w)", page.read_text(encoding="utf-8")
+    )
+    paths = [ROOT / module.replace(".", "/") for module in modules]
+    assert [path for path in paths if not path.with_suffix(".py").is_file() and not path.is_dir()] == []
+
+
 def test_the_layers_are_drawn_as_they_are_tested() -> None:
     layers = [
         set(parts.split(" · "))
