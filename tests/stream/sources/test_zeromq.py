@@ -223,7 +223,7 @@ def test_dropped_frames_are_counted() -> None:
         reading.frames(1)
         sender.now = message(200, seq=101)
         reading.frame(lambda frame: shade_of(frame) == 200)
-        assert source.dropped >= 99  # type: ignore[attr-defined]
+        assert source.dropped_frames >= 99  # type: ignore[attr-defined]
 
 
 def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
@@ -233,7 +233,7 @@ def test_pulled_frames_come_every_one_and_their_sender_waits() -> None:
         time.sleep(0.2)
         assert sender.sent_count < 20
         assert len(list(source.frames())) == 25
-        assert source.dropped == 0  # type: ignore[attr-defined]
+        assert source.dropped_frames == 0  # type: ignore[attr-defined]
 
 
 def test_messages_that_cannot_be_read_are_skipped_and_reported() -> None:
@@ -282,10 +282,10 @@ def test_a_silence_is_an_outage_and_its_end_is_reported() -> None:
 def test_another_size_after_a_silence_is_reported_as_that_and_its_numbers_are_no_drops() -> None:
     with silenced() as (sender, source, reading, _):
         reading.lost()
-        before = source.dropped  # type: ignore[attr-defined]
+        before = source.dropped_frames  # type: ignore[attr-defined]
         sender.now = message(width=32, seq=1001)
         assert reading.frames(1)[0].discontinuity == "resolution"
-        assert source.dropped - before < 900  # type: ignore[attr-defined]
+        assert source.dropped_frames - before < 900  # type: ignore[attr-defined]
 
 
 def test_nonsense_is_silence_too() -> None:
