@@ -38,7 +38,7 @@ from stream.events import Answer, FrameReady
 from stream.monitor.machine import machine
 from stream.runtime.frame_process import run_in_child
 from stream.sinks.factory import open_services
-from stream.sinks.web import WebSink
+from stream.sinks.web import WebPage
 from stream.web.application import PAGE
 
 RESULTS = Path(__file__).parent / "results" / "web.json"
@@ -62,12 +62,11 @@ class WatchedScene:
             pipeline=PipelineConfig(answers="newest", restart=True),
             output=output,
         )
-        self.monitor, self.sinks = open_services(config)
+        self.page = WebPage(output)
+        self.address = self.page.address
+        self.monitor, self.sinks = open_services(config, self.page.camera)
         self.run = run_in_child(config)
         self.monitor.follow(self.run)
-        sink = self.sinks[-1]
-        assert isinstance(sink, WebSink)
-        self.address = sink.address
         self.ready_ns: list[tuple[int, int]] = []
         self.answered = threading.Event()
 
@@ -84,6 +83,7 @@ class WatchedScene:
     def close(self) -> None:
         for sink in self.sinks:
             sink.close()
+        self.page.close()
         self.run.close()
 
 
@@ -152,8 +152,8 @@ def view(address: str, seconds: float, stalled: bool) -> None:
 
 
 WATCH = """(seconds) => new Promise((done) => {
-    const { stage } = window.live, ages = [], show = stage.showComing.bind(stage);
-    stage.showComing = () => { show(); ages.push(stage.lastAgeMs); };
+    const { stage } = window.live, ages = [], show = stage.show.bind(stage);
+    stage.show = (frame) => { show(frame); ages.push(stage.lastAgeMs); };
     setTimeout(() => done(ages), 1000 * seconds);
 })"""
 
