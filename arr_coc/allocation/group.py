@@ -219,7 +219,7 @@ class GroupOfPictures:
             else:
                 only_news = not (self.options.refine or self._asks_anew)
                 successor = self._delta_frame(newest, view, frame, only_news=only_news)
-                if successor is None and not self._asks_anew:
+                if successor is None and self.options.refine and not self._asks_anew:
                     # the group is not given up for detail of what did not change
                     successor = self._delta_frame(newest, view, frame, only_news=True)
             if successor is not None and len(successor.regions) <= GROUP_GROWTH * successor.held_tokens:
