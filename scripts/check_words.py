@@ -37,7 +37,7 @@ class WordList:
     Attributes:
         advice: What to write instead of a pattern, in texts.
         allowed: Texts in which patterns may stand.
-        names: What to name a variable instead, by words that are separated by spaces.
+        names: What to name a variable instead, by names.
         exceptions: Names that stay, by the end of a file's path.
     """
 
@@ -50,13 +50,15 @@ class WordList:
     def read(cls, path: Path = LIST) -> WordList:
         """Read a list. Raises OSError, or ValueError if it is no TOML."""
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        return cls(tables["words"], tuple(tables["allowed"]["texts"]), tables["names"], tables["allowed"]["names"])
+        names = {name: advice for group, advice in tables["names"].items() for name in group.split()}
+        return cls(tables["words"], tuple(tables["allowed"]["texts"]), names, tables["allowed"]["names"])
 
     def name_advice(self, name: str, path: Path) -> str | None:
         """Return what to name a variable of a file instead, None if the name may stand."""
-        if any(path.as_posix().endswith(end) and name in names for end, names in self.exceptions.items()):
+        advice = self.names.get(name.strip("_"))
+        if advice and any(name in names and path.as_posix().endswith(end) for end, names in self.exceptions.items()):
             return None
-        return next((advice for words, advice in self.names.items() if name.strip("_") in words.split()), None)
+        return advice
 
     def matches(self, text: str) -> Iterator[tuple[int, str, str]]:
         """Yield the line, from 0, the words and the advice of each match in a text; a match may cross a line's end."""

@@ -46,7 +46,7 @@ def test_words_are_found_with_their_lines(
     assert [(line, words) for line, words, _ in violations(path, WORDS)] == expected
 
 
-NAMES = WordList({}, names={"found each": "a noun"}, exceptions={"reports/json.py": ["found"]})
+NAMES = WordList({}, names={"found": "a noun", "each": "a noun"}, exceptions={"reports/json.py": ["found"]})
 
 VARIABLES = """\
 def matches(found, labels, *, _found=None):
