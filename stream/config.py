@@ -242,9 +242,18 @@ class MemoryConfig(Section):
     """Largest number of visual tokens that a group of pictures shows. A frame that does not fit begins a new group."""
     seconds: float = Field(default=60.0, gt=0)
     """Age of a group of pictures, in seconds of media time, at which a new one begins."""
-    refine: bool = True
-    """Spend what an unchanged frame saves of the budget on tiles not yet shown in full resolution, the most relevant
-    first: the picture sharpens while it stays still."""
+    idle: Annotated[
+        Annotated[float, Field(ge=0, le=1)] | Literal["auto"],
+        Option(
+            "--memory-idle SHARE",
+            "Share of the time in which the model reads ahead between answers; 0: never. [{default}]",
+            also="serve-answers",
+        ),
+    ] = "auto"
+    """Share of the time in which the model works between answers: it reads what changed, then tiles not yet shown in
+    full resolution, the most relevant first, and writes the group anew once tokens of it were superseded. It gives way
+    to every question. `auto`: 0.25 on a CPU, 0.5 on a GPU. 0: never. A file that is read frame by frame counts its
+    frames' time in place of the clock's, so that results do not depend on the machine."""
 
 
 class WatchConfig(Section):

@@ -161,7 +161,8 @@ class Glance(Event, frozen=True, tag="glance"):
 
 class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `sent`, `ttft` and `total` count from the capture time of the packet's frame; `turn` is the wait
-    for its turn, `glance` the sum of the glances before it, each from its sending to its reply."""
+    for its turn, `glance` the sum of the glances before it, each from its sending to its reply; `idle` the idle work of
+    the model for this run since the answer before, which no answer waited for."""
 
     encode_ms: float
     prefill_ms: float
@@ -171,6 +172,7 @@ class AnswerTiming(msgspec.Struct, frozen=True, kw_only=True):
     glance_ms: float = 0.0
     turn_ms: float = 0.0
     sent_ms: float = 0.0
+    idle_ms: float = 0.0
 
 
 class AnswerPoint(Event, frozen=True):
@@ -188,7 +190,8 @@ class AnswerPoint(Event, frozen=True):
     with an API answers. With a visual memory `group` numbers the group of pictures that the answer is about, from 1 on;
     0 without one. `began` is why the group began with this answer, empty if it goes on. `appended_tokens` were added to
     the group; `memory_tokens`: all tokens before the question, `superseded_tokens`: visual tokens that have left the
-    group.
+    group. Between the answer before and this one the model read `idle_tokens` ahead, and wrote the group anew `rebuilt`
+    times.
 
     `fields`: the answer's fields, by name, if it has a schema; `text` is then the same for people. None without one.
     """
@@ -219,6 +222,8 @@ class AnswerPoint(Event, frozen=True):
     appended_tokens: int = 0
     memory_tokens: int = 0
     superseded_tokens: int = 0
+    idle_tokens: int = 0
+    rebuilt: int = 0
     fields: dict[str, Any] | None = None
     timing: AnswerTiming | None = None
 
@@ -560,13 +565,17 @@ class FrameReady(Event, frozen=True, tag="frame"):
 
 
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups of pictures of a run: how many began, by reason, and visual tokens: appended to groups, kept from earlier
-    answers (counted with each answer that was shown them), and superseded in the end."""
+    """Groups of pictures of a run: how many began, by reason, and visual tokens: appended to groups by answers, kept
+    from earlier (counted with each answer that was shown them), superseded in the end, and read ahead between answers,
+    which took `idle_s` seconds of the model's time and wrote `rebuilt` groups anew."""
 
     groups: dict[str, int]
     appended_tokens: int
     kept_tokens: int
     superseded_tokens: int
+    idle_tokens: int = 0
+    idle_s: float = 0.0
+    rebuilt: int = 0
 
 
 class ShadowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -682,7 +691,7 @@ def unpack_event(data: bytes) -> AnyEvent:
 PICTURE: tuple[str, ...] = ("slot", "map")
 """Fields that hold, or name, a picture for a sink of this run."""
 
-GROUP = ("group", "began", "superseded_tokens")
+GROUP = ("group", "began", "superseded_tokens", "idle_tokens", "rebuilt")
 """Fields of an answer about a group of pictures."""
 
 

@@ -3,6 +3,10 @@
 A group is a key frame, which is an ordinary snapshot, and frames that hold only what is new since, and name the tokens
 that do not show the picture any more: the model's memory drops those. Or it is a video's newest frames, each a
 snapshot, of which an unchanged one appends nothing.
+
+A packet of an answer appends what changed, and what a new question wants. Between answers, an idle packet does this
+ahead of time, refines tiles that the group shows coarsely or not at all, and writes the group anew once tokens of it
+were superseded: those that stay were computed beside them.
 """
 
 from __future__ import annotations
@@ -17,16 +21,17 @@ import numpy.typing as npt
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import gather_pixels
 from arr_coc.errors import OptionError
-from arr_coc.ops.regions import REGION_AREAS, region_pool, shape_grid, shape_pool, spread
+from arr_coc.ops.regions import REGION_AREAS, overview_regions, region_mean, region_pool, shape_grid, shape_pool, spread
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, TILE_PX, FrameStamp, GroupPlace, TileVersions, TokenPacket
 
 Regions = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 TokenState = Literal["new", "shown", "superseded"]
-GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded"]
+GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded", "changed", "rebuilt"]
 """Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
-allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit.
+allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit; what
+changed costs about as much as a key frame; it shows the same as the group before, computed anew in idle time.
 Empty if the group goes on."""
 
 STALE, NEWS, NEVER = 125, 126, 127
@@ -37,6 +42,17 @@ CHANGE = 12
 """Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
 what a codec does to a still picture, stay below; a stroke of text two pixels wide at a tenth of full contrast does
 not."""
+
+CONTEXT_TOKENS, CONTEXT_SHARE = 16, 1 / 8
+"""Most regions of the newest frame's overview beside which new tokens are encoded, and their largest share of a
+frame's budget."""
+
+KEY_SHARE = 0.75
+"""If news and context take this share of a key frame's tokens, a key frame is shown: it costs little more, and none of
+it was computed beside what is no longer there."""
+
+REBUILD_SHARE = 0.25
+"""Share of superseded tokens at which a group is written anew although its picture does not rest."""
 
 CHANGE_LEVEL = 2
 """Level of the texture whose texels are means of 4×4 pixels."""
@@ -50,14 +66,12 @@ class GroupOptions:
     """Limits of a group of pictures. Raises OptionError for values out of range.
 
     `tokens`: the most visual tokens that a group shows. `frames`: how many frames it shows, each whole and under its
-    time; 1 for one picture that is kept up to date, of which alone the following are. `seconds`: media time after which
-    a new one begins. `refine`: what is left of a frame's budget shows tiles that were not shown at level 0; without it,
-    nothing is appended for a question as long as nothing changes.
+    time; 1 for one picture that is kept up to date, of which alone the following is. `seconds`: media time after which
+    a new one begins if tokens of it were superseded.
     """
 
     tokens: int = 2048
     seconds: float = 60.0
-    refine: bool = True
     frames: int = 1
 
     def __post_init__(self) -> None:
@@ -79,10 +93,11 @@ class GroupFrame:
     [appended_tokens].
     The first `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
     `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
-    since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. The group began at
-    `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE,
-    NEWS or NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3],
-    level 2 of each tile as it was shown, or was when it was noted that it had changed.
+    since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. Of all superseded tokens,
+    `changed_tokens` showed what is no longer there. `is_complete`: an idle packet had nothing left to refine. The group
+    began at `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or
+    STALE, NEWS or NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw,
+    3], level 2 of each tile as it was shown, or was when it was noted that it had changed.
     """
 
     stamp: FrameStamp
@@ -99,6 +114,8 @@ class GroupFrame:
     versions: TileVersions
     picture: npt.NDArray[np.uint8]
     lengths: tuple[int, ...] = ()
+    changed_tokens: int = 0
+    is_complete: bool = False
 
     @property
     def appended_tokens(self) -> int:
@@ -134,7 +151,7 @@ class GroupOfPictures:
     """The group of one stream: what its packets have shown to the model; used by one thread.
 
     `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
-    packet.
+    packet. `idle_packet` gives a packet that the model may read or not; the place that it reports later tells.
     """
 
     def __init__(self, options: GroupOptions | None = None) -> None:
@@ -143,6 +160,7 @@ class GroupOfPictures:
         self._asks_anew = False
         self._newest: GroupFrame | None = None
         self._frame: FrameAllocation | None = None
+        self._offered: GroupFrame | None = None
 
     def ask_anew(self) -> None:
         """Note another question: its tokens are appended with the next packet, even if nothing changed."""
@@ -154,12 +172,14 @@ class GroupOfPictures:
 
     @property
     def newest(self) -> GroupFrame | None:
-        """The newest frame whose packet was made."""
+        """The newest frame whose packet the model has, as far as is known."""
         return self._newest
 
     @property
     def next_place(self) -> GroupPlace | None:
-        """Place of the next frame, as the model reports it if it holds what it was sent."""
+        """Place of the next frame, as the model reports it if it holds what it was sent, idle packets included."""
+        if self._offered is not None:
+            return self._offered.next_place
         return None if self._newest is None else self._newest.next_place
 
     def packet(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> TokenPacket:
@@ -168,44 +188,124 @@ class GroupOfPictures:
         `model_place`: what the model holds, as the place of the next frame of its group. Raises as
         `FrameAllocation.allocation`.
         """
+        self._settle(model_place)
         group_frame = self._next(view, frame, model_place)
-        regions = group_frame.regions[len(group_frame.regions) - group_frame.appended_tokens :]
-        pixels = (
-            gather_pixels(view, regions)
-            if group_frame.appended_tokens
-            else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
-        )
-        is_complete = group_frame.reason or group_frame.place is None or group_frame.place.frames > 1
-        overview = frame.allocation.overview if is_complete and group_frame.appended_tokens else 0
-        packet = TokenPacket(
-            view.stamp,
-            view.grid,
-            regions,
-            group_frame.relevance,
-            pixels,
-            overview,
-            group_frame.place,
-            group_frame.dropped,
-        )
-        self._newest, self._frame, self._asks_anew = group_frame, frame, False
-        if group_frame.place is not None:
-            self._number = group_frame.place.group
+        packet = self._packet_of(view, group_frame, frame)
+        self._take(group_frame)
+        self._frame = frame
+        self._asks_anew = False
         return packet
 
     def preview(self, view: TextureView, frame: FrameAllocation) -> GroupFrame:
         """Return the group as it would be with the packet of a frame, if the model holds what it was sent."""
-        return self._next(view, frame, self.next_place)
+        return self._next(view, frame, None if self._newest is None else self._newest.next_place)
 
     def glance_packet(
         self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None
     ) -> TokenPacket | None:
         """Return a packet of no regions, with which the model looks at the group as it stands; None if a new group
         begins with this frame."""
+        self._settle(model_place)
         if self._newest is None or self._end_reason(view, frame, model_place):
             return None
         regions, pixels = np.zeros((0, 3), np.int32), np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8)
         place = self._newest.next_place
         return TokenPacket(view.stamp, view.grid, regions, np.zeros(0, np.float32), pixels, place=place)
+
+    def has_idle_work(self, view: TextureView) -> bool:
+        """Return True if an idle packet of this view may append something: tiles changed, the picture is not complete,
+        or tokens that stay were computed beside what is no longer there. Costs microseconds."""
+        newest = self._newest
+        if newest is None or newest.place is None or newest.place.frames > 1 or self._is_rebuilding:
+            return False
+        if not newest.versions.is_comparable(view.versions):
+            return False
+        return not newest.is_complete or newest.changed_tokens > 0 or bool(newest.versions.stale(view.versions).any())
+
+    def idle_packet(
+        self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None, tokens: int
+    ) -> TokenPacket | None:
+        """Return a packet to read between two answers; None if there is nothing to do, or only the next answer can do
+        it.
+
+        It appends what changed since the newest frame, and refines up to `tokens` tokens in all, the most relevant
+        tiles first. Once these are done, or many tokens were superseded, it is the key frame of a new group that shows
+        the same. Other arguments and errors as `packet`.
+        """
+        self._settle(model_place)
+        newest = self._newest
+        if newest is None or newest.place is None or newest.place.frames > 1 or self._is_rebuilding:
+            return None
+        reason = self._end_reason(view, frame, model_place)
+        if reason not in ("", "age"):
+            return None
+        successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=tokens)
+        if not isinstance(successor, GroupFrame):
+            return None
+        rests = successor.place == successor.next_place  # nothing is new
+        most_changed = REBUILD_SHARE * successor.held_tokens
+        if reason or successor.changed_tokens > (0 if rests and successor.is_complete else most_changed):
+            successor = self._rebuilt_frame(successor, view, frame)
+        elif rests:
+            self._newest = successor
+            return None
+        self._offered = successor
+        self._number = max(self._number, self._number_of(successor))
+        return self._packet_of(view, successor, frame)
+
+    def on_idle_end(self, model_place: GroupPlace | None) -> None:
+        """Note that the model has read the offered frame, or will not; `model_place` tells which."""
+        self._settle(model_place)
+        self._offered = None
+
+    @property
+    def _is_rebuilding(self) -> bool:
+        return self._offered is not None and bool(self._offered.reason)
+
+    def _settle(self, model_place: GroupPlace | None) -> None:
+        """Take the offered frame as the newest if the model has read it."""
+        offered = self._offered
+        if offered is None:
+            return
+        if model_place == offered.next_place:
+            self._take(offered)
+        elif self._newest is None or model_place != self._newest.next_place:
+            self._offered = None
+
+    def _take(self, newest: GroupFrame) -> None:
+        """Make a frame the newest; an offered one that another one displaces is dropped."""
+        offered, self._newest = self._offered, newest
+        if newest.reason or offered is newest or not self._is_rebuilding:
+            self._offered = None
+        self._frame = None
+        self._number = max(self._number, self._number_of(newest))
+
+    @staticmethod
+    def _number_of(group_frame: GroupFrame) -> int:
+        return 0 if group_frame.place is None else group_frame.place.group
+
+    def _packet_of(self, view: TextureView, group_frame: GroupFrame, frame: FrameAllocation) -> TokenPacket:
+        """Return the packet of a group's frame: an overview belongs to a key frame, context to a later one."""
+        count, place = group_frame.appended_tokens, group_frame.place
+        regions = group_frame.regions[len(group_frame.regions) - count :]
+        context = np.zeros((0, 3), np.int32)
+        overview = 0
+        if group_frame.reason or place is None or place.frames > 1:
+            overview = group_frame.overview if count else 0
+        elif count:
+            context = _context_regions(frame)
+        regions = np.concatenate([context, regions])
+        return TokenPacket(
+            stamp=view.stamp,
+            grid=view.grid,
+            regions=regions,
+            relevance=np.concatenate([np.zeros(len(context), np.float32), group_frame.relevance]),
+            pixels=gather_pixels(view, regions) if count else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8),
+            overview=overview,
+            place=place,
+            superseded=group_frame.dropped,
+            context=len(context),
+        )
 
     def _next(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupFrame:
         newest = self._newest
@@ -217,14 +317,13 @@ class GroupOfPictures:
             if newest.place is not None and newest.place.frames > 1:
                 successor = self._window_frame(newest, view, frame, newest.place.frames)
             else:
-                only_news = not (self.options.refine or self._asks_anew)
-                successor = self._delta_frame(newest, view, frame, only_news=only_news)
-                if successor is None and self.options.refine and not self._asks_anew:
-                    # the group is not given up for detail of what did not change
-                    successor = self._delta_frame(newest, view, frame, only_news=True)
-            if successor is not None and len(successor.regions) <= GROUP_GROWTH * successor.held_tokens:
+                successor = self._delta_frame(newest, view, frame, only_news=not self._asks_anew)
+            if not isinstance(successor, GroupFrame):
+                reason = successor
+            elif len(successor.regions) > GROUP_GROWTH * successor.held_tokens:
+                reason = "superseded"
+            else:
                 return successor
-            reason = "full" if successor is None else "superseded"
         return self._key_frame(view, frame, reason, model_place)
 
     def _end_reason(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupReason:
@@ -239,7 +338,7 @@ class GroupOfPictures:
         if model_place != newest.next_place:
             return "lost"
         aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
-        return "age" if aged and newest.place.frames == 1 else ""
+        return "age" if aged and newest.changed_tokens and newest.place.frames == 1 else ""
 
     def _key_frame(
         self, view: TextureView, frame: FrameAllocation, reason: GroupReason, model_place: GroupPlace | None
@@ -272,9 +371,9 @@ class GroupOfPictures:
 
     def _window_frame(
         self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, frames: int
-    ) -> GroupFrame | None:
+    ) -> GroupFrame | GroupReason:
         """Return the newest `frames` frames at most, with another one, or as they are if nothing changed and the
-        question is the same; None if they exceed the limit."""
+        question is the same; the reason of a new group if they exceed the limit."""
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if not self._asks_anew and not (changed.any() and _difference_mask(newest.picture, picture, changed).any()):
@@ -286,7 +385,7 @@ class GroupOfPictures:
         now = self._key_frame(view, frame, "", None)
         all_regions = np.concatenate([newest.regions[first:], regions])
         if len(all_regions) > self.options.tokens:
-            return None
+            return "full"
         return replace(
             now,
             place=newest.next_place,
@@ -299,64 +398,109 @@ class GroupOfPictures:
         )
 
     def _delta_frame(
-        self, newest: GroupFrame, view: TextureView, frame: FrameAllocation, *, only_news: bool
-    ) -> GroupFrame | None:
-        """Return the group with a frame that goes on with it; None if what must be shown exceeds its limit.
+        self,
+        newest: GroupFrame,
+        view: TextureView,
+        frame: FrameAllocation,
+        *,
+        only_news: bool,
+        refined_tokens: int | None = None,
+    ) -> GroupFrame | GroupReason:
+        """Return the group with a frame that goes on with it, or the reason why a new one begins.
 
-        The frame's budget pays for its chosen regions, those that do not show what the group shows as it is; then for
-        tiles that the group shows as they were; then, to refine, for tiles that it does not show at level 0. With
-        `only_news`, a chosen region shows some tile that has changed. An overview would show tiles coarsely once more,
-        so a key frame alone has one.
+        It appends the chosen regions that do not show what the group shows as it is, and then tiles that the group
+        shows as they were. With `only_news`, a chosen region shows some tile that has changed. With `refined_tokens`,
+        the rest of so many shows tiles that the group does not show at level 0. An overview would show tiles coarsely
+        once more, so a key frame alone has one.
         """
-        allocation, superseded = frame.allocation, newest.superseded
-        areas, picture = newest.areas.copy(), view.read(CHANGE_LEVEL)
+        allocation = frame.allocation
+        superseded = newest.superseded
+        areas = newest.areas.copy()
+        picture = view.read(CHANGE_LEVEL)
         changed = newest.versions.stale(view.versions)
         if changed.any():
             changed = _difference_mask(newest.picture, picture, changed)
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
-        if (superseded != newest.superseded).any():  # the rest of what a coarse token showed is not shown any more
+        changed_tokens = int(np.count_nonzero(superseded & ~newest.superseded))
+        if changed_tokens:  # the rest of what a coarse token showed is not shown any more
             areas[areas < STALE] = STALE
             _show(newest.regions[~superseded], areas)
-        before, relevance = areas.copy(), frame.relevance.cpu().numpy()
+        before = areas.copy()
+        relevance = frame.relevance.cpu().numpy()
         choice = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
         scores = allocation.relevance.numpy()[allocation.overview :]
         if only_news:
             new = region_pool(choice, (areas == STALE) | (areas == NEWS), np.logical_or)
             choice, scores = choice[new], scores[new]
         is_addition = _show(choice, areas)
-        parts, budget = [choice[is_addition]], frame.inputs.plan.tokens
-        needed_tokens, within = len(parts[0]), frame.inputs.within
+        within = frame.inputs.within
         shows = np.ones_like(changed) if within is None else within.numpy()
-        parts.append(_most_relevant(shows & (areas == STALE), relevance, budget - needed_tokens))
-        needed_tokens += len(parts[1])
-        room = self.options.tokens - int(np.count_nonzero(~superseded))
-        if needed_tokens > room:
-            return None
-        if self.options.refine:
-            blurred = shows & (areas > 0) & (areas != STALE) & (areas == before)
-            parts.append(_most_relevant(blurred, relevance, min(budget, room) - needed_tokens))
+        stale_tiles = shows & (areas == STALE)
+        parts = [choice[is_addition], _most_relevant(stale_tiles, relevance, int(np.count_nonzero(stale_tiles)))]
+        needed_tokens = sum(map(len, parts))
+        room = self.options.tokens - int(np.count_nonzero(~superseded)) - needed_tokens
+        affordable_tokens = (KEY_SHARE if only_news else 1) * frame.inputs.plan.tokens
+        if needed_tokens and needed_tokens + len(_context_regions(frame)) > affordable_tokens:
+            return "changed"
+        if room < 0:
+            return "full"
+        is_complete = newest.is_complete and not (changed_tokens or needed_tokens)
+        if refined_tokens is not None:
+            blurred = shows & (areas > 0) & (areas == before)
+            parts.append(_most_relevant(blurred, relevance, min(refined_tokens - needed_tokens, room)))
+            is_complete = int(np.count_nonzero(blurred)) <= len(parts[-1]) or len(parts[-1]) == room
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0
         superseded = superseded | _is_covered(newest.regions, areas)
-        dropped = np.flatnonzero(superseded & ~newest.superseded).astype(np.int32)
         regions = np.concatenate(parts)
-        place = newest.next_place
         return GroupFrame(
             stamp=view.stamp,
-            place=place,
+            place=newest.next_place,
             reason="",
             regions=np.concatenate([newest.regions, regions]),
             relevance=np.concatenate([scores[is_addition], relevance[tiles[:, 1], tiles[:, 2]]]),
             shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
             superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
-            dropped=dropped,
+            dropped=np.flatnonzero(superseded & ~newest.superseded).astype(np.int32),
             overview=newest.overview,
             begun_ns=newest.begun_ns,
             areas=areas,
             versions=view.versions,
             picture=_with_tiles(newest.picture, picture, changed | (areas != before)),
+            changed_tokens=newest.changed_tokens + changed_tokens,
+            is_complete=is_complete,
         )
+
+    def _rebuilt_frame(self, group_frame: GroupFrame, view: TextureView, frame: FrameAllocation) -> GroupFrame:
+        """Return a key frame that shows what the group shows, read anew from the view; what changed lately last, so
+        that few tokens follow the next ones that are superseded."""
+        fresh = np.flatnonzero(~group_frame.superseded)
+        regions = group_frame.regions[fresh[np.argsort(group_frame.shown_ns[fresh], kind="stable")]]
+        return replace(
+            group_frame,
+            place=GroupPlace(self._number + 1, 0),
+            reason="rebuilt",
+            regions=regions,
+            relevance=region_mean(regions, frame.relevance.cpu().numpy()).astype(np.float32),
+            shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
+            superseded=np.zeros(len(regions), bool),
+            dropped=np.zeros(0, np.int32),
+            overview=0,
+            begun_ns=view.stamp.media_ns,
+            picture=view.read(CHANGE_LEVEL).copy(),
+            lengths=(len(regions),),
+            changed_tokens=0,
+        )
+
+
+def _context_regions(frame: FrameAllocation) -> Regions:
+    """Return the regions of a frame's overview beside which new tokens are encoded; none if all are too many."""
+    most = min(CONTEXT_TOKENS, int(CONTEXT_SHARE * frame.inputs.plan.tokens))
+    regions = overview_regions((frame.relevance.shape[0], frame.relevance.shape[1]), most)
+    if frame.inputs.within is not None:  # a zone's question is not about what lies beyond it
+        regions = regions[region_pool(regions, frame.inputs.within.numpy(), np.logical_or)]
+    return regions.astype(np.int32)
 
 
 def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:

@@ -72,8 +72,8 @@ class AttentionProbe:
     queries is not watched any more.
     """
 
-    def __init__(self, qwen: QwenVL, kv: Any, visual: slice | torch.Tensor, *, glance: bool = False) -> None:
-        """`visual`: rows of the cache with visual tokens, as a slice or int64 [K]."""
+    def __init__(self, qwen: QwenVL, kv: Any, visual: slice, *, glance: bool = False) -> None:
+        """`visual`: rows of the cache with visual tokens."""
         attending = qwen.layers.attending
         numbers = glanced_layers(attending) if glance else probed_layers(attending)
         self._family = qwen.family
@@ -107,7 +107,7 @@ class AttentionProbe:
                 self._sum = visual if self._sum is None else self._sum + visual.to(self._sum.device)
         self._notes = {}
         if self._sum is None:
-            return torch.zeros(count_rows(self._visual))
+            return torch.zeros(self._visual.stop - self._visual.start)
         total = self._sum.cpu()
         return total / total.max().clamp(min=torch.finfo(total.dtype).tiny)
 
@@ -139,11 +139,6 @@ class AttentionProbe:
             return
         query = last_query(self._family, attention, kwargs["hidden_states"], kwargs["position_embeddings"])
         self.see(attention.layer_idx, query, self._kv.layers[attention.layer_idx].keys[0])
-
-
-def count_rows(rows: slice | torch.Tensor) -> int:
-    """Return the number of rows of a cache that are named by a slice or by their numbers."""
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
 @dataclass(slots=True)

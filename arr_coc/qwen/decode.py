@@ -31,6 +31,7 @@ from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
+from arr_coc.qwen.steps import Steps, finish
 from arr_coc.types import TileGrid
 
 try:
@@ -279,6 +280,8 @@ class RecurrentLayer(LinearAttentionLayer):
     def restore(self, state: LayerState | None) -> None:
         """Set the state; None: as before the first token."""
         if state is not None:
+            if not self.is_conv_states_initialized[0]:
+                self.lazy_initialization(*state)
             for now, then in zip((self.conv_states[0], self.recurrent_states[0]), state, strict=True):
                 now.copy_(then)
         self.has_previous_state[0] = state is not None
@@ -333,6 +336,19 @@ def through_layers(
     Returns:
         Hidden states before the final norm, [N, D].
     """
+    return finish(layer_steps(qwen, embeds, cos, sin, attend, recur, deepstack))
+
+
+def layer_steps(
+    qwen: QwenVL,
+    embeds: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    attend: Attend,
+    recur: Recur | None = None,
+    deepstack: DeepstackRows | None = None,
+) -> Steps[torch.Tensor]:
+    """Run tokens through all layers of the decoder, one layer a step. Arguments and result as `through_layers`."""
     hidden, family, attentions = embeds, qwen.family, qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
         entering, attention = layer.input_layernorm(hidden), attentions.get(index)
@@ -355,6 +371,7 @@ def through_layers(
         hidden = hidden + _mlp_of_rows(layer.mlp, layer.post_attention_layernorm(hidden))
         if deepstack is not None and index < len(deepstack.levels):
             hidden[deepstack.visual] += deepstack.levels[index].to(hidden)
+        yield
     return hidden
 
 

@@ -21,11 +21,13 @@ from arr_coc.qwen.onednn import attend_all
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.steps import Steps, step_tokens
 from arr_coc.qwen.vision import (
     Attend,
     CachedAttentionWindows,
     VisualTokens,
     attend_afresh,
+    block_steps,
     check_finite,
     embed_rows,
     encode_regions,
@@ -147,20 +149,15 @@ class IncrementalEncoder:
     def encode(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
         """Return the visual tokens [1, K, D] of a packet's regions, in their order, and these regions int64 [1, K, 3].
 
-        The packet holds chosen regions or an overview, not both. Regions of a later frame of a group of pictures attend
-        to the cached keys of all regions that the group has shown; its key frame is encoded afresh.
+        The packet holds chosen regions or an overview, not both.
         A frame that needs more than `memory_mb` is encoded whole, and the cache stays as it is.
         Raises NonFiniteError for NaN or Inf in the tokens, and ShapeError for invalid or duplicate regions; after any
         error the cache is empty.
         """
         self._begin_frame(packet.stamp)
-        if packet.place is not None and packet.place.frame:
-            return self._append(qwen, packet)
         if packet.overview:
             self._overview = self._overview or IncrementalEncoder(self.options)
             return self._overview.encode(qwen, replace(packet, overview=0))
-        if packet.place is not None:
-            self._cache = None
         cache = self._cache_for(qwen, packet)
         if cache is None:
             return self._encode_uncached(qwen, packet)
@@ -177,29 +174,6 @@ class IncrementalEncoder:
         self._counts = (len(placement.slots), len(selection), int(refreshed.sum()))
         self._cache = cache
         return tokens, numbers.regions[None]
-
-    def _append(self, qwen: QwenVL, packet: TokenPacket) -> tuple[VisualTokens, torch.Tensor]:
-        """Encode regions in addition to the cached ones; they attend to the keys of all."""
-        cache, count = self._cache_for(qwen, packet), len(packet.regions)
-        if cache is None:
-            return self._encode_uncached(qwen, packet)
-        total = cache.slots.region_count + count
-        if total > cache.slots.capacity:
-            size = RegionSize.of(qwen, cache.key)
-            capacity = size.slots_within(self._free_mb, total) or size.most_slots(self._free_mb)
-            if capacity > cache.slots.capacity:
-                cache.grow(capacity)
-        self._cache = None
-        slots = cache.slots.append(packet.regions, packet.pixels, cache.frames)
-        all_slots, empty = np.arange(cache.slots.region_count), np.zeros(0, np.int64)
-        full_packet = replace(packet, regions=cache.slots.regions, pixels=cache.slots.pixels[: len(all_slots)])
-        placement = SlotAssignment(all_slots, np.zeros(len(all_slots), bool), empty, empty)
-        numbers = _upload(cache.key.device, full_packet.regions, placement, slots, empty)
-        _advance(qwen, cache, EncodeRun(full_packet, slots, all_slots, numbers))
-        cache.frames += 1
-        self._counts = (count, count, 0)
-        self._cache = cache
-        return cache.tokens(numbers.selection), numbers.regions[numbers.selection][None]
 
     def _begin_frame(self, stamp: FrameStamp) -> None:
         """Reset the counts of `report` for a new frame."""
@@ -343,6 +317,10 @@ class EncodedFrame:
     regions: torch.Tensor
     grid: TileGrid
 
+    def after(self, count: int) -> EncodedFrame:
+        """Return the tokens without the first `count`."""
+        return EncodedFrame(self.tokens.map(lambda rows: rows[:, count:]), self.regions[:, count:], self.grid)
+
     def followed_by(self, other: EncodedFrame) -> EncodedFrame:
         """Return these tokens followed by those of another part of the same frame."""
         deepstack = zip(self.tokens.deepstack, other.tokens.deepstack, strict=True)
@@ -355,8 +333,9 @@ class EncodedFrame:
 
 def token_count(packet: Packet, encode: Encode) -> int:
     """Return the number of visual tokens of a packet under `encode`."""
-    has_regions_only = isinstance(packet, TokenPacket) or encode == "prune"
-    return len(packet.regions) if has_regions_only else packet.grid.tiles
+    if isinstance(packet, TokenPacket):
+        return packet.tokens
+    return len(packet.regions) if encode == "prune" else packet.grid.tiles
 
 
 def segment_counts(packet: Packet, encode: Encode) -> list[int]:
@@ -372,7 +351,8 @@ def encode_packet(
     """Encode one frame.
 
     Only the regions of a TokenPacket are encoded. Its overview and its chosen regions are encoded separately, so that
-    neither depends on the other; an overview alone is valid for every `encode`.
+    neither depends on the other; an overview alone is valid for every `encode`. Its context is encoded beside the other
+    regions and left out.
     A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
     relevance, and `full` (and `sparse` and `incremental`, if allocation failed) keep all tiles as they are.
 
@@ -394,7 +374,7 @@ def encode_packet(
             return overview.followed_by(encode_packet(qwen, packet.chosen_part(), encode, memory))
         if encode == "incremental" and memory is not None:
             return EncodedFrame(*memory.encode(qwen, packet), packet.grid)
-        frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid)
+        frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid).after(packet.context)
     else:
         tiles = to_tiles(_tensor(packet.image), packet.image.shape[0] // packet.grid.rows)
         frame = _encode(qwen, tiles, grid_regions(packet.grid), packet.grid)
@@ -405,6 +385,24 @@ def encode_packet(
             frame = EncodedFrame(frame.tokens.map(lambda rows: rows * scale), frame.regions, frame.grid)
     check_finite(frame.tokens)
     return frame
+
+
+@torch.inference_mode()
+def encode_steps(qwen: QwenVL, packet: TokenPacket) -> Steps[EncodedFrame]:
+    """Encode the regions of a packet without an overview as `encode_packet` does with `sparse`, in steps.
+
+    Raises NonFiniteError for NaN or Inf in the tokens.
+    """
+    tower, tokens = qwen.tower, step_tokens(qwen.vision_device)
+    pixels = _tensor(packet.pixels).to(qwen.vision_device)[None]
+    regions = _tensor(packet.regions).long().to(qwen.vision_device)[None]
+    parts = []
+    for some_pixels, some_regions in zip(pixels.split(tokens, dim=1), regions.split(tokens, dim=1), strict=True):
+        parts.append(embed_rows(tower, some_pixels, some_regions, packet.grid, qwen.preprocessing.scale))
+        yield
+    encoded = yield from block_steps(tower, parts, attend_afresh(tower, regions))
+    check_finite(encoded)
+    return EncodedFrame(encoded, regions, packet.grid).after(packet.context)
 
 
 def pool_regions(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:

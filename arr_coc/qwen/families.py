@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from arr_coc.errors import ModelError
-from arr_coc.types import GROUP_GROWTH
 
 CHUNK = 64
 """Tokens that a Gated DeltaNet layer reads at once. Inside a chunk each is multiplied with the others' keys twice and
@@ -81,11 +80,6 @@ class ModelFamily:
     recurrent: bool = False
     ignored_prefixes: tuple[str, ...] = ()
     coordinates: Literal["thousandths", "pixels"] = "thousandths"
-
-    def kept_tokens(self, tokens: int, frames: int = 1) -> int:
-        """Return the most visual tokens that a group of pictures that shows `tokens` has in the cache: with recurrent
-        layers, superseded ones of a picture that is kept up to date cannot leave it. Of several frames none are."""
-        return tokens * (GROUP_GROWTH if self.recurrent and frames == 1 else 1)
 
     def decoder_layers(self, text: Mapping[str, Any]) -> DecoderLayers:
         """Return the decoder's layers from a model's `text_config`. Raises KeyError, TypeError or ValueError if that

@@ -138,20 +138,17 @@ class Costs:
             self.answer("full", tiles, tiles, text_tokens, answer_tokens or compared_tokens).total,
         )
 
-    def answer_after(
-        self, cached_tokens: int, prefilled_tokens: int, encoded_tokens: int, key_tokens: int, answer_tokens: int
-    ) -> Flops:
+    def answer_after(self, cached_tokens: int, prefilled_tokens: int, encoded_tokens: int, answer_tokens: int) -> Flops:
         """Return the operations of an answer whose prompt is partly in the cache.
 
         Args:
             cached_tokens: Tokens of the prompt in the cache.
             prefilled_tokens: New tokens of the prompt.
-            encoded_tokens: Visual tokens among the new ones.
-            key_tokens: Tokens in the encoder's cache to whose keys the encoded ones attend.
+            encoded_tokens: Visual tokens among the new ones, and those beside which they were encoded.
             answer_tokens: Tokens of the answer.
         """
         return Flops(
-            encode=self.encode(encoded_tokens, key_tokens),
+            encode=self.encode(encoded_tokens),
             prefill=self.prefill_after(cached_tokens, prefilled_tokens),
             decode=self.decode([cached_tokens + prefilled_tokens] * self.layers, answer_tokens),
         )

@@ -215,14 +215,12 @@ class MemoryEstimate:
         tokens = load.visual_tokens + load.other_tokens
         hidden = (6 + EXPERT_COPIES * facts.experts_per_token) * facts.hidden
         prefill = tokens * (hidden + 3 * facts.intermediate) * size + facts.vocabulary * 4
-        vision_cache = _vision_bytes(facts, load, size)
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            group_tokens = facts.family.kept_tokens(load.memory_tokens, load.memory_frames)
-            group = vision_cache + states + group_tokens * a_token + load.memory_tokens * PIXELS_A_TOKEN
+            group = states + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
-        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * vision_cache)
+        return cls(weights, cache, LIVE * max(vision, prefill), load.streams * _vision_bytes(facts, load, size))
 
 
 def _small_bytes(facts: ModelSpec, dtype: str) -> int:
@@ -239,8 +237,6 @@ def _vision_bytes(facts: ModelSpec, load: Workload, size: int) -> int:
     values = 2 * facts.vision_layers * PATCHES_A_TOKEN * facts.vision_hidden + facts.outputs * facts.hidden
     a_region = values * size + PIXELS_A_TOKEN
     capacity = int(load.kept_vision_mb * 1e6) // a_region
-    if load.memory_tokens:
-        return min(capacity, load.memory_tokens) * a_region
     return min(capacity, 2 * load.visual_tokens) * a_region if capacity >= load.visual_tokens else 0
 
 

@@ -144,7 +144,7 @@ class PreparedPrompt:
     """A prompt whose `part` is not prefilled yet; with it, `prefilled_tokens` tokens are prefilled in all.
 
     The frames of `stamps` have `tokens_used` visual tokens. Those of the newest frame, or of the picture that a group
-    keeps up to date, are at `newest` of the cache (a slice or int64 [K]), with `embeds` [K, D] and `regions` int64
+    keeps up to date, are at `newest` of the cache, with `embeds` [K, D] and `regions` int64
     [K, 3]. `segments`: numbers of visual tokens that were encoded together, in order. `appended_tokens` visual tokens
     were not in the cache, and `memory_tokens` of a group are before the question. `new_tokens` and `new_visual_tokens`
     of a group exclude tokens of earlier frames that had to be read again. `opens_thoughts`: the prompt ends inside
@@ -155,7 +155,7 @@ class PreparedPrompt:
     prefilled_tokens: int
     stamps: tuple[FrameStamp, ...]
     tokens_used: int
-    newest: slice | torch.Tensor
+    newest: slice
     segments: list[int]
     embeds: torch.Tensor
     regions: torch.Tensor
@@ -299,12 +299,6 @@ class PromptBuilder:
         tokens = shown_tokens(visible_packets)
         if tokens < 1:
             raise OptionError("a group of pictures begins with a key frame, which holds at least one token")
-        if (
-            self.cache.recurrent_layers
-            and visible_packets[-1].place is not None
-            and visible_packets[-1].place.frames == 1
-        ):
-            tokens = sum(len(packet.regions) for packet in visible_packets)  # superseded tokens stay in the cache
         place, opening = packets[-1].place, self.opening(packets[-1], timed=True)
         headings = (0 if place is None else place.frames - 1) * (len(opening) + len(self.ids.frame_close))
         self.check_length(query, tokens + headings)
@@ -317,12 +311,8 @@ class PromptBuilder:
             self._qwen, self.cache, self.ids.head, self.opening, self.ids.frame_close, packets, self._encode
         )
         on_encoded()
-        part, memory, memory_tokens, newest = (
-            reading.part,
-            reading.memory,
-            reading.part.tokens,
-            reading.memory.visible_rows,
-        )
+        part, memory = reading.part, reading.memory
+        memory_tokens = part.tokens
         if not memory.timed:
             part.end_frame(packets[0].grid)
             part.text(self.ids.frame_close)
@@ -333,10 +323,10 @@ class PromptBuilder:
             prefilled_tokens=reading.prefilled_tokens + part.tokens - memory_tokens,
             stamps=memory.stamps(packets),
             tokens_used=memory.visual_tokens,
-            newest=newest.rows,
+            newest=memory.newest,
             segments=[memory.visual_tokens],
-            embeds=newest.embeds,
-            regions=newest.regions,
+            embeds=memory.embeds,
+            regions=memory.regions,
             appended_tokens=reading.appended_tokens,
             new_tokens=reading.new_tokens + part.tokens - memory_tokens,
             new_visual_tokens=reading.new_visual_tokens,
@@ -433,6 +423,18 @@ class PromptBuilder:
         ids = self._at_once if at_once else self.ids
         return [*ids.before_query, *self._qwen.plain_token_ids(query), *ids.after_query]
 
+    @property
+    def memory(self) -> VisualMemory | None:
+        """The group of pictures that the cache holds, if any."""
+        key = self.cache.marks[1].key if len(self.cache.marks) > 1 else None
+        return key if isinstance(key, VisualMemory) else None
+
+    def memory_of(self, packets: Sequence[TokenPacket]) -> VisualMemory | None:
+        """Return the group of pictures that the cache holds if these are its packets."""
+        memory = self.memory
+        is_held = memory is not None and len(memory.packets) == len(packets) and memory.precedes(packets)
+        return memory if is_held else None
+
     def knows(self, packet: Packet) -> bool:
         """Return True if the cache holds this packet as the first frame, so that a prompt about it encodes nothing."""
         frame = CausalFrame(packet, self.opening(packet, timed=False))
@@ -450,10 +452,9 @@ class PromptBuilder:
     def _encode(self, packet: Packet) -> EncodedFrame:
         if self._provided is not None and self._provided[0] is packet:
             return self._provided[1]
-        # The error of a picture's few new regions is 10 to 40 times smaller if they attend to the cached keys.
-        # With several frames, older ones may be read again, so the cached keys of the newest must not be used.
-        place = packet.place if isinstance(packet, TokenPacket) else None
-        encode = self.options.encode if place is None else "incremental" if place.frames == 1 else "sparse"
+        # Keys cached for earlier frames of a group have seen what is no longer there, and would write it into what is.
+        is_in_group = isinstance(packet, TokenPacket) and packet.place is not None
+        encode = "sparse" if is_in_group else self.options.encode
         return encode_packet(self._qwen, packet, encode, self.vision)
 
     def opening(self, packet: Packet, *, timed: bool) -> Ids:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from arr_coc.errors import OptionError
-from arr_coc.qwen.attention import AttentionProbe, check_readable, count_rows, feedback_from, merge_feedback
+from arr_coc.qwen.attention import AttentionProbe, check_readable, feedback_from, merge_feedback
 from arr_coc.qwen.batching.packed import PromptBranch, PromptToPrefill, prefill_packed
 from arr_coc.qwen.decode import prefill
 from arr_coc.qwen.encoding import IncrementalEncoder, Packet, VisionStats
@@ -21,6 +21,7 @@ from arr_coc.qwen.options import AnswerOptions
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PreparedPrompt, PromptBuilder, PromptCache, is_group
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.types import Feedback, FrameStamp, TokenPacket
 
 
@@ -239,6 +240,14 @@ class Slot:
             prefilled_tokens=prompt.prefilled_tokens,
         )
 
+    def read_ahead(self, packets: Sequence[TokenPacket]) -> ReadAhead:
+        """Return the reading of the last packet of a group of pictures. Raises as `AnswerSession.read_ahead`."""
+        place = packets[-1].place
+        if not self.qwen.decodes_plainly or not is_group(packets) or place is None or place.frames > 1:
+            raise OptionError("only a picture that is kept up to date is read ahead, by a model on one device")
+        self.prompts.check_fits(packets, "")
+        return ReadAhead(self.qwen, self.prompts, packets)
+
     def prepare(
         self,
         packets: Packet | Sequence[Packet],
@@ -324,11 +333,9 @@ class Slot:
         if is_group(packets):
             # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            key_tokens = count_rows(prompt.newest)
-            if len(prompt.stamps) == 1:  # regions that left the picture are still in the cache
-                key_tokens = max(key_tokens, self.vision.report.held_regions)
+            encoded_tokens = new_visual + packets[-1].context
             decoded_tokens = answer_tokens + compared_tokens
-            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, key_tokens, decoded_tokens)
+            after = self._costs.answer_after(prompt.part.tokens - new, new, encoded_tokens, decoded_tokens)
             tiles = tiles[-1:] * len(prompt.stamps)
             full = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
             return Work(after, full.total)

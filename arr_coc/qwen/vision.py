@@ -6,7 +6,7 @@ differentiable, and with all tiles of level 0 it gives what the stock tower give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
+from arr_coc.qwen.steps import Steps, finish
 from arr_coc.types import TileGrid
 
 PATCHES = MERGE * MERGE
@@ -245,17 +246,46 @@ def run_blocks(tower: Any, rows: EncoderRows, attend: Attend) -> VisualTokens:
         rows: Embedded patches.
         attend: Attention of a layer, which decides the rows that each row attends to.
     """
+    return finish(block_steps(tower, [rows], attend))
+
+
+def block_steps(tower: Any, parts: Sequence[EncoderRows], attend: Attend) -> Steps[VisualTokens]:
+    """Run rows through the blocks and mergers of a tower in steps, each of one part of the rows in one block.
+
+    Args:
+        tower: A stock vision tower.
+        parts: Embedded patches, in order.
+        attend: Attention of a layer, over the queries of a part, or of all parts in a layer with windows, and the keys
+            and values of all parts.
+    """
     taps = list(tower.deepstack_visual_indexes) if TOWER_FAMILIES[tower.config.model_type].deepstack else []
-    hidden = rows.hidden
+    hidden = [part.hidden for part in parts]
+    counts = [rows.shape[1] for rows in hidden]
     deepstack = []
     for index, block in enumerate(tower.blocks):
-        query, key, value = _projected(block.attn, block.norm1(hidden), rows)
-        mixed = attend(index, query, key, value)
-        hidden = hidden + block.attn.proj(mixed.flatten(2))
-        hidden = hidden + block.mlp(block.norm2(hidden))
+        queries, keys, values = [], [], []
+        for rows, part in zip(hidden, parts, strict=True):
+            query, key, value = _projected(block.attn, block.norm1(rows), part)
+            queries.append(query)
+            keys.append(key)
+            values.append(value)
+            yield
+        all_keys = _joined(keys)
+        all_values = _joined(values)
+        if window_side_tiles(tower) is not None and is_window_layer(tower, index):
+            mixed = list(attend(index, _joined(queries), all_keys, all_values).split(counts, dim=1))
+        else:
+            mixed = []
+        for number, rows in enumerate(hidden):
+            if len(mixed) <= number:
+                mixed.append(attend(index, queries[number], all_keys, all_values))
+            rows = rows + block.attn.proj(mixed[number].flatten(2))
+            hidden[number] = rows + block.mlp(block.norm2(rows))
+            yield
         if index in taps:
-            deepstack.append(_merge(tower.deepstack_merger_list[taps.index(index)], hidden))
-    return VisualTokens(_merge(tower.merger, hidden), tuple(deepstack))
+            deepstack.append((yield from _merge_steps(tower.deepstack_merger_list[taps.index(index)], hidden)))
+    embeds = yield from _merge_steps(tower.merger, hidden)
+    return VisualTokens(embeds, tuple(deepstack))
 
 
 def check_finite(tokens: VisualTokens, *beside: torch.Tensor) -> list[float]:
@@ -298,9 +328,18 @@ def is_window_layer(tower: Any, layer: int) -> bool:
     return layer not in tower.fullatt_block_indexes
 
 
-def _merge(merger: Any, hidden: torch.Tensor) -> torch.Tensor:
-    merged: torch.Tensor = merger(hidden.flatten(0, 1))
-    return merged.unflatten(0, (hidden.shape[0], -1))
+def _merge_steps(merger: Any, hidden: Sequence[torch.Tensor]) -> Steps[torch.Tensor]:
+    """Merge the patches of each part [B, 4K, C] to tokens; return those of all parts, [B, K, D]."""
+    merged = []
+    for rows in hidden:
+        merged.append(merger(rows.flatten(0, 1)).unflatten(0, (rows.shape[0], -1)))
+        yield
+    return _joined(merged)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Join parts [B, N, ...] along their rows; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
 def _embed_patches(tower: Any, patches: torch.Tensor) -> torch.Tensor:

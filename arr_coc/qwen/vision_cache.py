@@ -163,52 +163,6 @@ class RegionSlotTable:
         _put(self.pixels, slots[stale], pixels, np.flatnonzero(stale))
         return SlotAssignment(slots, stale, source, target)
 
-    @property
-    def regions(self) -> Regions:
-        """Regions held, int32 [held, 3], in the order of their slots. Requires that they occupy the first slots."""
-        return _regions(self._names[: self.region_count])
-
-    def append(self, regions: Regions, pixels: Pixels, frame: int) -> Ints:
-        """Add the regions that a frame shows to those held. Raises as `place`.
-
-        A region that is already held gets its new pixels; if there is no room for the others, the regions shown longest
-        ago are evicted. Regions must occupy the first slots, as after `place` in an empty table.
-
-        Args:
-            regions: int32 [R, 3] (shape, row, col), R up to `capacity`.
-            pixels: Pixels of the regions, uint8 [R, 3, S, S].
-            frame: Number of the frame.
-
-        Returns:
-            The slots of the regions, int64 [R].
-        """
-        names = _names(regions)
-        slots = self._find(names)
-        comes = np.flatnonzero(slots == EMPTY)
-        count = self.region_count
-        free = np.arange(count, min(count + len(comes), self.capacity))
-        if missing := len(comes) - len(free):
-            shown_frames = self._shown_frames[:count].copy()
-            shown_frames[slots[slots != EMPTY]] = frame
-            free = np.concatenate([free, np.argsort(shown_frames, kind="stable")[:missing]])
-        slots[comes] = free
-        self._names[slots], self._unsettled[slots] = names, 0
-        self._shown_frames[slots] = self._encoded_frames[slots] = frame
-        _put(self.pixels, slots, pixels, np.arange(len(slots)))
-        return slots
-
-    def grow(self, capacity: int) -> None:
-        """Make room for `capacity` regions; those held stay in their slots."""
-        growth = capacity - self.capacity
-        columns = (self._names, EMPTY), (self._shown_frames, NEVER), (self._encoded_frames, NEVER), (self._unsettled, 0)
-        self._names, self._shown_frames, self._encoded_frames, self._unsettled = (
-            np.concatenate([column, np.full(growth, empty, column.dtype)]) for column, empty in columns
-        )
-        if isinstance(self.pixels, np.ndarray):
-            self.pixels = np.concatenate([self.pixels, np.zeros((growth, *self.pixels.shape[1:]), np.uint8)])
-        else:
-            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros(growth, *self.pixels.shape[1:])])
-
     def encoded_frames(self, slots: Ints) -> Ints:
         """Return the number of the frame in which each of `slots` was last encoded."""
         return self._encoded_frames[slots]
@@ -386,16 +340,6 @@ class VisionKVCache:
         self.frames = 0
         self.since_all = 0
         self.drift: float | None = None
-
-    def grow(self, slots: int) -> None:
-        """Enlarge the cache to `slots` slots; its contents stay."""
-        self.bytes = self.bytes // self.slots.capacity * slots
-        growth = slots - self.slots.capacity
-        self.slots.grow(slots)
-        self.keys_values, self.outputs = (
-            torch.cat([tensor, tensor.new_empty(*tensor.shape[:axis], growth, *tensor.shape[axis + 1 :])], dim=axis)
-            for tensor, axis in ((self.keys_values, 2), (self.outputs, 1))
-        )
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Move the contents of slots, all at once."""

@@ -6,12 +6,12 @@ that it was trained on; the order of visual tokens does not matter, as their rot
 several frames, each is prefilled under its time after those before it, as Qwen3-VL reads a video, and the oldest is
 removed.
 
-Until the first removal, keys and values equal those of one fresh prefill; keys that remain after a removal were
-computed while the removed tokens were in the cache.
+Keys and values equal those of one prefill of all tokens ever appended in which each superseded token is hidden from
+those that came after it left. Keys that remain after a removal were computed while the removed tokens were in the
+cache, until the group is written anew.
 
-A recurrent layer's state holds every token that was read, so with such layers nothing is removed: superseded tokens of
-a picture stay in front of the current ones until the group ends; several frames are prefilled afresh once one leaves.
-The cache then always equals that of one fresh prefill.
+A recurrent layer's state holds every token that was read, so with such layers the tokens that remain are prefilled
+afresh once one leaves; their encoding is kept. The cache then always equals that of one fresh prefill.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from arr_coc.qwen.decode import PrefixCache, PromptPart, prefill
 from arr_coc.qwen.encoding import EncodedFrame
 from arr_coc.qwen.pieces import Ids, same_picture
 from arr_coc.qwen.qwenvl import QwenVL
+from arr_coc.qwen.vision import VisualTokens
 from arr_coc.types import FrameStamp, TokenPacket, shown_tokens
 
 
@@ -45,7 +46,7 @@ class VisualMemory:
     group's: visual tokens of a picture, or, with several frames (`timed`), visual tokens and the text between them.
     `numbers` int64 [rows]: each row's number among the `count` tokens ever appended, or its frame number. `regions`
     int64 [K, 3] and `embeds` [K, D] belong to the visual tokens in the rows `newest`: the picture's, or the newest
-    frame's. `stale` bool [rows]: rows of a picture that stay although they were superseded.
+    frame's.
     """
 
     first: int
@@ -57,15 +58,6 @@ class VisualMemory:
     numbers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     regions: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.int64))
     newest: slice = field(default_factory=lambda: slice(0, 0))
-    stale: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-
-    @property
-    def visible_rows(self) -> VisualRows:
-        """Visual tokens of the picture, or of the newest frame, that were not superseded."""
-        if not self.stale.any():
-            return VisualRows(self.newest, self.regions, self.embeds)
-        fresh = torch.from_numpy(np.flatnonzero(~self.stale))
-        return VisualRows(fresh + self.first, self.regions[fresh], self.embeds[fresh.to(self.embeds.device)])
 
     @property
     def visual_tokens(self) -> int:
@@ -95,13 +87,22 @@ class VisualMemory:
         holes, movers = (cache_rows - self.first for cache_rows in cache.remove(torch.from_numpy(rows + self.first)))
         count = len(self.numbers) - len(rows)
         self.numbers[holes.numpy()] = self.numbers[movers.numpy()]
-        self.numbers, self.stale = self.numbers[:count], self.stale[:count]
+        self.numbers = self.numbers[:count]
         if not self.timed:  # of several frames the newest one is about to be replaced
             self.regions, self.embeds = (
                 tensor.index_copy(0, holes.to(tensor.device), tensor[movers.to(tensor.device)])[:count]
                 for tensor in (self.regions, self.embeds)
             )
             self.newest = slice(self.first, self.first + count)
+
+    def drop(self, rows: npt.NDArray[np.int64]) -> None:
+        """Forget rows of a picture whose tokens that remain are to be prefilled afresh, in the same order."""
+        stays = np.ones(len(self.numbers), bool)
+        stays[rows] = False
+        fresh = torch.from_numpy(np.flatnonzero(stays))
+        self.numbers = self.numbers[stays]
+        self.regions, self.embeds = self.regions[fresh], self.embeds[fresh.to(self.embeds.device)]
+        self.newest = slice(self.first, self.first + len(fresh))
 
     def append(self, packet: TokenPacket, frame: EncodedFrame | None, visual: slice, end: int) -> None:
         """Record a packet that was read.
@@ -126,16 +127,6 @@ class VisualMemory:
             self.newest = slice(self.first, visual.stop)
         self.count += len(regions)
         self.numbers = np.concatenate([self.numbers, numbers])
-        self.stale = np.concatenate([self.stale, np.zeros(len(numbers), bool)])
-
-
-@dataclass(frozen=True, slots=True)
-class VisualRows:
-    """Visual tokens in a cache: their `rows` (a slice or int64 [K]), `regions` int64 [K, 3] and `embeds` [K, D]."""
-
-    rows: slice | torch.Tensor
-    regions: torch.Tensor
-    embeds: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +153,21 @@ def _same(first: TokenPacket, second: TokenPacket) -> bool:
     if first.place != second.place or (timed and first.stamp.media_ns != second.stamp.media_ns):
         return False
     return np.array_equal(first.superseded, second.superseded) and same_picture(first, second)
+
+
+def _afresh(
+    qwen: QwenVL, cache: PrefixCache[Any], head: Ids, opening: Opening, memory: VisualMemory, packet: TokenPacket
+) -> PromptPart:
+    """Return the part that prefills a picture's tokens behind the prompt's head, as they were encoded; families with
+    recurrent layers have no deepstack rows."""
+    cache.rewind([head])
+    part = PromptPart(qwen, len(cache), cache.position)
+    if not cache.marks:
+        part.text(head)
+        part.mark(head)
+    part.text(opening(packet, timed=False))
+    part.visual(EncodedFrame(VisualTokens(memory.embeds[None]), memory.regions[None], packet.grid))
+    return part
 
 
 def read_group(
@@ -213,7 +219,8 @@ def read_group(
     for packet in visible_packets[len(memory.packets) :]:
         if len(rows := memory.outdated_rows(packet)):
             if cache.recurrent_layers:
-                memory.stale[rows] = True
+                memory.drop(rows)
+                part = _afresh(qwen, cache, head, opening, memory, packet)
             else:
                 if part.length:
                     prefill(qwen, part, cache)
@@ -222,7 +229,7 @@ def read_group(
                 part = PromptPart(qwen, len(cache), memory.position)
         if memory.timed:
             part.text(opening(packet, timed=True))
-        frame = encode(packet) if len(packet.regions) else None
+        frame = encode(packet) if packet.tokens else None
         visual = slice(part.tokens, part.tokens) if frame is None else part.visual(frame)
         if memory.timed:
             part.end_frame(packet.grid)
@@ -236,6 +243,6 @@ def read_group(
         text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)
     elif new and not place.frame:
         text += len(opening(packets[0], timed=False))
-    new_visual = sum(len(packet.regions) for packet in new)
+    new_visual = sum(packet.tokens for packet in new)
     prefilled += part.length
     return GroupReading(part, memory, prefilled, memory.count - before, text + new_visual, new_visual)

@@ -87,7 +87,7 @@ def with_memory(qwen: Any, pixels: Any, tokens: int, budget: str) -> Answer:
     from arr_coc.types import NS_PER_S, FrameStamp
     from arr_coc.video.picture_allocator import PictureAllocator
 
-    memory = GroupOptions(2048, 600.0, refine=False)
+    memory = GroupOptions(2048, 600.0)
     allocator = PictureAllocator(qwen, QUERY, AllocatorOptions(budget=budget, explore=0.0, memory=memory), "sparse")
     session, count = AnswerSession(qwen, AnswerOptions("sparse", Decoding(tokens))), 0
 

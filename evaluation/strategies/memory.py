@@ -70,8 +70,7 @@ MEMORY: dict[str, Strategy] = {
     name: stream_strategy(name, partial(_Camera, options=replace(options, seconds=LONGEST_S)))
     for name, options in (
         ("memory", GroupOptions()),
-        ("memory-coarse", GroupOptions(refine=False)),
         ("memory-4", GroupOptions(frames=4)),
     )
 }
-"""The strategies by name: with refinement of what stays still, without, and of the four newest frames."""
+"""The strategies by name: of one picture that is kept up to date, and of the four newest frames."""

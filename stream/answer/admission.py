@@ -68,6 +68,7 @@ def server_hello(model: AnswerModel, provenance: str, pixels_refused: str | None
         takes_device_pixels=pixels_refused is None,
         pixels_refused=cut_to(pixels_refused or "", REASON_CHARS_MAX),
         memory_tokens=0 if model.memory is None else model.memory.tokens,
+        reads_ahead=model.memory is not None and model.memory.idle_share > 0,
         notice=cut_to(model.notice, REASON_CHARS_MAX),
     )
 

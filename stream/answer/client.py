@@ -17,6 +17,7 @@ from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
+from stream.answer.idle import IdleExchange, IdlePhase
 from stream.answer.request import (
     AcceptedWatch,
     AnswerRequest,
@@ -30,7 +31,7 @@ from stream.answer.triggers import Check
 from stream.control import remote_error
 from stream.errors import StageDied, StreamError, TransportError
 from stream.events import ANSWERS_LOST, PEER_MISBEHAVES, AnswerCancelled, Notice, QueryChanged
-from stream.protocol.codec import embedding_of, frame_message, glance_message, token_message
+from stream.protocol.codec import embedding_of, frame_message, glance_message, idle_message, token_message
 from stream.protocol.device_pixels import PixelSender
 from stream.protocol.messages import (
     AnswerDelta,
@@ -41,6 +42,10 @@ from stream.protocol.messages import (
     ErrorReply,
     FramePacketMessage,
     GlanceReply,
+    IdleGrant,
+    IdlePass,
+    IdleReply,
+    IdleRequest,
     KeepAlive,
     Message,
     PixelPlace,
@@ -127,7 +132,8 @@ class AnswerClient:
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
     READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
-    failure. WatchAccepted counts from ServerHello on. A refused message is dropped, counted in
+    failure. Beside the phases, `idle` is the exchange of packets to read ahead, which `request_turn` ends.
+    WatchAccepted counts from ServerHello on. A refused message is dropped, counted in
     `refused_messages`, and reported once. If the reply to the first query is refused, the server has failed.
     """
 
@@ -158,6 +164,7 @@ class AnswerClient:
             self.has_moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
+        self.idle.restart()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
@@ -176,6 +183,11 @@ class AnswerClient:
                 schema=None if self._options.schema is None else self._options.schema.text,
             )
         )
+
+    @property
+    def idle(self) -> IdleExchange:
+        """Exchange of packets to read ahead."""
+        return self.requests.idle
 
     @property
     def ready(self) -> bool:
@@ -200,13 +212,41 @@ class AnswerClient:
     @property
     def awaits_server(self) -> bool:
         """True while a turn, a glance or an answer is awaited from a ready server."""
-        return self.ready and (self.busy or self.phase is ClientPhase.TURN_REQUESTED)
+        return self.ready and (self.busy or self.phase is ClientPhase.TURN_REQUESTED or self.idle.is_open)
 
     def request_turn(self, now_ns: int) -> None:
         """Request a turn, once, if the server is ready."""
         if self.phase is ClientPhase.READY:
+            self.idle.end()
             self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
             self._send(TurnRequest())
+
+    @property
+    def may_read_ahead(self) -> bool:
+        """True if the server takes idle packets, and nothing else is under way."""
+        is_quiet = self.phase is ClientPhase.READY and not (self.busy or self.idle.is_open or self.changes_query)
+        return is_quiet and self.hello is not None and self.hello.reads_ahead
+
+    @property
+    def may_send_idle(self) -> bool:
+        """True if an idle packet was permitted."""
+        return self.idle.phase is IdlePhase.GRANTED
+
+    def request_idle(self, *, in_lockstep: bool = False) -> None:
+        """Request the permission for an idle packet. Requires `may_read_ahead`."""
+        self.idle.request()
+        self._send(IdleRequest(in_lockstep=in_lockstep))
+
+    def send_idle(self, packet: TokenPacket | None) -> None:
+        """Send a packet to read ahead, or, with None, say that there is none. Requires `may_send_idle`."""
+        if packet is None:
+            self.idle.end()
+            self._send(IdlePass())
+            return
+        earlier_packets = self.requests.group.add(packet)
+        self.idle.send()
+        place = self._offered_place((*earlier_packets, packet))
+        self._send(*idle_message(self.idle.grant.number, packet, pixels_at=place, earlier_packets=earlier_packets))
 
     def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
         """Send an overview in the granted turn, which continues after the reply."""
@@ -337,6 +377,12 @@ class AnswerClient:
                 self._actions.append(Failure(message.message, error or StageDied("answer", message.message)))
             case KeepAlive() as message:
                 self._actions.append(message)
+            case IdleGrant() as message:
+                self.idle.on_grant(message)
+                self.requests.group.server_place = message.kept
+            case IdleReply() as message:
+                self._actions.append(self.idle.on_reply(message))
+                self.requests.group.server_place = message.kept
             case message:
                 raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
 
@@ -465,8 +511,7 @@ class AnswerClient:
         packet, earlier_packets, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
             earlier_packets = self.requests.group.add(packet)
-            offered = self.hello is not None and self.hello.takes_device_pixels
-            place = _place_of((*earlier_packets, packet), self._options.pixels) if offered else None
+            place = self._offered_place((*earlier_packets, packet))
         if glance is not None:
             self.phase = ClientPhase.GLANCING
             self._send(
@@ -502,6 +547,11 @@ class AnswerClient:
         self._send(
             structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays
         )
+
+    def _offered_place(self, packets: Sequence[TokenPacket]) -> PixelPlace | None:
+        """Return the place of pixels that stay on their device; None if the server does not take them there."""
+        is_offered = self.hello is not None and self.hello.takes_device_pixels
+        return _place_of(packets, self._options.pixels) if is_offered else None
 
     def _drop_request(self) -> None:
         """Drop the request or glance of a packet without a result, or keep it open to be sent again."""

@@ -17,7 +17,8 @@ from stream.untrusted import GROUP_TOKENS_MAX
 def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
     """Yield the number of tokens that a group of `frames` frames shows after each packet. Raises TransportError if a
     packet supersedes tokens that are not shown."""
-    visible, end = np.zeros(sum(len(packet.regions) for packet in packets), bool), 0
+    visible = np.zeros(sum(packet.tokens for packet in packets), bool)
+    end = 0
     lengths: deque[int] = deque(maxlen=frames)
     for packet in packets:
         superseded, begin = packet.superseded, end
@@ -27,7 +28,7 @@ def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int
             if not valid or not visible[superseded].all():
                 raise TransportError("a frame supersedes tokens that its group of pictures does not have")
             visible[superseded] = False
-        end += len(packet.regions)
+        end += packet.tokens
         visible[begin:end] = True
         lengths.append(end - begin)
         yield int(np.count_nonzero(visible[:end])) if frames == 1 else sum(lengths)
@@ -42,12 +43,13 @@ class GroupMemory:
     """Memory of the clients' groups of pictures, which show at most `tokens` tokens each.
 
     A packet with a place continues its client's group, or begins a new one in place of it. Packets before the frame
-    from which the group is read are dropped. `evictions`: number of groups dropped because another client got their
-    slot.
+    from which the group is read are dropped. `idle_share`: largest share of the time in which the model reads ahead;
+    0 if it does not. `evictions`: number of groups dropped because another client got their slot.
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, idle_share: float = 0.0) -> None:
         self.tokens = tokens
+        self.idle_share = idle_share
         self.evictions = 0
         self._groups: dict[bytes, list[TokenPacket]] = {}
 
@@ -97,7 +99,7 @@ class GroupMemory:
         for tokens in _visible_tokens(packets, start.frames) if packets else [0]:
             if not 0 < tokens <= self.tokens:
                 raise TransportError(f"a group of pictures shows {counted(tokens, 'token')}, of at most {self.tokens}")
-        appended_tokens = sum(len(other.regions) for other in packets)
+        appended_tokens = sum(other.tokens for other in packets)
         if start.frames == 1 and appended_tokens > GROUP_GROWTH * self.tokens:
             raise TransportError(
                 f"a group of pictures was given {counted(appended_tokens, 'token')} to show {self.tokens}"

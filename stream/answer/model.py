@@ -12,6 +12,7 @@ from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import served_name
+from stream.answer.idle_work import Reading
 from stream.answer.memory import GroupMemory
 from stream.config import Config
 from stream.errors import ConfigError
@@ -150,6 +151,11 @@ class AnswerModel(Protocol):
 
         Raises ModelError if the model's attention cannot be read.
         """
+        ...
+
+    def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
+        """Return the reading of the last packet of a client's group, after those that the memory lacks. Called only if
+        the memory has an `idle_share`. Raises TransportError if it does not go on with the group."""
         ...
 
     def hold(self, client: bytes) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
+from stream.answer.idle_work import Reading
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
+from stream.answer.readings import KeptReading, SlotReading
 from stream.config import Config
+from stream.errors import TransportError
 
 if TYPE_CHECKING:
     from arr_coc.qwen.encoding import IncrementalEncoder
@@ -50,6 +53,10 @@ class ClientSlots:
             self._lru.remove(slot)
             self._lru.append(slot)
 
+    def last_slot(self, client: bytes) -> int | None:
+        """Return the slot whose last client this is; None if another one has got it since."""
+        return self._last.index(client) if client in self._last else None
+
     def drop(self, client: bytes) -> list[int]:
         """Remove a client; return the slots whose last client it was."""
         self.release(client)
@@ -62,12 +69,15 @@ class ClientSlots:
 class QwenAnswerModel:
     """Qwen model that keeps a group of pictures of at most `memory_tokens` visual tokens for each client; with 0,
     answers cover one frame. `memory_frames`: frames of such a group; 1: one picture that is kept up to date.
+    `idle_share`: largest share of the time in which it reads ahead between answers.
 
     Incremental encoding keeps separate state for each client too. A group is dropped when its client's slot goes to
     another client.
     """
 
-    def __init__(self, session: AnswerSession, memory_tokens: int = 0, memory_frames: int = 1) -> None:
+    def __init__(
+        self, session: AnswerSession, memory_tokens: int = 0, memory_frames: int = 1, idle_share: float = 0.0
+    ) -> None:
         """Raise OptionError if a group of pictures does not fit the model's context."""
         from arr_coc.layer_weights import serialize_realiser
 
@@ -88,7 +98,8 @@ class QwenAnswerModel:
         self.attention_readable = session.can_glance
         self.can_glance = session.options.encode in NEEDS_TOKENS_ONLY and session.can_glance
         self.takes_device_pixels = session.qwen.vision_device.type == "cuda"
-        self.memory = GroupMemory(memory_tokens) if memory_tokens else None
+        reads_ahead = memory_frames == 1 and session.qwen.decodes_plainly
+        self.memory = GroupMemory(memory_tokens, idle_share if reads_ahead else 0.0) if memory_tokens else None
         self.notice = "; ".join(session.qwen.notices)
 
     def drop_client(self, client: bytes) -> None:
@@ -107,7 +118,7 @@ class QwenAnswerModel:
         pictures."""
         prompts, qwen = self._session.prompts, self._session.qwen
         prompts.check_length(query, 1)
-        if self.memory is not None and _memory_tokens(self._session, self.memory.tokens, self._memory_frames) > (
+        if self.memory is not None and self.memory.tokens + prompts.group_tokens(self._memory_frames) > (
             qwen.max_context_tokens - prompts.other_tokens(query)
         ):
             raise ContextLengthError(
@@ -142,6 +153,18 @@ class QwenAnswerModel:
             self._session.slots[slot].vision = vision
         glance = self._session.glance(self._group_packets(client, packet), query, slot=slot)
         return GlanceStats(glance.feedback, glance.tokens_used, glance.encode_ms, glance.prefill_ms, glance.work.flops)
+
+    def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
+        memory, (*earlier_packets, packet) = self.memory, packets
+        assert memory is not None
+        if packet.place is None:
+            raise TransportError("an idle packet is part of a group of pictures")
+        slot = self._table.last_slot(client)
+        if earlier_packets or slot is None:
+            # the cache lacks what the memory lacks: they are kept, and read with the next answer
+            return KeptReading(memory, client, packets)
+        group = [*memory.before(client, packet.place), packet]
+        return SlotReading(memory, client, packet, self._session.read_ahead(group, slot))
 
     def hold(self, client: bytes) -> None:
         evicted_client = self._table.hold(client)
@@ -265,17 +288,10 @@ def stats_of(result: AnswerResult) -> AnswerStats:
     )
 
 
-def _memory_tokens(session: AnswerSession, visual_tokens: int, frames: int) -> int:
-    """Return the most tokens of the context that a group of `frames` frames with `visual_tokens` visual tokens
-    takes."""
-    return session.qwen.family.kept_tokens(visual_tokens, frames) + session.prompts.group_tokens(frames)
-
-
 def _max_visual_tokens(session: AnswerSession, frames: int) -> int:
     """Return the most visual tokens of a group that fits the context beside the prompt's own tokens and the longest
     answer; 0 or less for none."""
-    room = session.qwen.max_context_tokens - session.prompts.other_tokens("") - session.prompts.group_tokens(frames)
-    return room // session.qwen.family.kept_tokens(1, frames)
+    return session.qwen.max_context_tokens - session.prompts.other_tokens("") - session.prompts.group_tokens(frames)
 
 
 def _check_memory(session: AnswerSession, memory_tokens: int, frames: int) -> None:
@@ -329,8 +345,7 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         if answer.slots > 1:
             others, visual = QUESTION_TOKENS + answer.max_tokens, config.allocate.max_tokens
             try:
-                group_tokens = qwen.family.kept_tokens(memory_tokens, frames)
-                check_slots(qwen, answer.slots, max(visual, group_tokens) + others)
+                check_slots(qwen, answer.slots, max(visual, memory_tokens) + others)
             except OptionError:
                 if answer.requires_groups or not memory_tokens:
                     raise
@@ -339,4 +354,15 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
             memory_tokens = min(memory_tokens, max(_max_visual_tokens(session, frames), 0) // 2)
-        return QwenAnswerModel(session, memory_tokens, frames)
+        return QwenAnswerModel(session, memory_tokens, frames, _idle_share(answer.memory.idle, qwen.device.type))
+
+
+IDLE_SHARE_CPU, IDLE_SHARE_GPU = 0.25, 0.5
+"""Default share of the time for idle work: a GPU has nothing else to do, and a CPU decodes video meanwhile."""
+
+
+def _idle_share(setting: float | Literal["auto"], device: str) -> float:
+    """Return the share of the time for idle work on a device, as `answer.memory.idle` says."""
+    if setting != "auto":
+        return setting
+    return IDLE_SHARE_CPU if device == "cpu" else IDLE_SHARE_GPU

@@ -21,6 +21,7 @@ from arr_coc.errors import counted
 from arr_coc.qwen.grounding import GROUNDED
 from arr_coc.types import NS_PER_MS, NS_PER_S, Feedback, FramePacket, FrameStamp, QueryEmbedding, TokenPacket
 from stream.answer.detections import DetectionReader
+from stream.answer.idle import IdleCosts, IdleExchange, IdleOutcome
 from stream.answer.memory import SentGroup
 from stream.answer.side import SIDE
 from stream.answer.triggers import Check
@@ -153,7 +154,7 @@ class RefusedWatch:
     error: str
 
 
-Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome | AcceptedWatch | RefusedWatch
+Outcome: TypeAlias = Event | QueryEmbedding | Feedback | GlanceOutcome | IdleOutcome | AcceptedWatch | RefusedWatch
 """Result of a server's message for the run: an event, the query in force, feedback, a glance, or the question of a new
 watch."""
 
@@ -312,18 +313,29 @@ class AnswerRequest:
             by_pts_s=new.media_ns / NS_PER_S,
         )
 
-    def to_answer_event(self, reply: AnswerReply, now_ns: int, glance_costs: GlanceCosts | None = None) -> Answer:
+    def to_answer_event(
+        self,
+        reply: AnswerReply,
+        now_ns: int,
+        glance_costs: GlanceCosts | None = None,
+        idle_costs: IdleCosts | None = None,
+    ) -> Answer:
         """Return the answer as an event; latencies count from the capture of its frame.
 
-        `glance_costs`: the costs of the glances before it, whose operations count as its own.
+        Args:
+            reply: the server's reply.
+            now_ns: monotonic time, in nanoseconds.
+            glance_costs: the costs of the glances before it, whose operations count as its own.
+            idle_costs: those of idle work since the answer before.
         """
         glance_costs = glance_costs or GlanceCosts()
+        idle_costs = idle_costs or IdleCosts()
         stamp = self.stamp
         end_s = stamp.media_ns / NS_PER_S
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
         packet = self.packet
-        new_tokens = len(packet.regions) if isinstance(packet, TokenPacket) else packet.grid.tiles
+        new_tokens = packet.tokens if isinstance(packet, TokenPacket) else packet.grid.tiles
         return Answer(
             answer=reply.answer,
             frame_index=stamp.frame_index,
@@ -344,6 +356,8 @@ class AnswerRequest:
             # A server that lacked earlier frames has appended them as well, but they are not new to the group.
             appended_tokens=min(reply.appended_tokens, new_tokens),
             memory_tokens=reply.memory_tokens,
+            idle_tokens=idle_costs.tokens,
+            rebuilt=idle_costs.rebuilt,
             glances=glance_costs.glances,
             glance_tokens=glance_costs.tokens,
             before_cut=self.before_cut,
@@ -353,6 +367,7 @@ class AnswerRequest:
                 decode_ms=reply.decode_ms,
                 glance_ms=glance_costs.ms,
                 turn_ms=self.turn_ns / NS_PER_MS,
+                idle_ms=idle_costs.ms,
                 sent_ms=0.0 if self.sent_ns is None else (self.sent_ns - stamp.capture_ns) / NS_PER_MS,
                 ttft_ms=(first_ns - stamp.capture_ns) / NS_PER_MS,
                 total_ms=(now_ns - stamp.capture_ns) / NS_PER_MS,
@@ -442,8 +457,9 @@ class RequestTracker:
 
     `request` and `glance` are the open ones, `next_number` is the number of the next answer. `lost_answers` and
     `lost_glances` count those lost with a server, or too late for their turn; `cancelled_answers` those that a cut made
-    stale. `group` is the sent part of a group of pictures, `history` the answers so far, `watches` what may be checked.
-    Unusable feedback is an error among the outcomes; its answer stays valid.
+    stale. `group` is the sent part of a group of pictures, `idle` the exchange of packets to read ahead, `history` the
+    answers so far, `watches` what may be checked. Unusable feedback is an error among the outcomes; its answer stays
+    valid.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -453,6 +469,7 @@ class RequestTracker:
         self._glance_costs = GlanceCosts()
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
+        self.idle = IdleExchange()
         self.history = AnswerHistory(options.history, options.same_above, options.schema)
         self._detections = DetectionReader(options.source_px)
         self.watches = WatchNegotiation(options.watches)
@@ -493,6 +510,11 @@ class RequestTracker:
         feedback = entry.glance.feedback
         feedback = None if feedback is None else dataclasses.replace(feedback, stamp=stamp)
         return [GlanceOutcome(entry.glance.event, stamp, feedback)]
+
+    @property
+    def recalls_next(self) -> bool:
+        """True if the journal holds the next answer."""
+        return self._options.journal is not None and self._options.journal.holds(self.next_number)
 
     def open(self, request: AnswerRequest) -> None:
         """Open a new request. The caller may change the image of a whole frame once this has returned."""
@@ -591,7 +613,8 @@ class RequestTracker:
             return [outcome for outcome in (check, error) if outcome is not None]
         glance, costs = self._last_glance, self._glance_costs
         self._last_glance, self._glance_costs = None, GlanceCosts()
-        answer = request.to_answer_event(reply, now_ns, costs)
+        idle_costs = IdleCosts() if request.trigger == SIDE else self.idle.take_costs()
+        answer = request.to_answer_event(reply, now_ns, costs, idle_costs)
         if answer.trigger == SIDE:
             return [outcome for outcome in (*request.emit_text(), answer, feedback) if outcome is not None]
         point: Answer | AnswerUnchanged | AnswerInvalid = answer

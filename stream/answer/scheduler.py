@@ -9,6 +9,7 @@ from typing import Protocol
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.client import AnswerClient
 from stream.answer.connection import AnswerEndpoint, ServerConnection
+from stream.answer.idle import IdleOutcome
 from stream.answer.request import AcceptedWatch, ClientOptions, GlanceOutcome, Outcome, RefusedWatch
 from stream.answer.side import RUN_OVER, SIDE, SideQuestions
 from stream.answer.standing import WatchChanges
@@ -41,6 +42,13 @@ NO_MEMORY = (
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
 
+IDLE_EVERY_NS = NS_PER_S // 5
+"""Time from one packet that is read ahead to the next."""
+
+LOCKSTEP_TOKENS_PER_S, LOCKSTEP_TOKENS_MIN = 64, 16
+"""Tokens that a model reads ahead in a second of media time at a share of 1, in place of a measured speed, and the
+least that it reads at once."""
+
 BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
 """Stands for the newest frame until there is one."""
 
@@ -61,7 +69,8 @@ class SchedulePolicy:
     the world of a model of drawn scenes. `shadow_every`: one of this many answers is verified by another about the
     whole frame. `cancel_on_cut`: a cut cancels the answer that is being generated; without effect in lockstep.
     `glances`: a model without a trained allocator glances, if it can. `memory`: packets build on earlier ones that the
-    model keeps, if it keeps any; `memory_required`: report a model that keeps none. `watches`: standing questions,
+    model keeps, if it keeps any; `memory_required`: report a model that keeps none. `idle_share`: 0 if nothing is read
+    ahead between answers; in lockstep the share of media time that pays for it. `watches`: standing questions,
     `watches_only`: nothing else is asked; `matches`: the number of matches before this process. `wall_s`: returns the
     Unix time that schedules count; None if they do not.
     """
@@ -81,6 +90,7 @@ class SchedulePolicy:
     glances: bool = False
     memory: bool = False
     memory_required: bool = False
+    idle_share: float = 0.0
 
     @property
     def follows_change(self) -> bool:
@@ -115,6 +125,19 @@ class AnswerObserver(Protocol):
         `next_place` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may
         be empty.
         """
+        ...
+
+    def has_idle_work(self) -> bool:
+        """Return whether the newest frame has something to read ahead, and frames come in time."""
+        ...
+
+    def make_idle_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
+        """Return a packet of the newest frame to read ahead, with up to `tokens` tokens of detail; None if there is
+        none. `next_place` as in `make_packet`."""
+        ...
+
+    def on_idle_end(self, next_place: GroupPlace | None) -> None:
+        """A packet was read ahead, or given up; `next_place` as in `make_packet`."""
         ...
 
     def on_event(self, event: Event) -> None:
@@ -195,6 +218,7 @@ class AnswerScheduler:
         self._query = policy.query
         self._clock = clock
         self._stamp = BEFORE_FRAMES
+        self._idle_ns = 0
         self.client = AnswerClient(policy.query, options)
         self._changes = WatchChanges(
             self._watches,
@@ -288,17 +312,59 @@ class AnswerScheduler:
             self._emit(matches)
         if self._policy.lockstep:
             self._finish_side_questions()
+            if not self._due and self._policy.idle_share > 0:
+                self._read_ahead_in_lockstep(time_ns)
             self._ask_and_wait()
         else:
             self.ask_if_due()
 
     def ask_if_due(self) -> None:
-        """Send the newest frame's packet if an answer is due and a turn granted, or request a turn."""
-        if self._due and not self.client.busy and self._has_turn():
+        """Send the newest frame's packet if an answer is due and a turn granted, or request a turn; otherwise, have the
+        model read ahead."""
+        if not self._due:
+            self._read_ahead()
+        elif not self.client.busy and self._has_turn():
             if self._may_glance():
                 self._send_glance()
             else:
                 self._send_packet()
+
+    def _read_ahead(self) -> None:
+        """Let the model read what changed, or what it has not been shown in detail, while no answer is due."""
+        client = self.client
+        if client.may_send_idle:
+            grant = client.idle.grant
+            client.send_idle(self._observer.make_idle_packet(client.requests.group.next_place, grant.tokens))
+            self._idle_ns = self._clock.now_ns()
+            self.connection.flush()
+        elif (
+            self._policy.idle_share > 0
+            and client.may_read_ahead
+            and self._clock.now_ns() - self._idle_ns >= IDLE_EVERY_NS
+            and self._observer.has_idle_work()
+        ):
+            client.request_idle()
+            self.connection.flush()
+
+    def _read_ahead_in_lockstep(self, time_ns: int) -> None:
+        """Let the model read as many tokens as the frames since the last time pay for, and wait for that."""
+        passed_ns = max(0, time_ns - self._idle_ns)
+        tokens = int(self._policy.idle_share * LOCKSTEP_TOKENS_PER_S * passed_ns / NS_PER_S)
+        client = self.client
+        if tokens < LOCKSTEP_TOKENS_MIN:
+            return
+        self._idle_ns = time_ns
+        self._wait_for(lambda: not client.busy)
+        if not self._observer.has_idle_work() or client.hello is None or not client.hello.reads_ahead:
+            return
+        if client.requests.recalls_next:  # the group of pictures goes on as it did
+            client.requests.group.add(self._observer.make_idle_packet(client.requests.group.next_place, tokens))
+            return
+        client.request_idle(in_lockstep=True)
+        self._wait_for(lambda: client.may_send_idle or not client.idle.is_open)
+        if client.may_send_idle:
+            client.send_idle(self._observer.make_idle_packet(client.requests.group.next_place, tokens))
+            self._wait_for(lambda: not client.idle.is_open)
 
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
@@ -359,6 +425,8 @@ class AnswerScheduler:
             self._observer.on_feedback(outcome)
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
+        elif isinstance(outcome, IdleOutcome):
+            self._observer.on_idle_end(self.client.requests.group.next_place)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
         elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):

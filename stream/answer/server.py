@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
-from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_MS, NS_PER_S, FramePacket, GroupPlace, QueryEmbedding, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, named_words, server_hello
+from stream.answer.idle_work import IdleEnd, IdleWork
 from stream.answer.memory import remember
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
@@ -35,6 +36,11 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
+    IdleGrant,
+    IdlePacketMessage,
+    IdlePass,
+    IdleReply,
+    IdleRequest,
     KeepAlive,
     Message,
     PixelPlace,
@@ -98,7 +104,7 @@ class PacketReader:
     def tokens(self, envelope: Envelope) -> list[TokenPacket]:
         """Return the token packet of a message, after the earlier packets that came with it. Raises TransportError if
         they cannot be read."""
-        assert isinstance(envelope.message, (TokenPacketMessage, GlancePacketMessage))
+        assert isinstance(envelope.message, (TokenPacketMessage, GlancePacketMessage, IdlePacketMessage))
         return token_packets(envelope.message, envelope.parts, self._take_pixels)
 
     def frame(self, envelope: Envelope) -> FramePacket:
@@ -162,6 +168,8 @@ class AnswerServer:
                 self._report_load_failure(_error_reply(error))
                 raise
             self._scheduler = SlotScheduler(self._model, self, self._statistics, self._clock)
+            share = 0.0 if self._model.memory is None else self._model.memory.idle_share
+            self._idle = IdleWork(share, self._statistics, self._clock)
             self._provenance = self._options.provenance()
             self._statistics.begin_serving()
             self._options.on_ready()
@@ -178,7 +186,7 @@ class AnswerServer:
         cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
-        self._receive(self._scheduler.wait_ms)
+        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=self._is_free)))
         for client, turn in tuple(self._scheduler.turns.items()):
             if self._scheduler.turns.get(client) is not turn:
                 continue
@@ -188,6 +196,60 @@ class AnswerServer:
                 self._clients.turn_expired(client)
                 self._scheduler.release(client)
         self._scheduler.advance()
+        self._work_ahead()
+
+    @property
+    def _is_free(self) -> bool:
+        """True if no client has a turn or waits for one."""
+        return self._scheduler.idle and not self._clients.is_any_waiting
+
+    def _work_ahead(self) -> None:
+        """Do a piece of idle work if nobody waits, and let a client send its next idle packet."""
+        if self._draining:
+            return
+        end = self._idle.advance(is_free=self._is_free)
+        if end is not None:
+            self._report_reading(end)
+        grant = self._idle.next_grant(is_free=self._is_free)
+        if grant is not None:
+            client, number = grant
+            tokens = self._idle.packet_tokens
+            self._send(client, IdleGrant(number=number, tokens=tokens, kept=self._kept_place(client)))
+
+    def _kept_place(self, client: Client) -> GroupPlace | None:
+        memory = self._model.memory
+        return None if memory is None else memory.next_place(client)
+
+    def _report_reading(self, end: IdleEnd) -> None:
+        """Report the end of a reading to its client; a failure ends a server that is not shared."""
+        if end.error is not None:
+            self._refuse(end.client, end.error)
+            self._log_failure(end.error)
+            return
+        if (memory := self._model.memory) is not None:
+            self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
+        reply = IdleReply(
+            number=end.number,
+            tokens=end.tokens,
+            took_ms=end.took_ns / NS_PER_MS,
+            rebuilt=end.is_rebuilt,
+            kept=self._kept_place(end.client),
+        )
+        self._send(end.client, reply)
+
+    def _begin_reading(self, client: Client, envelope: Envelope) -> None:
+        """Begin to read an idle packet, if it is the one that was permitted."""
+        message = envelope.message
+        assert isinstance(message, IdlePacketMessage)
+        if not self._idle.takes(client, message.number):
+            return
+        try:
+            reading = self._model.read_ahead(client, self._packets.tokens(envelope))
+        except Exception as error:
+            self._refuse(client, error)
+            self._log_failure(error)
+            return
+        self._idle.begin(reading)
 
     def _grant_turns(self) -> None:
         """Grant a turn for each free slot, to the clients that have waited longest."""
@@ -198,8 +260,7 @@ class AnswerServer:
             turn, memory = scheduler.grant(client), self._model.memory
             if memory is not None:
                 self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
-            place = None if memory is None else memory.next_place(client)
-            self._send(client, TurnGrant(turn=turn.number, kept=place))
+            self._send(client, TurnGrant(turn=turn.number, kept=self._kept_place(client)))
 
     def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
@@ -303,7 +364,14 @@ class AnswerServer:
         elif state is None or isinstance(message, Disconnect):
             self._drop_client(client)
         elif isinstance(message, TurnRequest):
+            self._idle.interrupt(client)
             self._clients.enqueue(client)
+        elif isinstance(message, IdleRequest):
+            self._idle.request(client, in_lockstep=message.in_lockstep)
+        elif isinstance(message, IdlePass):
+            self._idle.pass_on(client)
+        elif isinstance(message, IdlePacketMessage):
+            self._begin_reading(client, envelope)
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
@@ -420,6 +488,7 @@ class AnswerServer:
         self._clients.remove(client)
         self._deferred_queries.pop(client, None)
         self._scheduler.release(client)
+        self._idle.drop(client)
         self._model.drop_client(client)
 
     def _send(self, client: Client, message: Message, arrays: Arrays = ()) -> bool:

@@ -31,7 +31,8 @@ WAITS_KEPT = 4096
 class ServerTotals:
     """Counts since the start. `answers`: complete answers; `checks`: evaluations of watches; `failed`: turns
     without a result; tokens are those of answers; `evictions`: groups of pictures dropped because another client got
-    their slot; `busy_ns`: time in which at least one turn was served."""
+    their slot; `busy_ns`: time in which at least one turn was served; `idle_ns`: time of idle work, in which
+    `idle_tokens` were read ahead, and `rebuilt` groups written anew."""
 
     answers: int = 0
     checks: int = 0
@@ -41,6 +42,9 @@ class ServerTotals:
     visual_tokens: int = 0
     evictions: int = 0
     busy_ns: int = 0
+    idle_ns: int = 0
+    idle_tokens: int = 0
+    rebuilt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class ServerFigures:
     `serving`: turns that are being served, of `slots` at once; `waiting`: clients that wait for a turn. `wait_p95_s`:
     of the turns of the last minute and of the waits that still go on; 0 without any. `busy_share` and
     `text_tokens_per_s`: of the last minute. `silent_s`: time since the server's thread last looked for messages.
-    `groups`: groups of pictures kept, with `group_tokens` visual tokens in all.
+    `groups`: groups of pictures kept, with `group_tokens` visual tokens in all. `idle_share`: idle work's share of the
+    last minute.
     """
 
     clients: int
@@ -65,6 +70,7 @@ class ServerFigures:
     totals: ServerTotals
     groups: int = 0
     group_tokens: int = 0
+    idle_share: float = 0.0
 
 
 class ServerStatistics:
@@ -155,6 +161,17 @@ class ServerStatistics:
             self._totals.glances += 1
             self._totals.visual_tokens += visual_tokens
 
+    def count_idle_time(self, took_ns: int) -> None:
+        """Count the time of a piece of idle work."""
+        with self._lock:
+            self._totals.idle_ns += took_ns
+
+    def count_idle_reading(self, tokens: int, *, rebuilt: bool) -> None:
+        """Count a packet that was read ahead; `rebuilt`: it began a new group."""
+        with self._lock:
+            self._totals.idle_tokens += tokens
+            self._totals.rebuilt += rebuilt
+
     def memory_is(self, groups: int, tokens: int, evictions: int) -> None:
         """Note the number of groups of pictures kept, of their visual tokens, and of groups evicted so far."""
         with self._lock:
@@ -179,6 +196,7 @@ class ServerStatistics:
                 totals=totals,
                 groups=self._groups,
                 group_tokens=self._group_tokens,
+                idle_share=min(1.0, (totals.idle_ns - then.idle_ns) / passed_ns),
             )
 
     def status(self, silence_limit_s: float, *, draining: bool) -> tuple[str, str | None]:

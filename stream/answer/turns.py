@@ -76,6 +76,11 @@ class ClientTable:
         return iter(tuple(self._clients))
 
     @property
+    def is_any_waiting(self) -> bool:
+        """True if a client waits for a turn."""
+        return bool(self._waiting)
+
+    @property
     def full(self) -> bool:
         """True if no other client may connect."""
         return len(self._clients) >= CLIENTS_MAX

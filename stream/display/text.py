@@ -226,7 +226,8 @@ def memory_text(memory: MemorySummary) -> str:
     tokens = counted(memory.appended_tokens, "token")
     superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
     groups = counted(sum(memory.groups.values()), "group")
-    return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}"
+    ahead = f", {memory.idle_tokens} read ahead" if memory.idle_tokens else ""
+    return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}{ahead}"
 
 
 def shadow_text(shadow: ShadowSummary) -> str:

@@ -212,9 +212,8 @@ def load_of(config: Config, streams: int = 1) -> Workload:
 
 
 def context_of(spec: ModelSpec, load: Workload) -> int:
-    """Return the tokens of the longest prompt, with its answer and superseded tokens that stay in the cache."""
-    kept_tokens = spec.family.kept_tokens(load.memory_tokens, load.memory_frames)
-    return max(kept_tokens, load.visual_tokens) + load.other_tokens
+    """Return the tokens of the longest prompt, with its answer."""
+    return load.prompt_tokens
 
 
 def _memory_name(config: Config, streams: int) -> str:

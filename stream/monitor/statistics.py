@@ -173,6 +173,9 @@ class RunTotals:
     appended_tokens: int = 0
     kept_tokens: int = 0
     superseded_tokens: int = 0
+    idle_tokens: int = 0
+    idle_ms: float = 0.0
+    rebuilt: int = 0
 
 
 class RunStatistics:
@@ -360,6 +363,9 @@ class RunStatistics:
             appended_tokens=totals.appended_tokens,
             kept_tokens=totals.kept_tokens,
             superseded_tokens=totals.superseded_tokens,
+            idle_tokens=totals.idle_tokens,
+            idle_s=totals.idle_ms / 1000,
+            rebuilt=totals.rebuilt,
         )
 
     def _shadow(self) -> ShadowSummary | None:
@@ -378,12 +384,16 @@ class RunStatistics:
         if event.group:
             before, totals, superseded = self._answer, self.totals, event.superseded_tokens
             if before is None or before.group != event.group:
-                self._groups[event.began or "check"] += 1  # one that began with a check has no answer to name it
+                # one that began with a check, or in idle time, has no answer to name it
+                self._groups[event.began or ("rebuilt" if event.rebuilt else "check")] += 1
             else:
                 superseded -= before.superseded_tokens
             totals.appended_tokens += event.appended_tokens
             totals.kept_tokens += event.tokens_used - event.appended_tokens
             totals.superseded_tokens += superseded
+            totals.idle_tokens += event.idle_tokens
+            totals.idle_ms += 0.0 if event.timing is None else event.timing.idle_ms
+            totals.rebuilt += event.rebuilt
         self._answer = event
         self._budget = self._budget if event.budget is None else event.budget
         self.totals.answers += isinstance(event, Answer)

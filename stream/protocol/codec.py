@@ -36,6 +36,7 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
+    IdlePacketMessage,
     Message,
     PixelPlace,
     QueryAccepted,
@@ -75,6 +76,10 @@ def specs_of(*arrays: Array) -> tuple[ArraySpec, ...]:
         raise TransportError(f"an array cannot travel: {error}") from error
 
 
+AnyTokenMessage: TypeAlias = TokenPacketMessage | GlancePacketMessage | IdlePacketMessage
+"""Message with a TokenPacket."""
+
+
 def token_message(
     answer: int,
     turn: int,
@@ -103,7 +108,12 @@ def token_message(
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     message = TokenPacketMessage(
-        answer=answer, wants_answer=wants_answer, checks=checks, overview=packet.overview, **fields
+        answer=answer,
+        wants_answer=wants_answer,
+        checks=checks,
+        overview=packet.overview,
+        context=packet.context,
+        **fields,
     )
     return message, arrays
 
@@ -132,6 +142,26 @@ def glance_message(
     return GlancePacketMessage(glance=glance, **fields), arrays
 
 
+def idle_message(
+    number: int,
+    packet: TokenPacket,
+    *,
+    pixels_at: PixelPlace | None = None,
+    earlier_packets: Sequence[TokenPacket] = (),
+) -> tuple[IdlePacketMessage, list[Array]]:
+    """Return a TokenPacket to read ahead as message and parts, as in `token_message`.
+
+    Args:
+        number: number of the credit that is used.
+        packet: packet of a group of pictures.
+        pixels_at: as in `token_message`.
+        earlier_packets: as in `token_message`.
+    """
+    fields, arrays = _token_fields(0, packet, pixels_at, earlier_packets)
+    del fields["turn"]
+    return IdlePacketMessage(number=number, context=packet.context, **fields), arrays
+
+
 def _token_fields(
     turn: int, packet: TokenPacket, pixels_at: PixelPlace | None, earlier_packets: Sequence[TokenPacket]
 ) -> tuple[dict[str, Any], list[Array]]:
@@ -151,16 +181,14 @@ def _token_fields(
         "pixels_at": pixels_at,
         "place": packet.place,
         "earlier": tuple(
-            EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded))
+            EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded), packet.context)
             for packet in earlier_packets
         ),
     }
     return fields, arrays
 
 
-def token_packet(
-    message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
-) -> TokenPacket:
+def token_packet(message: AnyTokenMessage, parts: Sequence[Part], take: TakePixels | None = None) -> TokenPacket:
     """Return the TokenPacket of a message without the frames before it in its group.
 
     Args:
@@ -174,9 +202,7 @@ def token_packet(
     return token_packets(message, parts, take)[-1]
 
 
-def token_packets(
-    message: TokenPacketMessage | GlancePacketMessage, parts: Sequence[Part], take: TakePixels | None = None
-) -> list[TokenPacket]:
+def token_packets(message: AnyTokenMessage, parts: Sequence[Part], take: TakePixels | None = None) -> list[TokenPacket]:
     """Return the TokenPackets of a message: frames before it in its group of pictures, in order, and its own.
 
     The packet of a glance is an overview only, unless it has a place in a group.
@@ -214,14 +240,14 @@ def token_packets(
         columns = regions[rows], relevance[rows], pixels[rows]
         begin, superseded_end = superseded_end, superseded_end + frame.superseded
         packets.append(
-            TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end])
+            TokenPacket(
+                frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end], frame.context
+            )
         )
     return packets
 
 
-def _frames_of(
-    message: TokenPacketMessage | GlancePacketMessage, regions: int, superseded_tokens: int
-) -> list[EarlierFrame]:
+def _frames_of(message: AnyTokenMessage, regions: int, superseded_tokens: int) -> list[EarlierFrame]:
     """Return the frames among which a message divides its regions and superseded tokens, its own last. Raises
     TransportError if the numbers do not match."""
     kind, place, earlier_frames = type(message).__name__, message.place, message.earlier
@@ -235,9 +261,9 @@ def _frames_of(
         raise TransportError(
             f"{kind} holds {regions} regions, and says that {regions - own_regions} are of earlier frames"
         )
-    if isinstance(message, TokenPacketMessage):
-        overview = message.overview
-    else:
+    overview = message.overview if isinstance(message, TokenPacketMessage) else 0
+    context = 0 if isinstance(message, GlancePacketMessage) else message.context
+    if isinstance(message, GlancePacketMessage):
         overview = own_regions if place is None else 0
         if place is None and not own_regions:
             raise TransportError(f"{kind} holds no overview")
@@ -245,11 +271,17 @@ def _frames_of(
         place is not None and not place.frame and not own_regions
     ):
         raise TransportError(f"{kind} holds nothing of a frame that others in its group of pictures build on")
-    frames = [*earlier_frames, EarlierFrame(message.stamp, own_regions, overview, own_superseded)]
-    for frame in frames:
+    frames = [*earlier_frames, EarlierFrame(message.stamp, own_regions, overview, own_superseded, context)]
+    for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
         if frame.overview > frame.regions:
             raise TransportError(
                 f"{kind} holds {frame.regions} regions, and says that {frame.overview} of them are an overview"
+            )
+        is_later = place is not None and place.frame > before
+        if frame.context and (not is_later or frame.overview or frame.context >= frame.regions):
+            raise TransportError(
+                f"{kind} holds {frame.regions} regions, and says that {frame.context} of them are context, which only "
+                "a later frame of a group has, beside its own"
             )
     return frames
 

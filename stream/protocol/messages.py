@@ -45,7 +45,7 @@ from stream.untrusted import (
     Words,
 )
 
-PROTOCOL = 16
+PROTOCOL = 17
 """Version of the answer protocol, which client and server must share; raised whenever its messages change."""
 
 FRAME_TILES_MAX = (SIDE_PX_MAX // TILE_PX) ** 2
@@ -153,12 +153,13 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 
 class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
     """Frame of a group of pictures before the frame of a message: its number of regions, the first `overview` of which
-    are an overview, and the number of earlier tokens that it superseded."""
+    are an overview, and the number of earlier tokens that it superseded; the first `context` are context."""
 
     stamp: FrameStamp
     regions: Count
     overview: Count = 0
     superseded: Count = 0
+    context: Count = 0
 
 
 class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -191,11 +192,12 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     `place`, the superseded tokens.
 
     `pixels_at`: place of the pixels on a device, in which case they are no part. The first `overview` regions are an
-    overview of the frame. `checks`: questions of the client's watches that are evaluated with it; without
-    `wants_answer` they are the only ones. `place`: of the frame in a group of pictures in the server's memory;
-    `earlier`: frames before it in that group which the server lacks, in order, whose regions come first in each part.
-    `history` precedes the question; `previous` is scored before a new answer, unless the question has changed. With
-    `free_text` the answer has no schema, whatever the client's answers have.
+    overview of the frame, or, of a later frame of a group, the first `context` are context. `checks`: questions of the
+    client's watches that are evaluated with it; without `wants_answer` they are the only ones. `place`: of the frame in
+    a group of pictures in the server's memory; `earlier`: frames before it in that group which the server lacks, in
+    order, whose regions come first in each part. `history` precedes the question; `previous` is scored before a new
+    answer, unless the question has changed. With `free_text` the answer has no schema, whatever the client's answers
+    have.
     """
 
     answer: Count
@@ -205,6 +207,7 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     wants_answer: bool = True
     checks: WatchQuestions = ()
     overview: Count = 0
+    context: Count = 0
     pixels_at: PixelPlace | None = None
     place: GroupPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
@@ -274,7 +277,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     `provenance`: model and settings on which answers depend, as encoded by `stream.recording.identity`.
     `takes_device_pixels`: pixels may stay at the client's place; `pixels_refused`: why they may not, unless because of
     the model's device. `memory_tokens`: limit of a group's visual tokens; 0 without visual memory. `notice`: a message
-    about the model for the user.
+    about the model for the user. `reads_ahead`: it takes idle packets.
     """
 
     model_id: Name
@@ -288,6 +291,7 @@ class ServerHello(Message, frozen=True, tag="server_hello"):
     takes_device_pixels: bool = False
     pixels_refused: Reason = ""
     memory_tokens: Count = 0
+    reads_ahead: bool = False
     notice: Reason = ""
 
 
@@ -340,6 +344,54 @@ class TurnGrant(Message, frozen=True, tag="turn_grant"):
     """
 
     turn: Count
+    kept: GroupPlace | None = None
+
+
+class IdleRequest(Message, frozen=True, tag="idle_request"):
+    """Client to answer server: there is something to read ahead into its group of pictures, when nobody else waits.
+
+    `in_lockstep`: its frames wait for the reading, which therefore has no share of the time.
+    """
+
+    in_lockstep: bool = False
+
+
+class IdleGrant(Message, frozen=True, tag="idle_grant"):
+    """Answer server to client: the credit for one IdlePacketMessage, or an IdlePass, to be sent at once.
+
+    It expires with the client's next TurnRequest. `kept` as in TurnGrant; `tokens`: about how many may be refined.
+    """
+
+    number: Count
+    tokens: Count
+    kept: GroupPlace | None = None
+
+
+class IdlePass(Message, frozen=True, tag="idle_pass"):
+    """Client to answer server: there is nothing to read any more."""
+
+
+class IdlePacketMessage(Message, frozen=True, tag="idle_packet"):
+    """Client to answer server, for the credit `number`: a TokenPacket of its group of pictures, about which nothing is
+    asked. Parts and fields as in TokenPacketMessage."""
+
+    number: Count
+    stamp: FrameStamp
+    grid: TileGrid
+    place: GroupPlace
+    context: Count = 0
+    pixels_at: PixelPlace | None = None
+    earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
+
+
+class IdleReply(Message, frozen=True, tag="idle_reply"):
+    """Answer server to client: the reading of an idle packet has ended, with `tokens` tokens in `took_ms`; 0 if it was
+    given up. `rebuilt`: it was of a new group. `kept` as in TurnGrant."""
+
+    number: Count
+    tokens: Count
+    took_ms: DurationMs
+    rebuilt: bool = False
     kept: GroupPlace | None = None
 
 
@@ -480,6 +532,11 @@ AnyMessage: TypeAlias = (
     | WatchAccepted
     | TurnRequest
     | TurnGrant
+    | IdleRequest
+    | IdleGrant
+    | IdlePass
+    | IdlePacketMessage
+    | IdleReply
     | TurnExpired
     | Probe
     | KeepAlive
@@ -520,11 +577,11 @@ def check_bounds(message: Message) -> None:
     stamp: Any = getattr(message, "stamp", None) or getattr(message, "feedback_stamp", None)
     if stamp is not None:
         _check_stamp(stamp)
-    if isinstance(message, (TokenPacketMessage, GlancePacketMessage)):
+    if isinstance(message, (TokenPacketMessage, GlancePacketMessage, IdlePacketMessage)):
         _check_place(message.place, len(message.earlier))
         for frame in message.earlier:
             _check_stamp(frame.stamp)
-    elif isinstance(message, TurnGrant):
+    elif isinstance(message, (TurnGrant, IdleGrant, IdleReply)):
         _check_place(message.kept)
     grid: Any = getattr(message, "grid", None)
     if grid is not None:

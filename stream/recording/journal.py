@@ -166,6 +166,10 @@ class Journal:
         except OSError as error:
             self._give_up(error)
 
+    def holds(self, number: int) -> bool:
+        """Return whether the journal has the answer of that number."""
+        return number in self._entries
+
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         """Return the answer of that number, if the journal has it.
 

@@ -247,6 +247,9 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
         yield COUNTER, "appended_tokens", "Visual tokens that answers appended to groups.", memory.appended_tokens
         yield COUNTER, "kept_tokens", "Visual tokens that answers were shown again at no cost.", memory.kept_tokens
         yield COUNTER, "superseded_tokens", "Visual tokens that left the group.", memory.superseded_tokens
+        yield COUNTER, "idle_tokens", "Visual tokens that the model read between answers.", memory.idle_tokens
+        yield COUNTER, "idle_seconds", "Time of the model for that.", memory.idle_s
+        yield COUNTER, "rebuilt_groups", "Groups of pictures written anew between answers.", memory.rebuilt
     yield COUNTER, "cuts", "Scene cuts.", stats.cuts
     yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same
@@ -303,6 +306,9 @@ def _server_figures(figures: ServerFigures, ready: bool) -> Iterator[Figure]:
         yield COUNTER, "server_groups_evicted", "Groups of pictures that lost their slot.", totals.evictions
         yield GAUGE, "server_groups", "Groups of pictures that are kept.", figures.groups
         yield GAUGE, "server_group_tokens", "Visual tokens of kept groups.", figures.group_tokens
+        yield COUNTER, "server_idle_tokens", "Visual tokens read between answers.", totals.idle_tokens
+        yield COUNTER, "server_rebuilt_groups", "Groups of pictures written anew between answers.", totals.rebuilt
+        yield GAUGE, "server_idle_share", "Share of idle work in the last minute.", figures.idle_share
     yield COUNTER, "server_busy_seconds", "Time in which a turn was served.", totals.busy_ns / NS_PER_S
     yield GAUGE, "server_uptime_seconds", "Since the server was started.", figures.uptime_s
     yield GAUGE, "server_ready", "1 while /readyz returns 200.", float(ready)

@@ -51,6 +51,9 @@ REPLIES_EVERY_NS = NS_PER_S // 100
 """While frames come one after another, the answer client is asked for more than messages so often: whether its server
 is gone, and whether there is another question. Each time costs a tenth of a frame's work."""
 
+LATE_PAUSE_NS = NS_PER_S
+"""Time without idle work after a frame that missed its deadline."""
+
 log = logging.getLogger(__name__)
 
 
@@ -111,6 +114,7 @@ class AllocateStage:
         self._control = control
         self._clock = clock
         self._last: FrameAllocation | None = None
+        self._late_until_ns = self._captured_ns = 0
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
@@ -229,6 +233,27 @@ class AllocateStage:
         """
         return self._read(lambda view: self._packet(view, next_place))
 
+    def has_idle_work(self) -> bool:
+        """Return whether the model may read something of the newest frame ahead, and frames come in time."""
+        group, frame = self._allocator.group, self._last
+        if group is None or frame is None or self._clock.now_ns() < self._late_until_ns:
+            return False
+        return self._read(lambda view: view.stamp == frame.stamp and group.has_idle_work(view))
+
+    def make_idle_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
+        """Return what the model reads ahead of the newest frame; None if the texture no longer holds that frame."""
+        group, frame = self._allocator.group, self._last
+        if group is None or frame is None:
+            return None
+        return self._read(
+            lambda view: group.idle_packet(view, frame, next_place, tokens) if view.stamp == frame.stamp else None
+        )
+
+    def on_idle_end(self, next_place: GroupPlace | None) -> None:
+        """Take what the model has read ahead as shown."""
+        if (group := self._allocator.group) is not None:
+            group.on_idle_end(next_place)
+
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
         return self._read(lambda view: _full_packet(view, self._allocator))
@@ -271,6 +296,7 @@ class AllocateStage:
         if self._detections is not None:
             self._emit(*self._detections.receive())
         frame, events, done_ns = self._read(lambda view: self._allocate_view(view, update, motion))
+        self._note_deadline(update.stamp.capture_ns, done_ns)
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
         first, self._last, stamp = self._last is None, frame, update.stamp
         self._emit(*events)
@@ -294,6 +320,12 @@ class AllocateStage:
             discontinuity=update.discontinuity is not None and not first,
             change_since_look=changes[1],
         )
+
+    def _note_deadline(self, capture_ns: int, done_ns: int) -> None:
+        """Let the model read nothing ahead for a while if a live frame was later than one period."""
+        if self._policy.live and done_ns - capture_ns > capture_ns - self._captured_ns:
+            self._late_until_ns = done_ns + LATE_PAUSE_NS
+        self._captured_ns = capture_ns
 
     def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
         """Wait until a frame whose allocation was done at `done_ns` is due; returns when it is ready."""

@@ -24,10 +24,11 @@ from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
+from stream.answer.idle_work import Reading
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
 from stream.config import Config
-from stream.errors import AnswerLost, ConfigError, ConnectionRefused
+from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError
 from stream.untrusted import HEARD_AT_ONCE
 
 LIKELY_TOKENS = 20
@@ -171,6 +172,9 @@ class ApiAnswerModel:
     def glance(self, client: bytes, packet: TokenPacket, query: str) -> GlanceStats:
         """Raise ModelError: the API returns no attention."""
         raise ModelError(f"{self.model_id} cannot glance: the API does not return the model's attention")
+
+    def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
+        raise TransportError("a model behind an API reads nothing ahead")
 
     def hold(self, client: bytes) -> None:
         """Do nothing: no state is kept for a client before it asks."""

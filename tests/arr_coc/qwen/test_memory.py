@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.decode import PromptPart, empty_cache, prefill
-from arr_coc.qwen.encoding import IncrementalEncoder, encode_packet
+from arr_coc.qwen.encoding import EncodedFrame, encode_packet
 from arr_coc.qwen.flops import Costs
-from arr_coc.qwen.options import AnswerOptions, Decoding, IncrementalOptions
+from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.preprocess import grid_regions
 from arr_coc.qwen.session import AnswerSession, SlotQuestion
+from arr_coc.qwen.vision import VisualTokens
 from arr_coc.types import FrameStamp, GroupPlace, TileGrid, TokenPacket
 from tests.support.models import ATTENDING, FAMILIES, tiny_qwen
 
@@ -61,16 +62,32 @@ def next_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str)
 
 def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query: str) -> torch.Tensor:
     """Return the logits of one prefill of all tokens ever appended, with a mask that hides superseded tokens from later
-    ones; recurrent layers see all."""
-    qwen, prompts, encoder = speaking.qwen, speaking.slots[0].prompts, IncrementalEncoder()
+    ones; with recurrent layers, which nothing can be hidden from, of the tokens that remain."""
+    qwen, prompts = speaking.qwen, speaking.slots[0].prompts
     part = PromptPart(qwen, 0, 0)
     part.text(prompts.ids.head)
     part.text(prompts.opening(packets[0], timed=False))
-    first, hidden = part.tokens, []
+    first, hidden, frames = (
+        part.tokens,
+        [],
+        [encode_packet(qwen, packet, "sparse") for packet in packets if packet.tokens],
+    )
+    if qwen.family.recurrent:
+        superseded = [number for packet in packets for number in packet.superseded]
+        rows = [row for row in range(sum(packet.tokens for packet in packets)) if row not in superseded]
+        frames = [
+            EncodedFrame(
+                VisualTokens(torch.cat([frame.tokens.embeds for frame in frames], dim=1)[:, rows]),
+                torch.cat([frame.regions for frame in frames], dim=1)[:, rows],
+                GRID,
+            )
+        ]
+    for encoded in frames:
+        part.visual(encoded)
+    tokens = 0
     for packet in packets:
-        hidden += [(part.tokens, first + number) for number in packet.superseded]
-        if len(packet.regions):
-            part.visual(encode_packet(qwen, packet, "incremental", encoder))
+        hidden += [(first + tokens, first + number) for number in packet.superseded]
+        tokens += packet.tokens
     part.end_frame(GRID)
     part.text([*prompts.ids.frame_close, *prompts.question(query)])
     if qwen.family.recurrent:
@@ -135,7 +152,7 @@ def test_the_work_of_a_memory_is_what_is_appended() -> None:
     answer_text(speaking, GROUP)
     last = speaking.last
     before = last.memory_tokens - last.appended_tokens
-    assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 7, 4).total
+    assert last.work.flops == costs.answer_after(before, last.prefilled_tokens, 3, 4).total
     assert last.work.full_flops > last.work.flops
     answer_text(speaking, [*GROUP, NOTHING_NEW])
     assert speaking.last.work.flops < last.work.flops
@@ -168,12 +185,8 @@ def test_an_answer_never_depends_on_earlier_questions(family: str, data: st.Data
             del numbers[tile]
         numbers |= {tile: count + index for index, tile in enumerate(tiles)}
         count += len(tiles)
-        assert sorted(memory.numbers[~memory.stale]) == sorted(numbers.values())
-        assert (
-            len({tuple(region) for region in memory.visible_rows.regions.tolist()})
-            == len(numbers)
-            == speaking.last.tokens_used
-        )
+        assert sorted(memory.numbers) == sorted(numbers.values())
+        assert len({tuple(region) for region in memory.regions.tolist()}) == len(numbers) == speaking.last.tokens_used
         if tiles or superseded_tiles:
             group = packets
 
@@ -195,33 +208,25 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_new_regions_attend_to_cached_regions(family: str) -> None:
-    qwen, packet = tiny_qwen(family), frame(0, list(range(12)))
-    first, second = (replace(packet, place=None)._part(rows, 0) for rows in (slice(0, 8), slice(8, 12)))
-    memory = IncrementalEncoder()
-    encode_packet(qwen, replace(first, place=GroupPlace(1, 0)), "incremental", memory)
-    addition = encode_packet(qwen, replace(second, place=GroupPlace(1, 1)), "incremental", memory)
-    exact = encode_packet(qwen, replace(packet, place=None), "sparse").tokens.embeds[:, 8:]
-    separate = encode_packet(qwen, second, "sparse").tokens.embeds
-    assert addition.regions.tolist() == [second.regions.tolist()]
-    error = (addition.tokens.embeds - exact).norm()
-    assert error < 0.5 * (separate - exact).norm()
-    assert memory.report.held_regions == 12
-
-
-@pytest.mark.parametrize("slots", [12, 6, 4])
-def test_a_full_encoder_evicts_regions_shown_longest_ago(slots: int) -> None:
-    qwen = tiny_qwen()
-    encoder = IncrementalEncoder()
-    encode_packet(qwen, GROUP[0], "incremental", encoder)
-    region_mb = encoder.report.held_bytes / 8 / 1e6
-    limited = IncrementalEncoder(IncrementalOptions(memory_mb=slots * region_mb + 1e-4))
-    for packet in GROUP:
-        encoded = encode_packet(qwen, packet, "incremental", limited)
-        assert encoded.regions.tolist() == [packet.regions.tolist()]
-        assert encoded.tokens.embeds.isfinite().all()
-    assert limited.report.held_regions == min(slots, 7)
-    assert limited.report.held_bytes <= limited.options.memory_mb * 1e6
+def test_new_regions_are_encoded_beside_their_context_alone(family: str) -> None:
+    """No key of an earlier frame of the group is attended to; the context is not shown."""
+    qwen, packet = tiny_qwen(family), frame(1, [1, 5, 6])
+    context = replace(frame(7, [0, 11]), place=None)
+    both = replace(
+        packet,
+        regions=np.concatenate([context.regions, packet.regions]),
+        relevance=np.concatenate([context.relevance, packet.relevance]),
+        pixels=np.concatenate([context.pixels, packet.pixels]),
+        context=2,
+    )
+    together = encode_packet(qwen, replace(both, context=0, place=None), "sparse")
+    speaking = session(family)
+    answer_text(speaking, [GROUP[0], both])
+    memory = speaking.prompts.memory
+    assert memory is not None
+    assert both.tokens == speaking.last.appended_tokens - 4 == 3
+    assert memory.regions[4:].tolist() == packet.regions.tolist()
+    assert torch.equal(memory.embeds[4:], together.tokens.embeds[0, 2:])
 
 
 def test_feedback_covers_all_that_the_memory_shows() -> None:

@@ -1,0 +1,235 @@
+"""Scheduler of idle work in an answer server: packets that the model reads ahead while nobody waits for it.
+
+Work is done in pieces of at most PIECE_NS and one step, between which a turn of any client comes first. It takes at
+most a share of the time; a client in lockstep, whose frames wait for it, is exempt. Clients take turns piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from arr_coc.types import NS_PER_MS, NS_PER_S
+from stream.answer.server_statistics import ServerStatistics
+from stream.clock import Clock
+from stream.control import WAIT_MS
+
+PIECE_NS = 50 * NS_PER_MS
+"""Length of a piece of idle work, which is the longest that a turn waits for it."""
+
+SAVED_NS = NS_PER_S
+"""Most idle time that may be saved up: after a pause, that much is done at once."""
+
+PACKET_NS = 8 * PIECE_NS
+"""Time in which one packet should be read: if a turn comes meanwhile, what was read of it is lost."""
+
+GRANT_LIMIT_NS = NS_PER_S
+"""Time after which a permission expires if the client has not sent its packet."""
+
+TOKENS_MIN, TOKENS_FIRST, TOKENS_MAX = 16, 32, 1024
+"""Least, first and most tokens of an idle packet; in between by the measured speed."""
+
+
+class Reading(Protocol):
+    """Reading of a packet into a client's group of pictures. Nothing changes before `commit`."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that it reads."""
+        ...
+
+    @property
+    def is_key_frame(self) -> bool:
+        """True if it begins a new group, beside which the old one still serves."""
+        ...
+
+    @property
+    def fits(self) -> bool:
+        """True if the model still holds what it builds on."""
+        ...
+
+    def steps(self) -> Generator[None, None, None]:
+        """Read, in short steps."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has done the steps so far."""
+        ...
+
+    def commit(self) -> None:
+        """Take what was read into the group."""
+        ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """Reading under way."""
+
+    client: bytes
+    number: int
+    reading: Reading
+    steps: Generator[None, None, None]
+    in_lockstep: bool
+    worked_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEnd:
+    """End of a client's reading: the number of its permission, the tokens that were read, 0 if it was given up, and
+    the time that it took; `error` if it failed."""
+
+    client: bytes
+    number: int
+    tokens: int
+    took_ns: int
+    is_rebuilt: bool
+    error: Exception | None = None
+
+
+class IdleWork:
+    """Queue of the clients that have something to read ahead, and their readings; for the server's thread.
+
+    `share`: largest part of the time.
+    """
+
+    def __init__(self, share: float, statistics: ServerStatistics, clock: Clock) -> None:
+        self._share = share
+        self._statistics = statistics
+        self._clock = clock
+        self._waiting: OrderedDict[bytes, bool] = OrderedDict()
+        self._works: OrderedDict[bytes, _Work] = OrderedDict()
+        self._granted: tuple[bytes, int, bool] | None = None
+        self._granted_ns = 0
+        self._number = 0
+        self._saved_ns = 0
+        self._counted_ns = clock.now_ns()
+        self._tokens_per_s = TOKENS_FIRST * NS_PER_S / PACKET_NS
+
+    @property
+    def packet_tokens(self) -> int:
+        """Number of tokens that are read in about PACKET_NS."""
+        return max(TOKENS_MIN, min(TOKENS_MAX, int(self._tokens_per_s * PACKET_NS / NS_PER_S)))
+
+    def request(self, client: bytes, *, in_lockstep: bool) -> None:
+        """Queue a client that has something to read."""
+        if self._share > 0:
+            self._waiting.setdefault(client, in_lockstep)
+
+    def next_grant(self, *, is_free: bool) -> tuple[bytes, int] | None:
+        """Return the next client that may send an idle packet, and the number of its permission; None if it is not the
+        time.
+
+        `is_free`: nobody waits for an answer.
+        """
+        now_ns = self._count_time()
+        if self._granted is not None and now_ns - self._granted_ns > GRANT_LIMIT_NS:
+            self._granted = None
+        if self._granted is not None:
+            return None
+        for client, in_lockstep in self._waiting.items():
+            if client not in self._works and (in_lockstep or (is_free and self._saved_ns > 0)):
+                del self._waiting[client]
+                self._number += 1
+                self._granted, self._granted_ns = (client, self._number, in_lockstep), now_ns
+                return client, self._number
+        return None
+
+    def takes(self, client: bytes, number: int) -> bool:
+        """Return whether a client may send the packet of this number now."""
+        return self._granted is not None and self._granted[:2] == (client, number)
+
+    def begin(self, reading: Reading) -> None:
+        """Begin the reading of the packet that was permitted last."""
+        assert self._granted is not None
+        client, number, in_lockstep = self._granted
+        self._granted = None
+        self._works[client] = _Work(client, number, reading, reading.steps(), in_lockstep)
+
+    def pass_on(self, client: bytes) -> None:
+        """Take a client's permission back, which it does not use, and its place in the queue."""
+        self._waiting.pop(client, None)
+        if self._granted is not None and self._granted[0] == client:
+            self._granted = None
+
+    def interrupt(self, client: bytes) -> None:
+        """Give way to a client's own turn: its reading is given up, but for one of a new group, which goes on later."""
+        self.pass_on(client)
+        work = self._works.get(client)
+        if work is not None and not work.reading.is_key_frame:
+            self._give_up(work)
+
+    def drop(self, client: bytes) -> None:
+        """Forget a client that has left."""
+        self.pass_on(client)
+        if (work := self._works.get(client)) is not None:
+            self._give_up(work)
+
+    def wait_ms(self, *, is_free: bool) -> int:
+        """Return how long the server may wait for messages: not at all while there is work and time for it."""
+        if any(work.in_lockstep for work in self._works.values()):
+            return 0
+        if not is_free or not (self._works or self._waiting):
+            return WAIT_MS
+        self._count_time()
+        missing_ns = max(0, -self._saved_ns) / max(self._share, 1e-9)
+        return min(WAIT_MS, int(missing_ns / NS_PER_MS))
+
+    def advance(self, *, is_free: bool) -> IdleEnd | None:
+        """Do one piece of work; return the reading that ended with it, if one did. `is_free` as in `next_grant`."""
+        self._count_time()
+        may_work = is_free and self._saved_ns > 0
+        work = next((work for work in self._works.values() if may_work or work.in_lockstep), None)
+        if work is None:
+            return None
+        self._works.move_to_end(work.client)
+        if not work.reading.fits:
+            self._give_up(work)
+            return IdleEnd(work.client, work.number, 0, work.worked_ns, work.reading.is_key_frame)
+        began_ns = self._clock.now_ns()
+        try:
+            is_done = self._run_piece(work, began_ns)
+        except Exception as error:
+            self._give_up(work)
+            return IdleEnd(work.client, work.number, 0, work.worked_ns, work.reading.is_key_frame, error)
+        took_ns = self._clock.now_ns() - began_ns
+        work.worked_ns += took_ns
+        if not work.in_lockstep:
+            self._saved_ns -= took_ns
+        self._statistics.count_idle_time(took_ns)
+        if not is_done:
+            return None
+        tokens = work.reading.tokens
+        del self._works[work.client]
+        self._tokens_per_s = max(1.0, tokens * NS_PER_S / max(1, work.worked_ns))
+        self._statistics.count_idle_reading(tokens, rebuilt=work.reading.is_key_frame)
+        return IdleEnd(work.client, work.number, tokens, work.worked_ns, work.reading.is_key_frame)
+
+    def _run_piece(self, work: _Work, began_ns: int) -> bool:
+        """Run steps for one piece; at the end of the reading, commit it and return True."""
+        longest_ns, before_ns = 0, began_ns
+        try:
+            while True:
+                next(work.steps)
+                now_ns = self._clock.now_ns()
+                longest_ns, before_ns = max(longest_ns, now_ns - before_ns), now_ns
+                if now_ns + longest_ns - began_ns > PIECE_NS:
+                    work.reading.wait()
+                    return False
+        except StopIteration:
+            work.reading.commit()
+            work.reading.wait()
+            return True
+
+    def _give_up(self, work: _Work) -> None:
+        del self._works[work.client]
+        work.steps.close()
+
+    def _count_time(self) -> int:
+        """Save up idle time, and return the current time."""
+        now_ns = self._clock.now_ns()
+        earned_ns = int(self._share * (now_ns - self._counted_ns))
+        self._saved_ns = min(int(self._share * SAVED_NS), self._saved_ns + earned_ns)
+        self._counted_ns = now_ns
+        return now_ns
