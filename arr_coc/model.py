@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from arr_coc.allocation.allocator import AllocatorOptions
+from arr_coc.allocation.group import GroupOptions
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_BUDGET, DEFAULT_LIMITS, Budget, TokenLimits
 from arr_coc.errors import OptionError, counted
@@ -30,10 +31,10 @@ from arr_coc.qwen.chat import ChatPrompt, Message, fitted_model, prompt_of_messa
 from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.finetune.forward import ARRCOCModelOutput, BatchedForward, BatchInputs
 from arr_coc.qwen.finetune.saving import save_folder
-from arr_coc.qwen.generation import Generation, Timings, decoding_of
+from arr_coc.qwen.generation import MAX_TOKENS, Generation, Timings, decoding_of
 from arr_coc.qwen.glancing import GlanceChoice, Glancer, OverviewChoice, resolve_glance, unshown_tokens
 from arr_coc.qwen.loading import DeviceMap, load_qwen
-from arr_coc.qwen.options import AnswerOptions, Thinking
+from arr_coc.qwen.options import AnswerOptions, Decoding, Thinking
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
@@ -42,6 +43,7 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult, GlanceResult
 from arr_coc.types import NS_PER_S, Encode, FrameStamp, TokenPacket
 from arr_coc.video.picture_allocator import PictureAllocator
+from arr_coc.video.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -454,6 +456,40 @@ class ARRCOCQwen(nn.Module):
             pairs = _question_pairs(image_or_frames, query)
             return [self._answer(pictures, question, None, call) for pictures, question in pairs]
         return self._answer(image_or_frames, query, times_s, call)
+
+    def stream(
+        self,
+        query: str,
+        *,
+        budget: Budget = DEFAULT_BUDGET,
+        strategy: str = "auto",
+        memory: GroupOptions | None = None,
+        max_tokens: int = MAX_TOKENS,
+        glance: GlanceChoice = "auto",
+        schema: str | Mapping[str, Any] | Sequence[str] | None = None,
+    ) -> Stream:
+        """Return a stream for a program's own loop: `update` with each frame, `answer`, `ask` and `idle`.
+
+        Each stream has a cache of its own.
+
+        Args:
+            query: The standing question.
+            budget: As in `generate`, of a frame from which a group of pictures begins, and so are the next.
+            strategy: How tokens are chosen.
+            memory: Limits of the model's memory of the stream; None: 2048 tokens.
+            max_tokens: Longest answer.
+            glance: Whether the model first looks at an overview.
+            schema: Form of the answers to the standing question.
+
+        Raises:
+            BudgetError, StrategyError, OptionError, ModelError: As `generate`.
+        """
+        self._follow_weights()
+        session = AnswerSession(self.qwen, AnswerOptions("sparse", Decoding(max_tokens)))
+        glancing = resolve_glance(session, glance, "auto")
+        options = AllocatorOptions(strategy, budget, glance=glancing, memory=memory or GroupOptions())
+        form = None if schema is None else AnswerSchema.of_value(schema)
+        return Stream(self.qwen, session, query, options, form)
 
     def forget(self) -> None:
         """Drop what was kept of earlier answers, so that the next one costs what the first one did.

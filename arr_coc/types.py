@@ -301,8 +301,7 @@ class TokenPacket:
     part of a group of pictures, which the model's memory holds; without one it is complete in itself. Only a later
     frame of a group may hold no regions: nothing is new, and the question is about the group as it stands.
     `superseded` int32 [M]: tokens of the group that do not show the picture any more, by their number in the order in
-    which all of it were appended. The first `context` regions of a later frame of a group show the whole frame
-    coarsely: the others are encoded beside them, and they are not shown to the language model.
+    which all of it were appended.
     """
 
     stamp: FrameStamp
@@ -313,12 +312,6 @@ class TokenPacket:
     overview: int = 0
     place: GroupPlace | None = None
     superseded: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    context: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that it shows to the language model."""
-        return len(self.regions) - self.context
 
     @property
     def host_pixels(self) -> npt.NDArray[np.uint8]:
@@ -333,7 +326,7 @@ class TokenPacket:
     @property
     def is_empty(self) -> bool:
         """True if its group of pictures shows with it what it showed before."""
-        return not self.tokens and not len(self.superseded)
+        return not len(self.regions) and not len(self.superseded)
 
     def overview_part(self) -> TokenPacket:
         """The overview alone."""
@@ -357,7 +350,7 @@ def shown_tokens(packets: Sequence[TokenPacket]) -> int:
     """Return the number of tokens that a group of pictures shows, by its packets, those that append something."""
     place = packets[-1].place if packets else None
     visible_packets = packets if place is None or place.frames == 1 else packets[-place.frames :]
-    return sum(packet.tokens - len(packet.superseded) for packet in visible_packets)
+    return sum(len(packet.regions) - len(packet.superseded) for packet in visible_packets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def after_overview(overview: npt.NDArray[np.int64], choice: RegionChoice, releva
     return RegionChoice(
         torch.cat([torch.from_numpy(overview).to(device), choice.regions]),
         torch.cat([torch.ones(len(overview), dtype=torch.bool, device=device), choice.mask]),
-        torch.cat([pyramid_means(relevance, level)[-1].flatten(), choice.relevance]),
+        torch.cat([pyramid_means(relevance, level)[-1][tuple(overview[:, 1:].T)], choice.relevance]),
         torch.where(areas[choice.levels.long()] <= areas[level], choice.levels, level).to(torch.int8),
     )
 

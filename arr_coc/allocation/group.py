@@ -5,8 +5,12 @@ that do not show the picture any more: the model's memory drops those. Or it is 
 snapshot, of which an unchanged one appends nothing.
 
 A packet of an answer appends what changed, and what a new question wants. Between answers, an idle packet does this
-ahead of time, refines tiles that the group shows coarsely or not at all, and writes the group anew once tokens of it
-were superseded: those that stay were computed beside them.
+ahead of time, refines tiles that the group shows coarsely or not at all, and in the end writes the group anew, so that
+all of its tokens are computed beside each other.
+
+Each packet that appends tokens begins with a coarse overview of its frame, in place of the one before. The encoder
+computes new tokens beside it alone: keys of earlier frames have seen what is no longer there. And the language model
+reads last what the whole picture shows now: without it, answers named things that had gone, or only those that came.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import gather_pixels
+from arr_coc.allocation.tile_news import TileNews
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import REGION_AREAS, overview_regions, region_mean, region_pool, shape_grid, shape_pool, spread
 from arr_coc.ops.store.base import TextureView
@@ -38,21 +42,16 @@ STALE, NEWS, NEVER = 125, 126, 127
 """In a map of areas: a tile that the group showed until it, or another one in its token, changed; and one that it has
 not shown, which has changed since it began, or has not."""
 
-CHANGE = 12
-"""Largest difference, of 255, of the means of 4×4 pixels in a tile that still shows the same. Noise of a sensor, and
-what a codec does to a still picture, stay below; a stroke of text two pixels wide at a tenth of full contrast does
-not."""
-
-CONTEXT_TOKENS, CONTEXT_SHARE = 16, 1 / 8
-"""Most regions of the newest frame's overview beside which new tokens are encoded, and their largest share of a
-frame's budget."""
+OVERVIEW_TOKENS, OVERVIEW_SHARE = 16, 1 / 3
+"""Most regions of the overview that comes with new tokens, and their largest share of a frame's budget."""
 
 KEY_SHARE = 0.75
-"""If news and context take this share of a key frame's tokens, a key frame is shown: it costs little more, and none of
-it was computed beside what is no longer there."""
+"""If news and overview take this share of a key frame's tokens, a key frame is shown: it costs little more, and its
+tokens are computed beside each other."""
 
 REBUILD_SHARE = 0.25
-"""Share of superseded tokens at which a group is written anew although its picture does not rest."""
+"""Share of tokens that showed what is no longer there at which a group is written anew although its picture does not
+rest."""
 
 CHANGE_LEVEL = 2
 """Level of the texture whose texels are means of 4×4 pixels."""
@@ -90,14 +89,14 @@ class GroupFrame:
     `place` is None for a frame that alone exceeds the group's limit: its packet is complete in itself. `reason`:
     why the group begins with it. `regions` int32 [N, 3] are all tokens of the group, in the order in which they were
     appended, or those of the frames that it shows, the last `appended_tokens` with this frame; `relevance` float32
-    [appended_tokens].
-    The first `overview` are that of the key frame. `lengths`: of several frames, the tokens of each.
-    `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]: some tile of it has changed
-    since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this frame. Of all superseded tokens,
-    `changed_tokens` showed what is no longer there. `is_complete`: an idle packet had nothing left to refine. The group
-    began at `begun_ns`. `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or
-    STALE, NEWS or NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw,
-    3], level 2 of each tile as it was shown, or was when it was noted that it had changed.
+    [appended_tokens]. The `overview` tokens from `overview_begin` on are the newest overview. `lengths`: of several
+    frames, the tokens of each. `shown_ns` int64 [N]: media time of the frame that each shows; `superseded` bool [N]:
+    some tile of it has changed since, or smaller ones show all of it; `dropped` int32 [M]: which of them with this
+    frame. Of all superseded tokens, `changed_tokens` showed what is no longer there. `is_complete`: an idle packet had
+    nothing left to refine. The group began at `begun_ns`. `news`: what was learnt of the stream's light and unrest.
+    `areas` int8 [gh, gw]: log2 of the area of the smallest token that shows each tile as it is, or STALE, NEWS or
+    NEVER, of several frames always NEVER; by the tiles' `versions`, and by `picture` uint8 [8 gh, 8 gw, 3], level 2 of
+    each tile as it was shown, or was when it was noted that it had changed.
     """
 
     stamp: FrameStamp
@@ -113,6 +112,8 @@ class GroupFrame:
     areas: npt.NDArray[np.int8]
     versions: TileVersions
     picture: npt.NDArray[np.uint8]
+    news: TileNews
+    overview_begin: int = 0
     lengths: tuple[int, ...] = ()
     changed_tokens: int = 0
     is_complete: bool = False
@@ -131,6 +132,11 @@ class GroupFrame:
     def superseded_tokens(self) -> int:
         """Number of tokens that were superseded since the group began."""
         return int(np.count_nonzero(self.superseded))
+
+    @property
+    def is_patched(self) -> bool:
+        """True if tokens were appended to the key frame, or have left it."""
+        return self.place is not None and self.place.frame > 0 and len(self.regions) > self.lengths[0]
 
     @property
     def next_place(self) -> GroupPlace | None:
@@ -220,7 +226,8 @@ class GroupOfPictures:
             return False
         if not newest.versions.is_comparable(view.versions):
             return False
-        return not newest.is_complete or newest.changed_tokens > 0 or bool(newest.versions.stale(view.versions).any())
+        is_written = newest.versions.stale(view.versions).any()
+        return not newest.is_complete or newest.is_patched or newest.news.has_doubts or bool(is_written)
 
     def idle_packet(
         self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None, tokens: int
@@ -229,8 +236,8 @@ class GroupOfPictures:
         it.
 
         It appends what changed since the newest frame, and refines up to `tokens` tokens in all, the most relevant
-        tiles first. Once these are done, or many tokens were superseded, it is the key frame of a new group that shows
-        the same. Other arguments and errors as `packet`.
+        tiles first. Once these are done, or many tokens showed what is gone, it is the key frame of a new group that
+        shows the same. Other arguments and errors as `packet`.
         """
         self._settle(model_place)
         newest = self._newest
@@ -243,8 +250,8 @@ class GroupOfPictures:
         if not isinstance(successor, GroupFrame):
             return None
         rests = successor.place == successor.next_place  # nothing is new
-        most_changed = REBUILD_SHARE * successor.held_tokens
-        if reason or successor.changed_tokens > (0 if rests and successor.is_complete else most_changed):
+        is_finished = rests and successor.is_complete and successor.is_patched
+        if reason or is_finished or successor.changed_tokens > REBUILD_SHARE * successor.held_tokens:
             successor = self._rebuilt_frame(successor, view, frame)
         elif rests:
             self._newest = successor
@@ -274,6 +281,8 @@ class GroupOfPictures:
 
     def _take(self, newest: GroupFrame) -> None:
         """Make a frame the newest; an offered one that another one displaces is dropped."""
+        if newest is self._newest:  # shown once more
+            return
         offered, self._newest = self._offered, newest
         if newest.reason or offered is newest or not self._is_rebuilding:
             self._offered = None
@@ -285,26 +294,21 @@ class GroupOfPictures:
         return 0 if group_frame.place is None else group_frame.place.group
 
     def _packet_of(self, view: TextureView, group_frame: GroupFrame, frame: FrameAllocation) -> TokenPacket:
-        """Return the packet of a group's frame: an overview belongs to a key frame, context to a later one."""
+        """Return the packet of a group's frame. The overview of a key frame is encoded apart from the rest of it, as a
+        glance at it was; in a later frame, and one that was written anew, all are encoded together."""
         count, place = group_frame.appended_tokens, group_frame.place
         regions = group_frame.regions[len(group_frame.regions) - count :]
-        context = np.zeros((0, 3), np.int32)
-        overview = 0
-        if group_frame.reason or place is None or place.frames > 1:
-            overview = group_frame.overview if count else 0
-        elif count:
-            context = _context_regions(frame)
-        regions = np.concatenate([context, regions])
+        is_snapshot = place is None or not place.frame or place.frames > 1
+        is_apart = is_snapshot and group_frame.reason != "rebuilt"
         return TokenPacket(
             stamp=view.stamp,
             grid=view.grid,
             regions=regions,
-            relevance=np.concatenate([np.zeros(len(context), np.float32), group_frame.relevance]),
+            relevance=group_frame.relevance,
             pixels=gather_pixels(view, regions) if count else np.zeros((0, 3, TILE_PX, TILE_PX), np.uint8),
-            overview=overview,
+            overview=frame.allocation.overview if count and is_apart else 0,
             place=place,
             superseded=group_frame.dropped,
-            context=len(context),
         )
 
     def _next(self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None) -> GroupFrame:
@@ -351,7 +355,11 @@ class GroupOfPictures:
         )
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         if frames == 1:
-            _show(regions, areas)
+            _show(regions[allocation.overview :], areas)
+        picture, news, newest = view.read(CHANGE_LEVEL), None, self._newest
+        if newest is not None and newest.versions.is_comparable(view.versions):  # its unrest is that of this stream
+            _, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
+            news = news.showing(np.ones(shape, bool))
         return GroupFrame(
             stamp=view.stamp,
             place=GroupPlace(number, 0, frames) if fits else None,
@@ -365,7 +373,8 @@ class GroupOfPictures:
             begun_ns=view.stamp.media_ns,
             areas=areas,
             versions=view.versions,
-            picture=view.read(CHANGE_LEVEL).copy(),
+            picture=picture.copy(),
+            news=TileNews.of(picture) if news is None else news,
             lengths=(len(regions),),
         )
 
@@ -375,10 +384,16 @@ class GroupOfPictures:
         """Return the newest `frames` frames at most, with another one, or as they are if nothing changed and the
         question is the same; the reason of a new group if they exceed the limit."""
         allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
-        changed = newest.versions.stale(view.versions)
-        if not self._asks_anew and not (changed.any() and _difference_mask(newest.picture, picture, changed).any()):
+        changed, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
+        if not self._asks_anew and not changed.any():
             return replace(
-                newest, stamp=view.stamp, place=newest.next_place, reason="", relevance=np.zeros(0, np.float32)
+                newest,
+                stamp=view.stamp,
+                place=newest.next_place,
+                reason="",
+                relevance=np.zeros(0, np.float32),
+                versions=view.versions,
+                news=news,
             )
         lengths = newest.lengths[-(frames - 1) :]
         first, regions = len(newest.regions) - sum(lengths), allocation.regions.numpy().astype(np.int32)
@@ -410,22 +425,23 @@ class GroupOfPictures:
 
         It appends the chosen regions that do not show what the group shows as it is, and then tiles that the group
         shows as they were. With `only_news`, a chosen region shows some tile that has changed. With `refined_tokens`,
-        the rest of so many shows tiles that the group does not show at level 0. An overview would show tiles coarsely
-        once more, so a key frame alone has one.
+        the rest of so many shows tiles that the group does not show at level 0. If anything is appended, the overview
+        comes before it.
         """
         allocation = frame.allocation
         superseded = newest.superseded
         areas = newest.areas.copy()
         picture = view.read(CHANGE_LEVEL)
-        changed = newest.versions.stale(view.versions)
+        old_overview = np.zeros(len(superseded), bool)
+        old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
+        changed, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
         if changed.any():
-            changed = _difference_mask(newest.picture, picture, changed)
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
         changed_tokens = int(np.count_nonzero(superseded & ~newest.superseded))
         if changed_tokens:  # the rest of what a coarse token showed is not shown any more
             areas[areas < STALE] = STALE
-            _show(newest.regions[~superseded], areas)
+            _show(newest.regions[~(superseded | old_overview)], areas)
         before = areas.copy()
         relevance = frame.relevance.cpu().numpy()
         choice = allocation.regions.numpy()[allocation.overview :].astype(np.int32)
@@ -439,44 +455,60 @@ class GroupOfPictures:
         stale_tiles = shows & (areas == STALE)
         parts = [choice[is_addition], _most_relevant(stale_tiles, relevance, int(np.count_nonzero(stale_tiles)))]
         needed_tokens = sum(map(len, parts))
-        room = self.options.tokens - int(np.count_nonzero(~superseded)) - needed_tokens
+        overview = _overview_regions(frame)
         affordable_tokens = (KEY_SHARE if only_news else 1) * frame.inputs.plan.tokens
-        if needed_tokens and needed_tokens + len(_context_regions(frame)) > affordable_tokens:
+        if needed_tokens and needed_tokens + len(overview) > affordable_tokens:
             return "changed"
-        if room < 0:
+        room = self.options.tokens - int(np.count_nonzero(~(superseded | old_overview))) - needed_tokens - len(overview)
+        if needed_tokens and room < 0:
             return "full"
         is_complete = newest.is_complete and not (changed_tokens or needed_tokens)
         if refined_tokens is not None:
-            blurred = shows & (areas > 0) & (areas == before)
+            blurred = shows & (areas > 0) & (areas == before) & ~stale_tiles
             parts.append(_most_relevant(blurred, relevance, min(refined_tokens - needed_tokens, room)))
-            is_complete = int(np.count_nonzero(blurred)) <= len(parts[-1]) or len(parts[-1]) == room
         tiles = np.concatenate(parts[1:])
         areas[tiles[:, 1], tiles[:, 2]] = 0
-        superseded = superseded | _is_covered(newest.regions, areas)
-        regions = np.concatenate(parts)
+        superseded = superseded | (_is_covered(newest.regions, areas) & ~old_overview)
+        regions = np.concatenate([parts[0], tiles])
+        values = np.concatenate([scores[is_addition], relevance[tiles[:, 1], tiles[:, 2]]])
+        if len(regions) or (superseded & ~newest.superseded).any():
+            superseded = superseded | old_overview
+            regions = np.concatenate([overview, regions])
+            values = np.concatenate([region_mean(overview, relevance), values]).astype(np.float32)
+        if refined_tokens is not None:  # covered tokens have made room
+            held_tokens = int(np.count_nonzero(~superseded)) + len(regions)
+            is_complete = not (shows & (areas > 0)).any() or held_tokens >= self.options.tokens
+        has_overview = len(regions) > 0
         return GroupFrame(
             stamp=view.stamp,
             place=newest.next_place,
             reason="",
             regions=np.concatenate([newest.regions, regions]),
-            relevance=np.concatenate([scores[is_addition], relevance[tiles[:, 1], tiles[:, 2]]]),
+            relevance=values,
             shown_ns=np.concatenate([newest.shown_ns, np.full(len(regions), view.stamp.media_ns, np.int64)]),
             superseded=np.concatenate([superseded, np.zeros(len(regions), bool)]),
             dropped=np.flatnonzero(superseded & ~newest.superseded).astype(np.int32),
-            overview=newest.overview,
+            overview=len(overview) if has_overview else newest.overview,
+            overview_begin=len(newest.regions) if has_overview else newest.overview_begin,
             begun_ns=newest.begun_ns,
             areas=areas,
             versions=view.versions,
             picture=_with_tiles(newest.picture, picture, changed | (areas != before)),
+            news=news.showing(changed | (areas != before)),
+            lengths=newest.lengths,
             changed_tokens=newest.changed_tokens + changed_tokens,
             is_complete=is_complete,
         )
 
     def _rebuilt_frame(self, group_frame: GroupFrame, view: TextureView, frame: FrameAllocation) -> GroupFrame:
-        """Return a key frame that shows what the group shows, read anew from the view; what changed lately last, so
-        that few tokens follow the next ones that are superseded."""
-        fresh = np.flatnonzero(~group_frame.superseded)
+        """Return a key frame that shows what the group shows, read anew from the view, without an overview if it is
+        complete; what changed lately last, so that few tokens follow the next ones that are superseded."""
+        is_fresh = ~group_frame.superseded
+        is_fresh[group_frame.overview_begin : group_frame.overview_begin + group_frame.overview] = False
+        fresh = np.flatnonzero(is_fresh)
         regions = group_frame.regions[fresh[np.argsort(group_frame.shown_ns[fresh], kind="stable")]]
+        overview = _overview_regions(frame)[: 0 if group_frame.is_complete else None]
+        regions = np.concatenate([overview, regions])
         return replace(
             group_frame,
             place=GroupPlace(self._number + 1, 0),
@@ -486,17 +518,19 @@ class GroupOfPictures:
             shown_ns=np.full(len(regions), view.stamp.media_ns, np.int64),
             superseded=np.zeros(len(regions), bool),
             dropped=np.zeros(0, np.int32),
-            overview=0,
+            overview=len(overview),
+            overview_begin=0,
             begun_ns=view.stamp.media_ns,
             picture=view.read(CHANGE_LEVEL).copy(),
+            news=group_frame.news.showing(np.ones(view.grid.shape, bool)),
             lengths=(len(regions),),
             changed_tokens=0,
         )
 
 
-def _context_regions(frame: FrameAllocation) -> Regions:
-    """Return the regions of a frame's overview beside which new tokens are encoded; none if all are too many."""
-    most = min(CONTEXT_TOKENS, int(CONTEXT_SHARE * frame.inputs.plan.tokens))
+def _overview_regions(frame: FrameAllocation) -> Regions:
+    """Return the regions of the overview that comes with a frame's new tokens; none if all are too many."""
+    most = min(OVERVIEW_TOKENS, int(OVERVIEW_SHARE * frame.inputs.plan.tokens))
     regions = overview_regions((frame.relevance.shape[0], frame.relevance.shape[1]), most)
     if frame.inputs.within is not None:  # a zone's question is not about what lies beyond it
         regions = regions[region_pool(regions, frame.inputs.within.numpy(), np.logical_or)]
@@ -507,14 +541,6 @@ def _by_tile(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDAr
     """Return level 2 of a picture tile by tile: uint8 [gh, 8, gw, 24], a view of it if it is contiguous."""
     side = TILE_PX >> CHANGE_LEVEL
     return picture.reshape(shape[0], side, shape[1], side * 3)
-
-
-def _difference_mask(reference: npt.NDArray[np.uint8], current: npt.NDArray[np.uint8], tiles: Flags) -> Flags:
-    """Return those of the tiles bool [gh, gw] that show something else in two pictures, both level 2."""
-    shape, (rows, cols), mask = (tiles.shape[0], tiles.shape[1]), np.nonzero(tiles), np.zeros_like(tiles)
-    before, now = (_by_tile(picture, shape)[rows, :, cols].reshape(len(rows), -1) for picture in (reference, current))
-    mask[rows, cols] = cv2.absdiff(before, now).max(axis=1) > CHANGE
-    return mask
 
 
 def _with_tiles(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], tiles: Flags) -> npt.NDArray[np.uint8]:

@@ -153,8 +153,8 @@ class TileNews:
 
     @property
     def has_doubts(self) -> bool:
-        """True if a tile may become news at a look at which it does not change."""
-        return len(self.doubts.tiles) > 0
+        """True if a tile may soon become news although it does not change any more."""
+        return bool((self.doubts.looks < LASTING_LOOKS).any())
 
     def showing(self, tiles: Flags) -> TileNews:
         """Return the state once these tiles bool [gh, gw] are shown as they were at the last look."""

@@ -317,10 +317,6 @@ class EncodedFrame:
     regions: torch.Tensor
     grid: TileGrid
 
-    def after(self, count: int) -> EncodedFrame:
-        """Return the tokens without the first `count`."""
-        return EncodedFrame(self.tokens.map(lambda rows: rows[:, count:]), self.regions[:, count:], self.grid)
-
     def followed_by(self, other: EncodedFrame) -> EncodedFrame:
         """Return these tokens followed by those of another part of the same frame."""
         deepstack = zip(self.tokens.deepstack, other.tokens.deepstack, strict=True)
@@ -334,7 +330,7 @@ class EncodedFrame:
 def token_count(packet: Packet, encode: Encode) -> int:
     """Return the number of visual tokens of a packet under `encode`."""
     if isinstance(packet, TokenPacket):
-        return packet.tokens
+        return len(packet.regions)
     return len(packet.regions) if encode == "prune" else packet.grid.tiles
 
 
@@ -351,8 +347,7 @@ def encode_packet(
     """Encode one frame.
 
     Only the regions of a TokenPacket are encoded. Its overview and its chosen regions are encoded separately, so that
-    neither depends on the other; an overview alone is valid for every `encode`. Its context is encoded beside the other
-    regions and left out.
+    neither depends on the other; an overview alone is valid for every `encode`.
     A FramePacket is encoded whole; then `prune` keeps its regions, `weighted` scales every token by its tile's
     relevance, and `full` (and `sparse` and `incremental`, if allocation failed) keep all tiles as they are.
 
@@ -374,7 +369,7 @@ def encode_packet(
             return overview.followed_by(encode_packet(qwen, packet.chosen_part(), encode, memory))
         if encode == "incremental" and memory is not None:
             return EncodedFrame(*memory.encode(qwen, packet), packet.grid)
-        frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid).after(packet.context)
+        frame = _encode(qwen, _tensor(packet.pixels), _tensor(packet.regions).long(), packet.grid)
     else:
         tiles = to_tiles(_tensor(packet.image), packet.image.shape[0] // packet.grid.rows)
         frame = _encode(qwen, tiles, grid_regions(packet.grid), packet.grid)
@@ -402,7 +397,7 @@ def encode_steps(qwen: QwenVL, packet: TokenPacket) -> Steps[EncodedFrame]:
         yield
     encoded = yield from block_steps(tower, parts, attend_afresh(tower, regions))
     check_finite(encoded)
-    return EncodedFrame(encoded, regions, packet.grid).after(packet.context)
+    return EncodedFrame(encoded, regions, packet.grid)
 
 
 def pool_regions(frame: EncodedFrame, regions: torch.Tensor) -> EncodedFrame:

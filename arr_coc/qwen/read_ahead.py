@@ -61,7 +61,7 @@ class ReadAhead:
     @torch.inference_mode()
     def steps(self) -> Steps[None]:
         """Encode the packet and prefill its tokens. Must not be continued once `fits` is false."""
-        if self._packet.tokens:
+        if len(self._packet.regions):
             self._frame = yield from encode_steps(self._qwen, self._packet)
         memory, cache = self._memory, self._prompts.cache
         if memory is not None:

@@ -333,9 +333,8 @@ class Slot:
         if is_group(packets):
             # Tokens read again after a loss do not count, so an interrupted run counts as an uninterrupted one.
             new, new_visual = prompt.new_tokens, prompt.new_visual_tokens
-            encoded_tokens = new_visual + packets[-1].context
             decoded_tokens = answer_tokens + compared_tokens
-            after = self._costs.answer_after(prompt.part.tokens - new, new, encoded_tokens, decoded_tokens)
+            after = self._costs.answer_after(prompt.part.tokens - new, new, new_visual, decoded_tokens)
             tiles = tiles[-1:] * len(prompt.stamps)
             full = self._costs.answer("full", tiles, tiles, new - new_visual, answer_tokens or compared_tokens)
             return Work(after, full.total)

@@ -229,7 +229,7 @@ def read_group(
                 part = PromptPart(qwen, len(cache), memory.position)
         if memory.timed:
             part.text(opening(packet, timed=True))
-        frame = encode(packet) if packet.tokens else None
+        frame = encode(packet) if len(packet.regions) else None
         visual = slice(part.tokens, part.tokens) if frame is None else part.visual(frame)
         if memory.timed:
             part.end_frame(packet.grid)
@@ -243,6 +243,6 @@ def read_group(
         text += sum(len(opening(packet, timed=True)) + len(closing) for packet in new)
     elif new and not place.frame:
         text += len(opening(packets[0], timed=False))
-    new_visual = sum(packet.tokens for packet in new)
+    new_visual = sum(len(packet.regions) for packet in new)
     prefilled += part.length
     return GroupReading(part, memory, prefilled, memory.count - before, text + new_visual, new_visual)

@@ -163,11 +163,11 @@ class PictureAllocator:
             return self._whole(image, grid, stamp, error)
         overview = self._frames.glance_packet() if glance is not None else None
         if glance is not None and overview is not None:
-            frame = self._frames.apply_glance(glance(_with_own_tiles(overview, image, prep.tile_px)))
+            frame = self._frames.apply_glance(glance(with_own_tiles(overview, image, prep.tile_px)))
         self.relevance = frame.allocation.relevance.numpy().copy()
         packet = frame.packet
         if self._encode in NEEDS_TOKENS_ONLY:
-            packet = _with_own_tiles(packet, image, prep.tile_px)
+            packet = with_own_tiles(packet, image, prep.tile_px)
             self.group = [*self.group[: packet.place.frame if packet.place else 0], packet]
             return packet
         return FramePacket(packet.stamp, grid, packet.regions[packet.overview :], self.relevance, image)
@@ -184,7 +184,7 @@ class PictureAllocator:
         self._frames.on_answer(feedback)
 
 
-def _with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:
+def with_own_tiles(packet: TokenPacket, image: Rgb, tile_px: int) -> TokenPacket:
     """For models whose tiles are not 32 pixels: level 0 as their own processor shows it, coarse regions resized."""
     if tile_px == TILE_PX or not len(packet.regions):
         return packet

@@ -17,7 +17,7 @@ from stream.untrusted import GROUP_TOKENS_MAX
 def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int]:
     """Yield the number of tokens that a group of `frames` frames shows after each packet. Raises TransportError if a
     packet supersedes tokens that are not shown."""
-    visible = np.zeros(sum(packet.tokens for packet in packets), bool)
+    visible = np.zeros(sum(len(packet.regions) for packet in packets), bool)
     end = 0
     lengths: deque[int] = deque(maxlen=frames)
     for packet in packets:
@@ -28,7 +28,7 @@ def _visible_tokens(packets: Sequence[TokenPacket], frames: int) -> Iterator[int
             if not valid or not visible[superseded].all():
                 raise TransportError("a frame supersedes tokens that its group of pictures does not have")
             visible[superseded] = False
-        end += packet.tokens
+        end += len(packet.regions)
         visible[begin:end] = True
         lengths.append(end - begin)
         yield int(np.count_nonzero(visible[:end])) if frames == 1 else sum(lengths)
@@ -99,7 +99,7 @@ class GroupMemory:
         for tokens in _visible_tokens(packets, start.frames) if packets else [0]:
             if not 0 < tokens <= self.tokens:
                 raise TransportError(f"a group of pictures shows {counted(tokens, 'token')}, of at most {self.tokens}")
-        appended_tokens = sum(other.tokens for other in packets)
+        appended_tokens = sum(len(other.regions) for other in packets)
         if start.frames == 1 and appended_tokens > GROUP_GROWTH * self.tokens:
             raise TransportError(
                 f"a group of pictures was given {counted(appended_tokens, 'token')} to show {self.tokens}"

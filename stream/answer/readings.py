@@ -21,7 +21,7 @@ class SlotReading:
         self._packet = packet
         self._reading = reading
         self._place = memory.next_place(client)
-        self.tokens = packet.tokens
+        self.tokens = len(packet.regions)
 
     @property
     def is_key_frame(self) -> bool:
@@ -61,7 +61,7 @@ class KeptReading:
         self._memory = memory
         self._client = client
         self._packets = packets
-        self.tokens = packets[-1].tokens
+        self.tokens = len(packets[-1].regions)
 
     def steps(self) -> Generator[None, None, None]:
         """Nothing is read yet."""

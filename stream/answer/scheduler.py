@@ -359,6 +359,7 @@ class AnswerScheduler:
             return
         if client.requests.recalls_next:  # the group of pictures goes on as it did
             client.requests.group.add(self._observer.make_idle_packet(client.requests.group.next_place, tokens))
+            self._observer.on_idle_end(client.requests.group.next_place)
             return
         client.request_idle(in_lockstep=True)
         self._wait_for(lambda: client.may_send_idle or not client.idle.is_open)

@@ -241,7 +241,8 @@ class AnswerServer:
         """Begin to read an idle packet, if it is the one that was permitted."""
         message = envelope.message
         assert isinstance(message, IdlePacketMessage)
-        if not self._idle.takes(client, message.number):
+        if not self._idle.takes(client, message.number):  # it came too late, or its client's turn came first
+            self._report_reading(IdleEnd(client, message.number, 0, 0, is_rebuilt=False))
             return
         try:
             reading = self._model.read_ahead(client, self._packets.tokens(envelope))

@@ -35,6 +35,7 @@ OPTIONS = (
     Option("--picture NAME", "With --api: scaled, composite or parts pictures, or tokens for vLLM with arr-coc-vllm. [scaled]", also="serve-answers", key="answer.api.picture", kind="value"),
     Option("--memory / --no-memory", "Keep what the model was shown, and show it only what is new. [auto]", also="serve-answers doctor", key="answer.memory.enabled", kind="switch"),
     Option("--memory-frames N", "Newest frames that the model sees, each whole; 1: one picture kept up to date. [1]", also="serve-answers doctor", key="answer.memory.frames", kind="value"),
+    Option("--memory-idle SHARE", "Share of the time in which the model reads ahead between answers; 0: never. [auto]", also="serve-answers", key="answer.memory.idle", kind="value"),
     Option("--glance / --no-glance", "Look at an overview before answering something new. [for models without a trained allocator]", key="answer.glance.enabled", kind="switch"),
     Option("--target-ms MS", "Adapt the budget to keep p95 time to first token below this. [off]", without="demo", key="answer.target_ms", kind="value"),
     Option("--shadow-every N", "Answer one frame in N again with all of its tokens, to compare. [off]", key="answer.shadow.every", kind="value"),

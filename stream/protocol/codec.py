@@ -112,7 +112,6 @@ def token_message(
         wants_answer=wants_answer,
         checks=checks,
         overview=packet.overview,
-        context=packet.context,
         **fields,
     )
     return message, arrays
@@ -159,7 +158,7 @@ def idle_message(
     """
     fields, arrays = _token_fields(0, packet, pixels_at, earlier_packets)
     del fields["turn"]
-    return IdlePacketMessage(number=number, context=packet.context, **fields), arrays
+    return IdlePacketMessage(number=number, **fields), arrays
 
 
 def _token_fields(
@@ -181,7 +180,7 @@ def _token_fields(
         "pixels_at": pixels_at,
         "place": packet.place,
         "earlier": tuple(
-            EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded), packet.context)
+            EarlierFrame(packet.stamp, len(packet.regions), packet.overview, len(packet.superseded))
             for packet in earlier_packets
         ),
     }
@@ -240,9 +239,7 @@ def token_packets(message: AnyTokenMessage, parts: Sequence[Part], take: TakePix
         columns = regions[rows], relevance[rows], pixels[rows]
         begin, superseded_end = superseded_end, superseded_end + frame.superseded
         packets.append(
-            TokenPacket(
-                frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end], frame.context
-            )
+            TokenPacket(frame.stamp, message.grid, *columns, frame.overview, at, superseded[begin:superseded_end])
         )
     return packets
 
@@ -262,7 +259,6 @@ def _frames_of(message: AnyTokenMessage, regions: int, superseded_tokens: int) -
             f"{kind} holds {regions} regions, and says that {regions - own_regions} are of earlier frames"
         )
     overview = message.overview if isinstance(message, TokenPacketMessage) else 0
-    context = 0 if isinstance(message, GlancePacketMessage) else message.context
     if isinstance(message, GlancePacketMessage):
         overview = own_regions if place is None else 0
         if place is None and not own_regions:
@@ -271,17 +267,11 @@ def _frames_of(message: AnyTokenMessage, regions: int, superseded_tokens: int) -
         place is not None and not place.frame and not own_regions
     ):
         raise TransportError(f"{kind} holds nothing of a frame that others in its group of pictures build on")
-    frames = [*earlier_frames, EarlierFrame(message.stamp, own_regions, overview, own_superseded, context)]
-    for before, frame in zip(range(len(frames) - 1, -1, -1), frames, strict=True):
+    frames = [*earlier_frames, EarlierFrame(message.stamp, own_regions, overview, own_superseded)]
+    for frame in frames:
         if frame.overview > frame.regions:
             raise TransportError(
                 f"{kind} holds {frame.regions} regions, and says that {frame.overview} of them are an overview"
-            )
-        is_later = place is not None and place.frame > before
-        if frame.context and (not is_later or frame.overview or frame.context >= frame.regions):
-            raise TransportError(
-                f"{kind} holds {frame.regions} regions, and says that {frame.context} of them are context, which only "
-                "a later frame of a group has, beside its own"
             )
     return frames
 

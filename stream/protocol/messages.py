@@ -153,13 +153,12 @@ class TextureUpdated(Message, frozen=True, tag="texture_updated"):
 
 class EarlierFrame(msgspec.Struct, frozen=True, array_like=True):
     """Frame of a group of pictures before the frame of a message: its number of regions, the first `overview` of which
-    are an overview, and the number of earlier tokens that it superseded; the first `context` are context."""
+    are an overview, and the number of earlier tokens that it superseded."""
 
     stamp: FrameStamp
     regions: Count
     overview: Count = 0
     superseded: Count = 0
-    context: Count = 0
 
 
 class PastAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -192,12 +191,11 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     `place`, the superseded tokens.
 
     `pixels_at`: place of the pixels on a device, in which case they are no part. The first `overview` regions are an
-    overview of the frame, or, of a later frame of a group, the first `context` are context. `checks`: questions of the
-    client's watches that are evaluated with it; without `wants_answer` they are the only ones. `place`: of the frame in
-    a group of pictures in the server's memory; `earlier`: frames before it in that group which the server lacks, in
-    order, whose regions come first in each part. `history` precedes the question; `previous` is scored before a new
-    answer, unless the question has changed. With `free_text` the answer has no schema, whatever the client's answers
-    have.
+    overview of the frame. `checks`: questions of the client's watches that are evaluated with it; without
+    `wants_answer` they are the only ones. `place`: of the frame in a group of pictures in the server's memory;
+    `earlier`: frames before it in that group which the server lacks, in order, whose regions come first in each part.
+    `history` precedes the question; `previous` is scored before a new answer, unless the question has changed. With
+    `free_text` the answer has no schema, whatever the client's answers have.
     """
 
     answer: Count
@@ -207,7 +205,6 @@ class TokenPacketMessage(Message, frozen=True, tag="token_packet"):
     wants_answer: bool = True
     checks: WatchQuestions = ()
     overview: Count = 0
-    context: Count = 0
     pixels_at: PixelPlace | None = None
     place: GroupPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
@@ -379,7 +376,6 @@ class IdlePacketMessage(Message, frozen=True, tag="idle_packet"):
     stamp: FrameStamp
     grid: TileGrid
     place: GroupPlace
-    context: Count = 0
     pixels_at: PixelPlace | None = None
     earlier: Annotated[tuple[EarlierFrame, ...], Meta(max_length=EARLIER_MAX)] = ()
 

@@ -70,11 +70,11 @@ def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query:
     first, hidden, frames = (
         part.tokens,
         [],
-        [encode_packet(qwen, packet, "sparse") for packet in packets if packet.tokens],
+        [encode_packet(qwen, packet, "sparse") for packet in packets if len(packet.regions)],
     )
     if qwen.family.recurrent:
         superseded = [number for packet in packets for number in packet.superseded]
-        rows = [row for row in range(sum(packet.tokens for packet in packets)) if row not in superseded]
+        rows = [row for row in range(sum(len(packet.regions) for packet in packets)) if row not in superseded]
         frames = [
             EncodedFrame(
                 VisualTokens(torch.cat([frame.tokens.embeds for frame in frames], dim=1)[:, rows]),
@@ -87,7 +87,7 @@ def reference_logits(speaking: AnswerSession, packets: list[TokenPacket], query:
     tokens = 0
     for packet in packets:
         hidden += [(first + tokens, first + number) for number in packet.superseded]
-        tokens += packet.tokens
+        tokens += len(packet.regions)
     part.end_frame(GRID)
     part.text([*prompts.ids.frame_close, *prompts.question(query)])
     if qwen.family.recurrent:
@@ -208,25 +208,16 @@ def test_a_memory_in_one_slot_does_not_change_another() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_new_regions_are_encoded_beside_their_context_alone(family: str) -> None:
-    """No key of an earlier frame of the group is attended to; the context is not shown."""
-    qwen, packet = tiny_qwen(family), frame(1, [1, 5, 6])
-    context = replace(frame(7, [0, 11]), place=None)
-    both = replace(
-        packet,
-        regions=np.concatenate([context.regions, packet.regions]),
-        relevance=np.concatenate([context.relevance, packet.relevance]),
-        pixels=np.concatenate([context.pixels, packet.pixels]),
-        context=2,
-    )
-    together = encode_packet(qwen, replace(both, context=0, place=None), "sparse")
+def test_new_regions_are_encoded_alone(family: str) -> None:
+    """No key of an earlier frame of the group is attended to."""
+    packet = frame(1, [1, 5, 6])
     speaking = session(family)
-    answer_text(speaking, [GROUP[0], both])
+    answer_text(speaking, [GROUP[0], packet])
     memory = speaking.prompts.memory
     assert memory is not None
-    assert both.tokens == speaking.last.appended_tokens - 4 == 3
     assert memory.regions[4:].tolist() == packet.regions.tolist()
-    assert torch.equal(memory.embeds[4:], together.tokens.embeds[0, 2:])
+    alone = encode_packet(tiny_qwen(family), replace(packet, place=None), "sparse")
+    assert torch.equal(memory.embeds[4:], alone.tokens.embeds[0])
 
 
 def test_feedback_covers_all_that_the_memory_shows() -> None:
