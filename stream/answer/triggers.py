@@ -239,13 +239,14 @@ class VerdictThresholds:
 class DebouncedVerdict:
     """Verdict on a standing question, which noise does not change.
 
-    `verdict` is yes, no, or None before the first.
+    `verdict` is yes, no, or None before the first. It outlasts a cut; `is_of_shot`: results of this shot gave it.
     """
 
     def __init__(self, thresholds: VerdictThresholds, verdict: bool | None = None) -> None:
         self._thresholds = thresholds
         self._unconfirmed: bool | None = None
         self.verdict = verdict
+        self.is_of_shot = verdict is not None
 
     @property
     def pending(self) -> bool:
@@ -259,19 +260,29 @@ class DebouncedVerdict:
     def update(self, yes: float, mass: float) -> bool:
         """Process the next result; return whether the verdict has changed. A first no is no change."""
         new = None if self.is_off_topic(mass) else self._decide(yes)
-        if new is None or new == self.verdict:
+        # a no that goes on needs no second look after a cut, because nothing waits for it
+        if new is None or (new == self.verdict and (self.is_of_shot or not new)):
             self._unconfirmed = None
             return False
         is_sure = (yes if new else 1 - yes) >= self._thresholds.at_once_from
         if not is_sure and self._unconfirmed is not new:
             self._unconfirmed = new
             return False
-        before, self.verdict, self._unconfirmed = self.verdict, new, None
-        return new or before is not None
+        before = self.verdict
+        self.verdict = new
+        self.is_of_shot = True
+        self._unconfirmed = None
+        return new is not before and (new or before is not None)
+
+    def begin_shot(self) -> None:
+        """Note that the next results are about another shot, in which they confirm no earlier one."""
+        self._unconfirmed = None
+        self.is_of_shot = False
 
     def forget(self) -> None:
         """Set the verdict to unknown."""
         self.verdict = self._unconfirmed = None
+        self.is_of_shot = False
 
     def _decide(self, yes: float) -> bool | None:
         if yes >= self._thresholds.yes_above:
@@ -342,6 +353,18 @@ class Watch:
             self._yes_since_ns, self._matched, self._last = None, False, None
         self.active = active
 
+    def begin_shot(self) -> None:
+        """Begin the hold anew, with a yes of the shot that begins with the next frame.
+
+        The verdict stays until that shot's own results change it: a yes that goes on has had its match.
+        """
+        self._verdict.begin_shot()
+        self._yes_since_ns = self._last = None
+
+    def report_late(self, result: YesNoResult) -> list[Event]:
+        """Return the result of a frame before the last cut, which changes nothing, with the verdict so far."""
+        return [replace(result, holds=self._holds, warning=self.warning)]
+
     def update(self, result: YesNoResult, time_ns: int) -> list[Event]:
         """Return the result with the verdict after it, and the events that follow from it, without the match.
 
@@ -350,11 +373,11 @@ class Watch:
         changed = self._verdict.update(result.yes, result.certain)
         if self._verdict.pending:
             self.triggers.retry()
-        verdict = None if self._verdict.verdict is None else _word(self._verdict.verdict)
+        verdict = self._holds
         self._last = result
         if not self._verdict.verdict:
             self._yes_since_ns, self._matched = None, False
-        elif self._yes_since_ns is None:
+        elif self._yes_since_ns is None and self._verdict.is_of_shot:
             self._yes_since_ns = time_ns
         events: list[Event] = [replace(result, holds=verdict, warning=self.warning)]
         if changed and verdict is not None:
@@ -378,7 +401,8 @@ class Watch:
     def match(self, time_ns: int, number: int, at: tuple[int, float]) -> Match | None:
         """Return the match that has become due by `time_ns`, as match `number`, at frame index and media time `at`.
 
-        One yes is at most one match: a yes in the cooldown is none. A yes that is in doubt waits.
+        One yes is at most one match, also if it goes on in another shot: a yes in the cooldown is none. A yes that is
+        in doubt waits.
         """
         options, since_ns, last = self.options, self._yes_since_ns, self._last
         if since_ns is None or last is None or self._matched or self._verdict.pending or not self.active:
@@ -401,6 +425,11 @@ class Watch:
             yes=last.yes,
             certain=last.certain,
         )
+
+    @property
+    def _holds(self) -> str | None:
+        """The verdict as events have it."""
+        return None if self._verdict.verdict is None else _word(self._verdict.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +464,7 @@ class WatchList:
         self._wall_s = wall_s if scheduled else None
         self._fired_ns = 0
         self._time_ns = 0
+        self._shot_index = 0
         self.matches = matches
 
     def __iter__(self) -> Iterator[Watch]:
@@ -469,9 +499,13 @@ class WatchList:
             discontinuity: whether the frame cannot be compared with the one before.
         """
         self._time_ns = time_ns
+        if cut or discontinuity:
+            self._shot_index = at[0]
         unix_s = None if self._wall_s is None else self._wall_s()
         events = []
         for watch in self._watches.values():
+            if cut or discontinuity:
+                watch.begin_shot()
             if unix_s is not None:
                 watch.on_schedule(unix_s)
             watch.triggers.observe(time_ns, change=change, cut=cut, discontinuity=discontinuity)
@@ -499,8 +533,11 @@ class WatchList:
         )
 
     def update(self, result: YesNoResult) -> list[Event]:
-        """Return the result with the verdict after it, and the events that follow from it."""
+        """Return the result with the verdict after it, and the events that follow from it: none if a shot has begun
+        since its frame."""
         watch = self._watches[result.watch]
+        if result.frame_index < self._shot_index:
+            return watch.report_late(result)
         events = watch.update(result, self._fired_ns)
         return [*events, *self._match(watch, self._fired_ns, (result.frame_index, result.pts_s))]
 

@@ -22,11 +22,14 @@ from stream.control import FOUND, INTERRUPTED, RunControl, SideQuestion, WatchCh
 from stream.errors import OpeningCancelled, SourceError, SourceOver, StageDied, StreamError
 from stream.events import (
     STORE_LOST,
+    Cut,
     Event,
     FrameReady,
     Glance,
     Match,
     Notice,
+    Outage,
+    PictureChanged,
     QueryChanged,
     Started,
     VerdictChanged,
@@ -366,9 +369,13 @@ class WatchProgress:
             state = self._by_name.get(event.watch, WatchState())
             if event.holds == "no":
                 state = dataclasses.replace(state, verdict=False, yes_since_ns=None, matched=False)
-            elif not state.verdict:
+            elif not state.verdict or state.yes_since_ns is None:
                 state = dataclasses.replace(state, verdict=True, yes_since_ns=self._clock.now_ns())
             self._by_name[event.watch] = state
+        elif isinstance(event, (Cut, PictureChanged, Outage)):  # a hold begins anew with each shot
+            self._by_name = {
+                name: dataclasses.replace(state, yes_since_ns=None) for name, state in self._by_name.items()
+            }
         elif isinstance(event, Match):
             state = self._by_name.get(event.watch, WatchState())
             self._matches = event.match

@@ -157,6 +157,9 @@ def test_a_long_question_is_not_repeated_whole() -> None:
     assert len(notice.message) < 240
 
 
+CUT = {"cut": True}
+
+
 class Watched:
     """Watches, of which frames are observed and checked at these times."""
 
@@ -172,7 +175,7 @@ class Watched:
         if chances:
             for check, yes in zip(self.list.fire("beside"), chances, strict=True):
                 assert yes is not None
-                self._note(self.list.update(look(at_s, yes, None, watch=check.watch)))
+                self._note(self.list.update(replace(look(at_s, yes, None, watch=check.watch), frame_index=round(at_s))))
         return self
 
     def _note(self, events: list[Event]) -> None:
@@ -212,6 +215,76 @@ def test_time_that_goes_back_begins_the_hold_anew() -> None:
     run = Watched(watching(hold_ns=2 * S, cooldown_ns=5 * S)).see(100, 0.99).see(0).see(1.9)
     assert run.matches == []
     assert run.see(2).matches == [(2, "here", 1)]
+
+
+@pytest.mark.parametrize("shot", [{"cut": True}, {"discontinuity": True}], ids=["cut", "discontinuity"])
+def test_a_hold_does_not_reach_into_the_next_shot(shot: dict[str, object]) -> None:
+    run = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(2, **shot).see(3)
+    assert run.matches == [], "the shot has not been checked yet"
+    run.see(4, 0.0002).see(5)
+    assert run.matches == []
+    (turned,) = (event for event in run.events if isinstance(event, VerdictChanged) and event.to == "no")
+    assert turned.pts_s == 4, "the verdict itself goes on until the shot's own check changes it"
+
+
+def test_a_yes_of_the_next_shot_holds_from_its_own_check() -> None:
+    run = Watched(watching(hold_ns=2 * S)).see(0, 0.99).see(1.5, **CUT).see(2, 0.99).see(3.9)
+    assert run.matches == []
+    assert run.see(4).matches == [(4, "here", 1)]
+    assert sum(isinstance(event, VerdictChanged) for event in run.events) == 1, "yes in both shots is one yes"
+
+
+def test_a_yes_that_goes_on_after_a_cut_has_had_its_match() -> None:
+    run = Watched(watching()).see(0, 0.99).see(1, 0.99, **CUT).see(2, 0.99)
+    assert run.matches == [(0, "here", 1)]
+    run.see(3, 0.01, **CUT).see(4, 0.99, **CUT)
+    assert run.matches == [(0, "here", 1), (4, "here", 2)]
+
+
+def test_a_yes_that_goes_on_unsurely_after_a_cut_is_confirmed_in_its_own_shot() -> None:
+    run = Watched(watching(hold_ns=S)).see(0, 0.99).see(0.5, 0.8, **CUT).see(2)
+    assert run.matches == []
+    assert [watch.triggers.due for watch in run.list] == ["again"]
+    run.see(2.5, 0.8).see(3)
+    assert run.matches == []
+    assert run.see(3.5).matches == [(3.5, "here", 1)]
+
+
+@pytest.mark.parametrize("off", [0.5, 0.3])
+def test_a_check_that_says_neither_does_not_make_the_yes_before_the_cut_count(off: float) -> None:
+    run = Watched(watching(hold_ns=S)).see(0, 0.99).see(0.5, off, **CUT).see(3)
+    assert run.matches == []
+
+
+def test_an_unsure_yes_is_not_confirmed_by_the_next_shot() -> None:
+    run = Watched(watching()).see(0, 0.8).see(1, 0.8, **CUT)
+    assert run.matches == []
+    assert run.see(2, 0.8).matches == [(2, "here", 1)]
+    doubted = Watched(watching()).see(0, 0.99).see(1, 0.3).see(2, 0.3, **CUT)
+    assert doubted.events[-1] == replace(look(2, 0.3, "yes"), frame_index=2)
+
+
+def test_a_no_that_goes_on_unsurely_needs_no_second_check() -> None:
+    run = Watched(watching()).see(0, 0.01).see(1, 0.3, **CUT).see(2)
+    assert not run.list.due
+
+
+@pytest.mark.parametrize("hold_ns", [0, S])
+@pytest.mark.parametrize("chance", [0.99, 0.8, 0.01])
+def test_a_check_of_the_shot_before_that_comes_after_the_cut_changes_nothing(hold_ns: int, chance: float) -> None:
+    """It began before the cut, and its result comes with the second frame after it."""
+    run = Watched(watching(hold_ns=hold_ns)).see(0)
+    run.list.fire("start")
+    run.see(1, **CUT).see(2)
+    assert run.list.update(look(0, chance, None)) == [look(0, chance, None)]
+    run.see(9)
+    assert (run.matches, run.events) == ([], [])
+    before_cut = Watched(watching(hold_ns=hold_ns)).see(0, 0.99).see(1)
+    before_cut.list.fire("again")
+    before_cut.see(2, **CUT)
+    (late,) = before_cut.list.update(look(0, chance, None))
+    assert late == look(0, chance, "yes"), "the verdict so far"
+    assert [watch.triggers.due for watch in before_cut.list] == ["cut"], "no other check is due for it"
 
 
 def test_a_match_of_another_process_is_not_repeated() -> None:

@@ -23,6 +23,7 @@ from stream.events import (
     FrameReady,
     Notice,
     Outage,
+    PictureChanged,
     QueryChanged,
     SegmentWritten,
     StandingQuestion,
@@ -126,6 +127,20 @@ def test_the_answer_that_holds_is_known_from_looks() -> None:
     assert state == WatchState(False, None, False, since_ns)
     line = msgspec.json.encode(run.watches.states)
     assert msgspec.json.decode(line, type=WatchStates) == run.watches.states
+
+
+@pytest.mark.parametrize(
+    "begins_shot", [Cut(2, 2.0, 0.5), PictureChanged(2, 2.0, "format", 64, 64), Outage(2, 2.0, "gone")]
+)
+def test_the_next_one_counts_no_hold_of_an_earlier_shot(begins_shot: Event) -> None:
+    clock = FakeClock()
+    run = RunContinuity(Config(source="a.mp4"), clock)
+    run.rebase(look(1.0, holds="yes"))
+    clock.advance(NS_PER_S)
+    run.rebase(begins_shot)
+    assert run.watches.states.by_name["here"] == WatchState(verdict=True)
+    run.rebase(look(3.0, holds="yes"))
+    assert run.watches.states.by_name["here"] == WatchState(verdict=True, yes_since_ns=NS_PER_S)
 
 
 def test_a_verdict_that_was_reported_is_not_again_and_each_watch_has_its_own() -> None:
