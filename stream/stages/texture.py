@@ -147,6 +147,7 @@ class TextureStage:
         stamp = FrameStamp(frame.frame_index, frame.media_ns, frame.capture_ns)
         update = self._updater.commit(comparison.pending, stamp)
         texture_ns = comparison.prepare_ns + time.monotonic_ns() - start_ns
+        is_cut = update.cut.is_cut and update.epoch_reason is not None  # texture.cut.enabled = false begins no shot
         slot: int | None = None
         while update.motion is not None and (slot := self._motions.put(update.motion, WAIT_MS / 1000)) is None:
             self._control.check()
@@ -154,7 +155,7 @@ class TextureStage:
             stamp=update.change.stamp,
             texture_ms=texture_ns / NS_PER_MS,
             dirty_share=update.change.dirty_share,
-            cut_score=update.cut.score if update.cut.is_cut else None,
+            cut_score=update.cut.score if is_cut else None,
             discontinuity=_DISCONTINUITIES.get(update.epoch_reason or ""),
             fallback=update.fallback,
             skipped=frame.skipped,

@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.errors import StoreError
 from arr_coc.types import FramePlanes, TileMotion
-from arr_coc.video.texture_updater import TextureUpdater
+from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from stream.errors import StageDied, TransportError
 from stream.media import MediaSegment, SkippedItem
 from stream.protocol.buffers import SlotTable
@@ -28,11 +28,11 @@ def runner() -> Iterator[StageRunner]:
 
 
 class Fixture:
-    def __init__(self, runner: StageRunner, *, newest: bool = False) -> None:
+    def __init__(self, runner: StageRunner, *, newest: bool = False, cuts: bool = True) -> None:
         self.planes: SlotTable[FramePlanes] = SlotTable(8)
         self.capture = runner.link(CAPTURE_TEXTURE, bind=True)
         self.allocate = runner.link(TEXTURE_ALLOCATE)
-        self.updater = TextureUpdater()
+        self.updater = TextureUpdater(TextureOptions(cuts=cuts))
         self.motions: SlotTable[TileMotion] = SlotTable(2)
         self.stage = TextureStage(
             self.updater, self.planes, self.motions, runner.transport, runner.control, drop_frames=newest
@@ -136,6 +136,19 @@ def test_a_waiting_frame_is_replaced_by_a_newer_one_and_counted(runner: StageRun
     assert expect(fixture.allocate, End).reason == "interrupted"
     runner.join()
     assert fixture.stage.drops == {"texture.replaced": 1, "texture.fallbacks": 0}
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_a_cut_is_reported_if_it_begins_an_epoch(runner: StageRunner, cuts: bool) -> None:
+    fixture = Fixture(runner, cuts=cuts).begin()
+    for index in range(3):
+        random = np.random.default_rng(index // 2)
+        fixture.send(index, np.kron(random.integers(0, 256, (16, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8))
+    first = fixture.update()
+    fixture.allocate.send(Credit(count=2))
+    same, second = fixture.update(), fixture.update()
+    assert (same.cut_score, same.stamp.epoch) == (None, first.stamp.epoch)
+    assert (second.cut_score is not None, second.stamp.epoch > first.stamp.epoch) == (cuts, cuts)
 
 
 def test_a_slot_that_holds_nothing_is_named(runner: StageRunner) -> None:
