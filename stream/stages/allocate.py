@@ -249,10 +249,10 @@ class AllocateStage:
             lambda view: group.idle_packet(view, frame, next_place, tokens) if view.stamp == frame.stamp else None
         )
 
-    def on_idle_end(self, next_place: GroupPlace | None) -> None:
+    def on_idle_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:
         """Take what the model has read ahead as shown."""
         if (group := self._allocator.group) is not None:
-            group.on_idle_end(next_place)
+            group.on_idle_end(next_place, rebuilt=rebuilt)
 
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
@@ -294,7 +294,7 @@ class AllocateStage:
         if update.fallback is not None:
             self._emit_store_lost(update.fallback)
         if self._detections is not None:
-            self._emit(*self._detections.receive())
+            self._emit(*self._detections.receive(update.stamp))
         frame, events, done_ns = self._read(lambda view: self._allocate_view(view, update, motion))
         self._note_deadline(update.stamp.capture_ns, done_ns)
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)

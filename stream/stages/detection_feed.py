@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.ops.polygons import points_inside
-from arr_coc.types import NS_PER_S, TILE_PX, TileGrid
+from arr_coc.types import NS_PER_S, TILE_PX, FrameStamp, TileGrid
 from stream.clock import Clock
 from stream.errors import TransportError
 from stream.events import Event, Notice
@@ -82,6 +82,10 @@ class ThingTracker:
         self.answered = np.zeros(0, bool)
         self.checked = np.zeros(0, bool)
 
+    def forget(self) -> None:
+        """Forget all things: the next ones are new."""
+        self._choose(np.zeros(0, np.intp))
+
     def keep_since(self, first_ns: int) -> None:
         """Forget things that were last seen before this time."""
         survivors = (self._seen_ns >= first_ns).nonzero()[0]
@@ -126,9 +130,9 @@ class ThingTracker:
 class DetectionFeed:
     """Newest detections of another program. Belongs to the thread that calls `open`.
 
-    The newest message counts, for `hold_s` from its capture: none queues, and the run never waits for one. `unix_ns`
-    returns the time of this machine, to compare with that of a message. With `zones` a thing is new only if the middle
-    of its box is in no zone of weight 0, and in that of the question.
+    The newest message counts, for `hold_s` from its capture, and within the epoch of its picture: none queues, and the
+    run never waits for one. `unix_ns` returns the time of this machine, to compare with that of a message. With `zones`
+    a thing is new only if the middle of its box is in no zone of weight 0, and in that of the question.
     """
 
     def __init__(
@@ -145,6 +149,8 @@ class DetectionFeed:
         self._unix_ns = unix_ns
         self._newest: DetectedBoxes | None = None
         self._newest_ns = self._connected_ns = 0
+        self._epoch: int | None = None
+        self._epoch_ns = 0
         self._tracker = ThingTracker()
         self._reported: set[str] = set()
 
@@ -158,10 +164,11 @@ class DetectionFeed:
         """Close the socket."""
         self._receiver.close()
 
-    def receive(self) -> list[Event]:
-        """Take the newest message, if one has come; return notices."""
+    def receive(self, stamp: FrameStamp) -> list[Event]:
+        """Take the newest message, if one has come, with the frame of this stamp; return notices."""
         name, now_ns = self._address.name, self._clock.now_ns()
         notices: list[Event] = []
+        is_new_epoch = self._begin_epoch(stamp)
         if self._receiver.is_lost and now_ns - self._connected_ns >= RECONNECT_NS:
             text = f"{name} is gone, or has sent a message of more than {PART_BYTES_MAX >> 20} MiB; it is tried again"
             notices += self._notice(DETECTIONS_LOST, text)
@@ -176,7 +183,9 @@ class DetectionFeed:
                 text = f"{name}: {error}; docs/boxes.md has the format; such messages are left out"
                 notices += self._notice(DETECTIONS_UNREADABLE, text)
             else:
-                self._take(detections, now_ns)
+                # what came until this frame and has no time is of a picture before it
+                if detections.unix_ns is not None or not is_new_epoch:
+                    self._take(detections, now_ns)
                 count = len(detections.labels)
                 text = f"{name}: a message has {count} boxes and more; those of the lowest scores are left out"
                 notices += self._notice(DETECTIONS_CUT, text) if detections.cut else []
@@ -212,11 +221,21 @@ class DetectionFeed:
         """The newest frame is being checked: the things in it are no longer new to checks."""
         self._tracker.checked[:] = True
 
+    def _begin_epoch(self, stamp: FrameStamp) -> bool:
+        """Forget boxes and things if another epoch begins with this frame; return whether one does."""
+        is_new_epoch = self._epoch is not None and stamp.epoch != self._epoch
+        if is_new_epoch:
+            self._newest = None
+            self._epoch_ns = stamp.capture_ns
+            self._tracker.forget()  # what has the same label in the same place is another thing
+        self._epoch = stamp.epoch
+        return is_new_epoch
+
     def _take(self, detections: DetectedBoxes, now_ns: int) -> None:
-        """Take a message, unless it is stale, or older than the newest."""
+        """Take a message, unless it is stale, older than the newest, or of an earlier epoch."""
         age_ns = 0 if detections.unix_ns is None else max(0, self._unix_ns() - detections.unix_ns)
         captured_ns = now_ns - age_ns
-        if age_ns > self._hold_ns or captured_ns < self._newest_ns:
+        if age_ns > self._hold_ns or captured_ns < max(self._newest_ns, self._epoch_ns):
             return
         self._newest, self._newest_ns = detections, captured_ns
         self._tracker.update(detections.select(self._in_zones(detections.boxes)), captured_ns)

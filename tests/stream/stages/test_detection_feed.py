@@ -14,7 +14,7 @@ import zmq
 
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.ops.polygons import box_polygon
-from arr_coc.types import NS_PER_S, TileGrid
+from arr_coc.types import NS_PER_S, FrameStamp, TileGrid
 from stream.config import AllocateConfig, CaptureConfig, Config, NetworkConfig, OutputConfig, ZoneConfig
 from stream.control import FOUND
 from stream.errors import ConfigError, TransportError
@@ -39,6 +39,7 @@ from tests.support.runs import WATCHED_INFO
 
 GRID = TileGrid.of(96, 120)
 HOLD_NS = 2 * NS_PER_S
+STAMP = FrameStamp(0, 0, 0, epoch=1)
 UNIX_NS = 1_700_000_000 * NS_PER_S
 
 
@@ -61,7 +62,7 @@ class Fed:
     """A feed with a detector in the test's hands."""
 
     def __init__(self, zones: ZoneOptions | None = None) -> None:
-        self.clock, self.receiver = FakeClock(100 * NS_PER_S), Receiver()
+        self.clock, self.receiver, self.stamp = FakeClock(100 * NS_PER_S), Receiver(), STAMP
         address = DetectionAddress("zmq+tcp://detector:1", "tcp://detector:1", None, 2.0)
         feed = DetectionFeed(address, self.clock, lambda: UNIX_NS + self.clock.now_ns(), zones)
         self.feed = feed.open(lambda: self.receiver)
@@ -72,7 +73,16 @@ class Fed:
         """Notices of a message with these boxes."""
         objects = [{"box": box, "label": label, "score": score} for box in boxes]
         self.receiver.waiting.append([memoryview(json.dumps({"objects": objects, **fields}).encode())])
-        return self.feed.receive()
+        return self.receive()
+
+    def receive(self) -> list[Event]:
+        """Notices of the next frame, whose picture is that of the last message."""
+        return self.feed.receive(self.stamp)
+
+    def cut(self, age_s: float = 0.0) -> None:
+        """Begin an epoch with the next frame, which was captured `age_s` seconds ago."""
+        captured_ns = self.clock.now_ns() - round(age_s * NS_PER_S)
+        self.stamp = FrameStamp(self.stamp.frame_index + 1, captured_ns, captured_ns, self.stamp.epoch + 1)
 
     @property
     def new(self) -> tuple[bool, bool]:
@@ -99,10 +109,10 @@ def test_the_newest_message_counts_until_it_is_stale() -> None:
     fed = Fed()
     fed.say((0, 0, 0.1, 0.1), score=0.5)
     fed.clock.advance(HOLD_NS)
-    fed.feed.receive()
+    fed.receive()
     assert fed.feed.floor(GRID) is not None
     fed.clock.advance(1)
-    fed.feed.receive()
+    fed.receive()
     assert fed.feed.floor(GRID) is None
 
 
@@ -115,10 +125,10 @@ def test_a_message_is_as_old_as_its_picture(age_s: float, counts_s: float | None
     assert (fed.feed.floor(GRID) is not None) == (counts_s is not None)
     if counts_s is not None:
         fed.clock.advance(round(counts_s * NS_PER_S))
-        fed.feed.receive()
+        fed.receive()
         assert fed.feed.floor(GRID) is not None
         fed.clock.advance(1)
-        fed.feed.receive()
+        fed.receive()
         assert fed.feed.floor(GRID) is None
 
 
@@ -179,7 +189,7 @@ def test_a_run_s_feed_knows_its_zones() -> None:
     feed.open(lambda: receiver)
     for left, share in ((0.1, 0.25), (0.7, 1.0)):
         receiver.waiting.append([memoryview(json.dumps({"objects": [{"box": (left, 0, left + 0.2, 1)}]}).encode())])
-        feed.receive()
+        feed.receive(STAMP)
         assert feed.changes(0.25, 0.25) == (share, share)
 
 
@@ -201,6 +211,48 @@ def test_a_thing_that_was_gone_is_new_again() -> None:
     assert fed.new[0]
 
 
+def test_a_cut_forgets_boxes_and_things() -> None:
+    fed = Fed()
+    fed.say((0.1, 0.1, 0.3, 0.3))
+    fed.feed.mark_answered()
+    fed.feed.mark_looked()
+    fed.cut()
+    fed.receive()
+    assert fed.feed.floor(GRID) is None
+    assert fed.new == (False, False)
+    fed.say((0.1, 0.1, 0.3, 0.3))
+    assert fed.feed.floor(GRID) is not None
+    assert fed.new == (True, True), "in another shot it is another thing"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "counts"), [(None, False), (0.5, False), (0.25, True), (0.0, True)], ids=["untimed", "old", "at", "new"]
+)
+def test_a_message_with_the_first_frame_of_a_shot_counts_if_its_picture_is_of_that_shot(
+    age_s: float | None, counts: bool
+) -> None:
+    fed = Fed()
+    fed.receive()
+    fed.cut(0.25)
+    fields: dict[str, Any] = (
+        {} if age_s is None else {"unix_ns": UNIX_NS + fed.clock.now_ns() - round(age_s * NS_PER_S)}
+    )
+    fed.say((0.1, 0.1, 0.3, 0.3), **fields)
+    assert (fed.feed.floor(GRID) is not None, fed.new) == (counts, (counts, counts))
+
+
+def test_a_message_about_the_shot_before_a_cut_does_not_count_later_either() -> None:
+    fed = Fed()
+    fed.receive()
+    fed.cut()
+    fed.receive()
+    fed.clock.advance(NS_PER_S)
+    fed.say((0, 0, 1, 1), unix_ns=UNIX_NS + fed.clock.now_ns() - NS_PER_S - 1)
+    assert fed.feed.floor(GRID) is None
+    fed.say((0, 0, 1, 1))
+    assert fed.feed.floor(GRID) is not None
+
+
 def test_each_notice_comes_once() -> None:
     fed = Fed()
     for code, box in ((DETECTIONS_UNREADABLE, (0, 0, 1)), (DETECTIONS_CUT, None)):
@@ -210,10 +262,10 @@ def test_each_notice_comes_once() -> None:
         assert (notice.code, notice.message.startswith("zmq+tcp://detector:1: a message ")) == (code, True)
         assert fed.say(*boxes) == []
     fed.receiver.is_refused = True
-    (notice,) = fed.feed.receive()
+    (notice,) = fed.receive()
     assert isinstance(notice, Notice)
     assert (notice.code, "keys" in notice.message) == (DETECTIONS_REFUSED, True)
-    assert fed.feed.receive() == []
+    assert fed.receive() == []
     fed.feed.close()
     assert fed.receiver.closed
 
@@ -242,7 +294,7 @@ def test_messages_come_over_a_socket(parts: list[bytes]) -> None:
 
         def seen() -> bool:
             socket.send_multipart(parts)
-            assert feed.receive() == []
+            assert feed.receive(STAMP) == []
             return feed.floor(GRID) is not None
 
         until(seen)
@@ -255,7 +307,7 @@ def test_a_million_detections_are_not_even_received() -> None:
     feed = DetectionFeed(DetectionAddress(f"zmq+{endpoint}", endpoint, None, 60.0), clock)
     million = b'{"objects": [' + b'{"box": [0, 0, 1, 1]},' * 1_000_000 + b"]}"
     with detector(endpoint) as socket, closing(feed.open()):
-        until(lambda: feed.receive() or feed.floor(GRID) is not None or socket.send(MESSAGE))
+        until(lambda: feed.receive(STAMP) or feed.floor(GRID) is not None or socket.send(MESSAGE))
         fresh = b'{"objects": [{"box": [0.0, 0.0, 1.0, 1.0], "score": 0.5}]}'
         socket.send(million)
         codes: list[str] = []
@@ -263,7 +315,7 @@ def test_a_million_detections_are_not_even_received() -> None:
         def seen() -> bool:
             socket.send(fresh)
             clock.advance(NS_PER_S // 10)
-            codes.extend(notice.code for notice in feed.receive() if isinstance(notice, Notice))
+            codes.extend(notice.code for notice in feed.receive(STAMP) if isinstance(notice, Notice))
             floor = feed.floor(GRID)
             return floor is not None and bool((floor == 0.5).all())
 
@@ -275,7 +327,7 @@ def test_a_detector_that_is_gone_is_tried_again_after_a_while() -> None:
     fed, opened = Fed(), []
     fed.feed.open(lambda: opened.append(fed.clock.now_ns()) or fed.receiver)  # type: ignore[func-returns-value]
     fed.receiver.is_lost = True
-    notices = [notice for _ in range(25) for notice in (fed.clock.advance(NS_PER_S // 10), *fed.feed.receive())[1:]]
+    notices = [notice for _ in range(25) for notice in (fed.clock.advance(NS_PER_S // 10), *fed.receive())[1:]]
     assert [notice.code for notice in notices if isinstance(notice, Notice)] == [DETECTIONS_LOST]
     assert len(opened) == 4
 
@@ -291,7 +343,7 @@ def test_a_detector_with_other_keys_is_reported(tmp_path: Any) -> None:
     )
     with detector(endpoint, other_keys), closing(feed.open()):
         notices: list[Event] = []
-        until(lambda: notices.extend(feed.receive()) or notices)
+        until(lambda: notices.extend(feed.receive(STAMP)) or notices)
     assert isinstance(notices[0], Notice)
     assert notices[0].code == DETECTIONS_REFUSED
 
