@@ -488,6 +488,9 @@ class AnswerConfig(Section):
     ] = Field(default=0, ge=0, le=HISTORY_MAX)
     """Number of earlier answers that stand as text before the question, each under the media time of its frame. If they
     do not fit the model's context, the oldest are left out."""
+    history_spans_cuts: bool = False
+    """Let answers about the shot before a cut be among the earlier ones. Otherwise each shot begins without any, as
+    does the picture after a change of its size or format, and after a lost source is back."""
     zone: Annotated[
         str | None, Option("--zone NAME", "Show the model only this zone of the configuration. [the whole picture]")
     ] = Field(default=None, min_length=1, examples=['"porch"'])

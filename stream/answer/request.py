@@ -76,10 +76,10 @@ class ClientOptions:
     another server after a loss; otherwise the run ends. `resend_after_loss`: send the open request to that server
     again; otherwise drop its answer, which would be late. `persistent`: pause after consecutive failures instead of
     ending the run. `snapshot`: memory shared with the server, for whole frames; `pixels`: device memory shared with it,
-    for the pixels of tokens; `journal`: answers of the run that this one continues. `history` and `same_above`: as in
-    AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers. `agree`: least likeness of
-    answers that agree in a shadow check; `asks_meaning`: that is the model's probability that both say the same, else
-    the share of equal words.
+    for the pixels of tokens; `journal`: answers of the run that this one continues. `history`, `history_spans_cuts` and
+    `same_above`: as in AnswerHistory. `source_px`: as in DetectionReader. `schema`: schema of the answers. `agree`:
+    least likeness of answers that agree in a shadow check; `asks_meaning`: that is the model's probability that both
+    say the same, else the share of equal words.
     """
 
     encode: str = "sparse"
@@ -91,6 +91,7 @@ class ClientOptions:
     pixels: PixelSender | None = None
     journal: Journal | None = None
     history: int = 0
+    history_spans_cuts: bool = False
     same_above: float | None = None
     source_px: tuple[int, int] | None = None
     schema: AnswerSchema | None = None
@@ -335,7 +336,7 @@ class AnswerRequest:
         oldest_ns = stamp.media_ns if reply.oldest_frame_ns is None else min(reply.oldest_frame_ns, stamp.media_ns)
         first_ns = self.first_text_ns or now_ns
         packet = self.packet
-        new_tokens = packet.tokens if isinstance(packet, TokenPacket) else packet.grid.tiles
+        new_tokens = len(packet.regions) if isinstance(packet, TokenPacket) else packet.grid.tiles
         return Answer(
             answer=reply.answer,
             frame_index=stamp.frame_index,
@@ -376,15 +377,24 @@ class AnswerRequest:
 
 
 class AnswerHistory:
-    """Answers of one client: the `length` newest, to any question, and the last one.
+    """Answers of one client in the epoch of the newest: the `length` newest, to any question, and the last one.
 
     `same_above`: smallest probability at which the last answer to the same question is repeated; None to answer each
-    question. `schema`: schema of the answers, which the model is shown as it wrote them.
+    question. `schema`: schema of the answers, which the model is shown as it wrote them. `spans_cuts`: the newest ones
+    stay in another epoch.
     """
 
-    def __init__(self, length: int, same_above: float | None, schema: AnswerSchema | None = None) -> None:
+    def __init__(
+        self,
+        length: int,
+        same_above: float | None,
+        schema: AnswerSchema | None = None,
+        *,
+        spans_cuts: bool = False,
+    ) -> None:
         self._same_above = same_above
         self._schema = schema
+        self._spans_cuts = spans_cuts
         self._newest: deque[PastAnswer] = deque(maxlen=length)
         self._last: Answer | None = None
         self._epoch = 0
@@ -394,10 +404,20 @@ class AnswerHistory:
         """Answers put before the next question, oldest first."""
         return tuple(self._newest)
 
+    def begin(self, epoch: int) -> None:
+        """Forget the answers about frames of other epochs than this one."""
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        self._last = None
+        if not self._spans_cuts:
+            self._newest.clear()
+
     def add(self, answer: AnswerPoint, epoch: int) -> None:
         """Add an answer about a frame of this epoch; an AnswerUnchanged and an AnswerInvalid are ignored."""
         if isinstance(answer, Answer):
-            self._last, self._epoch = answer, epoch
+            self.begin(epoch)
+            self._last = answer
             text = cut_to(printable(self._model_text(answer)), HISTORY_CHARS_MAX)
             self._newest.append(PastAnswer(round(answer.pts_s * NS_PER_S), text))
 
@@ -470,7 +490,9 @@ class RequestTracker:
         self._last_glance: GlanceOutcome | None = None
         self.group = SentGroup(resends=options.resend_after_loss)
         self.idle = IdleExchange()
-        self.history = AnswerHistory(options.history, options.same_above, options.schema)
+        self.history = AnswerHistory(
+            options.history, options.same_above, options.schema, spans_cuts=options.history_spans_cuts
+        )
         self._detections = DetectionReader(options.source_px)
         self.watches = WatchNegotiation(options.watches)
         self.request: AnswerRequest | None = None
@@ -521,6 +543,9 @@ class RequestTracker:
         packet = request.packet
         if isinstance(packet, FramePacket) and not self._write_snapshot(packet):
             request.packet = dataclasses.replace(packet, image=packet.image.copy())
+        self.history.begin(packet.stamp.epoch)
+        if request.wants_answer:
+            request.history = self.history.newest
         self.request = request
         self.next_number += request.wants_answer
 

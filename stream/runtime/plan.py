@@ -120,6 +120,7 @@ class RunPlan:
                 persistent=paced and answer.server is not None,
                 journal=journal,
                 history=answer.history,
+                history_spans_cuts=answer.history_spans_cuts,
                 same_above=answer.same_above if answer.when == "news" else None,
                 source_px=_source_px(config.capture, info),
                 schema=answer.schema_of_answers,

@@ -69,13 +69,35 @@ def test_the_newest_answers_are_sent_with_their_times(opened: Opener) -> None:
     assert message.previous is None
 
 
-def test_another_question_or_shot_keeps_the_history(opened: Opener) -> None:
-    server = opened(history=3)
+@pytest.mark.parametrize("spans_cuts", [False, True])
+def test_another_question_keeps_the_history_and_another_shot_if_it_spans_cuts(opened: Opener, spans_cuts: bool) -> None:
+    server = opened(history=3, history_spans_cuts=spans_cuts)
     answer_text(server, "one")
     server.client.set_query("who?")
     server.expect(SetQuery)
     server.asking("who?")
-    assert texts(asked(server, 2, epoch=STAMP.epoch + 1).history) == ["one"]
+    assert texts(asked(server, 2).history) == ["one"]
+    server.hear(make_answer_reply(1, "who?", "two"))
+    assert texts(asked(server, 3, epoch=NEXT_SHOT.epoch).history) == (["one", "two"] if spans_cuts else [])
+    server.hear(make_answer_reply(2, "who?", "three"))
+    assert texts(asked(server, 4, epoch=NEXT_SHOT.epoch).history) == [*(["one", "two"] * spans_cuts), "three"]
+
+
+def test_an_answer_that_ends_after_a_cut_is_no_history_of_the_next_shot(opened: Opener) -> None:
+    server = opened(history=3)
+    number = asked(server).answer
+    server.client.on_cut()
+    server.hear(make_answer_reply(number, "what?", "one"))
+    assert asked(server, 2, epoch=NEXT_SHOT.epoch).history == ()
+
+
+def test_a_check_in_another_shot_forgets_the_history(opened: Opener) -> None:
+    """So that no answer stays if the picture comes back under the number of an earlier epoch."""
+    server = opened(history=3, same_above=0.5, watches=("is it there?",))
+    answer_text(server, "one")
+    asked(server, 2, epoch=NEXT_SHOT.epoch, wants_answer=False, checks=checks_of("is it there?"))
+    assert server.client.requests.history.newest == ()
+    assert server.client.requests.history.previous("what?", STAMP.epoch) is None
 
 
 def test_a_check_has_neither_history_nor_a_previous_answer(opened: Opener) -> None:
