@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import gather_pixels
-from arr_coc.allocation.tile_news import TileNews
+from arr_coc.allocation.tile_news import TileNews, is_other_picture
 from arr_coc.errors import OptionError
 from arr_coc.ops.regions import REGION_AREAS, overview_regions, region_mean, region_pool, shape_grid, shape_pool, spread
 from arr_coc.ops.store.base import TextureView
@@ -167,6 +167,7 @@ class GroupOfPictures:
         self._newest: GroupFrame | None = None
         self._frame: FrameAllocation | None = None
         self._offered: GroupFrame | None = None
+        self._rebuilt: GroupFrame | None = None
 
     def ask_anew(self) -> None:
         """Note another question: its tokens are appended with the next packet, even if nothing changed."""
@@ -222,12 +223,13 @@ class GroupOfPictures:
         """Return True if an idle packet of this view may append something: tiles changed, the picture is not complete,
         or tokens that stay were computed beside what is no longer there. Costs microseconds."""
         newest = self._newest
-        if newest is None or newest.place is None or newest.place.frames > 1 or self._is_rebuilding:
+        if newest is None or newest.place is None or newest.place.frames > 1:
             return False
         if not newest.versions.is_comparable(view.versions):
             return False
-        is_written = newest.versions.stale(view.versions).any()
-        return not newest.is_complete or newest.is_patched or newest.news.has_doubts or bool(is_written)
+        if newest.versions.stale(view.versions).any() or newest.news.has_doubts:
+            return True
+        return self._rebuilt is None and (not newest.is_complete or newest.is_patched)
 
     def idle_packet(
         self, view: TextureView, frame: FrameAllocation, model_place: GroupPlace | None, tokens: int
@@ -241,52 +243,55 @@ class GroupOfPictures:
         """
         self._settle(model_place)
         newest = self._newest
-        if newest is None or newest.place is None or newest.place.frames > 1 or self._is_rebuilding:
+        if newest is None or newest.place is None or newest.place.frames > 1:
             return None
         reason = self._end_reason(view, frame, model_place)
         if reason not in ("", "age"):
             return None
-        successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=tokens)
+        is_rebuilding = self._rebuilt is not None
+        refined_tokens = None if is_rebuilding else tokens
+        successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=refined_tokens)
         if not isinstance(successor, GroupFrame):
             return None
         rests = successor.place == successor.next_place  # nothing is new
         is_finished = rests and successor.is_complete and successor.is_patched
-        if reason or is_finished or successor.changed_tokens > REBUILD_SHARE * successor.held_tokens:
-            successor = self._rebuilt_frame(successor, view, frame)
+        is_worn = successor.changed_tokens > REBUILD_SHARE * successor.held_tokens
+        if not is_rebuilding and (reason or is_finished or is_worn):
+            self._rebuilt = successor = self._rebuilt_frame(successor, view, frame)
         elif rests:
             self._newest = successor
             return None
-        self._offered = successor
+        else:
+            self._offered = successor
         self._number = max(self._number, self._number_of(successor))
         return self._packet_of(view, successor, frame)
 
-    def on_idle_end(self, model_place: GroupPlace | None) -> None:
-        """Note that the model has read the offered frame, or will not; `model_place` tells which."""
+    def on_idle_end(self, model_place: GroupPlace | None, *, rebuilt: bool = False) -> None:
+        """Note that the model has read the offered frame, or that of a group written anew, or will not; `model_place`
+        tells which."""
         self._settle(model_place)
-        self._offered = None
-
-    @property
-    def _is_rebuilding(self) -> bool:
-        return self._offered is not None and bool(self._offered.reason)
+        if rebuilt:
+            self._rebuilt = None
+        else:
+            self._offered = None
 
     def _settle(self, model_place: GroupPlace | None) -> None:
-        """Take the offered frame as the newest if the model has read it."""
-        offered = self._offered
-        if offered is None:
-            return
-        if model_place == offered.next_place:
-            self._take(offered)
-        elif self._newest is None or model_place != self._newest.next_place:
-            self._offered = None
+        """Take an idle packet's frame as the newest if the model has read it."""
+        for idle_frame in (self._rebuilt, self._offered):
+            if idle_frame is not None and model_place == idle_frame.next_place:
+                self._take(idle_frame)
+                return
+        if self._newest is None or model_place != self._newest.next_place:
+            self._offered = self._rebuilt = None
 
     def _take(self, newest: GroupFrame) -> None:
-        """Make a frame the newest; an offered one that another one displaces is dropped."""
+        """Make a frame the newest. It takes the place of an offered one; a new group, that of one written anew."""
         if newest is self._newest:  # shown once more
             return
-        offered, self._newest = self._offered, newest
-        if newest.reason or offered is newest or not self._is_rebuilding:
-            self._offered = None
-        self._frame = None
+        self._newest = newest
+        self._offered = self._frame = None
+        if newest.reason:
+            self._rebuilt = None
         self._number = max(self._number, self._number_of(newest))
 
     @staticmethod
@@ -357,9 +362,11 @@ class GroupOfPictures:
         if frames == 1:
             _show(regions[allocation.overview :], areas)
         picture, news, newest = view.read(CHANGE_LEVEL), None, self._newest
-        if newest is not None and newest.versions.is_comparable(view.versions):  # its unrest is that of this stream
-            _, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
-            news = news.showing(np.ones(shape, bool))
+        if newest is not None and newest.versions.is_comparable(view.versions):
+            written = newest.versions.stale(view.versions)
+            if not is_other_picture(newest.picture, picture, written, KEY_SHARE):  # its unrest is that of this stream
+                _, news = newest.news.look(newest.picture, picture, written)
+                news = news.showing(np.ones(shape, bool))
         return GroupFrame(
             stamp=view.stamp,
             place=GroupPlace(number, 0, frames) if fits else None,
@@ -432,9 +439,12 @@ class GroupOfPictures:
         superseded = newest.superseded
         areas = newest.areas.copy()
         picture = view.read(CHANGE_LEVEL)
+        written = newest.versions.stale(view.versions)
+        if is_other_picture(newest.picture, picture, written, KEY_SHARE):
+            return "changed"
         old_overview = np.zeros(len(superseded), bool)
         old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
-        changed, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
+        changed, news = newest.news.look(newest.picture, picture, written)
         if changed.any():
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS

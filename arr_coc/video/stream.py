@@ -84,7 +84,9 @@ class Stream:
         self._frame: FrameAllocation | None = None
         self._picture: Rgb | None = None
         self._packets: list[TokenPacket] = []
-        self._open: _OpenReading | None = None
+        self._appending: _OpenReading | None = None
+        self._rebuilding: _OpenReading | None = None
+        self._has_read_all = False
         self._frames = 0
         self.query = query
 
@@ -116,6 +118,7 @@ class Stream:
         planes = FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
         stamp = FrameStamp(self._frames, round(time_s * NS_PER_S), round(time_s * NS_PER_S))
         self._frames += 1
+        self._has_read_all = False
         update = self._texture.process(planes, stamp)
         with self._texture.lease() as view:
             self._frame = self._allocator.observe(view, update.motion)
@@ -155,11 +158,15 @@ class Stream:
         question in between gives up at most the packet that is being read.
         """
         until_s = time.perf_counter() + budget_ms / MS_PER_S
-        while self._open is not None or self._begin_reading():
+        while True:
+            if self._appending is None and not self._has_read_all:
+                self._has_read_all = not self._begin_reading()
+            work = self._appending or self._rebuilding
+            if work is None:
+                return False
             if time.perf_counter() >= until_s:
                 return True
-            self._step()
-        return False
+            self._step(work)
 
     def close(self) -> None:
         """Give the texture's memory back."""
@@ -171,19 +178,17 @@ class Stream:
         place = self._packets[-1].place if self._packets else None
         return None if place is None else replace(place, frame=place.frame + 1)
 
-    def _step(self) -> None:
+    def _step(self, work: _OpenReading) -> None:
         """Read one step ahead; at the end of the packet, keep it."""
-        work = self._open
-        assert work is not None
         if not work.reading.fits:
-            self._end_reading()
+            self._end_reading(work)
             return
         try:
             next(work.steps)
         except StopIteration:
             work.reading.commit()
             self._keep(work.packet)
-            self._end_reading()
+            self._end_reading(work)
 
     def _begin_reading(self) -> bool:
         """Begin to read the next packet ahead, if there is one."""
@@ -196,19 +201,27 @@ class Stream:
             return False
         packet = self._with_tiles(packet)
         reading = self._session.read_ahead(self._group_with(packet))
-        self._open = _OpenReading(packet, reading, reading.steps())
+        work = _OpenReading(packet, reading, reading.steps())
+        if reading.is_key_frame:
+            self._rebuilding = work
+        else:
+            self._appending = work
         return True
 
-    def _end_reading(self) -> None:
-        self._open = None
+    def _end_reading(self, work: _OpenReading) -> None:
+        if work is self._rebuilding:
+            self._rebuilding = None
+        else:
+            self._appending = None
+        self._has_read_all = False
         if (group := self._allocator.group) is not None:
-            group.on_idle_end(self._place)
+            group.on_idle_end(self._place, rebuilt=work.reading.is_key_frame)
 
     def _answer(self, query: str, schema: AnswerSchema | None, on_text: Callable[[str], None] | None) -> Generation:
         if self._frame is None:
             raise OptionError("there is no frame to answer about; give one to update() first")
-        if self._open is not None and not self._open.reading.is_key_frame:
-            self._end_reading()
+        if self._appending is not None:
+            self._end_reading(self._appending)
         started_s = time.perf_counter()
         self._glance_if_due(query)
         glanced_s = time.perf_counter()

@@ -237,14 +237,20 @@ class AnswerClient:
         self.idle.request()
         self._send(IdleRequest(in_lockstep=in_lockstep))
 
-    def send_idle(self, packet: TokenPacket | None) -> None:
-        """Send a packet to read ahead, or, with None, say that there is none. Requires `may_send_idle`."""
+    def send_idle(self, packet: TokenPacket | None, *, is_beside: bool = False) -> None:
+        """Send a packet to read ahead, or, with None, say that there is none. Requires `may_send_idle`.
+
+        `is_beside`: it is read beside others, which may be requested at once.
+        """
         if packet is None:
             self.idle.end()
             self._send(IdlePass())
             return
         earlier_packets = self.requests.group.add(packet)
-        self.idle.send()
+        if is_beside:
+            self.idle.end()
+        else:
+            self.idle.send()
         place = self._offered_place((*earlier_packets, packet))
         self._send(*idle_message(self.idle.grant.number, packet, pixels_at=place, earlier_packets=earlier_packets))
 

@@ -24,9 +24,10 @@ class IdlePhase(Enum):
 @dataclass(frozen=True, slots=True)
 class IdleOutcome:
     """End of a reading in idle time. `kept`: the group of pictures that the server has now, as the place of its next
-    frame."""
+    frame; `rebuilt`: the reading was of a new group."""
 
     kept: GroupPlace | None
+    rebuilt: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class IdleExchange:
         self._costs = IdleCosts(
             costs.tokens + reply.tokens, costs.ms + reply.took_ms, costs.rebuilt + (reply.rebuilt and reply.tokens > 0)
         )
-        return IdleOutcome(reply.kept)
+        return IdleOutcome(reply.kept, reply.rebuilt)
 
     def end(self) -> None:
         """End the exchange: a turn begins, or there is nothing to read."""

@@ -74,6 +74,11 @@ class _Work:
     in_lockstep: bool
     worked_ns: int = 0
 
+    @property
+    def key(self) -> tuple[bytes, bool]:
+        """Its client, and whether it begins a new group: a client may have one of each kind."""
+        return self.client, self.reading.is_key_frame
+
 
 @dataclass(frozen=True, slots=True)
 class IdleEnd:
@@ -99,7 +104,7 @@ class IdleWork:
         self._statistics = statistics
         self._clock = clock
         self._waiting: OrderedDict[bytes, bool] = OrderedDict()
-        self._works: OrderedDict[bytes, _Work] = OrderedDict()
+        self._works: OrderedDict[tuple[bytes, bool], _Work] = OrderedDict()
         self._granted: tuple[bytes, int, bool] | None = None
         self._granted_ns = 0
         self._number = 0
@@ -129,7 +134,7 @@ class IdleWork:
         if self._granted is not None:
             return None
         for client, in_lockstep in self._waiting.items():
-            if client not in self._works and (in_lockstep or (is_free and self._saved_ns > 0)):
+            if (client, False) not in self._works and (in_lockstep or (is_free and self._saved_ns > 0)):
                 del self._waiting[client]
                 self._number += 1
                 self._granted, self._granted_ns = (client, self._number, in_lockstep), now_ns
@@ -145,7 +150,8 @@ class IdleWork:
         assert self._granted is not None
         client, number, in_lockstep = self._granted
         self._granted = None
-        self._works[client] = _Work(client, number, reading, reading.steps(), in_lockstep)
+        work = _Work(client, number, reading, reading.steps(), in_lockstep)
+        self._works[work.key] = work
 
     def pass_on(self, client: bytes) -> None:
         """Take a client's permission back, which it does not use, and its place in the queue."""
@@ -156,14 +162,13 @@ class IdleWork:
     def interrupt(self, client: bytes) -> None:
         """Give way to a client's own turn: its reading is given up, but for one of a new group, which goes on later."""
         self.pass_on(client)
-        work = self._works.get(client)
-        if work is not None and not work.reading.is_key_frame:
+        if (work := self._works.get((client, False))) is not None:
             self._give_up(work)
 
     def drop(self, client: bytes) -> None:
         """Forget a client that has left."""
         self.pass_on(client)
-        if (work := self._works.get(client)) is not None:
+        for work in [work for work in self._works.values() if work.client == client]:
             self._give_up(work)
 
     def wait_ms(self, *, is_free: bool) -> int:
@@ -177,13 +182,17 @@ class IdleWork:
         return min(WAIT_MS, int(missing_ns / NS_PER_MS))
 
     def advance(self, *, is_free: bool) -> IdleEnd | None:
-        """Do one piece of work; return the reading that ended with it, if one did. `is_free` as in `next_grant`."""
+        """Do one piece of work; return the reading that ended with it, if one did. `is_free` as in `next_grant`.
+
+        What goes on with a group comes before a group that is written anew.
+        """
         self._count_time()
         may_work = is_free and self._saved_ns > 0
-        work = next((work for work in self._works.values() if may_work or work.in_lockstep), None)
-        if work is None:
+        ready = [work for work in self._works.values() if may_work or work.in_lockstep]
+        if not ready:
             return None
-        self._works.move_to_end(work.client)
+        work = min(ready, key=lambda work: work.reading.is_key_frame)
+        self._works.move_to_end(work.key)
         if not work.reading.fits:
             self._give_up(work)
             return IdleEnd(work.client, work.number, 0, work.worked_ns, work.reading.is_key_frame)
@@ -201,7 +210,7 @@ class IdleWork:
         if not is_done:
             return None
         tokens = work.reading.tokens
-        del self._works[work.client]
+        del self._works[work.key]
         self._tokens_per_s = max(1.0, tokens * NS_PER_S / max(1, work.worked_ns))
         self._statistics.count_idle_reading(tokens, rebuilt=work.reading.is_key_frame)
         return IdleEnd(work.client, work.number, tokens, work.worked_ns, work.reading.is_key_frame)
@@ -223,7 +232,7 @@ class IdleWork:
             return True
 
     def _give_up(self, work: _Work) -> None:
-        del self._works[work.client]
+        del self._works[work.key]
         work.steps.close()
 
     def _count_time(self) -> int:

@@ -136,8 +136,8 @@ class AnswerObserver(Protocol):
         none. `next_place` as in `make_packet`."""
         ...
 
-    def on_idle_end(self, next_place: GroupPlace | None) -> None:
-        """A packet was read ahead, or given up; `next_place` as in `make_packet`."""
+    def on_idle_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:
+        """A packet was read ahead, or given up; `next_place` as in `make_packet`. `rebuilt`: it began a new group."""
         ...
 
     def on_event(self, event: Event) -> None:
@@ -334,7 +334,9 @@ class AnswerScheduler:
         client = self.client
         if client.may_send_idle:
             grant = client.idle.grant
-            client.send_idle(self._observer.make_idle_packet(client.requests.group.next_place, grant.tokens))
+            packet = self._observer.make_idle_packet(client.requests.group.next_place, grant.tokens)
+            begins_group = packet is not None and packet.place is not None and not packet.place.frame
+            client.send_idle(packet, is_beside=begins_group)
             self._idle_ns = self._clock.now_ns()
             self.connection.flush()
         elif (
@@ -358,8 +360,10 @@ class AnswerScheduler:
         if not self._observer.has_idle_work() or client.hello is None or not client.hello.reads_ahead:
             return
         if client.requests.recalls_next:  # the group of pictures goes on as it did
-            client.requests.group.add(self._observer.make_idle_packet(client.requests.group.next_place, tokens))
-            self._observer.on_idle_end(client.requests.group.next_place)
+            packet = self._observer.make_idle_packet(client.requests.group.next_place, tokens)
+            client.requests.group.add(packet)
+            begins_group = packet is not None and packet.place is not None and not packet.place.frame
+            self._observer.on_idle_end(client.requests.group.next_place, rebuilt=begins_group)
             return
         client.request_idle(in_lockstep=True)
         self._wait_for(lambda: client.may_send_idle or not client.idle.is_open)
@@ -427,7 +431,7 @@ class AnswerScheduler:
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
         elif isinstance(outcome, IdleOutcome):
-            self._observer.on_idle_end(self.client.requests.group.next_place)
+            self._observer.on_idle_end(outcome.kept, rebuilt=outcome.rebuilt)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
         elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):

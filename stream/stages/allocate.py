@@ -33,7 +33,7 @@ from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.events import AnswerPoint, Event, pack_event, store_lost
+from stream.events import AnswerPoint, Event, Notice, pack_event, store_lost
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
@@ -50,6 +50,17 @@ T = TypeVar("T")
 REPLIES_EVERY_NS = NS_PER_S // 100
 """While frames come one after another, the answer client is asked for more than messages so often: whether its server
 is gone, and whether there is another question. Each time costs a tenth of a frame's work."""
+
+MEMORY_SNAPSHOTS = "memory-snapshots"
+"""Code of the notice that the visual memory has nothing to keep."""
+
+SNAPSHOTS_ONLY = (
+    "most of the picture changes from answer to answer, so each is about one picture, as with --no-memory; it goes on "
+    "with the visual memory once less changes"
+)
+
+SNAPSHOTS_REPORTED = 3
+"""Groups of pictures in a row that end with the next answer, after which that is reported."""
 
 LATE_PAUSE_NS = NS_PER_S
 """Time without idle work after a frame that missed its deadline."""
@@ -115,6 +126,8 @@ class AllocateStage:
         self._clock = clock
         self._last: FrameAllocation | None = None
         self._late_until_ns = self._captured_ns = 0
+        self._snapshots = 0
+        self._snapshots_reported = False
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
@@ -191,10 +204,21 @@ class AllocateStage:
         frames."""
         if isinstance(event, AnswerPoint) and self._allocator.group is not None:
             event = frame_events.with_group(event, self._allocator.group.newest)
+            self._note_group(event)
         if self._context.budget is None or self._last is None:
             self._emit(event)
         else:
             self._emit(*self._context.budget.on_event(event, self._last.relevance.numel()))
+
+    def _note_group(self, answer: AnswerPoint) -> None:
+        """Report, once, that answers are about single pictures because too much changes between them."""
+        if answer.began:
+            self._snapshots = self._snapshots + 1 if answer.began == "changed" else 0
+        elif answer.group:
+            self._snapshots = 0
+        if self._snapshots == SNAPSHOTS_REPORTED and not self._snapshots_reported:
+            self._snapshots_reported = True
+            self._emit(Notice(code=MEMORY_SNAPSHOTS, message=SNAPSHOTS_ONLY))
 
     def on_asked(self) -> None:
         """The newest frame is being answered about."""
