@@ -39,7 +39,7 @@ class AllocationOverlay:
     """One frame and its allocation.
 
     `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which
-    the first `overview` are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are
+    `overview` from `overview_begin` on are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are
     shown below it; `boxes`, of things that are really there, and `detections`, of an answer, over it. With a visual
     memory `regions` are all that it holds, and `states` has the state of each.
     """
@@ -52,6 +52,13 @@ class AllocationOverlay:
     boxes: tuple[LabelledBox, ...] = ()
     detections: tuple[LabelledBox, ...] = ()
     states: tuple[str, ...] | None = None
+    overview_begin: int = 0
+
+    @property
+    def is_overview(self) -> npt.NDArray[np.bool_]:
+        """Whether each region is of the overview, bool [K]."""
+        numbers = np.arange(len(self.regions)) - self.overview_begin
+        return (numbers >= 0) & (numbers < self.overview)
 
 
 @dataclass(frozen=True, slots=True)

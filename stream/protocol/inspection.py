@@ -275,6 +275,7 @@ def pack_inspection(frame: InspectedFrame, pictures: Mapping[int, tuple[str, byt
             "frame": 0 if group.place is None else group.place.frame,
             "began": group.reason,
             "overview": group.overview,
+            "overview_begin": group.overview_begin,
             "tokens": len(group.regions),
             "appended": group.appended_tokens,
             "superseded": group.superseded_tokens,

@@ -138,7 +138,7 @@ def draw_allocation(overlay: AllocationOverlay) -> Picture:
     full = _over_tiles((brightness * 255).astype(np.uint8), picture.shape[1], picture.shape[0])
     picture = cv2.multiply(picture, cv2.merge([full, full, full]), scale=1 / 255)
     picture = _tint(picture, overlay.relevance)
-    has_outline = np.arange(len(overlay.regions)) >= overlay.overview
+    has_outline = ~overlay.is_overview
     for state, colour in (("superseded", SUPERSEDED), ("shown", None), ("new", NEW if overlay.states else None)):
         if (mask := has_outline & (states == state)).any():
             _outline(picture, overlay.regions[mask], scale, colour)
@@ -153,7 +153,7 @@ def draw_outlines(overlay: AllocationOverlay) -> Picture:
     `drawn_size`. The coarser regions cover the rest of most frames, and would hide it."""
     size = drawn_size(overlay.image.shape[1], overlay.image.shape[0])
     picture = np.ascontiguousarray(cv2.resize(overlay.image, size, interpolation=cv2.INTER_AREA), np.uint8)
-    regions = overlay.regions[overlay.overview :]
+    regions = overlay.regions[~overlay.is_overview]
     levels = np.array([max(shape) for shape in REGION_SHAPES])[regions[:, 0]]
     if len(finest := regions[levels == levels.min(initial=LEVELS)]):
         _outline(picture, finest, size[0] / overlay.image.shape[1], OUTLINES[0])

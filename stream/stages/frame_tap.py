@@ -118,6 +118,7 @@ class FrameTap:
                 frame.overview if group_frame is None else group_frame.overview,
                 layers,
                 states=None if group_frame is None else tuple(group_frame.states),
+                overview_begin=0 if group_frame is None else group_frame.overview_begin,
             )
 
     def put_overlay(self) -> int | None:

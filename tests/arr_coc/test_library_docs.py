@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -21,11 +22,15 @@ def test_every_example_runs(
     cv2.circle(picture, (80, 60), 30, (0, 0, 255), -1)
     cv2.imwrite("picture.png", picture)
     cv2.imwrite("other.png", picture[:, ::-1])
+    frames = [picture, picture[::-1], picture]
+    camera = SimpleNamespace(read=lambda: (True, frames.pop()) if frames else (False, None))
+    monkeypatch.setattr(cv2, "VideoCapture", lambda number: camera)
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), names)
     assert len(names["results"]) == 2
     assert names["out"].relevance.shape == (1, 32, 32)
     output = capsys.readouterr().out
+    assert not frames
     assert output.startswith("Generation('")
     assert re.search(r"Timings\(allocate_ms=\d+\.\d, ", output)

@@ -14,6 +14,11 @@ export const heatTable = Uint8Array.from({ length: 256 * 3 }, (_, at) => {
   return Math.round(low[1 + (at % 3)] + share * (high[1 + (at % 3)] - low[1 + (at % 3)]));
 });
 
+/** Whether the region of a number is of the overview: the first regions of a frame, later ones of a group of pictures. */
+function isOverview(number, { overview, overviewBegin = 0 }) {
+  return number >= overviewBegin && number < overviewBegin + overview;
+}
+
 /** The regions of a frame as boxes on its tile grid. `shapes` has log2 of rows and columns by shape code. */
 export function regionsOf(frame, shapes) {
   const found = [];
@@ -24,7 +29,7 @@ export function regionsOf(frame, shapes) {
     found.push({
       shape, row, col, top, left,
       bottom: Math.min(top + (1 << a), frame.rows), right: Math.min(left + (1 << b), frame.cols),
-      level: Math.max(a, b), finest: Math.min(a, b), square: a === b, overview: at / 3 < frame.overview,
+      level: Math.max(a, b), finest: Math.min(a, b), square: a === b, overview: isOverview(at / 3, frame),
     });
   }
   return found;
@@ -38,8 +43,8 @@ export function tokensOf({ head, tokens, rows, cols }, shapes) {
   if (!head.group) return [];
   const at = [...Array(head.group.tokens).keys()];
   const regions = Int16Array.from(at.flatMap((index) => [...tokens.subarray(5 * index, 5 * index + 3)]));
-  const { appended, overview, times } = head.group;
-  const held = regionsOf({ regions, rows, cols, overview }, shapes).map((one, index) => {
+  const { appended, overview, overview_begin: overviewBegin, times } = head.group;
+  const held = regionsOf({ regions, rows, cols, overview, overviewBegin }, shapes).map((one, index) => {
     const state = index >= at.length - appended ? "new" : tokens[5 * index + 4] ? "superseded" : "shown";
     return { ...one, state, since: times[tokens[5 * index + 3]], colour: STATES[state] };
   });
