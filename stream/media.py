@@ -39,9 +39,9 @@ class AllocationOverlay:
     """One frame and its allocation.
 
     `image` uint8 RGB [H, W, 3], without padding; `regions` int [K, 3] (shape, row, col) on the tile grid, of which
-    `overview` from `overview_begin` on are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1]. `layers` are
-    shown below it; `boxes`, of things that are really there, and `detections`, of an answer, over it. With a visual
-    memory `regions` are all that it holds, and `states` has the state of each.
+    `overview` from `overview_begin` on are an overview of the whole frame; `relevance` float [rows, cols] in [0, 1].
+    `layers` are shown below it; `boxes`, of things that are really there, and `detections`, of an answer, over it. With
+    a visual memory `regions` are all that it holds, and `states` has the state of each.
     """
 
     image: npt.NDArray[np.uint8]

@@ -33,6 +33,9 @@ from stream.protocol.messages import (
     AnswerDelta,
     AnyMessage,
     FramePacketMessage,
+    IdleGrant,
+    IdlePass,
+    IdleRequest,
     KeepAlive,
     Message,
     ServerHello,
@@ -60,7 +63,7 @@ CLOSE_LIMIT_S = 5.0
 RECORDING_ENDED = "recording-ended"
 """Code of the notice that a recording ended before its run."""
 
-WITHOUT_NEWS = (TurnRequest, TurnGrant, AnswerDelta, KeepAlive)
+WITHOUT_NEWS = (TurnRequest, TurnGrant, IdleRequest, IdleGrant, IdlePass, AnswerDelta, KeepAlive)
 """Messages that no answer depends on; an answer's text is in its last message too."""
 
 Arrays: TypeAlias = Sequence[npt.NDArray[Any]]

@@ -29,6 +29,8 @@ from stream.protocol.messages import (
     GlancePacketMessage,
     GlanceReply,
     History,
+    IdlePacketMessage,
+    IdleReply,
     PreviousAnswer,
     ServerHello,
     TokenPacketMessage,
@@ -129,6 +131,7 @@ class Replay:
         self._checks: tuple[str, ...] = ()
         self._packet: Packet | None = None
         self._overview: TokenPacket | None = None
+        self._idle_packets: dict[int, list[TokenPacket]] = {}
         self._wants_answer = False
         self._history: History = ()
         self._previous: PreviousAnswer | None = None
@@ -178,6 +181,8 @@ class Replay:
         if isinstance(message, GlancePacketMessage):
             self._overview = remember(self._model.memory, CLIENT, token_packets(message, decompress_arrays(record)))
             return
+        if isinstance(message, IdlePacketMessage):
+            self._idle_packets[message.number] = token_packets(message, decompress_arrays(record))
         if not isinstance(message, (Connect, TokenPacketMessage, FramePacketMessage, Cancel)):
             return
         self._unanswered += self._packet is not None
@@ -186,6 +191,7 @@ class Replay:
             return
         if isinstance(message, Connect):
             self._model.drop_client(CLIENT)
+            self._idle_packets.clear()
             self._schema = None if message.schema is None else AnswerSchema.parse(message.schema)
             return
         parts = decompress_arrays(record)
@@ -202,12 +208,24 @@ class Replay:
             self._check(parse_provenance(message.provenance))
         elif isinstance(message, TurnExpired):
             self._packet = self._overview = None
+        elif isinstance(message, IdleReply):
+            self._read_ahead(message)
         elif self._overview is not None and isinstance(message, GlanceReply):
             yield self._repeat_glance(self._overview, message, feedback_of(message, decompress_arrays(record)))
         elif self._packet is not None and isinstance(message, YesNoReply):
             yield from self._repeat_checks(self._packet, message)
         elif self._packet is not None and isinstance(message, AnswerReply):
             yield self._repeat_answer(self._packet, message)
+
+    def _read_ahead(self, message: IdleReply) -> None:
+        """Read the packet that the model had read ahead, unless its reading was given up."""
+        packets = self._idle_packets.pop(message.number, None)
+        if packets is None or not message.tokens:
+            return
+        reading = self._model.read_ahead(CLIENT, packets)
+        for _ in reading.steps():
+            pass
+        reading.commit()
 
     def _check(self, now: AnswerProvenance) -> None:
         """Compare provenances. Raises RecordingError if the run went on with another model, or other settings."""
