@@ -564,18 +564,25 @@ class FrameReady(Event, frozen=True, tag="frame"):
     held_ms: float = 0.0
 
 
+class IdleSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of the model between the answers of a run: visual tokens that it read, groups that it wrote anew, and its
+    time for that."""
+
+    tokens: int
+    rebuilt: int
+    seconds: float
+
+
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of pictures of a run: how many began, by reason, and visual tokens: appended to groups by answers, kept
-    from earlier (counted with each answer that was shown them), superseded in the end, and read ahead between answers,
-    which took `idle_s` seconds of the model's time and wrote `rebuilt` groups anew."""
+    from earlier (counted with each answer that was shown them), and superseded in the end. `idle`: None if nothing was
+    read ahead."""
 
     groups: dict[str, int]
     appended_tokens: int
     kept_tokens: int
     superseded_tokens: int
-    idle_tokens: int = 0
-    idle_s: float = 0.0
-    rebuilt: int = 0
+    idle: IdleSummary | None = None
 
 
 class ShadowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -712,7 +719,10 @@ def event_fields(event: Event) -> dict[str, Any]:
             *PICTURE,
             *(name for name in ("memory", "unchanged", "invalid", "shadow") if not getattr(event, name)),
         )
-    return {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
+    data = {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
+    if isinstance(event, Summary) and event.memory is not None and (event.timing is None or event.memory.idle is None):
+        del data["memory"]["idle"]
+    return data
 
 
 def encode_event(event: Event, camera: str | None = None) -> str:

@@ -296,7 +296,7 @@ def _row_gains(votes: Values, weights: Values, of_frame: Values) -> Values:
     a wide thing is in fewer."""
     gains = _weighted_medians(votes, weights, of_frame)
     agree = np.zeros(len(votes), np.int64)
-    for quarter in np.array_split(np.arange(votes.shape[1]), 4):
+    for quarter in np.array_split(np.arange(votes.shape[1]), min(4, votes.shape[1])):
         part = _weighted_medians(votes[:, quarter], weights[:, quarter], gains)
         agree += (np.abs(part - gains) < AGREEMENT).all(axis=1)
     return np.where((agree >= 3)[:, None], gains, of_frame)

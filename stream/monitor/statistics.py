@@ -27,6 +27,7 @@ from stream.events import (
     Event,
     FrameReady,
     Glance,
+    IdleSummary,
     Match,
     MemorySummary,
     Outage,
@@ -363,9 +364,9 @@ class RunStatistics:
             appended_tokens=totals.appended_tokens,
             kept_tokens=totals.kept_tokens,
             superseded_tokens=totals.superseded_tokens,
-            idle_tokens=totals.idle_tokens,
-            idle_s=totals.idle_ms / 1000,
-            rebuilt=totals.rebuilt,
+            idle=IdleSummary(tokens=totals.idle_tokens, rebuilt=totals.rebuilt, seconds=totals.idle_ms / 1000)
+            if totals.idle_tokens
+            else None,
         )
 
     def _shadow(self) -> ShadowSummary | None:

@@ -247,9 +247,10 @@ def _run_figures(stats: StatsMessage, health: HealthReport, sink: MetricsSink) -
         yield COUNTER, "appended_tokens", "Visual tokens that answers appended to groups.", memory.appended_tokens
         yield COUNTER, "kept_tokens", "Visual tokens that answers were shown again at no cost.", memory.kept_tokens
         yield COUNTER, "superseded_tokens", "Visual tokens that left the group.", memory.superseded_tokens
-        yield COUNTER, "idle_tokens", "Visual tokens that the model read between answers.", memory.idle_tokens
-        yield COUNTER, "idle_seconds", "Time of the model for that.", memory.idle_s
-        yield COUNTER, "rebuilt_groups", "Groups of pictures written anew between answers.", memory.rebuilt
+        if (idle := memory.idle) is not None:
+            yield COUNTER, "idle_tokens", "Visual tokens that the model read between answers.", idle.tokens
+            yield COUNTER, "idle_seconds", "Time of the model for that.", idle.seconds
+            yield COUNTER, "rebuilt_groups", "Groups of pictures written anew between answers.", idle.rebuilt
     yield COUNTER, "cuts", "Scene cuts.", stats.cuts
     yield COUNTER, "shadow_checks", "Answers compared with those of all tokens.", stats.checks
     yield COUNTER, "shadow_same", "Of these, answers that were the same.", stats.checks_same
