@@ -13,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from evaluation.events.sets import FIRST_SEEDS, set_hash, set_parameters
 from evaluation.suites import SUITES, suite_hash, suite_samples
 
 FROZEN = Path(__file__).with_name("frozen_suites.json")
@@ -25,13 +26,15 @@ _THUMBNAIL_PX = 4
 
 
 def describe_suites() -> dict[str, Any]:
-    """Versions of libraries; of every suite its hash, its parameters, and thumbnails of its first pictures."""
+    """Versions of libraries; of every suite its hash, its parameters, and thumbnails of its first pictures; of both
+    sets of `stream-events` hash and parameters."""
     return {
         "versions": {library: version(library) for library in LIBRARIES},
         "suites": {
             name: {"hash": suite_hash(name), "parameters": suite.parameters, "thumbnails": thumbnails(name)}
             for name, suite in SUITES.items()
         },
+        "events": {name: {"hash": set_hash(name), "parameters": set_parameters(name)} for name in FIRST_SEEDS},
     }
 
 
