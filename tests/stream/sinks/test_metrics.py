@@ -367,7 +367,7 @@ def exposed(server: MetricsServer) -> set[str]:
 
 def test_the_document_lists_all_metrics(served: Served, answers: AnswerServerFixture) -> None:
     frames = [frame(index, index * 0.04, capture_ns=index, ready_ns=index + 1) for index in range(5)]
-    point = replace(answer(1.0, "a"), target_ms=500.0, budget=212, group=1, began="first")
+    point = replace(answer(1.0, "a"), target_ms=500.0, budget=212, group=1, began="first", idle_tokens=5)
     served.take(*frames, point, shadow(1.0), look(1.0, holds="yes"))
     answers.statistics.memory_is(1, 60, 0)
     assert exposed(served.sink.metrics) == {f"arr_coc_{name}" for name in documented("Metrics")}
