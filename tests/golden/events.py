@@ -61,6 +61,9 @@ def stable_line(record: dict[str, Any]) -> str:
     stable_fields = {
         key: value for key, value in record.items() if key not in CLOCK_FIELDS and (key, value) not in ABSENT
     }
+    memory = stable_fields.get("memory")
+    if isinstance(memory, dict) and memory.get("idle") is not None:
+        del memory["idle"]["seconds"]
     return json.dumps(stable_fields, ensure_ascii=False)
 
 
