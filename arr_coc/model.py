@@ -470,7 +470,7 @@ class ARRCOCQwen(nn.Module):
     ) -> Stream:
         """Return a stream for a program's own loop: `update` with each frame, `answer`, `ask` and `idle`.
 
-        Each stream has a cache of its own.
+        Each stream has its own cache.
 
         Args:
             query: The standing question.

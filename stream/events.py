@@ -712,8 +712,8 @@ def event_fields(event: Event) -> dict[str, Any]:
         absent = (*absent, "fields") if event.fields is None else absent
         if event.timing is None:
             # a model that was just loaded has kept nothing, so these differ if a run is continued or its server dies
-            kept = ("idle_tokens", "rebuilt") if event.group else ("appended_tokens",)
-            absent = (*absent, "prefilled_tokens", *kept)
+            names = ("idle_tokens", "rebuilt") if event.group else ("appended_tokens",)
+            absent = (*absent, "prefilled_tokens", *names)
     elif isinstance(event, Summary):
         absent = (
             *PICTURE,

@@ -157,7 +157,7 @@ class GroupOfPictures:
     """The group of one stream: what its packets have shown to the model; used by one thread.
 
     `packet` takes the newest frame in, as it is sent. The same frame once more, for another request, gives the same
-    packet. `idle_packet` gives a packet that the model may read or not; the place that it reports later tells.
+    packet. `idle_packet` gives a packet that the model may read or not; the place that it reports later shows which.
     """
 
     def __init__(self, options: GroupOptions | None = None) -> None:
@@ -268,7 +268,7 @@ class GroupOfPictures:
 
     def on_idle_end(self, model_place: GroupPlace | None, *, rebuilt: bool = False) -> None:
         """Note that the model has read the offered frame, or that of a group written anew, or will not; `model_place`
-        tells which."""
+        shows which."""
         self._settle(model_place)
         if rebuilt:
             self._rebuilt = None
@@ -363,9 +363,9 @@ class GroupOfPictures:
             _show(regions[allocation.overview :], areas)
         picture, news, newest = view.read(CHANGE_LEVEL), None, self._newest
         if newest is not None and newest.versions.is_comparable(view.versions):
-            written = newest.versions.stale(view.versions)
-            if not is_other_picture(newest.picture, picture, written, KEY_SHARE):  # its unrest is that of this stream
-                _, news = newest.news.look(newest.picture, picture, written)
+            tiles = newest.versions.stale(view.versions)
+            if not is_other_picture(newest.picture, picture, tiles, KEY_SHARE):  # its unrest is that of this stream
+                _, news = newest.news.look(newest.picture, picture, tiles)
                 news = news.showing(np.ones(shape, bool))
         return GroupFrame(
             stamp=view.stamp,
@@ -439,12 +439,12 @@ class GroupOfPictures:
         superseded = newest.superseded
         areas = newest.areas.copy()
         picture = view.read(CHANGE_LEVEL)
-        written = newest.versions.stale(view.versions)
-        if is_other_picture(newest.picture, picture, written, KEY_SHARE):
+        stale = newest.versions.stale(view.versions)
+        if is_other_picture(newest.picture, picture, stale, KEY_SHARE):
             return "changed"
         old_overview = np.zeros(len(superseded), bool)
         old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
-        changed, news = newest.news.look(newest.picture, picture, written)
+        changed, news = newest.news.look(newest.picture, picture, stale)
         if changed.any():
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS

@@ -98,14 +98,14 @@ def is_other_picture(reference: Picture, current: Picture, tiles: Flags, share: 
         tiles: Tiles that were written in between, bool [gh, gw].
         share: Least share of all tiles.
     """
-    written = np.flatnonzero(tiles)
-    if len(written) <= share * tiles.size:
+    indices = np.flatnonzero(tiles)
+    if len(indices) <= share * tiles.size:
         return False
     sample = np.zeros(tiles.size, bool)
-    sample[written[:: max(1, len(written) // SAMPLE)]] = True
+    sample[indices[:: max(1, len(indices) // SAMPLE)]] = True
     before, now = (_texels(picture, sample.reshape(tiles.shape)) for picture in (reference, current))
     other = cv2.absdiff(before, now).reshape(len(before), -1).max(axis=1) > LARGEST_CHANGE
-    return bool(other.mean() * len(written) > share * tiles.size)
+    return bool(other.mean() * len(indices) > share * tiles.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

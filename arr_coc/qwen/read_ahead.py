@@ -96,8 +96,8 @@ class ReadAhead:
         side = self._side.kv
 
         def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            own = side.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
-            return _attend(query, *base.before(layer, own))
+            side_rows = side.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], layer)
+            return _attend(query, *base.before(layer, side_rows))
 
         def recur(number: int, layer: Any, entering: torch.Tensor) -> torch.Tensor:
             mixed: torch.Tensor = layer(hidden_states=entering[None], cache_params=side)[0]
@@ -157,17 +157,17 @@ class _Base:
         self.tokens = tokens
         self._rows = rows
 
-    def before(self, layer: int, own: tuple[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
+    def before(self, layer: int, new_rows: tuple[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
         """Return keys and values [1, kv heads, tokens, head_dim] of a layer before those of new tokens."""
         if not self.tokens:
-            return list(own)
-        held = self._cache.kv.layers[layer]
+            return list(new_rows)
+        base = self._cache.kv.layers[layer]
         joined = []
-        for room, new in zip((held.room_keys, held.room_values), own, strict=True):
-            kept = room[..., : self.tokens, :]
+        for room, new in zip((base.room_keys, base.room_values), new_rows, strict=True):
+            rows = room[..., : self.tokens, :]
             if self._rows is not None:
-                kept = room.index_select(-2, self._rows.to(room.device))
-            joined.append(torch.cat([kept, new], dim=-2))
+                rows = room.index_select(-2, self._rows.to(room.device))
+            joined.append(torch.cat([rows, new], dim=-2))
         return joined
 
 

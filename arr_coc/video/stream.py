@@ -143,12 +143,12 @@ class Stream:
     def ask(self, query: str, on_text: Callable[[str], None] | None = None) -> Generation:
         """Return the answer to another question about the newest frame; the standing question stays. Raises as
         `answer`."""
-        standing = self._query
+        standing_query = self._query
         self.query = query
         try:
             return self._answer(query, None, on_text)
         finally:
-            self.query = standing
+            self.query = standing_query
 
     def idle(self, budget_ms: float) -> bool:
         """Let the model read ahead for about `budget_ms`, and return whether more is left to read.

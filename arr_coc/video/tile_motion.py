@@ -125,6 +125,7 @@ class ReferenceMotion(TileMotionEstimator):
 
     def keep(self, has_estimate: bool) -> None:
         self._last = self._next if has_estimate else None
+        self._next = None
 
     def estimate(self, old_planes: FramePlanes, planes: FramePlanes, dirty: Mask) -> MotionEstimate:
         boxes = boxes_around(dirty)

@@ -23,10 +23,10 @@ class IdlePhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdleOutcome:
-    """End of a reading in idle time. `kept`: the group of pictures that the server has now, as the place of its next
-    frame; `rebuilt`: the reading was of a new group."""
+    """End of a reading in idle time. `place`: that of the next frame in the group of pictures that the server has now;
+    `rebuilt`: the reading was of a new group."""
 
-    kept: GroupPlace | None
+    place: GroupPlace | None
     rebuilt: bool
 
 
@@ -42,7 +42,7 @@ class IdleCosts:
 class IdleExchange:
     """Exchange of idle packets with one server, without I/O.
 
-    A turn of the client ends it at once; of what the server has read by then, the turn's grant tells. `grant` is the
+    A turn of the client ends it at once, and the turn's grant names what the server has read by then. `grant` is the
     newest permission. `costs` are those since `take_costs`.
     """
 

@@ -1,4 +1,4 @@
-"""Scheduler of idle work in an answer server: packets that the model reads ahead while nobody waits for it.
+"""Scheduler of idle work in an answer server: packets that the model reads ahead while no client waits.
 
 Work is done in pieces of at most PIECE_NS and one step, between which a turn of any client comes first. It takes at
 most a share of the time; a client in lockstep, whose frames wait for it, is exempt. Clients take turns piece by piece.
@@ -126,7 +126,7 @@ class IdleWork:
         """Return the next client that may send an idle packet, and the number of its permission; None if it is not the
         time.
 
-        `is_free`: nobody waits for an answer.
+        `is_free`: no client waits for an answer.
         """
         now_ns = self._count_time()
         if self._granted is not None and now_ns - self._granted_ns > GRANT_LIMIT_NS:

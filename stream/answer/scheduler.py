@@ -431,7 +431,7 @@ class AnswerScheduler:
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
         elif isinstance(outcome, IdleOutcome):
-            self._observer.on_idle_end(outcome.kept, rebuilt=outcome.rebuilt)
+            self._observer.on_idle_end(outcome.place, rebuilt=outcome.rebuilt)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
         elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):

@@ -204,7 +204,7 @@ class AnswerServer:
         return self._scheduler.idle and not self._clients.is_any_waiting
 
     def _work_ahead(self) -> None:
-        """Do a piece of idle work if nobody waits, and let a client send its next idle packet."""
+        """Do a piece of idle work if no client waits, and let a client send its next idle packet."""
         if self._draining:
             return
         end = self._idle.advance(is_free=self._is_free)

@@ -254,7 +254,7 @@ def _rates(frames: Frames, answers: list[AnswerPoint]) -> tuple[Metric, ...]:
     rate = len(answers) / span_s if span_s else None
     flops = sum(answer.flops for answer in answers)
     ratio = sum(answer.full_flops for answer in answers) / flops if flops else None
-    ahead = sum(answer.idle_tokens for answer in answers) / len(answers) if answers else None
+    idle_tokens = sum(answer.idle_tokens for answer in answers) / len(answers) if answers else None
     idle_ms = sum(answer.timing.idle_ms for answer in answers if answer.timing is not None)
     idle_share = idle_ms / 1e3 / span_s * 100 if span_s else None
     jitter = frames["jitter_share"][~np.isnan(frames["jitter_share"])]
@@ -265,7 +265,7 @@ def _rates(frames: Frames, answers: list[AnswerPoint]) -> tuple[Metric, ...]:
         Metric("tokens", _mean(frames["tokens"]), "", "visual tokens a frame, mean"),
         Metric("tiles", _mean(frames["tiles"]), "", "visual tokens of a whole frame, mean"),
         Metric("less work", ratio, "×", "operations with all tokens ÷ with those shown"),
-        Metric("read ahead", ahead, "", "visual tokens read between two answers, mean"),
+        Metric("read ahead", idle_tokens, "", "visual tokens read between two answers, mean"),
         Metric("idle work", idle_share, "%", "time of the model for that ÷ wall time"),
         Metric("tiles changed", _mean(changed), "%", "of the grid, mean"),
         Metric("allocation jitter", _mean(jittered), "%", "tiles whose level changed, mean"),

@@ -226,8 +226,8 @@ def memory_text(memory: MemorySummary) -> str:
     tokens = counted(memory.appended_tokens, "token")
     superseded = f", {memory.superseded_tokens} superseded" if memory.superseded_tokens else ""
     groups = counted(sum(memory.groups.values()), "group")
-    ahead = f", {memory.idle.tokens} read ahead" if memory.idle is not None else ""
-    return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}{ahead}"
+    idle = f", {memory.idle.tokens} read ahead" if memory.idle is not None else ""
+    return f"{groups} ({reasons}), {tokens} appended, {memory.kept_tokens} kept{superseded}{idle}"
 
 
 def shadow_text(shadow: ShadowSummary) -> str:

@@ -345,7 +345,7 @@ class TurnGrant(Message, frozen=True, tag="turn_grant"):
 
 
 class IdleRequest(Message, frozen=True, tag="idle_request"):
-    """Client to answer server: there is something to read ahead into its group of pictures, when nobody else waits.
+    """Client to answer server: there is something to read ahead into its group of pictures, when no other client waits.
 
     `in_lockstep`: its frames wait for the reading, which therefore has no share of the time.
     """

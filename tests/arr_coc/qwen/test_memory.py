@@ -216,8 +216,8 @@ def test_new_regions_are_encoded_alone(family: str) -> None:
     memory = speaking.prompts.memory
     assert memory is not None
     assert memory.regions[4:].tolist() == packet.regions.tolist()
-    alone = encode_packet(tiny_qwen(family), replace(packet, place=None), "sparse")
-    assert torch.equal(memory.embeds[4:], alone.tokens.embeds[0])
+    reference = encode_packet(tiny_qwen(family), replace(packet, place=None), "sparse")
+    assert torch.equal(memory.embeds[4:], reference.tokens.embeds[0])
 
 
 def test_feedback_covers_all_that_the_memory_shows() -> None:

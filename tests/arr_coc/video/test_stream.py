@@ -47,7 +47,7 @@ def read_all(stream: Stream) -> int:
 
 
 @pytest.mark.parametrize("reads_ahead", [False, True])
-def test_what_left_is_not_named_and_what_came_is(model: ARRCOCQwen, reads_ahead: bool) -> None:
+def test_things_that_left_are_not_named_and_those_that_came_are(model: ARRCOCQwen, reads_ahead: bool) -> None:
     stream = model.stream(QUERY, budget=52)
     texts = []
     for second, has_circle in enumerate((False, True, True, False, False)):
