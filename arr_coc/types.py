@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -426,3 +426,20 @@ class TileMotion:
         mask = (self.confidence >= LEAST_CONFIDENCE) & ((self.dy_px != 0) | (self.dx_px != 0))
         lengths = np.hypot(self.dy_px[mask], self.dx_px[mask])
         return lengths[lengths >= LEAST_MOTION_PX]
+
+
+Result = TypeVar("Result")
+
+Steps: TypeAlias = Generator[None, None, Result]
+"""Work in short steps, after each of which it yields, and which returns a result after the last: an answer runs them at
+once, idle work pauses in between."""
+
+
+def finish(steps: Steps[Result]) -> Result:
+    """Run all steps, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result

@@ -31,8 +31,7 @@ from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
-from arr_coc.qwen.steps import Steps, finish
-from arr_coc.types import TileGrid
+from arr_coc.types import Steps, TileGrid, finish
 
 try:
     from transformers.cache_utils import LinearAttentionLayer

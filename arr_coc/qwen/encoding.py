@@ -21,7 +21,6 @@ from arr_coc.qwen.onednn import attend_all
 from arr_coc.qwen.options import IncrementalOptions
 from arr_coc.qwen.preprocess import grid_regions, to_tiles
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.steps import Steps, step_tokens
 from arr_coc.qwen.vision import (
     Attend,
     CachedAttentionWindows,
@@ -47,7 +46,7 @@ from arr_coc.qwen.vision_cache import (
     full_refresh_due,
     select_for_refresh,
 )
-from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, TileGrid, TokenPacket
+from arr_coc.types import NEEDS_TOKENS_ONLY, Encode, FramePacket, FrameStamp, Steps, TileGrid, TokenPacket
 
 log = logging.getLogger(__name__)
 
@@ -388,7 +387,7 @@ def encode_steps(qwen: QwenVL, packet: TokenPacket) -> Steps[EncodedFrame]:
 
     Raises NonFiniteError for NaN or Inf in the tokens.
     """
-    tower, tokens = qwen.tower, step_tokens(qwen.vision_device)
+    tower, tokens = qwen.tower, qwen.step_tokens
     pixels = _tensor(packet.pixels).to(qwen.vision_device)[None]
     regions = _tensor(packet.regions).long().to(qwen.vision_device)[None]
     parts = []

@@ -19,10 +19,9 @@ from arr_coc.qwen.decode import CacheMark, DeepstackRows, LayerState, PromptPart
 from arr_coc.qwen.encoding import EncodedFrame, encode_steps
 from arr_coc.qwen.prompt import PromptBuilder, PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
-from arr_coc.qwen.steps import Steps, step_tokens
 from arr_coc.qwen.vision import VisualTokens
 from arr_coc.qwen.visual_memory import VisualMemory
-from arr_coc.types import TokenPacket
+from arr_coc.types import Steps, TokenPacket
 
 
 class ReadAhead:
@@ -91,7 +90,7 @@ class ReadAhead:
 
     def _prefill(self, part: PromptPart, base: _Base) -> Steps[None]:
         """Compute keys and values of a part, a few tokens at a time, after those of `base`."""
-        step = step_tokens(self._qwen.device)
+        step = self._qwen.step_tokens
         ends = sorted({*range(0, part.length, step), self._head_tokens, part.length})
         side = self._side.kv
 

@@ -23,7 +23,6 @@ from arr_coc.qwen.options import AnswerOptions, Decoding
 from arr_coc.qwen.pieces import Ids
 from arr_coc.qwen.prompt import PromptBuilder
 from arr_coc.qwen.qwenvl import QwenVL
-from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.qwen.slot import AnswerResult, GlanceResult, PreparedQuestion, Slot, prefill_alone
 from arr_coc.qwen.yes_no import YesNoScore, YesNoTokens, score_logits, yes_no_tokens
 from arr_coc.types import TokenPacket
@@ -253,22 +252,6 @@ class AnswerSession:
             ModelError: The model's attention cannot be read.
         """
         return self.slots[slot].glance(packets, query, timed=timed)
-
-    def read_ahead(self, packets: Sequence[TokenPacket], slot: int = 0) -> ReadAhead:
-        """Return the reading of a group's last packet before it is asked about, in steps.
-
-        Nothing changes before `ReadAhead.commit`; then an answer about the same packets costs its question only.
-
-        Args:
-            packets: All packets of a group of pictures that is kept up to date. The slot's cache holds all but the last
-                one, or that is the key frame of another group.
-            slot: Slot into whose cache it is read.
-
-        Raises:
-            ContextLengthError: The group does not fit the model's context.
-            OptionError: The packets are no such group, or the model is spread over several devices.
-        """
-        return self.slots[slot].read_ahead(packets)
 
     def ask(self, questions: Sequence[SlotQuestion]) -> list[SlotAnswer]:
         """Encode and prefill the questions together; return their answers, in order.

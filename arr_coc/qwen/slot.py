@@ -241,7 +241,18 @@ class Slot:
         )
 
     def read_ahead(self, packets: Sequence[TokenPacket]) -> ReadAhead:
-        """Return the reading of the last packet of a group of pictures. Raises as `AnswerSession.read_ahead`."""
+        """Return the reading of a group's last packet before it is asked about, in steps.
+
+        Nothing changes before `ReadAhead.commit`; then an answer about the same packets costs its question only.
+
+        Args:
+            packets: All packets of a group of pictures that is kept up to date. The cache holds all but the last one,
+                or that is the key frame of another group.
+
+        Raises:
+            ContextLengthError: The group does not fit the model's context.
+            OptionError: The packets are no such group, or the model is spread over several devices.
+        """
         place = packets[-1].place
         if not self.qwen.decodes_plainly or not is_group(packets) or place is None or place.frames > 1:
             raise OptionError("only a picture that is kept up to date is read ahead, by a model on one device")

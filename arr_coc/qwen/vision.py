@@ -19,8 +19,7 @@ from arr_coc.qwen.families import TOWER_FAMILIES
 from arr_coc.qwen.onednn import attend_all, linear
 from arr_coc.qwen.preprocess import MERGE, PixelNormalisation, fit_tiles, patch_positions, to_patches
 from arr_coc.qwen.qwenvl import rotate
-from arr_coc.qwen.steps import Steps, finish
-from arr_coc.types import TileGrid
+from arr_coc.types import Steps, TileGrid, finish
 
 PATCHES = MERGE * MERGE
 """Rows of the encoder that one region takes."""

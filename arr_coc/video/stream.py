@@ -23,8 +23,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
 from arr_coc.qwen.session import AnswerSession, instruction_of
-from arr_coc.qwen.steps import Steps, step_tokens
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, GroupPlace, TokenPacket
+from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, GroupPlace, Steps, TokenPacket
 from arr_coc.video.picture_allocator import with_own_tiles
 from arr_coc.video.texture_updater import TextureUpdater
 
@@ -196,11 +195,11 @@ class Stream:
         if frame is None or group is None or not self._qwen.decodes_plainly:
             return False
         with self._texture.lease() as view:
-            packet = group.idle_packet(view, frame, self._place, step_tokens(self._qwen.vision_device))
+            packet = group.idle_packet(view, frame, self._place, self._qwen.step_tokens)
         if packet is None:
             return False
         packet = self._with_tiles(packet)
-        reading = self._session.read_ahead(self._group_with(packet))
+        reading = self._session.slots[0].read_ahead(self._group_with(packet))
         work = _OpenReading(packet, reading, reading.steps())
         if reading.is_key_frame:
             self._rebuilding = work

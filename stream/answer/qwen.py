@@ -164,7 +164,7 @@ class QwenAnswerModel:
             # the cache lacks what the memory lacks: they are kept, and read with the next answer
             return KeptReading(memory, client, packets)
         group = [*memory.before(client, packet.place), packet]
-        return SlotReading(memory, client, packet, self._session.read_ahead(group, slot))
+        return SlotReading(memory, client, packet, self._session.slots[slot].read_ahead(group))
 
     def hold(self, client: bytes) -> None:
         evicted_client = self._table.hold(client)

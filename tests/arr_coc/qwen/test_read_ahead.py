@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from arr_coc.errors import OptionError
+from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.session import AnswerSession
-from arr_coc.qwen.steps import finish
-from arr_coc.types import TokenPacket
+from arr_coc.types import TokenPacket, finish
 from tests.arr_coc.qwen.test_memory import (
     GROUP,
     OTHER_QUERY,
@@ -26,7 +26,7 @@ from tests.support.models import FAMILIES
 
 
 def read(speaking: AnswerSession, packets: list[TokenPacket]) -> None:
-    reading = speaking.read_ahead(packets)
+    reading = speaking.slots[0].read_ahead(packets)
     finish(reading.steps())
     reading.commit()
 
@@ -34,8 +34,7 @@ def read(speaking: AnswerSession, packets: list[TokenPacket]) -> None:
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """One or two tokens a step, so that every packet takes several."""
-    for module in ("arr_coc.qwen.encoding", "arr_coc.qwen.read_ahead"):
-        monkeypatch.setattr(f"{module}.step_tokens", lambda device: 2)
+    monkeypatch.setattr(QwenVL, "step_tokens", 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,7 +56,7 @@ def test_a_reading_that_is_given_up_leaves_no_trace(family: str) -> None:
     speaking = session(family)
     answer_text(speaking, GROUP[:2])
     for count in range(0, 60, 7):
-        steps = speaking.read_ahead(GROUP).steps()
+        steps = speaking.slots[0].read_ahead(GROUP).steps()
         for _ in zip(range(count), steps, strict=False):
             pass
         assert answer_text(speaking, GROUP[:2], OTHER_QUERY) == answer_text(session(family), GROUP[:2], OTHER_QUERY)
@@ -70,7 +69,7 @@ def test_a_new_group_is_read_while_the_old_one_answers(family: str) -> None:
     speaking = session(family)
     answer_text(speaking, GROUP)
     rebuilt = frame(9, [0, 3, 1, 5], group=2, at=0)
-    reading = speaking.read_ahead([rebuilt])
+    reading = speaking.slots[0].read_ahead([rebuilt])
     for number, _ in enumerate(reading.steps()):
         if number % 20 == 5:
             assert answer_text(speaking, GROUP) == answer_text(session(family), GROUP)
@@ -84,7 +83,7 @@ def test_a_new_group_is_read_while_the_old_one_answers(family: str) -> None:
 def test_a_reading_fits_no_other_group() -> None:
     speaking = session()
     answer_text(speaking, GROUP[:1])
-    reading = speaking.read_ahead(GROUP[:2])
+    reading = speaking.slots[0].read_ahead(GROUP[:2])
     assert reading.fits
     answer_text(speaking, [frame(5, [1, 2], group=2, at=0)])
     assert not reading.fits
@@ -101,6 +100,6 @@ def test_a_packet_that_only_supersedes_is_read() -> None:
 
 def test_several_frames_are_not_read_ahead() -> None:
     with pytest.raises(OptionError, match="kept up to date"):
-        session().read_ahead(video(2))
+        session().slots[0].read_ahead(video(2))
     with pytest.raises(OptionError, match="kept up to date"):
-        session().read_ahead([replace(GROUP[0], place=None)])
+        session().slots[0].read_ahead([replace(GROUP[0], place=None)])
