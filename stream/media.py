@@ -56,7 +56,7 @@ class AllocationOverlay:
 
     @property
     def is_overview(self) -> npt.NDArray[np.bool_]:
-        """Whether each region is of the overview, bool [K]."""
+        """Mask of the regions of the overview, bool [K]."""
         numbers = np.arange(len(self.regions)) - self.overview_begin
         return (numbers >= 0) & (numbers < self.overview)
 

@@ -239,7 +239,16 @@ class GroupOfPictures:
 
         It appends what changed since the newest frame, and refines up to `tokens` tokens in all, the most relevant
         tiles first. Once these are done, or many tokens showed what is gone, it is the key frame of a new group that
-        shows the same. Other arguments and errors as `packet`.
+        shows the same.
+
+        Args:
+            view: Texture of the frame.
+            frame: The newest frame.
+            model_place: As in `packet`.
+            tokens: Most tokens of news and detail together; news are read whole.
+
+        Raises:
+            ArrCocError: As `packet`.
         """
         self._settle(model_place)
         newest = self._newest

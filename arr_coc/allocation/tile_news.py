@@ -139,7 +139,7 @@ class Doubts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileNews:
-    """What was learnt of a stream's light and unrest up to a look; a value, so a look that was no more than a preview
+    """State of a stream's light and unrest up to a look; a value, so a look that was no more than a preview
     can be dropped. Pictures are level 2, uint8 [8 gh, 8 gw, 3], all of one epoch.
 
     `picture`: that of the last look. `light` float32 [gh, gw, 3, 3]: for each channel, the gain in the middle of a

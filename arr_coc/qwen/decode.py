@@ -2,7 +2,7 @@
 
 The stock dynamic cache copies all keys to a new tensor for every token; the stock static cache cannot be rewound.
 
-`through_layers` builds no mask, computes no positions and runs no hooks. Its products are those of the stock model, in
+`layer_steps` builds no mask, computes no positions and runs no hooks. Its products are those of the stock model, in
 the same order, so the logits are equal.
 
 Calls of the stock model always pass positions, as three rows, and a cache: it then builds the plain causal mask and
@@ -31,7 +31,7 @@ from arr_coc.qwen.families import NEWEST_STATES, ModelFamily
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.preprocess import after_frame, text_positions, visual_positions
 from arr_coc.qwen.qwenvl import QwenVL, rotate_native
-from arr_coc.types import Steps, TileGrid, finish
+from arr_coc.types import Steps, TileGrid
 
 try:
     from transformers.cache_utils import LinearAttentionLayer
@@ -312,7 +312,7 @@ class DeepstackRows:
     levels: Sequence[torch.Tensor] = ()
 
 
-def through_layers(
+def layer_steps(
     qwen: QwenVL,
     embeds: torch.Tensor,
     cos: torch.Tensor,
@@ -320,8 +320,8 @@ def through_layers(
     attend: Attend,
     recur: Recur | None = None,
     deepstack: DeepstackRows | None = None,
-) -> torch.Tensor:
-    """Run tokens through all layers of the decoder.
+) -> Steps[torch.Tensor]:
+    """Run tokens through all layers of the decoder, one layer a step.
 
     Args:
         qwen: The model.
@@ -335,19 +335,6 @@ def through_layers(
     Returns:
         Hidden states before the final norm, [N, D].
     """
-    return finish(layer_steps(qwen, embeds, cos, sin, attend, recur, deepstack))
-
-
-def layer_steps(
-    qwen: QwenVL,
-    embeds: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    attend: Attend,
-    recur: Recur | None = None,
-    deepstack: DeepstackRows | None = None,
-) -> Steps[torch.Tensor]:
-    """Run tokens through all layers of the decoder, one layer a step. Arguments and result as `through_layers`."""
     hidden, family, attentions = embeds, qwen.family, qwen.attentions
     for index, layer in enumerate(qwen.language_model.layers):
         entering, attention = layer.input_layernorm(hidden), attentions.get(index)
@@ -396,7 +383,7 @@ def projected_query(
 
 
 def logits_of(qwen: QwenVL, hidden: torch.Tensor) -> torch.Tensor:
-    """Return the logits [N, vocabulary] of hidden states [N, D] from `through_layers`."""
+    """Return the logits [N, vocabulary] of hidden states [N, D] from `layer_steps`."""
     return linear_rows(qwen.model.lm_head, qwen.language_model.norm(hidden))
 
 

@@ -17,7 +17,6 @@ from msgspec import structs
 
 from arr_coc.errors import ArrCocError, OptionError, StoreError
 from arr_coc.types import FramePacket, FrameStamp, TokenPacket
-from stream.answer.idle import IdleExchange, IdlePhase
 from stream.answer.request import (
     AcceptedWatch,
     AnswerRequest,
@@ -45,7 +44,6 @@ from stream.protocol.messages import (
     IdleGrant,
     IdlePass,
     IdleReply,
-    IdleRequest,
     KeepAlive,
     Message,
     PixelPlace,
@@ -132,13 +130,14 @@ class AnswerClient:
     AnswerReply) belongs to the open request in any phase (*); the last one ends it. After TurnExpired or a loss the
     request or glance is dropped, or, with `resend_after_loss`, stays open, requests a turn as soon as the phase is
     READY, and is sent with the next TurnGrant; so it is after RequestLost, at most REPEATS_MAX times. ErrorReply is a
-    failure. Beside the phases, `idle` is the exchange of packets to read ahead, which `request_turn` ends.
+    failure. Beside the phases, `requests.idle` is the exchange of packets to read ahead, which
+    `request_turn` ends.
     WatchAccepted counts from ServerHello on. A refused message is dropped, counted in
     `refused_messages`, and reported once. If the reply to the first query is refused, the server has failed.
     """
 
     def __init__(self, query: str, options: ClientOptions) -> None:
-        self._options = options
+        self.options = options
         self._query = query
         self._next_query: str | None = None
         self._known_queries: deque[str] = deque([query], maxlen=QUERIES_KNOWN)
@@ -164,30 +163,25 @@ class AnswerClient:
             self.has_moved = after == "move"
         self._server = server
         self.phase, self.hello = ClientPhase.CONNECTING, None
-        self.idle.restart()
+        self.requests.idle.restart()
         self._turn = self._turn_ns = self._turn_requested_ns = 0
         self._query_replies_due = 1
         pixels_at: PixelPlace | None = None
-        if self._options.pixels is not None:
+        if self.options.pixels is not None:
             try:
-                pixels_at = self._options.pixels.offer()
+                pixels_at = self.options.pixels.offer()
             except StoreError as error:
                 self._report_copies(str(error))
         self.outbox.clear()
         self._send(
             Connect(
                 query=self._query,
-                encode=self._options.encode,
+                encode=self.options.encode,
                 watches=self.requests.watches.connect(),
                 pixels_at=pixels_at,
-                schema=None if self._options.schema is None else self._options.schema.text,
+                schema=None if self.options.schema is None else self.options.schema.text,
             )
         )
-
-    @property
-    def idle(self) -> IdleExchange:
-        """Exchange of packets to read ahead."""
-        return self.requests.idle
 
     @property
     def ready(self) -> bool:
@@ -212,47 +206,29 @@ class AnswerClient:
     @property
     def awaits_server(self) -> bool:
         """True while a turn, a glance or an answer is awaited from a ready server."""
-        return self.ready and (self.busy or self.phase is ClientPhase.TURN_REQUESTED or self.idle.is_open)
+        return self.ready and (self.busy or self.phase is ClientPhase.TURN_REQUESTED or self.requests.idle.is_open)
 
     def request_turn(self, now_ns: int) -> None:
         """Request a turn, once, if the server is ready."""
         if self.phase is ClientPhase.READY:
-            self.idle.end()
+            self.requests.idle.end()
             self.phase, self._turn_requested_ns = ClientPhase.TURN_REQUESTED, now_ns
             self._send(TurnRequest())
 
-    @property
-    def may_read_ahead(self) -> bool:
-        """True if the server takes idle packets, and nothing else is under way."""
-        is_quiet = self.phase is ClientPhase.READY and not (self.busy or self.idle.is_open or self.changes_query)
-        return is_quiet and self.hello is not None and self.hello.reads_ahead
-
-    @property
-    def may_send_idle(self) -> bool:
-        """True if an idle packet was permitted."""
-        return self.idle.phase is IdlePhase.GRANTED
-
-    def request_idle(self, *, in_lockstep: bool = False) -> None:
-        """Request the permission for an idle packet. Requires `may_read_ahead`."""
-        self.idle.request()
-        self._send(IdleRequest(in_lockstep=in_lockstep))
-
     def send_idle(self, packet: TokenPacket | None, *, is_beside: bool = False) -> None:
-        """Send a packet to read ahead, or, with None, say that there is none. Requires `may_send_idle`.
+        """Send a packet to read ahead in the granted idle exchange, or, with None, say that there is none.
 
         `is_beside`: it is read beside others, which may be requested at once.
         """
+        idle = self.requests.idle
         if packet is None:
-            self.idle.end()
+            idle.end()
             self._send(IdlePass())
             return
         earlier_packets = self.requests.group.add(packet)
-        if is_beside:
-            self.idle.end()
-        else:
-            self.idle.send()
-        place = self._offered_place((*earlier_packets, packet))
-        self._send(*idle_message(self.idle.grant.number, packet, pixels_at=place, earlier_packets=earlier_packets))
+        place = _place_of((*earlier_packets, packet), self.options.pixels, self.hello)
+        idle.send(is_beside=is_beside)
+        self._send(*idle_message(idle.grant.number, packet, pixels_at=place, earlier_packets=earlier_packets))
 
     def send_glance(self, packet: TokenPacket, now_ns: int) -> None:
         """Send an overview in the granted turn, which continues after the reply."""
@@ -355,7 +331,8 @@ class AnswerClient:
             case TurnExpired() as message:
                 # A TurnExpired of an earlier turn concerns a request that is no longer open.
                 if self.phase in (ClientPhase.GLANCING, ClientPhase.IN_FLIGHT) and message.turn == self._turn:
-                    self._drop_request()
+                    self.requests.drop()
+                    self._release_turn()
             case AnswerDelta() as message:
                 self._actions += self.requests.on_delta(message, now_ns)
             case YesNoReply() as message:
@@ -384,10 +361,10 @@ class AnswerClient:
             case KeepAlive() as message:
                 self._actions.append(message)
             case IdleGrant() as message:
-                self.idle.on_grant(message)
+                self.requests.idle.on_grant(message)
                 self.requests.group.server_place = message.kept
             case IdleReply() as message:
-                self._actions.append(self.idle.on_reply(message))
+                self._actions.append(self.requests.idle.on_reply(message))
                 self.requests.group.server_place = message.kept
             case message:
                 raise TransportError(f"the answer server sent a message of the wrong kind, {type(message).__name__}")
@@ -517,7 +494,7 @@ class AnswerClient:
         packet, earlier_packets, place = open_request.packet, list[TokenPacket](), None
         if isinstance(packet, TokenPacket):
             earlier_packets = self.requests.group.add(packet)
-            place = self._offered_place((*earlier_packets, packet))
+            place = _place_of((*earlier_packets, packet), self.options.pixels, self.hello)
         if glance is not None:
             self.phase = ClientPhase.GLANCING
             self._send(
@@ -543,26 +520,16 @@ class AnswerClient:
                 earlier_packets=earlier_packets,
             )
         else:
-            in_snapshot = self._options.snapshot is not None
+            in_snapshot = self.options.snapshot is not None
             message, arrays = frame_message(
                 number, self._turn, packet, in_snapshot=in_snapshot, wants_answer=wants_answer, checks=checks
             )
-            if request.verifies is not None and self._options.asks_meaning:
+            if request.verifies is not None and self.options.asks_meaning:
                 message = structs.replace(message, compared=request.verifies.text)
         free_text = request.trigger == SIDE
         self._send(
             structs.replace(message, history=request.history, previous=request.previous, free_text=free_text), arrays
         )
-
-    def _offered_place(self, packets: Sequence[TokenPacket]) -> PixelPlace | None:
-        """Return the place of pixels that stay on their device; None if the server does not take them there."""
-        is_offered = self.hello is not None and self.hello.takes_device_pixels
-        return _place_of(packets, self._options.pixels) if is_offered else None
-
-    def _drop_request(self) -> None:
-        """Drop the request or glance of a packet without a result, or keep it open to be sent again."""
-        self.requests.drop()
-        self._release_turn()
 
     def _release_turn(self) -> None:
         """Return to READY if a turn was used or requested for a request that has ended."""
@@ -595,12 +562,23 @@ class AnswerClient:
                 self._unreadable_in_row = 0
                 self._actions.append(Failure(str(error)))
             else:
-                self._drop_request()
+                self.requests.drop()
+                self._release_turn()
 
 
-def _place_of(packets: Sequence[TokenPacket], pixels: PixelSender | None) -> PixelPlace | None:
+def may_read_ahead(client: AnswerClient) -> bool:
+    """Return whether a client's server takes idle packets, and nothing else is under way."""
+    is_quiet = client.phase is ClientPhase.READY and not (client.busy or client.changes_query)
+    return is_quiet and not client.requests.idle.is_open and client.hello is not None and client.hello.reads_ahead
+
+
+def _place_of(
+    packets: Sequence[TokenPacket], pixels: PixelSender | None, hello: ServerHello | None
+) -> PixelPlace | None:
     """Copy pixels from their device into device memory that the server reads; return the place, None if they go into
     the message."""
+    if hello is None or not hello.takes_device_pixels:
+        return None
     arrays = [packet.pixels for packet in packets if len(packet.pixels)]
     on_device = [array for array in arrays if not isinstance(array, np.ndarray)]
     if pixels is None or not arrays or len(on_device) < len(arrays):

@@ -7,14 +7,17 @@ most a share of the time; a client in lockstep, whose frames wait for it, is exe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arr_coc.types import NS_PER_MS, NS_PER_S
+from arr_coc.types import NS_PER_MS, NS_PER_S, TokenPacket
+from stream.answer.memory import GroupMemory, kept_place
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS
+from stream.protocol.messages import IdleGrant, IdlePacketMessage, IdleReply, IdleRequest, Message
+from stream.transport import Envelope
 
 PIECE_NS = 50 * NS_PER_MS
 """Length of a piece of idle work, which is the longest that a turn waits for it."""
@@ -30,6 +33,16 @@ GRANT_LIMIT_NS = NS_PER_S
 
 TOKENS_MIN, TOKENS_FIRST, TOKENS_MAX = 16, 32, 1024
 """Least, first and most tokens of an idle packet; in between by the measured speed."""
+
+
+class ReadingModel(Protocol):
+    """Part of an answer model that reads ahead."""
+
+    memory: GroupMemory | None
+
+    def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
+        """As in `AnswerModel`."""
+        ...
 
 
 class Reading(Protocol):
@@ -242,3 +255,89 @@ class IdleWork:
         self._saved_ns = min(int(self._share * SAVED_NS), self._saved_ns + earned_ns)
         self._counted_ns = now_ns
         return now_ns
+
+
+class IdleService:
+    """Idle work of an answer server: its messages, and the work.
+
+    `read_packets` reads the packets of a message; `send` sends a message to a client; `fail` refuses a client for an
+    error.
+    """
+
+    def __init__(
+        self,
+        model: ReadingModel,
+        read_packets: Callable[[Envelope], list[TokenPacket]],
+        send: Callable[[bytes, Message], bool],
+        fail: Callable[[bytes, Exception], None],
+        statistics: ServerStatistics,
+        clock: Clock,
+    ) -> None:
+        self._model = model
+        self._read_packets = read_packets
+        self._send = send
+        self._fail = fail
+        self._statistics = statistics
+        share = 0.0 if model.memory is None else model.memory.idle_share
+        self._work = IdleWork(share, statistics, clock)
+
+    def receive(self, client: bytes, envelope: Envelope) -> None:
+        """Process a message of a client about idle work."""
+        message = envelope.message
+        if isinstance(message, IdleRequest):
+            self._work.request(client, in_lockstep=message.in_lockstep)
+        elif isinstance(message, IdlePacketMessage) and self._work.takes(client, message.number):
+            self._begin(client, envelope)
+        elif isinstance(message, IdlePacketMessage):  # it came too late, or its client's turn came first
+            self._report(IdleEnd(client, message.number, 0, 0, is_rebuilt=False))
+        else:
+            self._work.pass_on(client)
+
+    def interrupt(self, client: bytes) -> None:
+        """Give way to a client's own turn."""
+        self._work.interrupt(client)
+
+    def drop(self, client: bytes) -> None:
+        """Forget a client that has left."""
+        self._work.drop(client)
+
+    def wait_ms(self, *, is_free: bool) -> int:
+        """Return how long the server may wait for messages; `is_free` as in `IdleWork`."""
+        return self._work.wait_ms(is_free=is_free)
+
+    def advance(self, *, is_free: bool) -> None:
+        """Do a piece of work if it is the time, and let a client send its next packet; `is_free` as in `IdleWork`."""
+        end = self._work.advance(is_free=is_free)
+        if end is not None:
+            self._report(end)
+        grant = self._work.next_grant(is_free=is_free)
+        if grant is not None:
+            client, number = grant
+            place = kept_place(self._model.memory, client)
+            self._send(client, IdleGrant(number=number, tokens=self._work.packet_tokens, kept=place))
+
+    def _begin(self, client: bytes, envelope: Envelope) -> None:
+        try:
+            reading = self._model.read_ahead(client, self._read_packets(envelope))
+        except Exception as error:
+            self._work.pass_on(client)
+            self._fail(client, error)
+            return
+        self._work.begin(reading)
+
+    def _report(self, end: IdleEnd) -> None:
+        """Report the end of a reading to its client, or its failure."""
+        if end.error is not None:
+            self._fail(end.client, end.error)
+            return
+        memory = self._model.memory
+        if memory is not None:
+            self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
+        reply = IdleReply(
+            number=end.number,
+            tokens=end.tokens,
+            took_ms=end.took_ns / NS_PER_MS,
+            rebuilt=end.is_rebuilt,
+            kept=kept_place(memory, end.client),
+        )
+        self._send(end.client, reply)

@@ -129,6 +129,11 @@ def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenP
     return packet
 
 
+def kept_place(memory: GroupMemory | None, client: bytes) -> GroupPlace | None:
+    """Return the place of the next frame in a client's group; None without a memory, or a group."""
+    return None if memory is None else memory.next_place(client)
+
+
 OWN = b""
 """Name under which a client keeps its own packets."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arr_coc.types import NS_PER_S, Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
-from stream.answer.client import AnswerClient
+from stream.answer.client import AnswerClient, may_read_ahead
 from stream.answer.connection import AnswerEndpoint, ServerConnection
-from stream.answer.idle import IdleOutcome
+from stream.answer.idle import IdleFrames, IdleOutcome, IdleReader, begins_group
 from stream.answer.request import AcceptedWatch, ClientOptions, GlanceOutcome, Outcome, RefusedWatch
 from stream.answer.side import RUN_OVER, SIDE, SideQuestions
 from stream.answer.standing import WatchChanges
@@ -41,13 +41,6 @@ NO_MEMORY = (
 
 CANCEL_OFF = "cancel-off"
 """Code of the notice that no answer can be cancelled by a cut in this run."""
-
-IDLE_EVERY_NS = NS_PER_S // 5
-"""Time from one packet that is read ahead to the next."""
-
-LOCKSTEP_TOKENS_PER_S, LOCKSTEP_TOKENS_MIN = 64, 16
-"""Tokens that a model reads ahead in a second of media time at a share of 1, in place of a measured speed, and the
-least that it reads at once."""
 
 BEFORE_FRAMES = FrameStamp(-1, 0, 0, 0)
 """Stands for the newest frame until there is one."""
@@ -101,7 +94,12 @@ class SchedulePolicy:
 
 
 class AnswerObserver(Protocol):
-    """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances."""
+    """Stage that a scheduler serves: it makes the packets, and receives events, feedback and glances.
+
+    `idle`: what its newest frame has to read ahead.
+    """
+
+    idle: IdleFrames
 
     def on_model(self, hello: ServerHello, embedding: QueryEmbedding, *others: QueryEmbedding) -> None:
         """A query is in force, beside `others` of watches; its model may have changed."""
@@ -125,19 +123,6 @@ class AnswerObserver(Protocol):
         `next_place` as in `make_packet`: if the group of pictures continues, the overview is a packet in it, which may
         be empty.
         """
-        ...
-
-    def has_idle_work(self) -> bool:
-        """Return whether the newest frame has something to read ahead, and frames come in time."""
-        ...
-
-    def make_idle_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
-        """Return a packet of the newest frame to read ahead, with up to `tokens` tokens of detail; None if there is
-        none. `next_place` as in `make_packet`."""
-        ...
-
-    def on_idle_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:
-        """A packet was read ahead, or given up; `next_place` as in `make_packet`. `rebuilt`: it began a new group."""
         ...
 
     def on_event(self, event: Event) -> None:
@@ -205,7 +190,6 @@ class AnswerScheduler:
     ) -> None:
         self._policy = policy
         self._endpoint = endpoint
-        self._options = options
         self._observer = observer
         self._control = control
         self._triggers = AnswerTriggers(policy.triggers)
@@ -218,8 +202,8 @@ class AnswerScheduler:
         self._query = policy.query
         self._clock = clock
         self._stamp = BEFORE_FRAMES
-        self._idle_ns = 0
         self.client = AnswerClient(policy.query, options)
+        self._idle = IdleReader(policy.idle_share, self.client.requests, observer.idle, clock)
         self._changes = WatchChanges(
             self._watches,
             self.client,
@@ -247,7 +231,7 @@ class AnswerScheduler:
 
     def connect(self, transport: Transport) -> None:
         """Begin to connect to the answer server."""
-        self.connection = ServerConnection(self.client, self._endpoint, self._options, transport, self._clock)
+        self.connection = ServerConnection(self.client, self._endpoint, self.client.options, transport, self._clock)
 
     @property
     def link(self) -> Link:
@@ -312,64 +296,48 @@ class AnswerScheduler:
             self._emit(matches)
         if self._policy.lockstep:
             self._finish_side_questions()
-            if not self._due and self._policy.idle_share > 0:
+            if not self._due:
                 self._read_ahead_in_lockstep(time_ns)
             self._ask_and_wait()
         else:
             self.ask_if_due()
 
     def ask_if_due(self) -> None:
-        """Send the newest frame's packet if an answer is due and a turn granted, or request a turn; otherwise, have the
-        model read ahead."""
-        if not self._due:
-            self._read_ahead()
-        elif not self.client.busy and self._has_turn():
+        """Send the newest frame's packet if an answer is due and a turn granted, or request a turn.
+
+        While no answer is due, let the model read what changed, or what it has not been shown in detail.
+        """
+        client, idle = self.client, self.client.requests.idle
+        if self._due:
+            if client.busy or not self._has_turn():
+                return
             if self._may_glance():
                 self._send_glance()
             else:
                 self._send_packet()
-
-    def _read_ahead(self) -> None:
-        """Let the model read what changed, or what it has not been shown in detail, while no answer is due."""
-        client = self.client
-        if client.may_send_idle:
-            grant = client.idle.grant
-            packet = self._observer.make_idle_packet(client.requests.group.next_place, grant.tokens)
-            begins_group = packet is not None and packet.place is not None and not packet.place.frame
-            client.send_idle(packet, is_beside=begins_group)
-            self._idle_ns = self._clock.now_ns()
+        elif idle.is_granted:
+            packet = self._idle.make_packet()
+            client.send_idle(packet, is_beside=begins_group(packet))
             self.connection.flush()
-        elif (
-            self._policy.idle_share > 0
-            and client.may_read_ahead
-            and self._clock.now_ns() - self._idle_ns >= IDLE_EVERY_NS
-            and self._observer.has_idle_work()
-        ):
-            client.request_idle()
+        elif may_read_ahead(client) and self._idle.is_due():
+            client.outbox.append((idle.request(), []))
             self.connection.flush()
 
     def _read_ahead_in_lockstep(self, time_ns: int) -> None:
         """Let the model read as many tokens as the frames since the last time pay for, and wait for that."""
-        passed_ns = max(0, time_ns - self._idle_ns)
-        tokens = int(self._policy.idle_share * LOCKSTEP_TOKENS_PER_S * passed_ns / NS_PER_S)
-        client = self.client
-        if tokens < LOCKSTEP_TOKENS_MIN:
+        client, idle = self.client, self.client.requests.idle
+        tokens = self._idle.lockstep_tokens(time_ns)
+        if not tokens:
             return
-        self._idle_ns = time_ns
         self._wait_for(lambda: not client.busy)
-        if not self._observer.has_idle_work() or client.hello is None or not client.hello.reads_ahead:
-            return
-        if client.requests.recalls_next:  # the group of pictures goes on as it did
-            packet = self._observer.make_idle_packet(client.requests.group.next_place, tokens)
-            client.requests.group.add(packet)
-            begins_group = packet is not None and packet.place is not None and not packet.place.frame
-            self._observer.on_idle_end(client.requests.group.next_place, rebuilt=begins_group)
-            return
-        client.request_idle(in_lockstep=True)
-        self._wait_for(lambda: client.may_send_idle or not client.idle.is_open)
-        if client.may_send_idle:
-            client.send_idle(self._observer.make_idle_packet(client.requests.group.next_place, tokens))
-            self._wait_for(lambda: not client.idle.is_open)
+        if client.requests.recalls_next:
+            self._idle.recall(tokens)
+        elif may_read_ahead(client):
+            client.outbox.append((idle.request(in_lockstep=True), []))
+            self._wait_for(lambda: idle.is_granted or not idle.is_open)
+            if idle.is_granted:
+                client.send_idle(self._idle.make_packet(tokens))
+                self._wait_for(lambda: not idle.is_open)
 
     def finish(self, *, last_answer: bool) -> None:
         """Request the last answer, if the run ends with one, and wait for open requests."""
@@ -417,7 +385,7 @@ class AnswerScheduler:
             raise StageDied("answer", f"gone for {limit_s:g} s; restart `serve-answers` at {address}")
         if connection.silence.elapsed_s <= limit_s:
             return
-        if not self._options.reconnect:
+        if not self.client.options.reconnect:
             raise StageDied("answer", f"silent for {limit_s:g} s; raise pipeline.timeout_s for slow models")
         self._endpoint.on_timeout()
         connection.give_up(f"silent for {limit_s:g} s")
@@ -431,7 +399,7 @@ class AnswerScheduler:
         elif isinstance(outcome, GlanceOutcome):
             self._on_glance(outcome)
         elif isinstance(outcome, IdleOutcome):
-            self._observer.on_idle_end(outcome.place, rebuilt=outcome.rebuilt)
+            self._observer.idle.on_end(outcome.place, rebuilt=outcome.rebuilt)
         elif isinstance(outcome, YesNoResult):
             self._emit(self._watches.update(outcome))
         elif isinstance(outcome, (AcceptedWatch, RefusedWatch)):
@@ -451,7 +419,7 @@ class AnswerScheduler:
         """Take new side questions, and set the query of the next one, or the run's own again, if there is a frame and
         nothing is in flight."""
         for question in self._control.take_side_questions():
-            if self._finishing or self._options.journal is not None:
+            if self._finishing or self.client.options.journal is not None:
                 reason = RUN_OVER if self._finishing else NO_SIDE_QUESTIONS
                 self._emit([SideRefused(question=question.number, error=reason)])
             else:
@@ -483,7 +451,7 @@ class AnswerScheduler:
         if not had_query:
             self._emit(model_notices(hello, self._policy))
         elif not aside and (
-            embedding.text != self._query or not (self._options.resend_after_loss or self.client.has_moved)
+            embedding.text != self._query or not (self.client.options.resend_after_loss or self.client.has_moved)
         ):
             self._triggers.ask()
         self._query = embedding.text

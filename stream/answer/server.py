@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ArrCocError, ContextLengthError, counted
-from arr_coc.types import NS_PER_MS, NS_PER_S, FramePacket, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, FramePacket, QueryEmbedding, TokenPacket
 from stream.answer.admission import ServerOptions, check_admission, named_words, server_hello
-from stream.answer.idle_work import IdleEnd, IdleWork
-from stream.answer.memory import remember
+from stream.answer.idle_work import IdleService
+from stream.answer.memory import kept_place, remember
 from stream.answer.model import AnswerModel, AnswerStats, GlanceStats, Packet
 from stream.answer.turns import ClientRequest, ClientState, ClientTable, SlotScheduler, Turn
 from stream.clock import Clock, MonotonicClock
@@ -36,10 +36,8 @@ from stream.protocol.messages import (
     FramePacketMessage,
     GlancePacketMessage,
     GlanceReply,
-    IdleGrant,
     IdlePacketMessage,
     IdlePass,
-    IdleReply,
     IdleRequest,
     KeepAlive,
     Message,
@@ -168,8 +166,9 @@ class AnswerServer:
                 self._report_load_failure(_error_reply(error))
                 raise
             self._scheduler = SlotScheduler(self._model, self, self._statistics, self._clock)
-            share = 0.0 if self._model.memory is None else self._model.memory.idle_share
-            self._idle = IdleWork(share, self._statistics, self._clock)
+            self._idle = IdleService(
+                self._model, self._packets.tokens, self._send, self._fail, self._statistics, self._clock
+            )
             self._provenance = self._options.provenance()
             self._statistics.begin_serving()
             self._options.on_ready()
@@ -186,7 +185,8 @@ class AnswerServer:
         cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
-        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=self._is_free)))
+        is_free = self._scheduler.idle and not self._clients.is_any_waiting
+        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=is_free)))
         for client, turn in tuple(self._scheduler.turns.items()):
             if self._scheduler.turns.get(client) is not turn:
                 continue
@@ -196,61 +196,8 @@ class AnswerServer:
                 self._clients.turn_expired(client)
                 self._scheduler.release(client)
         self._scheduler.advance()
-        self._work_ahead()
-
-    @property
-    def _is_free(self) -> bool:
-        """True if no client has a turn or waits for one."""
-        return self._scheduler.idle and not self._clients.is_any_waiting
-
-    def _work_ahead(self) -> None:
-        """Do a piece of idle work if no client waits, and let a client send its next idle packet."""
-        if self._draining:
-            return
-        end = self._idle.advance(is_free=self._is_free)
-        if end is not None:
-            self._report_reading(end)
-        grant = self._idle.next_grant(is_free=self._is_free)
-        if grant is not None:
-            client, number = grant
-            tokens = self._idle.packet_tokens
-            self._send(client, IdleGrant(number=number, tokens=tokens, kept=self._kept_place(client)))
-
-    def _kept_place(self, client: Client) -> GroupPlace | None:
-        memory = self._model.memory
-        return None if memory is None else memory.next_place(client)
-
-    def _report_reading(self, end: IdleEnd) -> None:
-        """Report the end of a reading to its client; a failure ends a server that is not shared."""
-        if end.error is not None:
-            self._refuse(end.client, end.error)
-            self._log_failure(end.error)
-            return
-        if (memory := self._model.memory) is not None:
-            self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
-        reply = IdleReply(
-            number=end.number,
-            tokens=end.tokens,
-            took_ms=end.took_ns / NS_PER_MS,
-            rebuilt=end.is_rebuilt,
-            kept=self._kept_place(end.client),
-        )
-        self._send(end.client, reply)
-
-    def _begin_reading(self, client: Client, envelope: Envelope) -> None:
-        """Begin to read an idle packet, if it is the one that was permitted."""
-        message = envelope.message
-        assert isinstance(message, IdlePacketMessage)
-        if not self._idle.takes(client, message.number):  # it came too late, or its client's turn came first
-            self._report_reading(IdleEnd(client, message.number, 0, 0, is_rebuilt=False))
-            return
-        try:
-            reading = self._model.read_ahead(client, self._packets.tokens(envelope))
-        except Exception as error:
-            self._refuse(client, error)
-            self._log_failure(error)
-            return
-        self._idle.begin(reading)
+        if not self._draining:
+            self._idle.advance(is_free=self._scheduler.idle and not self._clients.is_any_waiting)
 
     def _grant_turns(self) -> None:
         """Grant a turn for each free slot, to the clients that have waited longest."""
@@ -261,7 +208,7 @@ class AnswerServer:
             turn, memory = scheduler.grant(client), self._model.memory
             if memory is not None:
                 self._statistics.memory_is(memory.groups, memory.visual_tokens, memory.evictions)
-            self._send(client, TurnGrant(turn=turn.number, kept=self._kept_place(client)))
+            self._send(client, TurnGrant(turn=turn.number, kept=kept_place(self._model.memory, client)))
 
     def _serve_turn(self, client: Client, turn: Turn, envelope: Envelope) -> None:
         """Serve the packet that the client sent in its turn."""
@@ -277,8 +224,7 @@ class AnswerServer:
             else:
                 packet = remember(self._model.memory, client, self._packets.tokens(envelope))
         except Exception as error:
-            self._refuse(client, error)
-            self._log_failure(error)
+            self._fail(client, error)
             return
         if not set(message.checks) <= set(state.watches) or len(set(message.checks)) < len(message.checks):
             self._refuse(client, TransportError("a packet asks for the check of a watch that its client does not have"))
@@ -314,8 +260,7 @@ class AnswerServer:
         except AnswerLost as error:
             self._report_lost(client, None, error)
         except Exception as error:
-            self._refuse(client, error)
-            self._log_failure(error)
+            self._fail(client, error)
             return
         finally:
             self._statistics.turn_ended(began_ns, failed=failed)
@@ -367,12 +312,8 @@ class AnswerServer:
         elif isinstance(message, TurnRequest):
             self._idle.interrupt(client)
             self._clients.enqueue(client)
-        elif isinstance(message, IdleRequest):
-            self._idle.request(client, in_lockstep=message.in_lockstep)
-        elif isinstance(message, IdlePass):
-            self._idle.pass_on(client)
-        elif isinstance(message, IdlePacketMessage):
-            self._begin_reading(client, envelope)
+        elif isinstance(message, (IdleRequest, IdlePass, IdlePacketMessage)):
+            self._idle.receive(client, envelope)
         elif isinstance(message, Cancel):
             self._cancel(client)
         elif isinstance(message, (TokenPacketMessage, GlancePacketMessage, FramePacketMessage)):
@@ -519,11 +460,12 @@ class AnswerServer:
         if isinstance(error, AnswerLost):
             self._report_lost(request.client, request.number, error)
             return
-        self._refuse(request.client, error)
-        self._log_failure(error)
+        self._fail(request.client, error)
 
-    def _log_failure(self, error: Exception) -> None:
-        """Log the failure of an answer. Raises `error` if the server is not shared, unless a client caused it."""
+    def _fail(self, client: Client, error: Exception) -> None:
+        """Refuse a client for a failure, and log it. Raises `error` if the server is not shared, unless a client caused
+        it."""
+        self._refuse(client, error)
         if not self._options.shared and not isinstance(error, TransportError):
             raise error
         log.warning("an answer failed: %s", describe(error))

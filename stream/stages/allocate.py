@@ -28,12 +28,13 @@ from arr_coc.types import (
     TileMotion,
     TokenPacket,
 )
+from stream.answer.idle import IdleFrames
 from stream.answer.request import GlanceOutcome
 from stream.answer.run_budget import RunBudget
 from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
-from stream.events import AnswerPoint, Event, Notice, pack_event, store_lost
+from stream.events import Event, pack_event, store_lost
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
@@ -50,20 +51,6 @@ T = TypeVar("T")
 REPLIES_EVERY_NS = NS_PER_S // 100
 """While frames come one after another, the answer client is asked for more than messages so often: whether its server
 is gone, and whether there is another question. Each time costs a tenth of a frame's work."""
-
-MEMORY_SNAPSHOTS = "memory-snapshots"
-"""Code of the notice that the visual memory has nothing to keep."""
-
-SNAPSHOTS_ONLY = (
-    "most of the picture changes from answer to answer, so each is about one picture, as with --no-memory; it goes on "
-    "with the visual memory once less changes"
-)
-
-SNAPSHOTS_REPORTED = 3
-"""Groups of pictures in a row that end with the next answer, after which that is reported."""
-
-LATE_PAUSE_NS = NS_PER_S
-"""Time without idle work after a frame that missed its deadline."""
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +112,8 @@ class AllocateStage:
         self._control = control
         self._clock = clock
         self._last: FrameAllocation | None = None
-        self._late_until_ns = self._captured_ns = 0
-        self._snapshots = 0
-        self._snapshots_reported = False
+        self._groups = frame_events.GroupWatch()
+        self.idle = IdleFrames(self._read, lambda: (self._last, self._allocator.group), clock)
         self._hello: ServerHello | None = None
         self._failures = 0
         self._store_lost = False
@@ -202,23 +188,13 @@ class AllocateStage:
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer, and shadow checks, set the budget of the next
         frames."""
-        if isinstance(event, AnswerPoint) and self._allocator.group is not None:
-            event = frame_events.with_group(event, self._allocator.group.newest)
-            self._note_group(event)
+        if self._allocator.group is not None:
+            event, notices = self._groups.take(event, self._allocator.group.newest)
+            self._emit(*notices)
         if self._context.budget is None or self._last is None:
             self._emit(event)
         else:
             self._emit(*self._context.budget.on_event(event, self._last.relevance.numel()))
-
-    def _note_group(self, answer: AnswerPoint) -> None:
-        """Report, once, that answers are about single pictures because too much changes between them."""
-        if answer.began:
-            self._snapshots = self._snapshots + 1 if answer.began == "changed" else 0
-        elif answer.group:
-            self._snapshots = 0
-        if self._snapshots == SNAPSHOTS_REPORTED and not self._snapshots_reported:
-            self._snapshots_reported = True
-            self._emit(Notice(code=MEMORY_SNAPSHOTS, message=SNAPSHOTS_ONLY))
 
     def on_asked(self) -> None:
         """The newest frame is being answered about."""
@@ -256,27 +232,6 @@ class AllocateStage:
         With a visual memory, it holds the regions that are new to the group of pictures at `next_place`.
         """
         return self._read(lambda view: self._packet(view, next_place))
-
-    def has_idle_work(self) -> bool:
-        """Return whether the model may read something of the newest frame ahead, and frames come in time."""
-        group, frame = self._allocator.group, self._last
-        if group is None or frame is None or self._clock.now_ns() < self._late_until_ns:
-            return False
-        return self._read(lambda view: view.stamp == frame.stamp and group.has_idle_work(view))
-
-    def make_idle_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
-        """Return what the model reads ahead of the newest frame; None if the texture no longer holds that frame."""
-        group, frame = self._allocator.group, self._last
-        if group is None or frame is None:
-            return None
-        return self._read(
-            lambda view: group.idle_packet(view, frame, next_place, tokens) if view.stamp == frame.stamp else None
-        )
-
-    def on_idle_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:
-        """Take what the model has read ahead as shown."""
-        if (group := self._allocator.group) is not None:
-            group.on_idle_end(next_place, rebuilt=rebuilt)
 
     def make_full_packet(self) -> FramePacket | None:
         """Return the frame with all of its tokens and a copy of its image, which may wait for its turn."""
@@ -320,7 +275,8 @@ class AllocateStage:
         if self._detections is not None:
             self._emit(*self._detections.receive(update.stamp))
         frame, events, done_ns = self._read(lambda view: self._allocate_view(view, update, motion))
-        self._note_deadline(update.stamp.capture_ns, done_ns)
+        if self._policy.live:
+            self.idle.note_deadline(update.stamp.capture_ns, done_ns)
         ready_ns = self._wait_until_due(update.stamp.capture_ns, done_ns)
         first, self._last, stamp = self._last is None, frame, update.stamp
         self._emit(*events)
@@ -344,12 +300,6 @@ class AllocateStage:
             discontinuity=update.discontinuity is not None and not first,
             change_since_look=changes[1],
         )
-
-    def _note_deadline(self, capture_ns: int, done_ns: int) -> None:
-        """Let the model read nothing ahead for a while if a live frame was later than one period."""
-        if self._policy.live and done_ns - capture_ns > capture_ns - self._captured_ns:
-            self._late_until_ns = done_ns + LATE_PAUSE_NS
-        self._captured_ns = capture_ns
 
     def _wait_until_due(self, capture_ns: int, done_ns: int) -> int:
         """Wait until a frame whose allocation was done at `done_ns` is due; returns when it is ready."""

@@ -196,3 +196,38 @@ def allocation_failed(error: Exception) -> Notice:
     """Return the notice of a frame that is shown with all of its tokens."""
     message = f"allocation failed ({describe(error)}); such frames are shown with all their tokens"
     return Notice(code="allocation-failed", message=message)
+
+
+MEMORY_SNAPSHOTS = "memory-snapshots"
+"""Code of the notice that the visual memory has nothing to keep."""
+
+SNAPSHOTS_ONLY = (
+    "most of the picture changes from answer to answer, so each is about one picture, as with --no-memory; it goes on "
+    "with the visual memory once less changes"
+)
+
+SNAPSHOTS_REPORTED = 3
+"""Groups of pictures in a row that end with the next answer, after which that is reported."""
+
+
+class GroupWatch:
+    """Watch on the groups of pictures of a run, for those that keep nothing from one answer to the next."""
+
+    def __init__(self) -> None:
+        self._snapshots = 0
+        self._is_reported = False
+
+    def take(self, event: Event, group: GroupFrame | None) -> tuple[Event, list[Notice]]:
+        """Return an answer with the figures of its group, and the notice, once, that answers are about single pictures
+        because too much changes between them. Another event is returned as it is."""
+        if not isinstance(event, AnswerPoint):
+            return event, []
+        answer = with_group(event, group)
+        if answer.began:
+            self._snapshots = self._snapshots + 1 if answer.began == "changed" else 0
+        elif answer.group:
+            self._snapshots = 0
+        if self._snapshots < SNAPSHOTS_REPORTED or self._is_reported:
+            return answer, []
+        self._is_reported = True
+        return answer, [Notice(code=MEMORY_SNAPSHOTS, message=SNAPSHOTS_ONLY)]

@@ -20,9 +20,10 @@ from torch.nn import functional as F
 
 from arr_coc.qwen.attention import probed_layers
 from arr_coc.qwen.batching.step import DecodeRow, SlotBlock, likeliest
-from arr_coc.qwen.decode import choose_finite, logits_of, through_layers
+from arr_coc.qwen.decode import choose_finite, layer_steps, logits_of
 from arr_coc.qwen.options import Decoding
 from arr_coc.qwen.qwenvl import QwenVL, rotation
+from arr_coc.types import finish
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class CapturedRows:
         embeds = self._qwen.language_model.embed_tokens(token)
         torch.le(self._places, length[:, None], out=self._mask[:, 0, 0])
         cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
-        hidden = through_layers(self._qwen, embeds, cos, sin, self._attend)
+        hidden = finish(layer_steps(self._qwen, embeds, cos, sin, self._attend))
         self.logits.copy_(logits_of(self._qwen, hidden))
         self.choices.copy_(likeliest(self.logits))
         token.copy_(self.choices[:, 0])

@@ -20,10 +20,11 @@ from arr_coc.qwen.decode import (
     LayerState,
     PrefixCache,
     PromptPart,
+    layer_steps,
     logits_of,
-    through_layers,
 )
 from arr_coc.qwen.qwenvl import QwenVL, rotation
+from arr_coc.types import finish
 
 CPU_TOKENS = 600
 """Tokens in one pass on a CPU, so that intermediate results stay in a core's L2 cache. With 2,300 tokens of the bundled
@@ -100,7 +101,7 @@ def _one_pass(qwen: QwenVL, prompts: Sequence[PromptToPrefill]) -> torch.Tensor:
     counts = [prompt.rows for prompt in prompts]
     attend, recur = _PackedAttention(prompts, counts), _PackedRecurrence(prompts, counts)
     cos, sin = cos.to(embeds)[:, None], sin.to(embeds)[:, None]
-    hidden = through_layers(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device))
+    hidden = finish(layer_steps(qwen, embeds, cos, sin, attend, recur, _deepstack(inputs, embeds.device)))
     for index, prompt in enumerate(prompts):
         if prompt.branches:
             prompt.cache.show(prompt.part.tokens, ())

@@ -21,12 +21,13 @@ from arr_coc.qwen.decode import (
     PrefixCache,
     RecurrentLayer,
     decode_one_token,
+    layer_steps,
     logits_of,
-    through_layers,
 )
 from arr_coc.qwen.preprocess import text_positions
 from arr_coc.qwen.prompt import PromptCache
 from arr_coc.qwen.qwenvl import QwenVL, rotation
+from arr_coc.types import finish
 
 if TYPE_CHECKING:
     from arr_coc.qwen.constraint import AnswerConstraint
@@ -232,7 +233,7 @@ class DecodeStep:
             _SingleAttention(self._block, rows[0]) if is_single else _SlotAttention(self._block, rows, embeds.device)
         )
         recur = _SlotRecurrence(self._block, rows)
-        logits = logits_of(self._qwen, through_layers(self._qwen, embeds, cos, sin, attend, recur))
+        logits = logits_of(self._qwen, finish(layer_steps(self._qwen, embeds, cos, sin, attend, recur)))
         for row in rows:
             row.advance()
         return logits
