@@ -29,27 +29,27 @@ DESCRIBE, COUNT = ("Say what happens.", "What is in the picture?"), "How many th
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One answer point. `there`: names of the things in the picture, or in the zone; `gone`: of those that were there
-    earlier in the clip and are not now; `is_after`: the event has begun."""
+    """One answer point. `names`: those of the things in the picture, or in the zone; `past_names`: of those that were
+    there earlier in the clip and are not now; `is_after`: the event has begun."""
 
     frame: int
     question: str
     asks: Asks
     subject: str
-    there: tuple[str, ...]
-    gone: tuple[str, ...]
+    names: tuple[str, ...]
+    past_names: tuple[str, ...]
     is_after: bool
 
     @property
     def answer(self) -> str:
         """The right answer; of a description, one of the right ones."""
         if self.asks == "count":
-            return COUNT_WORDS[len(self.there)]
+            return COUNT_WORDS[len(self.names)]
         if self.asks == "still":
-            return "yes" if self.subject in self.there else "no"
+            return "yes" if self.subject in self.names else "no"
         if self.asks == "read":
-            return next(name.split()[-1] for name in self.there if _is_text(name))
-        return " and ".join(article(name) for name in self.there)
+            return next(name.split()[-1] for name in self.names if _is_text(name))
+        return " and ".join(article(name) for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ def points(clip: EventClip, number: int, zone_px: Box | None = None) -> list[Poi
     asks = turns[number % len(turns)]
     subject = _subject(clip, number // len(turns)) if asks == "still" else ""
     question = _question(clip, number, asks, subject)
-    result, earlier = [], dict.fromkeys((subject,) if subject == clip.actor else ())
+    result, earlier_names = [], dict.fromkeys((subject,) if subject == clip.actor else ())
     for index, frame in enumerate(clip.schedule.answers):
-        there = tuple(name_of(thing) for thing in clip.there(frame) if zone_px is None or _is_in(thing, zone_px))
-        gone = tuple(name for name in earlier if name not in there)
-        result.append(Point(frame, question, asks, subject, there, gone, index >= clip.schedule.at))
-        earlier |= dict.fromkeys(there)
+        names = tuple(name_of(thing) for thing in clip.there(frame) if zone_px is None or _is_in(thing, zone_px))
+        past_names = tuple(name for name in earlier_names if name not in names)
+        result.append(Point(frame, question, asks, subject, names, past_names, index >= clip.schedule.at))
+        earlier_names |= dict.fromkeys(names)
     return result
 
 
@@ -133,9 +133,9 @@ def zone_of(clip: EventClip, tile_px: int) -> Box | None:
     width, height = clip.plan.size_px
     x, y = width // tile_px // 2 * tile_px, height // tile_px // 2 * tile_px
     halves: tuple[Box, ...] = ((0, 0, x, height), (x, 0, width, height), (0, 0, width, y), (0, y, width, height))
-    seen = [clip.there(frame) for frame in clip.schedule.answers]
-    fitting = [half for half in halves if all(_suits(things, half) for things in seen)]
-    return max(fitting, key=lambda half: _changes(seen, half), default=None)
+    frames_things = [clip.there(frame) for frame in clip.schedule.answers]
+    zones = [half for half in halves if all(_suits(things, half) for things in frames_things)]
+    return max(zones, key=lambda half: _changes(frames_things, half), default=None)
 
 
 def _suits(things: Sequence[Seen], zone_px: Box) -> bool:
@@ -149,12 +149,12 @@ def _is_cut(box: Box, zone_px: Box) -> bool:
     return meets and not all(box[i] >= zone_px[i] and box[i + 2] <= zone_px[i + 2] for i in (0, 1))
 
 
-def _changes(seen: Sequence[Sequence[Seen]], zone_px: Box) -> int:
+def _changes(frames_things: Sequence[Sequence[Seen]], zone_px: Box) -> int:
     """Return how many different sets of things a zone shows."""
     return len(
         {
             frozenset((thing.colour, thing.kind, thing.box_px) for thing in things if _is_in(thing, zone_px))
-            for things in seen
+            for things in frames_things
         }
     )
 
@@ -165,11 +165,11 @@ def judge(point: Point, text: str) -> Verdict:
         return _judge_names(point, named(text))
     answer = normalise(text)
     if point.asks == "read":
-        gone = [normalise(name.split()[-1]) for name in point.gone if _is_text(name)]
+        past_texts = [normalise(name.split()[-1]) for name in point.past_names if _is_text(name)]
         is_right = answer == normalise(point.answer)
-        return Verdict(int(answer in gone), int(not is_right), int(not is_right and answer not in gone))
+        return Verdict(int(answer in past_texts), int(not is_right), int(not is_right and answer not in past_texts))
     if point.asks == "count":
-        right, counted = len(point.there), {normalise(word): number for number, word in enumerate(COUNT_WORDS)}
+        right, counted = len(point.names), {normalise(word): number for number, word in enumerate(COUNT_WORDS)}
         if answer not in counted:
             return Verdict(inventions=1)
         return Verdict(ghosts=int(counted[answer] > right), misses=int(counted[answer] < right))
@@ -179,15 +179,15 @@ def judge(point: Point, text: str) -> Verdict:
         return Verdict()
     if answer == "no":
         return Verdict(misses=1)
-    return Verdict(ghosts=1) if point.subject in point.gone else Verdict(inventions=1)
+    return Verdict(ghosts=1) if point.subject in point.past_names else Verdict(inventions=1)
 
 
-def _judge_names(point: Point, names: Iterable[str]) -> Verdict:
-    said, there = Counter(names), Counter(point.there)
-    extra = said - there
-    known = {*point.there, *point.gone}
-    ghosts = sum(count for name, count in extra.items() if name in known)
-    return Verdict(ghosts, (there - said).total(), extra.total() - ghosts)
+def _judge_names(point: Point, said_names: Iterable[str]) -> Verdict:
+    said_counts, right_counts = Counter(said_names), Counter(point.names)
+    extra = said_counts - right_counts
+    clip_names = {*point.names, *point.past_names}
+    ghosts = sum(count for name, count in extra.items() if name in clip_names)
+    return Verdict(ghosts, (right_counts - said_counts).total(), extra.total() - ghosts)
 
 
 _PHRASES = re.compile(r",\s*|\band\b\s+(?=an?\s)")

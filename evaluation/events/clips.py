@@ -67,8 +67,8 @@ class Schedule:
     @classmethod
     def random(cls, rng: np.random.Generator) -> Schedule:
         points = int(rng.integers(POINTS[0], POINTS[1] + 1))
-        every = int(rng.integers(EVERY_FRAMES[0], EVERY_FRAMES[1] + 1))
-        return cls(tuple(every * index for index in range(points)), points // 2 - 1, points // 2 + 1)
+        interval_frames = int(rng.integers(EVERY_FRAMES[0], EVERY_FRAMES[1] + 1))
+        return cls(tuple(interval_frames * index for index in range(points)), points // 2 - 1, points // 2 + 1)
 
     @property
     def frames(self) -> int:
@@ -350,7 +350,7 @@ def _swap(rng: np.random.Generator, size_px: tuple[int, int], schedule: Schedule
 
 
 def _light(rng: np.random.Generator, size_px: tuple[int, int], schedule: Schedule) -> _Roles | None:
-    """All things stay where they are."""
+    """All things stay in place."""
     cast = place_apart(rng, _shapes(rng, 1 + _still_count(rng)), size_px)
     return _Roles(cast, name_of(cast[0]), name_of(cast[0]), _names(cast[1:])) if cast else None
 

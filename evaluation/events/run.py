@@ -49,8 +49,8 @@ def answer_clip(qwen: QwenVL, way: Way, clip: EventClip, number: int) -> list[di
     zone_px = zone_of(clip, TILE_PX) if way.condition == "zone" else None
     if way.condition == "zone" and zone_px is None:
         return []
-    asked = {point.frame: point for point in points(clip, number, zone_px)}
-    question = next(iter(asked.values())).question
+    points_by_frame = {point.frame: point for point in points(clip, number, zone_px)}
+    question = next(iter(points_by_frame.values())).question
     stream = begin(qwen, way.strategy, way.budget, way.condition, _zone_shares(clip, zone_px), _watched(clip))
     stream.ask(question)
     between = _between(clip) if way.condition in ("watch", "other") else set()
@@ -59,7 +59,7 @@ def answer_clip(qwen: QwenVL, way: Way, clip: EventClip, number: int) -> list[di
         stream.show(image, frame / FRAMES_A_SECOND)
         if frame in between:
             _interject(stream, way.condition, question)
-        if point := asked.get(frame):
+        if point := points_by_frame.get(frame):
             if way.condition == "watch":
                 stream.check()
             rows.append(_row(way, clip, number, point, stream.answer()))
@@ -125,11 +125,11 @@ def _rows(qwen: QwenVL, ways: Sequence[Way], clips: Sequence[tuple[int, EventCli
         print(f"{way.strategy}, {way.condition}: {took_s:.0f} s", file=sys.stderr)
 
 
-def _known(text: str, known: Sequence[str], option: str) -> list[Any]:
+def _known(text: str, choices: Sequence[str], option: str) -> list[Any]:
     names = split(text, option)
     for name in names:
-        if name not in known:
-            raise ChoiceError(f"{option} knows {', '.join(known)}; got {name!r}")
+        if name not in choices:
+            raise ChoiceError(f"{option} knows {', '.join(choices)}; got {name!r}")
     return names
 
 

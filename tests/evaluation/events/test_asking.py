@@ -80,20 +80,20 @@ def test_errors_of_a_yes_or_no(subject: str, text: str, verdict: Verdict) -> Non
     ],
 )
 def test_errors_of_reading(text: str, verdict: Verdict) -> None:
-    assert judge(replace(POINT, asks="read", gone=("blue word GATE",)), text) == verdict
+    assert judge(replace(POINT, asks="read", past_names=("blue word GATE",)), text) == verdict
 
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_right_answer_has_no_errors(number: int) -> None:
     for kind in EVENTS:
         clip = event_clip(np.random.default_rng(number), kind)
-        asked = points(clip, number)
-        assert [point.frame for point in asked] == list(clip.schedule.answers)
-        assert [point.is_after for point in asked].index(True) == clip.schedule.at
-        assert len({point.question for point in asked}) == 1
-        for point in asked:
+        clip_points = points(clip, number)
+        assert [point.frame for point in clip_points] == list(clip.schedule.answers)
+        assert [point.is_after for point in clip_points].index(True) == clip.schedule.at
+        assert len({point.question for point in clip_points}) == 1
+        for point in clip_points:
             assert judge(point, f"{point.answer}.").is_right
-            assert not set(point.there) & set(point.gone)
+            assert not set(point.names) & set(point.past_names)
 
 
 def test_yes_and_no_are_right_as_often() -> None:
@@ -116,10 +116,10 @@ def test_a_zone_cuts_nothing_and_limits_what_is_there() -> None:
         zones += 1
         assert all(edge % 32 == 0 for edge in zone_px)
         for point in points(clip, 0, zone_px):
-            inside = set(point.there)
-            assert inside
+            zone_names = set(point.names)
+            assert zone_names
             for thing in clip.there(point.frame):
                 left, top, right, bottom = thing.box_px
                 within = zone_px[0] <= left and right <= zone_px[2] and zone_px[1] <= top and bottom <= zone_px[3]
-                assert within == (name_of(thing) in inside)
+                assert within == (name_of(thing) in zone_names)
     assert zones

@@ -36,12 +36,12 @@ def test_a_clip_has_history_before_and_after_its_event(kind: EventKind) -> None:
 def test_things_come_and_go_with_the_event(kind: EventKind) -> None:
     for clip in clips_of(kind):
         at = clip.schedule.at
-        gone, new = names(clip, at - 1) - names(clip, at), names(clip, at) - names(clip, at - 1)
-        assert gone == ({clip.actor} if clip.actor else set())
-        assert new == ({clip.after} if clip.after else set())
+        lost_names, new_names = names(clip, at - 1) - names(clip, at), names(clip, at) - names(clip, at - 1)
+        assert lost_names == ({clip.actor} if clip.actor else set())
+        assert new_names == ({clip.after} if clip.after else set())
 
 
-def test_what_is_hidden_comes_back() -> None:
+def test_a_hidden_thing_comes_back() -> None:
     for clip in clips_of("hidden"):
         at, back = clip.schedule.at, clip.schedule.back
         assert at < back < len(clip.schedule.answers)

@@ -34,8 +34,8 @@ def test_seeds_of_the_sets_are_no_other_suites() -> None:
 def test_a_limit_takes_the_first_clips_of_each_kind() -> None:
     clips = list(set_clips("choose", ("moves", "light"), 2))
     assert [(number, clip.kind) for number, clip in clips] == [(0, "moves"), (1, "moves"), (0, "light"), (1, "light")]
-    ((_, again),) = set_clips("choose", ("moves",), 1)
-    assert again.plan.things == clips[0][1].plan.things
+    ((_, same_clip),) = set_clips("choose", ("moves",), 1)
+    assert same_clip.plan.things == clips[0][1].plan.things
 
 
 @pytest.mark.parametrize("count", [0, CLIPS_A_KIND + 1])
