@@ -22,7 +22,6 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult
-from arr_coc.qwen.steps import step_tokens
 from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
 from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import ChoiceError
@@ -93,10 +92,10 @@ class StreamCamera:
             if group is None or not self._qwen.decodes_plainly:
                 return
             with self._lease() as view:
-                packet = group.idle_packet(view, frame, self._place, step_tokens(self._qwen.vision_device))
+                packet = group.idle_packet(view, frame, self._place, self._qwen.step_tokens)
             if packet is None:
                 return
-            reading = self._session.read_ahead(self._group_with(packet))
+            reading = self._session.slots[0].read_ahead(self._group_with(packet))
             for _ in reading.steps():
                 pass
             reading.commit()
