@@ -58,6 +58,7 @@ KEPT = {
     "ServerStatistics": "statistics of the server",
     "ServerTotals": "statistics of the server",
     "StageThread": "numbers of threads",
+    "Mailbox._credits": "credits on their way between stages",
     "ArrayPool._addresses": "places in memory",
     "ArrayPool._arrays": "arrays by shape, to be written before they are read",
     "ClientTable._clients": "names of clients, which are random",
