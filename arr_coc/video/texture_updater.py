@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from arr_coc.errors import DeviceLost, StoreError, StoreReplaced
 from arr_coc.ops.backends import open_store
+from arr_coc.ops.polygons import Polygon
 from arr_coc.ops.store.base import LEASE_TIMEOUT_MS, Backend, DrawnTexture, TextureStore, TextureView
 from arr_coc.ops.store.planes import Difference, PlaneFormat, Thresholds
 from arr_coc.types import FramePlanes, FrameStamp, TileChange, TileMotion, new_epoch
 from arr_coc.video.compiled_motion import motion_estimator
-from arr_coc.video.cuts import NO_CUT, CutVerdict, SceneCutDetector
-from arr_coc.video.motion import Thumbnail
+from arr_coc.video.cuts import NO_CUT, CutVerdict
+from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.tile_motion import MotionEstimate, TileMotionEstimator
+from arr_coc.video.visible_cuts import ThumbnailPair, VisibleCutDetector
 
 if TYPE_CHECKING:
     from arr_coc.ops.gl.device import GlDevice
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class TextureOptions:
     """Options of the texture. `interop`: the number of the CUDA device that shares a texture of OpenGL; None for none.
-    `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is
-    estimated.
+    `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is estimated. `masks`: polygons
+    that are black in all frames, as `PictureMask` has them; they take no part in cuts.
 
     If hardware fails, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
     ends with the error.
@@ -38,14 +40,15 @@ class TextureOptions:
     interop: int | None = None
     cuts: bool = True
     motion: bool = True
+    masks: tuple[Polygon, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUpdate:
     """A frame compared with the texture and not yet written.
 
-    `epoch_reason` is why an epoch begins with it, None if it goes on. `before` and `after` are kept for busy
-    frames only, `motion` for frames that go on and differ.
+    `epoch_reason` is why an epoch begins with it, None if it goes on. `thumbnails` are kept for busy frames only,
+    `motion` for frames that go on and differ.
     """
 
     planes: FramePlanes
@@ -54,8 +57,7 @@ class PendingUpdate:
     epoch_reason: str | None = None
     cut: CutVerdict = NO_CUT
     motion: MotionEstimate | None = None
-    before: Thumbnail | None = None
-    after: Thumbnail | None = None
+    thumbnails: tuple[ThumbnailPair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class TextureUpdater:
         self._epoch = 0
         self._stamp = FrameStamp(0, 0, 0)
         self._fallbacks = 0
-        self._cuts = SceneCutDetector()
-        self._last: Thumbnail | None = None
+        masks = self._options.masks
+        self._cuts = VisibleCutDetector(PictureMask(masks) if masks else None)
         self._motion: TileMotionEstimator | None = None
 
     @property
@@ -150,11 +152,10 @@ class TextureUpdater:
                 update = replace(self._write(full_update, stamp), fallback=str(error))
             self._epoch, self._stamp = update.epoch, update.change.stamp
             changed = update.change.dirty_share > 0
-            self._last = pending.after or (None if changed else self._last)
             if pending.epoch_reason not in (None, "cut"):
                 self._cuts.forget()
             camera_moved = pending.motion is not None and pending.motion.camera_moved
-            self._cuts.advance(pending.before, pending.after, camera_moved)
+            self._cuts.advance(pending.thumbnails, changed=changed, camera_moved=camera_moved)
             if self._motion is not None and changed:
                 self._motion.keep(pending.motion is not None and update.epoch_reason is None)
             return update
@@ -217,15 +218,9 @@ class TextureUpdater:
 
     def _judged(self, planes: FramePlanes, store: TextureStore, difference: Difference) -> PendingUpdate:
         """A frame that differs, and if it differs much, whether it is a cut."""
-        share = difference.dirty_share
-        # Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may
-        # leave most of the frame black.
-        if share < 0.25:
-            return PendingUpdate(planes, store.format, difference, cut=CutVerdict(dirty_share=share))
-        before, after = self._last or Thumbnail.of(store.held_planes), Thumbnail.of(planes)
-        cut = self._cuts.judge(before, after, share, (store.held_planes, planes))
+        cut, thumbnails = self._cuts.judge(lambda: store.held_planes, planes, difference.dirty, store.grid)
         reason = "cut" if cut.is_cut and self._options.cuts else None
-        return PendingUpdate(planes, store.format, difference, reason, cut, before=before, after=after)
+        return PendingUpdate(planes, store.format, difference, reason, cut, thumbnails=thumbnails)
 
     def _estimator(self, store: TextureStore) -> TileMotionEstimator:
         key = store.grid, store.format.layout

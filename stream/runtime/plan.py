@@ -237,6 +237,7 @@ def _texture_options(config: Config) -> TextureOptions:
         thresholds=Thresholds(texture.mean_threshold, texture.max_threshold),
         lease_timeout_ms=texture.lease_timeout_ms,
         cuts=texture.cut.enabled,
+        masks=config.masks,
     )
 
 

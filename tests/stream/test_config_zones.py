@@ -104,3 +104,8 @@ def test_a_camera_of_a_file_has_its_own_zones(tmp_path: Path) -> None:
     yard, door = (build_config(layers) for layers in read_fleet(str(path)).cameras.values())
     assert yard.masks == (BOX,)
     assert door.masks == ()
+
+
+def test_masked_zones_take_no_part_in_cuts(tmp_path: Path) -> None:
+    config = built(tmp_path, A + "mask = true\n[zones.b]\nbox = [0, 0, 1, 1]\nweight = 2\n")
+    assert RunPlan.of(config, FILE).texture.masks == (BOX,)

@@ -76,6 +76,8 @@ KEPT = {
     # of the texture
     "SceneCutDetector._history": "a picture that comes back within five frames is a flash, and no cut",
     "Thumbnail": "the pictures in SceneCutDetector._history",
+    "TileBox": "of the mask and the size of the picture",
+    "VisibleCutDetector._visible": "of the mask and the size of the picture",
     "CompiledTexture._rest": "scratch of the kernel, written before it is read",
     "CompiledMotion.layout": "of the source; this estimator is made with the second frame of a run",
     "CompiledMotion.texel_px": "of the source, as layout",
