@@ -4,13 +4,15 @@ A group is a key frame, which is an ordinary snapshot, and frames that hold only
 that do not show the picture any more: the model's memory drops those. Or it is a video's newest frames, each a
 snapshot, of which an unchanged one appends nothing.
 
-A packet of an answer appends what changed, and what a new question wants. Between answers, an idle packet does this
-ahead of time, refines tiles that the group shows coarsely or not at all, and in the end writes the group anew, so that
-all of its tokens are computed beside each other.
+A packet of an answer appends what a new question wants, and what came into view where the group showed nothing. Once
+something that it shows has changed, the next answer begins a new group, unless `patch` is set: tokens that stay were
+computed beside what is gone, and name it. Between answers, idle packets do this ahead of time, as soon as the picture
+rests, refine tiles that the group shows coarsely or not at all, and in the end write it anew, so that all tokens are
+computed beside each other.
 
 Each packet that appends tokens begins with a coarse overview of its frame, in place of the one before. The encoder
-computes new tokens beside it alone: keys of earlier frames have seen what is no longer there. And the language model
-reads last what the whole picture shows now: without it, answers named things that had gone, or only those that came.
+computes new tokens beside it alone, and the language model reads last what the whole picture shows now: without it,
+answers name only what came.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ from arr_coc.types import GROUP_GROWTH, NS_PER_S, TILE_PX, FrameStamp, GroupPlac
 Regions = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 TokenState = Literal["new", "shown", "superseded"]
-GroupReason = Literal["", "first", "epoch", "failed", "lost", "age", "full", "superseded", "changed", "rebuilt"]
+GroupReason = Literal[
+    "", "first", "epoch", "failed", "lost", "age", "full", "superseded", "changed", "outdated", "rebuilt"
+]
 """Why a group begins with a frame: there was none; a cut, a seek or another size; the frame is shown whole because its
 allocation failed; the model holds another one; its age, its tokens, or those that were superseded exceed a limit; what
-changed costs about as much as a key frame; it shows the same as the group before, computed anew in idle time.
+changed costs about as much as a key frame; something changed, and what stays was computed beside it; it was written
+anew in idle time.
 Empty if the group goes on."""
 
 STALE, NEWS, NEVER = 125, 126, 127
@@ -49,9 +54,9 @@ KEY_SHARE = 0.75
 """If news and overview take this share of a key frame's tokens, a key frame is shown: it costs little more, and its
 tokens are computed beside each other."""
 
-REBUILD_SHARE = 0.25
-"""Share of tokens that showed what is no longer there at which a group is written anew although its picture does not
-rest."""
+MOST_REBUILT = 2
+"""Most tokens of a group that is written anew because something changed, as a multiple of a frame's budget: a larger
+one would be out of date by the end. It begins with a key frame, and is refined again."""
 
 CHANGE_LEVEL = 2
 """Level of the texture whose texels are means of 4×4 pixels."""
@@ -66,12 +71,14 @@ class GroupOptions:
 
     `tokens`: the most visual tokens that a group shows. `frames`: how many frames it shows, each whole and under its
     time; 1 for one picture that is kept up to date, of which alone the following is. `seconds`: media time after which
-    a new one begins if tokens of it were superseded.
+    a new one begins if tokens of it were superseded. `patch`: an answer goes on with a group of which something has
+    changed, and appends that; it costs a fraction of a key frame, and may name what is gone.
     """
 
     tokens: int = 2048
     seconds: float = 60.0
     frames: int = 1
+    patch: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -136,7 +143,8 @@ class GroupFrame:
     @property
     def is_patched(self) -> bool:
         """True if tokens were appended to the key frame, or have left it."""
-        return self.place is not None and self.place.frame > 0 and len(self.regions) > self.lengths[0]
+        is_later = self.place is not None and self.place.frame > 0
+        return is_later and (len(self.regions) > self.lengths[0] or bool(self.superseded.any()))
 
     @property
     def next_place(self) -> GroupPlace | None:
@@ -168,6 +176,7 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
         self._offered: GroupFrame | None = None
         self._rebuilt: GroupFrame | None = None
+        self._seen: TileVersions | None = None
 
     def ask_anew(self) -> None:
         """Note another question: its tokens are appended with the next packet, even if nothing changed."""
@@ -237,15 +246,16 @@ class GroupOfPictures:
         """Return a packet to read between two answers; None if there is nothing to do, or only the next answer can do
         it.
 
-        It appends what changed since the newest frame, and refines up to `tokens` tokens in all, the most relevant
-        tiles first. Once these are done, or many tokens showed what is gone, it is the key frame of a new group that
-        shows the same.
+        If something changed and the picture rests since the last call, it is the key frame of a group that is written
+        anew, and takes the place of this one once the model has read it. Otherwise it refines up to `tokens` tokens,
+        the most relevant tiles first; once that is done, the group is written anew, so that all tokens are computed
+        beside each other.
 
         Args:
             view: Texture of the frame.
             frame: The newest frame.
             model_place: As in `packet`.
-            tokens: Most tokens of news and detail together; news are read whole.
+            tokens: About as many as the model reads at once; most tokens of detail.
 
         Raises:
             ArrCocError: As `packet`.
@@ -257,15 +267,25 @@ class GroupOfPictures:
         reason = self._end_reason(view, frame, model_place)
         if reason not in ("", "age"):
             return None
-        is_rebuilding = self._rebuilt is not None
-        refined_tokens = None if is_rebuilding else tokens
-        successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=refined_tokens)
-        if not isinstance(successor, GroupFrame):
-            return None
-        rests = successor.place == successor.next_place  # nothing is new
-        is_finished = rests and successor.is_complete and successor.is_patched
-        is_worn = successor.changed_tokens > REBUILD_SHARE * successor.held_tokens
-        if not is_rebuilding and (reason or is_finished or is_worn):
+        seen, self._seen = self._seen, view.versions
+        budget_tokens = frame.inputs.plan.tokens
+        pending = self._rebuilt
+        if pending is not None and len(pending.regions) <= MOST_REBUILT * budget_tokens:
+            return None  # it is read soon; what changed meanwhile comes then
+        successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=0 if pending else tokens)
+        rests = isinstance(successor, GroupFrame) and successor.place == successor.next_place  # nothing is new
+        is_outdated = (
+            isinstance(successor, GroupFrame) and successor.changed_tokens and (rests or not self.options.patch)
+        )
+        if not isinstance(successor, GroupFrame) or is_outdated or reason:
+            if seen is None or not seen.is_comparable(view.versions) or seen.stale(view.versions).any():
+                return None  # it still changes: the next answer would begin anew all the same
+            if isinstance(successor, GroupFrame) and successor.held_tokens <= MOST_REBUILT * budget_tokens:
+                successor = self._rebuilt_frame(successor, view, frame)
+            else:
+                successor = replace(self._key_frame(view, frame, "rebuilt", None), reason="rebuilt")
+            self._rebuilt = successor
+        elif rests and successor.is_complete and successor.is_patched and pending is None:
             self._rebuilt = successor = self._rebuilt_frame(successor, view, frame)
         elif rests:
             self._newest = successor
@@ -458,6 +478,8 @@ class GroupOfPictures:
             superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
         changed_tokens = int(np.count_nonzero(superseded & ~newest.superseded))
+        if refined_tokens is None and not self.options.patch and newest.changed_tokens + changed_tokens:
+            return "outdated"
         if changed_tokens:  # the rest of what a coarse token showed is not shown any more
             areas[areas < STALE] = STALE
             _show(newest.regions[~(superseded | old_overview)], areas)
@@ -479,7 +501,7 @@ class GroupOfPictures:
         if needed_tokens and needed_tokens + len(overview) > affordable_tokens:
             return "changed"
         room = self.options.tokens - int(np.count_nonzero(~(superseded | old_overview))) - needed_tokens - len(overview)
-        if needed_tokens and room < 0:
+        if room < 0 and (needed_tokens or changed_tokens):
             return "full"
         is_complete = newest.is_complete and not (changed_tokens or needed_tokens)
         if refined_tokens is not None:
@@ -495,7 +517,7 @@ class GroupOfPictures:
             regions = np.concatenate([overview, regions])
             values = np.concatenate([region_mean(overview, relevance), values]).astype(np.float32)
         if refined_tokens is not None:  # covered tokens have made room
-            held_tokens = int(np.count_nonzero(~superseded)) + len(regions)
+            held_tokens = int(np.count_nonzero(~(superseded | old_overview))) + sum(map(len, parts)) + len(overview)
             is_complete = not (shows & (areas > 0)).any() or held_tokens >= self.options.tokens
         has_overview = len(regions) > 0
         return GroupFrame(

@@ -23,7 +23,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
 from arr_coc.qwen.session import AnswerSession, instruction_of
-from arr_coc.types import NS_PER_S, FramePlanes, FrameStamp, GroupPlace, Steps, TokenPacket
+from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, GroupPlace, Steps, TokenPacket
 from arr_coc.video.picture_allocator import with_own_tiles
 from arr_coc.video.texture_updater import TextureUpdater
 
@@ -287,7 +287,7 @@ class Stream:
 
     def _with_tiles(self, packet: TokenPacket) -> TokenPacket:
         """Return a packet with the tiles of the model's own processor, if those are not 32 pixels."""
-        if self._picture is None:
+        if self._picture is None or self._qwen.preprocessing.tile_px == TILE_PX:
             return packet
         image, _ = self._qwen.preprocessing.fit(self._picture)
         return with_own_tiles(packet, image, self._qwen.preprocessing.tile_px)

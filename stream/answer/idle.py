@@ -89,7 +89,7 @@ class IdleExchange:
         """Note the end of a reading. Raises TransportError for one that was not permitted."""
         if reply.number > self.grant.number:
             raise TransportError("it reports idle work that was not asked for")
-        if reply.number == self.grant.number:
+        if reply.number == self.grant.number and self.phase is IdlePhase.SENT:  # not if another one was requested
             self.phase = IdlePhase.NONE
         costs = self._costs
         self._costs = IdleCosts(

@@ -164,6 +164,8 @@ class IdleWork:
         client, number, in_lockstep = self._granted
         self._granted = None
         work = _Work(client, number, reading, reading.steps(), in_lockstep)
+        if (older := self._works.get(work.key)) is not None:
+            self._give_up(older)
         self._works[work.key] = work
 
     def pass_on(self, client: bytes) -> None:

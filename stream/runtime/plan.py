@@ -280,7 +280,7 @@ def _group_options(config: Config) -> GroupOptions | None:
     memory = config.answer.memory
     if not config.answer.keeps_groups:
         return None
-    return GroupOptions(memory.tokens, memory.seconds, memory.frames)
+    return GroupOptions(memory.tokens, memory.seconds, memory.frames, memory.patch)
 
 
 def _glance_options(config: Config) -> GlanceOptions | None:
