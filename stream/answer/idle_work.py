@@ -142,8 +142,8 @@ class IdleWork:
         `is_free`: no client waits for an answer.
         """
         now_ns = self._count_time()
-        if self._granted is not None and now_ns - self._granted_ns > GRANT_LIMIT_NS:
-            self._granted = None
+        if self._granted is not None and not self._granted[2] and now_ns - self._granted_ns > GRANT_LIMIT_NS:
+            self._granted = None  # one in lockstep does not expire: what is read must not depend on the clock
         if self._granted is not None:
             return None
         for client, in_lockstep in self._waiting.items():

@@ -315,6 +315,8 @@ class AnswerScheduler:
                 self._send_glance()
             else:
                 self._send_packet()
+        elif self._policy.lockstep:
+            return  # it reads ahead between frames, by media time
         elif idle.is_granted:
             packet = self._idle.make_packet()
             client.send_idle(packet, is_beside=begins_group(packet))
