@@ -76,14 +76,14 @@ class LiveRun:
 
     due: list[Event] = field(default_factory=list)
     typed_ms: list[float] = field(default_factory=list)
-    typed: list[Event] = field(default_factory=list)
+    typed_answers: list[Event] = field(default_factory=list)
     summary: Event = field(default_factory=dict)
     cpu_s_a_minute: float = 0.0
     deadline_misses: int = 0
 
 
 class WatchCommand:
-    """`watch` in a process of its own, with its events as lines, and questions typed into it."""
+    """`watch` in its own process, with its events as lines, and questions typed into it."""
 
     def __init__(self, clip: Path, seconds: float, options: Sequence[str], *, types: bool) -> None:
         self._port = free_port()
@@ -149,7 +149,7 @@ class WatchCommand:
         if typed_s is not None:
             timing = event["timing"]
             after_first_ms = timing["total_ms"] - timing["ttft_ms"]
-            self.run.typed.append(event)
+            self.run.typed_answers.append(event)
             self.run.typed_ms.append((now_s - typed_s) * 1e3 - after_first_ms)
 
     def _act(self, now_s: float) -> None:
@@ -174,19 +174,19 @@ class WatchCommand:
     def _cpu_s(self) -> float:
         """Return the processor time of all its processes."""
         times = [process.cpu_times() for process in [self._tree, *self._tree.children(recursive=True)]]
-        return sum(one.user + one.system for one in times)
+        return sum(usage.user + usage.system for usage in times)
 
     def _metric(self, name: str) -> int:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as reply:
             text = reply.read().decode()
-        found = re.search(rf"^\w*{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-        return 0 if found is None else round(float(found[1]))
+        match = re.search(rf"^\w*{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return 0 if match is None else round(float(match[1]))
 
 
 def figures(runs: Sequence[LiveRun]) -> dict[str, Any]:
     """Figures of all runs of one way."""
     due = [answer for run in runs for answer in run.due]
-    typed = [answer for run in runs for answer in run.typed]
+    answers = [answer for run in runs for answer in run.typed_answers]
     memories = [run.summary["memory"] for run in runs if run.summary.get("memory")]
     idles = [memory.get("idle") or {} for memory in memories]
     dropped: dict[str, int] = {}
@@ -195,7 +195,7 @@ def figures(runs: Sequence[LiveRun]) -> dict[str, Any]:
             dropped[name] = dropped.get(name, 0) + count
     return {
         "due": {"answers": len(due), **_timings(due, [answer["timing"]["ttft_ms"] for answer in due])},
-        "typed": {"answers": len(typed), **_timings(typed, [ms for run in runs for ms in run.typed_ms])},
+        "typed": {"answers": len(answers), **_timings(answers, [ms for run in runs for ms in run.typed_ms])},
         "frames": sum(run.summary["frames"] for run in runs),
         "deadline_misses": sum(run.deadline_misses for run in runs),
         "dropped": dropped,
@@ -271,8 +271,10 @@ def measure_neighbour(still: Path, moving: Path, folder: Path, seconds: float) -
             idler = WatchCommand(still, seconds, ("--server", address), types=False)
             asker = WatchCommand(moving, seconds, ("--server", address, "--no-memory"), types=False)
             with ThreadPoolExecutor() as threads:
-                asked, idled = (future.result() for future in [threads.submit(run.watch) for run in (asker, idler)])
-        servers[name] = figures([asked]) | {"idle_s": figures([idled])["idle_s"]}
+                asker_run, idler_run = (
+                    future.result() for future in [threads.submit(run.watch) for run in (asker, idler)]
+                )
+        servers[name] = figures([asker_run]) | {"idle_s": figures([idler_run])["idle_s"]}
     later_ms = {
         key: {
             figure: round(servers["idle"]["due"][key][figure] - servers["no idle"]["due"][key][figure], 1)
@@ -301,8 +303,8 @@ def judge(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 check(f"typed, {figure}, against no memory", ratios[f"typed {figure}"], target)
         if "due p50" in ratios:
             check("due, p50, against no memory", ratios["due p50"], 1.0)
-        missed = {name: 100 * way["deadline_misses"] / max(1, way["frames"]) for name, way in ways.items()}
-        check("deadline misses, %", round(missed[DEFAULTS], 3), max(MISSES_PERCENT, round(missed["no memory"], 3)))
+        misses = {name: 100 * way["deadline_misses"] / max(1, way["frames"]) for name, way in ways.items()}
+        check("deadline misses, %", round(misses[DEFAULTS], 3), max(MISSES_PERCENT, round(misses["no memory"], 3)))
     if "neighbour" in report:
         for figure, later_ms in report["neighbour"]["turn_later_ms"].items():
             check(f"neighbour's turn later, ms, {figure}", later_ms, PIECE_MS + STEP_MS)
@@ -314,9 +316,9 @@ def table(ways: Mapping[str, Mapping[str, Any]]) -> str:
     heads = ("due", "p95", "turn p95", "typed", "p95", "misses", "cpu s/min", "idle s", "rebuilt")
     lines = [f"{'':12}" + "".join(f"{head:>10}" for head in heads)]
     for name, way in ways.items():
-        due, typed = (way[kind].get("first_token_ms", {"p50": 0, "p95": 0}) for kind in ("due", "typed"))
+        due, question = (way[kind].get("first_token_ms", {"p50": 0, "p95": 0}) for kind in ("due", "typed"))
         turn = way["due"].get("turn_ms", {"p95": 0})
-        values = (due["p50"], due["p95"], turn["p95"], typed["p50"], typed["p95"], way["deadline_misses"])
+        values = (due["p50"], due["p95"], turn["p95"], question["p50"], question["p95"], way["deadline_misses"])
         cells = (*values, way["cpu_s_a_minute"], way["idle_s"], way["rebuilt"])
         lines.append(f"{name:12}" + "".join(f"{cell:10.1f}" for cell in cells))
     return "\n".join(lines)
@@ -353,8 +355,8 @@ def main() -> None:
     write_report(arguments.out, report)
     print()
     for target_name, target in report["targets"].items():
-        missed = "" if target["met"] else "  missed"
-        print(f"{target_name:34}{target['value']:8.3f} <= {target['target']:g}{missed}")
+        verdict = "" if target["met"] else "  missed"
+        print(f"{target_name:34}{target['value']:8.3f} <= {target['target']:g}{verdict}")
     print(f"written to {arguments.out}")
 
 

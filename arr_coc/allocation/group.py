@@ -176,7 +176,7 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
         self._offered: GroupFrame | None = None
         self._rebuilt: GroupFrame | None = None
-        self._seen: TileVersions | None = None
+        self._look: TileVersions | None = None
 
     def ask_anew(self) -> None:
         """Note another question: its tokens are appended with the next packet, even if nothing changed."""
@@ -267,7 +267,8 @@ class GroupOfPictures:
         reason = self._end_reason(view, frame, model_place)
         if reason not in ("", "age"):
             return None
-        seen, self._seen = self._seen, view.versions
+        look = self._look
+        self._look = view.versions
         budget_tokens = frame.inputs.plan.tokens
         pending = self._rebuilt
         if pending is not None and len(pending.regions) <= MOST_REBUILT * budget_tokens:
@@ -278,7 +279,7 @@ class GroupOfPictures:
             isinstance(successor, GroupFrame) and successor.changed_tokens and (rests or not self.options.patch)
         )
         if not isinstance(successor, GroupFrame) or is_outdated or reason:
-            if seen is None or not seen.is_comparable(view.versions) or seen.stale(view.versions).any():
+            if look is None or not look.is_comparable(view.versions) or look.stale(view.versions).any():
                 return None  # it still changes: the next answer would begin anew all the same
             if isinstance(successor, GroupFrame) and successor.held_tokens <= MOST_REBUILT * budget_tokens:
                 successor = self._rebuilt_frame(successor, view, frame)

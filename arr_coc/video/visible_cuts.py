@@ -108,7 +108,7 @@ class VisibleCutDetector:
             pairs.append(pair)
             verdicts.append(part.detector.judge(pair.before, pair.after, share, (before, after)))
         # a cut replaces all parts: the one that says least decides
-        return min(verdicts, key=lambda one: (one.is_cut, one.score)), tuple(pairs)
+        return min(verdicts, key=lambda verdict: (verdict.is_cut, verdict.score)), tuple(pairs)
 
     def advance(self, pairs: tuple[ThumbnailPair, ...], *, changed: bool, camera_moved: bool) -> None:
         """Remember a frame that was written: its thumbnails if it `changed` much, or that a frame has passed.
@@ -141,8 +141,8 @@ class VisibleCutDetector:
 
     def _dirty_share(self, dirty: Tiles) -> float:
         """Share of the visible tiles that changed; 0 if there are none."""
-        shown = dirty if self._visible is None else dirty[self._visible]
-        return float(np.count_nonzero(shown) / shown.size) if shown.size else 0.0
+        visible_dirty = dirty if self._visible is None else dirty[self._visible]
+        return float(np.count_nonzero(visible_dirty) / visible_dirty.size) if visible_dirty.size else 0.0
 
 
 def visible_boxes(visible: Tiles) -> list[TileBox]:
@@ -171,5 +171,5 @@ def _largest_box(free: Tiles) -> TileBox:
                 break
             longest = int((edges[1::2] - edges[::2]).argmax())
             box = TileBox(top, bottom, int(edges[2 * longest]), int(edges[2 * longest + 1]))
-            best = max(best, box, key=lambda one: one.area)
+            best = max(best, box, key=lambda candidate: candidate.area)
     return best

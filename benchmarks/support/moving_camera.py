@@ -116,8 +116,8 @@ def changed_share(picture: Rgb, other: Rgb) -> float:
     """Return the share of tiles of two pictures in which any mean of 4×4 pixels differs by more than 12."""
     grid = TileGrid.of(picture.shape[0], picture.shape[1])
     means = [
-        cv2.resize(one, (8 * grid.cols, 8 * grid.rows), interpolation=cv2.INTER_AREA).astype(int)
-        for one in (picture, other)
+        cv2.resize(image, (8 * grid.cols, 8 * grid.rows), interpolation=cv2.INTER_AREA).astype(int)
+        for image in (picture, other)
     ]
     differs = np.abs(means[0] - means[1]).reshape(grid.rows, 8, grid.cols, 8 * 3).max(axis=(1, 3)) > 12
     return float(differs.mean())

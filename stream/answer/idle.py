@@ -135,17 +135,17 @@ T = TypeVar("T")
 class IdleFrames:
     """The newest frame of a run, as far as it is to be read ahead.
 
-    `read` calls a function with the texture's view; `newest` returns the newest frame, and the group of pictures if
-    there is one.
+    `with_view` calls a function with the texture's view; `newest` returns the newest frame, and the group of pictures
+    if there is one.
     """
 
     def __init__(
         self,
-        read: Callable[[Callable[[TextureView], T]], T],
+        with_view: Callable[[Callable[[TextureView], T]], T],
         newest: Callable[[], tuple[FrameAllocation | None, GroupOfPictures | None]],
         clock: Clock,
     ) -> None:
-        self._read: Callable[[Callable[[TextureView], Any]], Any] = read
+        self._with_view: Callable[[Callable[[TextureView], Any]], Any] = with_view
         self._newest = newest
         self._clock = clock
         self._captured_ns = 0
@@ -162,7 +162,7 @@ class IdleFrames:
         frame, group = self._newest()
         if frame is None or group is None or self._clock.now_ns() < self._late_until_ns:
             return False
-        return bool(self._read(lambda view: view.stamp == frame.stamp and group.has_idle_work(view)))
+        return bool(self._with_view(lambda view: view.stamp == frame.stamp and group.has_idle_work(view)))
 
     def make_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
         """Return a packet of the newest frame with up to `tokens` tokens of detail; None if there is none, or the
@@ -174,7 +174,7 @@ class IdleFrames:
         def make(view: TextureView) -> TokenPacket | None:
             return group.idle_packet(view, frame, next_place, tokens) if view.stamp == frame.stamp else None
 
-        packet: TokenPacket | None = self._read(make)
+        packet: TokenPacket | None = self._with_view(make)
         return packet
 
     def on_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:

@@ -92,11 +92,11 @@ def figures(first_ms: float, encode_ms: float, prefill_ms: float) -> dict[str, f
 
 
 def test_the_whole_model_is_extrapolated_by_its_parts() -> None:
-    whole = memory.extrapolate(figures(13, 2, 1), figures(18, 4, 3))
-    assert whole["encode_ms"] == 2 + 23 * 2
-    assert whole["prefill_ms"] == 1 + 27 * 2
-    assert whole["first_token_ms"] == 11 + whole["encode_ms"] + whole["prefill_ms"]
-    assert "first_token_p95_ms" not in whole
+    total = memory.extrapolate(figures(13, 2, 1), figures(18, 4, 3))
+    assert total["encode_ms"] == 2 + 23 * 2
+    assert total["prefill_ms"] == 1 + 27 * 2
+    assert total["first_token_ms"] == 11 + total["encode_ms"] + total["prefill_ms"]
+    assert "first_token_p95_ms" not in total
 
 
 def test_targets_are_those_of_the_parts_that_were_measured() -> None:

@@ -99,7 +99,7 @@ KEPT = {
     "GroupPlace.frame": "in SentGroup.server_place",
     "GroupPlace.group": "in SentGroup.server_place: what the server had at the last turn, which the next one replaces",
 }
-"""What a cut leaves alone, as "Class.attribute", or "Class" for all of its attributes, and why that is right."""
+"""What a cut leaves fresh, as "Class.attribute", or "Class" for all of its attributes, and why that is right."""
 
 SEEN = "seen"
 """Code of a notice after all events of a frame."""
@@ -247,7 +247,7 @@ class ShotStates:
 
     before: ObjectState
     after: ObjectState
-    alone: ObjectState
+    fresh: ObjectState
     events: list[Event]
 
     @property
@@ -255,7 +255,7 @@ class ShotStates:
         """Attributes that have something of the shot before."""
         names = []
         for name, values in self.after.values.items():
-            unknown = values - self.alone.of(name) - {NOTHING}
+            unknown = values - self.fresh.of(name) - {NOTHING}
             if unknown & self.before.of(name) or any(value.is_array for value in unknown):
                 names.append(name)
         return sorted(names)
@@ -279,20 +279,20 @@ def states(request: pytest.FixtureRequest) -> ShotStates:
             patch.setenv(SETTING, kernel)
         with closing(ShotRun(patch, epoch=2, **allocate)) as other:
             other.show(SHOT)
-            alone = other.state()
-    return ShotStates(before, after, alone, run.events)
+            fresh = other.state()
+    return ShotStates(before, after, fresh, run.events)
 
 
 def test_the_first_shot_leaves_its_traces(states: ShotStates) -> None:
     """Otherwise there would be nothing to reset."""
     assert [event.frame_index for event in states.events if isinstance(event, Cut)] == [SHOT]
-    assert states.after.of("FrameStamp.epoch") == states.alone.of("FrameStamp.epoch")
+    assert states.after.of("FrameStamp.epoch") == states.fresh.of("FrameStamp.epoch")
     for name in (
         *("DetectedBoxes.boxes", "ThingTracker._boxes", "StreamAllocator._floor", "PastAnswer.text"),
         *("Watch._yes_since_ns", "GlancePolicy._done_ns", "GroupFrame.regions"),
         *("_FeedbackMaps.values", "MotionHistory._motions", "_Past.output", "TokenPacket.pixels"),
     ):
-        assert states.before.of(name) - states.alone.of(name), name
+        assert states.before.of(name) - states.fresh.of(name), name
     assert Value(("bool", True)) in states.before.of("DebouncedVerdict._unconfirmed")
 
 
@@ -313,12 +313,12 @@ def test_no_watch_matches_with_the_first_frame_of_the_next_shot(states: ShotStat
 
 def attributes_in_code() -> dict[str, set[str]]:
     """Names of the attributes that the code of each class of the product gives to its instances."""
-    found: dict[str, set[str]] = {}
+    names_by_class: dict[str, set[str]] = {}
     for path in (path for package in ("stream", "arr_coc") for path in (ROOT / package).rglob("*.py")):
         for item in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(item, ast.ClassDef):
                 continue
-            names = found.setdefault(item.name, set())
+            names = names_by_class.setdefault(item.name, set())
             bases = [base.id for base in item.bases if isinstance(base, ast.Name)]
             names.update(f"of {base}" for base in bases)
             for part in ast.walk(item):
@@ -326,16 +326,16 @@ def attributes_in_code() -> dict[str, set[str]]:
                     names.add(part.attr)
                 elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                     names.add(part.target.id)
-    return found
+    return names_by_class
 
 
-def test_what_a_cut_leaves_alone_is_still_there() -> None:
+def test_attributes_that_a_cut_keeps_exist() -> None:
     attributes = attributes_in_code()
 
     def exists(name: str, attribute: str) -> bool:
-        own = attributes.get(name, set())
-        bases = [item.removeprefix("of ") for item in own if item.startswith("of ")]
-        return attribute in own or any(exists(base, attribute) for base in bases)
+        class_names = attributes.get(name, set())
+        bases = [item.removeprefix("of ") for item in class_names if item.startswith("of ")]
+        return attribute in class_names or any(exists(base, attribute) for base in bases)
 
     for entry in KEPT:
         name, _, attribute = entry.partition(".")

@@ -226,6 +226,9 @@ class FakeJournal:
         self.detections: list[Detections | None] = []
         self.checks: list[ShadowCheck | None] = []
 
+    def holds(self, number: int) -> bool:
+        return number in self._recalled
+
     def lookup(self, number: int, frame_index: int) -> JournalEntry | None:
         entry = self._recalled.get(number)
         assert entry is None or entry.answer.frame_index == frame_index

@@ -45,20 +45,20 @@ class ObjectState:
     @classmethod
     def reached_from(cls, *roots: object) -> ObjectState:
         """Return the state of all instances of classes of the product that can be reached from these objects."""
-        state, seen = cls(), dict[int, object]()
+        state, visited = cls(), dict[int, object]()
         waiting = list(roots)
         while waiting:
             item = waiting.pop()
-            if id(item) in seen:
+            if id(item) in visited:
                 continue
-            seen[id(item)] = item  # an object that is gone would leave its id to another one
+            visited[id(item)] = item  # an object that is gone would leave its id to another one
             if not is_of_product(item):
                 waiting += _parts(item)
                 continue
             for name, value in _attributes(item):
                 key = f"{type(item).__name__}.{name}"
                 values = map(_value, _elements(value))
-                state.values.setdefault(key, set()).update(one for one in values if one != INSTANCE)
+                state.values.setdefault(key, set()).update(entry for entry in values if entry != INSTANCE)
                 waiting.append(value)
         return state
 

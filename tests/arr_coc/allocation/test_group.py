@@ -165,6 +165,9 @@ class Run:
     def __init__(self, options: AllocatorOptions, rows: int = ROWS, cols: int = COLS, *, exact: bool = True) -> None:
         self.exact = exact
         self.stream, self.allocator, self.model = PictureStream(), StreamAllocator(options), Model()
+        self.least_budget = (
+            1 if options.glance is None or options.glance.tokens == "auto" else options.glance.tokens + 1
+        )
         self.late_ns, self.number = 0, 0
         self.resize(rows, cols)
         self.frame: FrameAllocation | None = None
@@ -309,9 +312,9 @@ class Run:
             self.read()
         return packet
 
-    def read(self, *, tells: bool = True) -> None:
-        """The model reads the packet that was offered last, now, and `tells` so, or its next place shows it."""
-        self._read(tells=tells)
+    def read(self, *, reports: bool = True) -> None:
+        """The model reads the packet that was offered last, now, and `reports` so, or its next place shows it."""
+        self._read(reports=reports)
         self.check_tokens(self.model.contents[-1])
 
     def read_late(self) -> None:
@@ -321,7 +324,7 @@ class Run:
         assert packet.place.frame == 0
         assert all(token.shows(self.model.contents[-1]) for token in self.model.tokens())
 
-    def _read(self, *, tells: bool = True) -> TokenPacket:
+    def _read(self, *, reports: bool = True) -> TokenPacket:
         assert self.offered is not None
         packet, content = self.offered
         self.offered = None
@@ -329,7 +332,7 @@ class Run:
         assert place is not None
         next_place = replace(place, frame=place.frame + 1)
         assert self.group.next_place == next_place or not place.frame
-        if tells:
+        if reports:
             self.group.on_idle_end(next_place, rebuilt=not place.frame)
             assert self.group.next_place == self.newest.next_place == next_place
         else:
@@ -475,7 +478,7 @@ def act(run: Run, action: str, value: object) -> None:
     elif action == "stale" and len(run.model.packets) > 1:
         run.model.forget(1)
     elif action == "budget":
-        budget = number
+        budget = max(number, run.least_budget)
     elif action == "late":
         run.late_ns += number * NS_PER_S
     elif action == "question":
@@ -538,6 +541,7 @@ ROOMS = [20, 45, 70, 2048]
     budget=st.integers(1, 40),
     idle_tokens=st.integers(1, 40),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    patch=st.booleans(),
 )
 def test_a_group_keeps_its_promises(
     steps: list[tuple[str, object]],
@@ -546,10 +550,11 @@ def test_a_group_keeps_its_promises(
     budget: int,
     idle_tokens: int,
     flags: tuple[bool, bool, bool, bool],
+    patch: bool,
 ) -> None:
     levels, wide, glances, is_focused = flags
     glance = GlanceOptions(min(4, budget - 1)) if glances and budget > 1 else None
-    memory = GroupOptions(tokens, seconds, patch=True)
+    memory = GroupOptions(tokens, seconds, patch=patch)
     zones = ZoneOptions(focus=(LEFT,)) if is_focused else None
     run = Run(options(budget, memory, levels=levels, wide=wide and levels, glance=glance, zones=zones))
     run.set_question("what?")
@@ -837,16 +842,16 @@ def offered_run() -> Run:
     return run
 
 
-@pytest.mark.parametrize("tells", [False, True])
-def test_an_idle_packet_counts_once_the_model_has_read_it(tells: bool) -> None:
-    """As it tells, or as its next place shows."""
+@pytest.mark.parametrize("reports", [False, True])
+def test_an_idle_packet_counts_once_the_model_has_read_it(reports: bool) -> None:
+    """As it reports, or as its next place shows."""
     run = Run(options(10))
     run.ask()
     packet = run.idle(5, reads=False)
     assert packet is not None
     assert (packet.place, run.newest.held_tokens) == (GroupPlace(1, 1), 10)
-    run.read(tells=tells)
-    assert run.newest.held_tokens == (10 + 5 + 1 if tells else 10)
+    run.read(reports=reports)
+    assert run.newest.held_tokens == (10 + 5 + 1 if reports else 10)
     run.change(*ALL_TILES[:3])
     assert run.ask().place == GroupPlace(1, 2)
 
@@ -855,7 +860,7 @@ def test_an_idle_packet_follows_the_one_that_the_model_has_read() -> None:
     run = Run(options(10))
     run.ask()
     run.idle(5, reads=False)
-    run.read(tells=False)
+    run.read(reports=False)
     run.allocate()
     assert run.frame is not None
     packet = run.group.idle_packet(run.last_view, run.frame, run.model.next_place, 5)

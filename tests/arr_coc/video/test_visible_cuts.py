@@ -34,8 +34,8 @@ def verdicts(boxes: Boxes, frames: Iterable[FramePlanes]) -> list[CutVerdict]:
 
 
 def cuts(boxes: Boxes, pictures: Iterable[Picture]) -> list[int]:
-    found = verdicts(boxes, map(frame, pictures))
-    return [index for index, verdict in enumerate(found) if verdict.is_cut]
+    results = verdicts(boxes, map(frame, pictures))
+    return [index for index, verdict in enumerate(results) if verdict.is_cut]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def cuts(boxes: Boxes, pictures: Iterable[Picture]) -> list[int]:
 )
 def test_a_cut_is_found_in_what_is_seen(boxes: Boxes, least: int) -> None:
     """In strips of a tile or two, which hold little, some are missed."""
-    found = [cuts(boxes, [*STILL, *[picture(seed)] * 2]) for seed in range(50, 60)]
-    assert found.count([len(STILL)]) >= least
-    assert found.count([]) + found.count([len(STILL)]) == len(found)
+    results = [cuts(boxes, [*STILL, *[picture(seed)] * 2]) for seed in range(50, 60)]
+    assert results.count([len(STILL)]) >= least
+    assert results.count([]) + results.count([len(STILL)]) == len(results)
 
 
 def test_masked_tiles_are_not_counted_as_unchanged() -> None:
@@ -74,8 +74,8 @@ def test_a_frame_without_a_visible_tile_is_no_cut() -> None:
 
 def test_another_size_has_other_parts() -> None:
     small, large = [flat_planes(96, 128, (grey, 128, 128)) for grey in (50, 90)], list(map(frame, [picture(1)] * 2))
-    found = verdicts(LEFT_HALF, [*small, *large, frame(picture(2)), *small])
-    assert [index for index, verdict in enumerate(found) if verdict.is_cut] == [4]
+    results = verdicts(LEFT_HALF, [*small, *large, frame(picture(2)), *small])
+    assert [index for index, verdict in enumerate(results) if verdict.is_cut] == [4]
 
 
 def box_of(text: str) -> npt.NDArray[np.bool_]:

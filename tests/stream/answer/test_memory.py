@@ -10,7 +10,7 @@ import pytest
 
 from arr_coc.errors import ContextLengthError, OptionError
 from arr_coc.qwen.batching import step
-from arr_coc.types import NS_PER_S, GroupPlace
+from arr_coc.types import GROUP_GROWTH, NS_PER_S, GroupPlace
 from stream.answer.memory import GroupMemory
 from stream.answer.model import CONFIGURED, AnswerStats, ClientQuestion, ask_alone, load_answer_model
 from stream.answer.qwen import QwenAnswerModel
@@ -104,11 +104,11 @@ def test_a_client_cannot_make_a_memory_grow() -> None:
     memory.add(A, make_group_packet((1, 0), tokens=4))
     with pytest.raises(TransportError, match="supersedes tokens"):
         memory.add(A, replace(make_group_packet((1, 1), tokens=2), superseded=np.zeros(2, np.int32)))
-    for number in range(1, 4):
+    for number in range(1, 2 * GROUP_GROWTH):
         superseded = np.arange(4 * number - 4, 4 * number, dtype=np.int32)
         memory.add(A, replace(make_group_packet((1, number), tokens=4), superseded=superseded))
-    with pytest.raises(TransportError, match="was given 20 tokens to show 8"):
-        memory.add(A, replace(make_group_packet((1, 4), tokens=4), superseded=np.arange(12, 16, dtype=np.int32)))
+    with pytest.raises(TransportError, match="was given 36 tokens to show 8"):
+        memory.add(A, replace(make_group_packet((1, 8), tokens=4), superseded=np.arange(28, 32, dtype=np.int32)))
     large, small = ([make_group_packet((1, n, 2), tokens=tokens, second=n) for n in range(9)] for tokens in (4, 1))
     with pytest.raises(TransportError, match="shows 8 tokens, of at most 4"):
         GroupMemory(4).add(A, small[3], [*large[:2], small[2]])
@@ -207,10 +207,9 @@ def room(model: QwenAnswerModel, frames: int = 1) -> int:
 
 
 @pytest.mark.parametrize("frames", [1, 4])
-def test_superseded_tokens_of_recurrent_layers_count_if_one_picture_is_kept(tmp_path: Path, frames: int) -> None:
+def test_superseded_tokens_of_recurrent_layers_take_no_context(tmp_path: Path, frames: int) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
-    room_tokens = room(load(folder, frames=frames), frames)
-    most = room_tokens // 2 if frames == 1 else room_tokens
+    most = room(load(folder, frames=frames), frames)
     model = load(folder, tokens=most, frames=frames)
     model.embed_query("")
     with pytest.raises(ContextLengthError, match="too many beside"):

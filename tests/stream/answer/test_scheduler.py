@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from msgspec import structs
 
 from arr_coc.types import Feedback, FramePacket, FrameStamp, GroupPlace, QueryEmbedding, TileGrid, TokenPacket
+from stream.answer.idle import IDLE_EVERY_NS, LOCKSTEP_TOKENS_MIN, LOCKSTEP_TOKENS_PER_S, IdleFrames
 from stream.answer.request import ClientOptions, GlanceOutcome
-from stream.answer.scheduler import AnswerObserver, AnswerScheduler, SchedulePolicy
+from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
 from stream.answer.standing import CROWDED, LAST_WATCH, MOST_WATCHES, NO_WATCH_CHANGES
 from stream.answer.triggers import AnswerTriggerOptions, WatchRules, YesNoTriggerOptions
 from stream.control import WATCH_CHANGES_MAX, CancelledError, RunControl, WatchChange
@@ -27,6 +27,11 @@ from stream.protocol.messages import (
     Connect,
     Disconnect,
     GlancePacketMessage,
+    IdleGrant,
+    IdlePacketMessage,
+    IdlePass,
+    IdleReply,
+    IdleRequest,
     Message,
     QueryAccepted,
     ServerHello,
@@ -79,6 +84,7 @@ class Peer:
     answers: bool = True
     glances: bool = True
     grants: bool = True
+    grants_idle: bool = True
     greets: bool = True
     model_id: str = "m"
     known_world: str | None = None
@@ -87,9 +93,11 @@ class Peer:
     unknown_words: tuple[str, ...] = ()
     notice: str = ""
     memory_tokens: int = 0
+    reads_ahead: bool = False
     next_place: GroupPlace | None = None
     received: list[Message] = field(default_factory=list)
     turn: int = 0
+    idle_number: int = 0
     yes: float = 0.01
     query: str = ""
     accepted: tuple[str, ...] = ()
@@ -116,6 +124,7 @@ class Peer:
                     attention_readable=self.attention_readable,
                     notice=self.notice,
                     memory_tokens=self.memory_tokens,
+                    reads_ahead=self.reads_ahead,
                 )
             )
             self.accepted = ()
@@ -128,6 +137,13 @@ class Peer:
         elif isinstance(message, TurnRequest) and self.grants:
             self.turn += 1
             self.send(TurnGrant(turn=self.turn, kept=self.next_place))
+        elif isinstance(message, IdleRequest) and self.grants_idle:
+            self.idle_number += 1
+            self.send(IdleGrant(number=self.idle_number, tokens=32, kept=self.next_place))
+        elif isinstance(message, IdlePacketMessage):
+            self.next_place = dataclasses.replace(message.place, frame=message.place.frame + 1)
+            rebuilt = not message.place.frame
+            self.send(IdleReply(number=message.number, tokens=2, took_ms=1.0, rebuilt=rebuilt, kept=self.next_place))
         elif isinstance(message, GlancePacketMessage) and self.glances:
             self.send(make_glance_reply(message.glance, self.query))
         elif isinstance(message, TokenPacketMessage) and self.answers:
@@ -162,8 +178,41 @@ class Peer:
     def packets(self) -> list[int]:
         return [message.stamp.frame_index for message in self.received if isinstance(message, TokenPacketMessage)]
 
+    def idle_packets(self) -> list[tuple[int, GroupPlace]]:
+        """Frames and places of the packets that it has read ahead."""
+        return [
+            (message.stamp.frame_index, message.place)
+            for message in self.received
+            if isinstance(message, IdlePacketMessage)
+        ]
+
     def overviews(self) -> list[int]:
         return [message.stamp.frame_index for message in self.received if isinstance(message, GlancePacketMessage)]
+
+
+class FakeIdleFrames(IdleFrames):
+    """The newest frame of a run, with `work` packets to read ahead."""
+
+    def __init__(self, run: ScheduledRun) -> None:
+        self._run = run
+        self.work = 0
+        self.is_new_group = False
+        self.calls: list[tuple[GroupPlace | None, int]] = []
+        self.ends: list[tuple[GroupPlace | None, bool]] = []
+
+    def has_work(self) -> bool:
+        return self.work > 0
+
+    def make_packet(self, next_place: GroupPlace | None, tokens: int) -> TokenPacket | None:
+        self.calls.append((next_place, tokens))
+        if not self.work or next_place is None:
+            return None
+        self.work -= 1
+        place = GroupPlace(next_place.group + 1, 0) if self.is_new_group else next_place
+        return dataclasses.replace(make_token_packet(self._run.stamp, GRID), place=place)
+
+    def on_end(self, next_place: GroupPlace | None, *, rebuilt: bool) -> None:
+        self.ends.append((next_place, rebuilt))
 
 
 class ScheduledRun:
@@ -182,6 +231,7 @@ class ScheduledRun:
         self.glance_due = False
         self.glances: list[GlanceOutcome] = []
         self.places: list[GroupPlace | None] = []
+        self.idle = FakeIdleFrames(self)
         self._newest, self._epoch = 0, 0
         endpoint = FakeEndpoint("tcp://server", on_timeout=self._hang)
         self.peer = Peer(endpoint)
@@ -886,7 +936,7 @@ def test_a_server_elsewhere_that_cannot_be_reached_ends_the_run_and_one_that_loa
     endpoint = FakeEndpoint("tcp://server", supervised=False)
     policy = SchedulePolicy(AnswerTriggerOptions(), "what?", True, False, 60.0, connect_limit_s=0.1)
     control = Stepping()
-    scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), Mock(spec=AnswerObserver), control, FakeClock())
+    scheduler = AnswerScheduler(policy, endpoint, ClientOptions(), ScheduledRun(), control, FakeClock())
     scheduler.connect(cast(Transport, None))
     endpoint.links[0].is_connected = is_connected
     message = (
@@ -945,3 +995,159 @@ def test_a_server_that_keeps_no_memory_is_reported_once(
     assert len(notices) == reported
     if reported:
         assert notices[0].endswith("start `serve-answers` with --memory, or give --no-memory here")
+
+
+@pytest.fixture
+def idle(opened: Opener) -> Callable[..., ScheduledRun]:
+    """Opens a run whose model reads ahead, after its first answer."""
+
+    def make(*, work: int = 9, share: float = 0.5, **options: Any) -> ScheduledRun:
+        run = opened(memory=True, idle_share=share, **options)
+        run.peer.memory_tokens, run.peer.reads_ahead, run.peer.next_place = 100, True, GroupPlace(1, 1)
+        run.greet()
+        run.control.step = run.peer.step  # the clock stands still from now on
+        run.show(0)
+        run.go_on(3)
+        run.idle.work = work
+        return run
+
+    return make
+
+
+def idle_messages(run: ScheduledRun) -> list[type[Message]]:
+    kinds = (IdleRequest, IdlePacketMessage, IdlePass)
+    return [type(message) for message in run.peer.received if isinstance(message, kinds)]
+
+
+def test_between_answers_a_live_run_lets_the_model_read_ahead(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(lockstep=False, work=2)
+    run.clock.advance(IDLE_EVERY_NS)
+    run.go_on(4)
+    assert run.peer.idle_packets() == [(0, GroupPlace(1, 1))]
+    assert run.idle.calls == [(GroupPlace(1, 1), 32)], "as many as were granted"
+    assert run.idle.ends == [(GroupPlace(1, 2), False)]
+    run.go_on(4)
+    assert len(run.peer.idle_packets()) == 1, "the next one is not due yet"
+    for _ in range(3):
+        run.clock.advance(IDLE_EVERY_NS)
+        run.go_on(4)
+    assert run.peer.idle_packets() == [(0, GroupPlace(1, 1)), (0, GroupPlace(1, 2))]
+    assert idle_messages(run) == [IdleRequest, IdlePacketMessage] * 2, "without work nothing is asked for"
+
+
+def test_an_answer_that_is_due_comes_before_what_is_read_ahead(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(lockstep=False)
+    run.clock.advance(IDLE_EVERY_NS)
+    run.peer.grants = False
+    run.show(2)
+    run.go_on(4)
+    assert idle_messages(run) == []
+    run.peer.send(TurnGrant(turn=9, kept=GroupPlace(1, 1)))
+    run.go_on(4)
+    assert run.peer.packets() == [0, 2]
+    kinds = [type(message) for message in run.peer.received]
+    assert kinds.index(IdleRequest) > len(kinds) - 1 - kinds[::-1].index(TokenPacketMessage)
+    assert run.peer.idle_packets()[0] == (2, GroupPlace(1, 1))
+
+
+def test_an_answer_that_becomes_due_takes_the_place_of_a_granted_packet(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(lockstep=False)
+    run.clock.advance(IDLE_EVERY_NS)
+    run.peer.grants_idle = False
+    run.go_on(1)
+    assert idle_messages(run) == [IdleRequest]
+    run.show(2)
+    run.peer.send(IdleGrant(number=1, tokens=32, kept=GroupPlace(1, 1)))
+    run.peer.idle_number, run.peer.grants_idle = 1, True
+    run.go_on(2)
+    assert (run.peer.packets(), run.peer.idle_packets()) == ([0, 2], [])
+    run.go_on(4)
+    assert run.peer.idle_packets() == [(2, GroupPlace(1, 1))]
+
+
+def test_work_that_is_gone_when_it_is_granted_is_passed_on(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(lockstep=False, work=1)
+    run.clock.advance(IDLE_EVERY_NS)
+    run.scheduler.ask_if_due()
+    run.idle.work = 0
+    run.go_on(3)
+    assert idle_messages(run) == [IdleRequest, IdlePass]
+
+
+def test_beside_a_new_group_more_is_read_ahead(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(lockstep=False)
+    run.idle.is_new_group = True
+    run.clock.advance(IDLE_EVERY_NS)
+    run.scheduler.ask_if_due()
+    run.peer.step()
+    run.scheduler.process_replies(0)
+    run.scheduler.ask_if_due()
+    assert not run.scheduler.client.requests.idle.is_open
+    run.go_on(3)
+    assert run.idle.ends == [(GroupPlace(2, 1), True)]
+
+
+@pytest.mark.parametrize("case", ["no share", "no reading", "no work"])
+def test_nothing_is_read_ahead_without(case: str, idle: Callable[..., ScheduledRun]) -> None:
+    for lockstep in (False, True):
+        run = idle(lockstep=lockstep, share=0.0 if case == "no share" else 0.5, work=0 if case == "no work" else 9)
+        if case == "no reading":
+            hello = run.scheduler.client.hello
+            assert hello is not None
+            run.scheduler.client.hello = structs.replace(hello, reads_ahead=False)
+        for index in range(1, 4):
+            run.clock.advance(IDLE_EVERY_NS)
+            run.show(index)
+            run.go_on(3)
+        assert idle_messages(run) == []
+
+
+def test_in_lockstep_media_time_pays_for_what_is_read_ahead(idle: Callable[..., ScheduledRun]) -> None:
+    """Whatever the clock says, and only while no answer is due."""
+    packets, calls = [], []
+    for pause_ns in (0, S):
+        run = idle(triggers=AnswerTriggerOptions(every_ns=3 * S))
+        for index in range(1, 6):
+            run.clock.advance(pause_ns)
+            run.show(index)
+        packets.append(run.peer.idle_packets())
+        calls.append(run.idle.calls)
+        assert [message.in_lockstep for message in run.peer.received if isinstance(message, IdleRequest)] == [True] * 4
+    assert packets[0] == packets[1]
+    assert [frame for frame, _ in packets[0]] == [1, 2, 4, 5]
+    a_second = int(0.5 * LOCKSTEP_TOKENS_PER_S)
+    assert [tokens for _, tokens in calls[0]] == [a_second, a_second, 2 * a_second, a_second]
+    assert calls[0] == calls[1]
+
+
+def test_in_lockstep_little_media_time_is_saved_up_until_it_pays(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(share=0.1, triggers=AnswerTriggerOptions(every_ns=100 * S))
+    for index in range(1, 10):
+        run.show(index)
+    assert [tokens for _, tokens in run.idle.calls] == [19, 19, 19]
+    assert LOCKSTEP_TOKENS_MIN <= 19
+
+
+def test_in_lockstep_each_frame_waits_for_its_reading(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(triggers=AnswerTriggerOptions(every_ns=100 * S))
+    run.show(1)
+    assert run.idle.ends == [(GroupPlace(1, 2), False)]
+    assert run.scheduler.client.requests.group.next_place == GroupPlace(1, 2)
+
+
+def test_while_the_journal_holds_the_next_answer_nothing_is_sent(idle: Callable[..., ScheduledRun]) -> None:
+    """The group goes on as it did when these answers were given."""
+    answers = [structs.replace(answer(3.0 * index, "t", frame_index=3 * index), answer=index) for index in range(2)]
+    journal = FakeJournal(*(JournalEntry(point, None) for point in answers))
+    run = idle(journal=journal, triggers=AnswerTriggerOptions(every_ns=3 * S))
+    for index in range(1, 3):
+        run.show(index)
+    assert (run.peer.packets(), idle_messages(run)) == ([], [])
+    assert run.idle.calls == [(GroupPlace(1, 1), 32), (GroupPlace(1, 2), 32)]
+    assert run.idle.ends == [(GroupPlace(1, 2), False), (GroupPlace(1, 3), False)]
+    run.show(3)
+    assert (run.places[-1], run.peer.packets()) == (GroupPlace(1, 3), [])
+    run.show(4)
+    assert idle_messages(run) == [IdleRequest, IdlePacketMessage], "the journal has ended"
+    (packet,) = (message for message in run.peer.received if isinstance(message, IdlePacketMessage))
+    assert packet.place == GroupPlace(1, 4)

@@ -23,6 +23,7 @@ from stream.protocol.codec import (
     frame_message,
     frame_packet,
     glance_message,
+    idle_message,
     specs_of,
     token_message,
     token_packet,
@@ -32,6 +33,7 @@ from stream.protocol.messages import (
     AnswerReply,
     ArraySpec,
     EarlierFrame,
+    IdlePacketMessage,
     PixelPlace,
     QueryAccepted,
     TokenPacketMessage,
@@ -96,6 +98,37 @@ def test_a_glance_is_an_overview_and_nothing_else() -> None:
     message, arrays = glance_message(0, 0, tokens(0))
     with pytest.raises(TransportError, match="GlancePacketMessage holds no overview"):
         token_packet(message, wire(arrays))
+
+
+@pytest.mark.parametrize("earlier_count", [0, 2])
+@pytest.mark.parametrize("packet", [tokens(), tokens(0), dataclasses.replace(tokens(), overview=2)])
+def test_an_idle_packet_survives_the_way(packet: TokenPacket, earlier_count: int) -> None:
+    """With the packets before it that its server lacks."""
+    packets = [
+        dataclasses.replace(tokens(3 + number), place=GroupPlace(1, number), overview=number)
+        for number in range(earlier_count)
+    ]
+    superseded = np.arange(2 * earlier_count, dtype=np.int32)
+    packets.append(dataclasses.replace(packet, overview=0, place=GroupPlace(1, earlier_count), superseded=superseded))
+    message, arrays = idle_message(7, packets[-1], earlier_packets=packets[:-1])
+    assert (message.number, message.place) == (7, GroupPlace(1, earlier_count))
+    decoded = decode(encode(message))
+    assert isinstance(decoded, IdlePacketMessage)
+    if not earlier_count and not len(packet.regions):
+        with pytest.raises(TransportError, match="holds nothing of a frame that others"):
+            token_packets(decoded, wire(arrays))
+        return
+    for actual, expected in zip(token_packets(decoded, wire(arrays)), packets, strict=True):
+        assert_same(actual, expected)
+
+
+def test_pixels_of_an_idle_packet_may_stay_on_their_device() -> None:
+    packet = dataclasses.replace(tokens(), place=GroupPlace(1, 3))
+    message, arrays = idle_message(7, packet, pixels_at=PixelPlace(3))
+    assert len(arrays) == 3
+    pixels = torch.from_numpy(packet.host_pixels)
+    (actual,) = token_packets(message, wire(arrays), lambda place, count: pixels[: (place.number == 3) * count])
+    assert_same(actual, packet)
 
 
 def test_an_overview_of_more_regions_than_there_are_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from arr_coc.allocation.group import GroupFrame
 from arr_coc.allocation.inspection import AllocationMaps
+from arr_coc.allocation.tile_news import TileNews
 from arr_coc.relevance.profiles import CORE_NAMES, FULL, FULL_NAMES, SIGNED_NAMES
 from arr_coc.types import FrameStamp, GroupPlace, TileMotion, TileVersions
 from stream.errors import TransportError
@@ -142,7 +143,8 @@ def group() -> GroupFrame:
         begun_ns=500_000_000,
         areas=np.zeros(GRID, np.int8),
         versions=TileVersions(1, np.zeros(GRID, np.int64)),
-        picture=np.zeros((24, 32, 3), np.uint8),
+        picture=(picture := np.zeros((24, 32, 3), np.uint8)),
+        news=TileNews.of(picture),
     )
 
 
@@ -151,8 +153,8 @@ def test_the_tokens_of_a_group_come_with_their_times_and_states() -> None:
     inspection = read_inspection(message)
     assert inspection.pictures == {0: b"large"}
     assert inspection.head["group"] == {
-        "number": 3, "frame": 1, "began": "", "overview": 1, "tokens": 3, "appended": 1, "superseded": 1,
-        "times": [0.5, 2.0],
+        "number": 3, "frame": 1, "began": "", "overview": 1, "overview_begin": 0, "tokens": 3, "appended": 1,
+        "superseded": 1, "times": [0.5, 2.0],
     }  # fmt: skip
     assert inspection.tokens is not None
     assert inspection.tokens.tolist() == [[1, 0, 0, 0, 0], [0, 0, 2, 0, 1], [0, 0, 2, 1, 0]]

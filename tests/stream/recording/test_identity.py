@@ -42,7 +42,7 @@ CONFIG = Config(
         thinking="hide",
         encode="incremental",
         incremental=IncrementalConfig(share=0.3, every_frames=None),
-        memory=MemoryConfig(frames=3, refine=False),
+        memory=MemoryConfig(frames=3, patch=True),
         temperature=0.5,
         max_tokens=9,
         server="tcp://10.0.0.2:5555",

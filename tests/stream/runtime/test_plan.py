@@ -195,17 +195,17 @@ def test_tokens_show_the_zones_of_all_questions_or_the_whole_picture(
 @pytest.mark.parametrize(
     ("settings", "server_tokens", "options"),
     [
-        ({"enabled": True}, 9000, GroupOptions(512, 9, False)),
-        ({"enabled": True}, 300, GroupOptions(300, 9, False)),
+        ({"enabled": True}, 9000, GroupOptions(512, 9)),
+        ({"enabled": True}, 300, GroupOptions(300, 9)),
         ({"enabled": True}, 0, None),
         ({"enabled": False}, 9000, None),
-        ({"frames": 2}, 9000, GroupOptions(512, 9, False, 2)),
+        ({"frames": 2}, 9000, GroupOptions(512, 9, 2)),
     ],
 )
 def test_groups_of_pictures_are_as_long_as_configuration_and_server_allow(
     settings: dict[str, Any], server_tokens: int, options: GroupOptions | None
 ) -> None:
-    memory = MemoryConfig(**settings, tokens=512, seconds=9, refine=False)
+    memory = MemoryConfig(**settings, tokens=512, seconds=9)
     hello = ServerHello(model_id="m", knows_levels=True, known_world=None, memory_tokens=server_tokens)
     plan = RunPlan.of(Config(answer=AnswerConfig(memory=memory)), FILE)
     assert plan.make_allocator(hello).options.memory == options

@@ -68,6 +68,10 @@ from stream.protocol.messages import (
     End,
     ErrorReply,
     FramePacketMessage,
+    IdleGrant,
+    IdlePacketMessage,
+    IdleReply,
+    IdleRequest,
     Message,
     QueryAccepted,
     ServerHello,
@@ -186,7 +190,7 @@ class Fixture:
         takes = self.pixels is not None
         tokens = 0 if self.memory is None else self.memory.tokens
         hello = ServerHello(model_id=model_id, knows_levels=False, known_world=None, takes_device_pixels=takes)
-        self.say(structs.replace(hello, memory_tokens=tokens))
+        self.say(structs.replace(hello, memory_tokens=tokens, reads_ahead=tokens > 0))
         self.hold("what?")
 
     def hold(self, query: str) -> None:
@@ -382,14 +386,11 @@ def groups_of(fixture: Fixture, frames: int) -> list[tuple[GroupPlace | None, in
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_model_with_memory_gets_what_is_new_until_it_has_all(
-    runner: StageRunner, cuda_on_cpu: CpuMachine, on_device: bool
-) -> None:
+def test_a_model_with_memory_gets_what_is_new(runner: StageRunner, cuda_on_cpu: CpuMachine, on_device: bool) -> None:
     policy = replace(POLICY, with_reasons=True)
-    fixture = Fixture(runner, policy, client=ClientOptions(), memory=GroupOptions(), on_device=on_device)
+    fixture = Fixture(runner, policy, client=ClientOptions(), memory=GroupOptions(patch=True), on_device=on_device)
     fixture.begin()
-    places = [GroupPlace(1, frame) for frame in (0, 1, 2, 3)]
-    assert groups_of(fixture, 4) == list(zip(places, [4, 4, 4, 0], strict=True))
+    assert groups_of(fixture, 4) == [(GroupPlace(1, 0), 4), *[(GroupPlace(1, 1), 0)] * 3]
     events = list(iter_events(fixture))
     answers = of_kind(events, Answer)
     assert [(answer.group, answer.began, answer.superseded_tokens) for answer in answers] == [
@@ -397,14 +398,40 @@ def test_a_model_with_memory_gets_what_is_new_until_it_has_all(
         *[(1, "", 0)] * 3,
     ]
     reasons = of_kind(events, Explanation)
-    assert [len(explanation.tokens) for explanation in reasons] == [4, 8, 12, 12]
+    assert [len(explanation.tokens) for explanation in reasons] == [4] * 4
     states = [[token.state for token in explanation.memory or ()] for explanation in reasons]
-    assert states == [["new"] * 4, ["shown"] * 4 + ["new"] * 4, ["shown"] * 8 + ["new"] * 4, ["shown"] * 12]
+    assert states == [["new"] * 4, *[["shown"] * 4] * 3]
     assert [frame.tokens for frame in of_kind(events, FrameReady)] == [4] * 4, "what frames cost is counted as ever"
 
 
+def test_between_two_answers_the_model_reads_the_rest_of_the_frame_ahead(runner: StageRunner) -> None:
+    """Until it has all of it: 12 tiles, and an overview of one region."""
+    triggers = AnswerTriggerOptions(every_ns=10 * NS_PER_S)
+    schedule = replace(SCHEDULE, triggers=triggers, idle_share=0.25, memory=True)
+    fixture = Fixture(runner, schedule=schedule, client=ClientOptions(), memory=GroupOptions())
+    fixture.begin()
+    groups_of(fixture, 1)
+    place, packets = GroupPlace(1, 1), []
+    for number in range(1, 3):
+        fixture.show(number * NS_PER_S, seed=0)
+        assert fixture.receive(IdleRequest).in_lockstep
+        fixture.say(IdleGrant(number=number, tokens=1000, kept=place))
+        message, received = fixture.receive_whole(IdlePacketMessage)
+        packet = token_packet(message, received.parts)
+        packets.append((message.place, len(packet.regions), len(packet.superseded)))
+        assert message.stamp.frame_index == number * NS_PER_S
+        place = replace(message.place, frame=message.place.frame + 1)
+        rebuilt = not message.place.frame
+        fixture.say(IdleReply(number=number, tokens=packets[-1][1], took_ms=1.0, rebuilt=rebuilt, kept=place))
+        fixture.credit()
+    assert packets == [(GroupPlace(1, 1), 1 + 8, 0), (GroupPlace(2, 0), 12, 0)]
+    for number in range(3, 6):
+        fixture.show(number * NS_PER_S, seed=0)
+        fixture.credit()
+
+
 def test_a_group_that_the_server_lost_begins_anew(runner: StageRunner) -> None:
-    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions())
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions(patch=True))
     fixture.begin()
     groups_of(fixture, 2)
     fixture.show(20, seed=0)
@@ -419,7 +446,7 @@ def test_an_allocation_that_fails_begins_a_group(runner: StageRunner, monkeypatc
     def fail(*arguments: object) -> None:
         raise ArithmeticError("the spoon is bent")
 
-    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions())
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions(patch=True))
     fixture.begin()
     groups_of(fixture, 1)
     monkeypatch.setattr(StreamAllocator, "observe", fail)
@@ -437,14 +464,14 @@ def test_without_a_memory_packets_have_no_place(runner: StageRunner) -> None:
 
 def test_overlays_show_the_group_as_it_would_be_with_the_frame(runner: StageRunner) -> None:
     overlays: SlotTable[AllocationOverlay] = SlotTable(8)
-    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions(), overlays=overlays)
+    fixture = Fixture(runner, client=ClientOptions(), memory=GroupOptions(patch=True), overlays=overlays)
     fixture.begin()
     groups_of(fixture, 2)
     slots = [event.slot for event in of_kind(list(iter_events(fixture)), FrameReady)]
     assert None not in slots
     first, second = (overlays.take(slot) for slot in slots if slot is not None)
-    assert (first.states, second.states) == (("new",) * 4, ("shown",) * 4 + ("new",) * 4)
-    assert len(second.regions) == 8
+    assert (first.states, second.states) == (("new",) * 4, ("shown",) * 4)
+    assert len(second.regions) == 4
 
 
 def test_without_shared_memory_the_pixels_come_in_the_message(runner: StageRunner, cuda_on_cpu: CpuMachine) -> None:
