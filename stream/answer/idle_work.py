@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from arr_coc.types import NS_PER_MS, NS_PER_S, TokenPacket
-from stream.answer.memory import GroupMemory, kept_place
+from stream.answer.memory import GroupMemory, Reading, kept_place
 from stream.answer.server_statistics import ServerStatistics
 from stream.clock import Clock
 from stream.control import WAIT_MS
@@ -42,37 +42,6 @@ class ReadingModel(Protocol):
 
     def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
         """As in `AnswerModel`."""
-        ...
-
-
-class Reading(Protocol):
-    """Reading of a packet into a client's group of pictures. Nothing changes before `commit`."""
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that it reads."""
-        ...
-
-    @property
-    def is_key_frame(self) -> bool:
-        """True if it begins a new group, beside which the old one still serves."""
-        ...
-
-    @property
-    def fits(self) -> bool:
-        """True if the model still holds what it builds on."""
-        ...
-
-    def steps(self) -> Generator[None, None, None]:
-        """Read, in short steps."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until the device has done the steps so far."""
-        ...
-
-    def commit(self) -> None:
-        """Take what was read into the group."""
         ...
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -114,6 +115,37 @@ class GroupMemory:
     def evict(self, client: bytes) -> None:
         """Drop a client's group because another client got its slot, and count it."""
         self.evictions += self._groups.pop(client, None) is not None
+
+
+class Reading(Protocol):
+    """Reading of a packet into a client's group of pictures. Nothing changes before `commit`."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that it reads."""
+        ...
+
+    @property
+    def is_key_frame(self) -> bool:
+        """True if it begins a new group, beside which the old one still serves."""
+        ...
+
+    @property
+    def fits(self) -> bool:
+        """True if the model still holds what it builds on."""
+        ...
+
+    def steps(self) -> Generator[None, None, None]:
+        """Read, in short steps."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has done the steps so far."""
+        ...
+
+    def commit(self) -> None:
+        """Take what was read into the group."""
+        ...
 
 
 def remember(memory: GroupMemory | None, client: bytes, packets: Sequence[TokenPacket]) -> TokenPacket:

@@ -12,8 +12,7 @@ from arr_coc.hub import allocator_folder, bundled_model_path, local_folder
 from arr_coc.qwen.checkpoint import THINKING_MARKS, check_folder, folder_token_ids, read_config, unseen_words
 from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import served_name
-from stream.answer.idle_work import Reading
-from stream.answer.memory import GroupMemory
+from stream.answer.memory import GroupMemory, Reading
 from stream.config import Config
 from stream.errors import ConfigError
 from stream.protocol.messages import History, PreviousAnswer

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
 from arr_coc.types import NEEDS_TOKENS_ONLY, QueryEmbedding, TokenPacket
-from stream.answer.idle_work import Reading
-from stream.answer.memory import GroupMemory
+from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, history_text
 from stream.answer.readings import KeptReading, SlotReading
 from stream.config import Config

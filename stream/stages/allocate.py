@@ -188,7 +188,8 @@ class AllocateStage:
     def on_event(self, event: Event) -> None:
         """Emit an event of the scheduler; the times of an answer, and shadow checks, set the budget of the next
         frames."""
-        if self._allocator.group is not None:
+        # A server that is lost before its first hello has events too: there is no allocator yet.
+        if self._hello is not None and self._allocator.group is not None:
             event, notices = self._groups.take(event, self._allocator.group.newest)
             self._emit(*notices)
         if self._context.budget is None or self._last is None:

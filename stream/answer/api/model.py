@@ -24,8 +24,7 @@ from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
-from stream.answer.idle_work import Reading
-from stream.answer.memory import GroupMemory
+from stream.answer.memory import GroupMemory, Reading
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, history_text
 from stream.config import Config
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, TransportError

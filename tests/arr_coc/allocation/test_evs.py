@@ -190,7 +190,7 @@ def test_pictures_of_one_prompt_are_compared_one_with_the_next() -> None:
 
 def test_a_memory_holds_the_first_frame_and_what_changed_since() -> None:
     stream, picture = PictureStream(), scenery(ROWS, COLS)
-    allocator = StreamAllocator(replace(OPTIONS, memory=GroupOptions(refine=False)))
+    allocator = StreamAllocator(replace(OPTIONS, memory=GroupOptions(patch=True)))
     group = allocator.group
     assert group is not None
     view = stream.show(picture)

@@ -172,7 +172,7 @@ class Run:
         self.resize(rows, cols)
         self.frame: FrameAllocation | None = None
         self.offered: tuple[TokenPacket, Content] | None = None
-        self.overview: list[tuple[int, ...]] = []
+        self.overviews: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = [], []
         self.is_noisy = self.asks_anew = False
 
     def resize(self, rows: int, cols: int) -> None:
@@ -306,7 +306,8 @@ class Run:
             assert place.group > before.group
             assert len(packet.superseded) == 0
             assert len(packet.regions) <= self.group.options.tokens
-        self.overview = self.coarse()
+        glanced = self.frame.allocation.regions[: self.frame.allocation.overview]
+        self.overviews = self.coarse(), [*map(tuple, glanced.tolist())]
         self.offered = packet, self.last_content
         if reads:
             self.read()
@@ -337,9 +338,10 @@ class Run:
             assert self.group.next_place == self.newest.next_place == next_place
         else:
             assert place.frame
-        overview = self.overview if place.frame or self.newest.overview else []
-        assert [*map(tuple, packet.regions[: len(overview)].tolist())] == overview
-        self.model.take(packet, content, len(overview))
+        coarse, glanced = self.overviews
+        count = len(coarse) if place.frame else self.newest.overview
+        assert [*map(tuple, packet.regions[:count].tolist())] in ([coarse] if place.frame else [coarse, glanced, []])
+        self.model.take(packet, content, count)
         return packet
 
     def rest(self, tokens: int = 64) -> list[TokenPacket]:

@@ -294,7 +294,7 @@ class TestFitness:
         on_cpu = config(answer={"device": "cpu"})
         check = model_fit.memory(on_cpu, lambda: 20 * GB)
         assert check.state == "works"
-        assert check.found.startswith("about 697 MB needed (weights 20 MB, ")
+        assert check.found.startswith("about 638 MB needed (weights 20 MB, ")
         assert check.found.endswith("20.0 GB free")
         short = model_fit.memory(on_cpu, lambda: GB // 2)
         assert short.state == "broken"
@@ -315,7 +315,7 @@ class TestFitness:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GB // 100, GB))
         check = model_fit.memory(config(), lambda: GB)
         assert check.state == "broken"
-        assert check.found.startswith("about 1.2 GB needed on the GPU (weights 10 MB, ")
+        assert check.found.startswith("about 1.1 GB needed on the GPU (weights 10 MB, ")
         assert check.found.endswith(
             "texture 11 MB, CUDA and a screen 1.1 GB; loading 10 MB on the host), 10 MB free there: it does not fit"
         )
