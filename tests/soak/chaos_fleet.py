@@ -32,6 +32,7 @@ from arr_coc.types import (
 )
 from stream.answer.admission import ServerOptions
 from stream.answer.connection import AnswerEndpoint
+from stream.answer.idle import IdleFrames
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet
 from stream.answer.request import ClientOptions, GlanceOutcome
 from stream.answer.scheduler import AnswerScheduler, SchedulePolicy
@@ -443,6 +444,10 @@ class MortalCamera:
                 self.faults.append(f"it left {server.endpoint}, which did not stand still")
 
 
+def _no_texture(_use: object) -> Any:
+    raise AssertionError("nothing is read ahead without a frame")
+
+
 class CameraStage:
     """Stage of one frame process that shows frames to the scheduler of answers, and its observer."""
 
@@ -461,6 +466,7 @@ class CameraStage:
             silence_limit_s=600.0,
         )
         options = ClientOptions(reconnect=True, resend_after_loss=camera.lockstep, persistent=not camera.lockstep)
+        self.idle = IdleFrames(_no_texture, lambda: (None, None), fleet.time)
         self._scheduler = AnswerScheduler(policy, self._endpoint, options, self, RunControl(), fleet.time)
         self._stamp: FrameStamp | None = None
 
