@@ -289,6 +289,17 @@ def test_a_permission_that_is_not_used_expires() -> None:
     assert worker.work.takes(B, 2)
 
 
+def test_a_permission_in_lockstep_does_not_expire() -> None:
+    """What is read must not depend on how fast its client is."""
+    worker = Worker()
+    worker.work.request(A, in_lockstep=True)
+    assert worker.work.next_grant(is_free=True) == (A, 1)
+    worker.work.request(B, in_lockstep=False)
+    worker.clock.advance(100 * GRANT_LIMIT_NS)
+    assert worker.work.next_grant(is_free=True) is None
+    assert worker.work.takes(A, 1)
+
+
 @pytest.mark.parametrize("end", ["pass_on", "interrupt", "drop"])
 def test_a_permission_goes_with_its_client(end: str) -> None:
     worker = Worker()

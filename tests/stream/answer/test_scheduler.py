@@ -1120,6 +1120,13 @@ def test_in_lockstep_media_time_pays_for_what_is_read_ahead(idle: Callable[..., 
     assert calls[0] == calls[1]
 
 
+def test_in_lockstep_nothing_is_read_ahead_by_the_clock(idle: Callable[..., ScheduledRun]) -> None:
+    run = idle(triggers=AnswerTriggerOptions(every_ns=100 * S))
+    run.clock.advance(10 * IDLE_EVERY_NS)
+    run.go_on(4)
+    assert idle_messages(run) == []
+
+
 def test_in_lockstep_little_media_time_is_saved_up_until_it_pays(idle: Callable[..., ScheduledRun]) -> None:
     run = idle(share=0.1, triggers=AnswerTriggerOptions(every_ns=100 * S))
     for index in range(1, 10):
