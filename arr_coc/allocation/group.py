@@ -275,8 +275,9 @@ class GroupOfPictures:
             return None  # it is read soon; what changed meanwhile comes then
         successor = self._delta_frame(newest, view, frame, only_news=True, refined_tokens=0 if pending else tokens)
         rests = isinstance(successor, GroupFrame) and successor.place == successor.next_place  # nothing is new
-        is_outdated = (
-            isinstance(successor, GroupFrame) and successor.changed_tokens and (rests or not self.options.patch)
+        is_outdated = isinstance(successor, GroupFrame) and (
+            (successor.changed_tokens and (rests or not self.options.patch))
+            or len(successor.regions) > GROUP_GROWTH * successor.held_tokens
         )
         if not isinstance(successor, GroupFrame) or is_outdated or reason:
             if look is None or not look.is_comparable(view.versions) or look.stale(view.versions).any():

@@ -305,8 +305,8 @@ class Run:
             assert place.group > before.group
             assert len(packet.superseded) == 0
             assert len(packet.regions) <= self.group.options.tokens
-        glanced = self.frame.allocation.regions[: self.frame.allocation.overview]
-        self.overviews = self.coarse(), [*map(tuple, glanced.tolist())]
+        glance_regions = self.frame.allocation.regions[: self.frame.allocation.overview]
+        self.overviews = self.coarse(), [*map(tuple, glance_regions.tolist())]
         self.offered = packet, self.last_content
         if reads:
             self.read()
@@ -337,9 +337,11 @@ class Run:
             assert self.group.next_place == self.newest.next_place == next_place
         else:
             assert place.frame
-        coarse, glanced = self.overviews
+        coarse, glance_regions = self.overviews
         count = len(coarse) if place.frame else self.newest.overview
-        assert [*map(tuple, packet.regions[:count].tolist())] in ([coarse] if place.frame else [coarse, glanced, []])
+        assert [*map(tuple, packet.regions[:count].tolist())] in (
+            [coarse] if place.frame else [coarse, glance_regions, []]
+        )
         self.model.take(packet, content, count)
         return packet
 
@@ -770,6 +772,38 @@ def test_a_change_that_costs_as_much_as_a_key_frame_begins_a_group_in_idle_time(
     assert packet.place == GroupPlace(2, 0)
     run.ask()
     assert (run.newest.place, run.newest.reason) == (GroupPlace(2, 1), "")
+
+
+def test_idle_packets_let_a_group_grow_no_further_than_answers_do() -> None:
+    """A model refuses a group of more tokens."""
+    run = Run(options(ROWS * COLS))
+    run.ask()
+    for _ in range(40):
+        run.change((0, 1))
+        run.idle()
+    assert len({packet.place.group for packet in run.model.packets if packet.place is not None}) == 1
+    assert run.newest.place is not None
+    assert run.newest.place.group == 2, "it was written anew"
+    assert len(run.newest.regions) <= GROUP_GROWTH * run.newest.held_tokens
+
+
+def test_idle_packets_wait_for_an_answer_while_a_group_that_has_grown_changes() -> None:
+    run = Run(options(ROWS * COLS))
+    run.ask()
+    places = []
+    for _ in range(40):
+        run.change((0, 1))
+        run.allocate()
+        assert run.frame is not None
+        packet = run.group.idle_packet(run.last_view, run.frame, run.model.next_place, 64)
+        if packet is not None:
+            run.model.take(packet, run.last_content, run.overview_of(packet))
+            run.group.on_idle_end(run.model.next_place)
+            places.append(packet.place)
+        assert len(run.newest.regions) <= GROUP_GROWTH * run.newest.held_tokens
+    assert places == [GroupPlace(1, number) for number in range(1, 25)]
+    run.change((0, 1))
+    assert (run.ask().place, run.newest.reason) == (GroupPlace(2, 0), "superseded")
 
 
 def test_without_patches_a_change_begins_a_group() -> None:

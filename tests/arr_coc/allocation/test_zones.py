@@ -129,13 +129,21 @@ def test_a_group_of_pictures_refines_within_the_zone_alone() -> None:
     options = AllocatorOptions(budget=30, levels=True, memory=GroupOptions(), zones=ZoneOptions(focus=(LEFT,)))
     stream, allocator = PictureStream(), StreamAllocator(options)
     within = zone_tiles(LEFT, GRID).numpy()
-    for _ in range(8):
+    group = allocator.group
+    assert group is not None
+    frame_view = stream.show(scenery(ROWS, COLS))
+    packets = [group.packet(frame_view, allocator.allocate(frame_view), None)]
+    while group.has_idle_work(frame_view):
         frame_view = stream.show(scenery(ROWS, COLS))
-        frame = allocator.allocate(frame_view)
-        assert allocator.group is not None
-        packet = allocator.group.packet(frame_view, frame, allocator.group.next_place)
-        assert region_pool(packet.regions, within, np.logical_or).all()
-    newest = allocator.group.newest
+        place = group.next_place
+        idle_packet = group.idle_packet(frame_view, allocator.allocate(frame_view), place, 40)
+        assert idle_packet is not None
+        assert idle_packet.place is not None
+        packets.append(idle_packet)
+        group.on_idle_end(replace(idle_packet.place, frame=idle_packet.place.frame + 1))
+    assert len(packets) == 5, "a key frame, three idle packets, and the group written anew"
+    assert all(region_pool(packet.regions, within, np.logical_or).all() for packet in packets)
+    newest = group.newest
     assert newest is not None
     assert (newest.areas[:, :8] == 0).all(), "the zone is sharp in the end"
     assert (newest.areas[:, 16:] != 0).all()

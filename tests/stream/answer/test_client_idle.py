@@ -48,8 +48,8 @@ def request(server: ClientFixture, *, in_lockstep: bool = False) -> None:
     assert not may_read_ahead(server.client)
 
 
-def grant(server: ClientFixture, number: int, kept: GroupPlace | None = None) -> None:
-    assert server.hear(IdleGrant(number=number, tokens=32, kept=kept)) == []
+def grant(server: ClientFixture, number: int, place: GroupPlace | None = None) -> None:
+    assert server.hear(IdleGrant(number=number, tokens=32, kept=place)) == []
 
 
 def send(server: ClientFixture, place: tuple[int, int] = (1, 1), *, is_beside: bool = False) -> list[int]:
@@ -60,9 +60,11 @@ def send(server: ClientFixture, place: tuple[int, int] = (1, 1), *, is_beside: b
     return [packet.stamp.frame_index for packet in token_packets(message, envelope.parts)]
 
 
-def reply(server: ClientFixture, number: int, kept: GroupPlace | None, tokens: int = 2, **fields: bool) -> list[object]:
+def reply(
+    server: ClientFixture, number: int, place: GroupPlace | None, tokens: int = 2, **fields: bool
+) -> list[object]:
     """The outcomes of a reading."""
-    server.hear(IdleReply(number=number, tokens=tokens, took_ms=4.0, kept=kept, **fields))
+    server.hear(IdleReply(number=number, tokens=tokens, took_ms=4.0, kept=place, **fields))
     return [*server.of(IdleOutcome)]
 
 

@@ -115,15 +115,16 @@ class Worker:
 def test_a_piece_is_at_most_its_length_and_one_step(steps_ms: tuple[int, ...]) -> None:
     worker = Worker(1.0)
     reading = worker.read(A, *steps_ms)
-    done, pieces = 0, 0
+    steps_done, pieces = 0, 0
     while not reading.is_committed:
         took_ns, end = worker.piece()
-        piece_steps, done, pieces = steps_ms[done : reading.steps_done], reading.steps_done, pieces + 1
+        piece_steps = steps_ms[steps_done : reading.steps_done]
+        steps_done, pieces = reading.steps_done, pieces + 1
         assert took_ns == sum(piece_steps) * NS_PER_MS <= PIECE_NS + max(piece_steps, default=0) * NS_PER_MS
         assert sum(piece_steps[:-1]) * NS_PER_MS <= PIECE_NS
         assert reading.is_waited_for, "the device has done what was counted"
         assert (end is None) == (not reading.is_committed)
-    assert done == len(steps_ms)
+    assert steps_done == len(steps_ms)
     assert pieces <= 2 * sum(steps_ms) * NS_PER_MS / PIECE_NS + 2
 
 
@@ -240,15 +241,15 @@ def test_clients_take_turns_piece_by_piece() -> None:
     assert [worker.finish().client for _ in range(2)] == [A, B]
 
 
-def test_what_goes_on_with_a_group_comes_before_a_new_group() -> None:
+def test_a_packet_that_goes_on_with_a_group_comes_before_a_new_group() -> None:
     worker = Worker(1.0)
     rebuilt = worker.read(A, *[50] * 4, is_key_frame=True)
     worker.piece()
-    appended = worker.read(A, *[50] * 3)
+    delta = worker.read(A, *[50] * 3)
     other = worker.read(B, *[50] * 3)
     for _ in range(6):
         worker.piece()
-    assert (rebuilt.steps_done, appended.steps_done, other.steps_done) == (1, 3, 3)
+    assert (rebuilt.steps_done, delta.steps_done, other.steps_done) == (1, 3, 3)
     assert [worker.finish().is_rebuilt for _ in range(3)] == [False, False, True]
 
 
@@ -346,7 +347,7 @@ def test_a_reading_that_no_longer_fits_ends_with_no_tokens() -> None:
     assert worker.statistics.figures().totals.rebuilt == 0
 
 
-def test_without_a_share_nobody_is_queued() -> None:
+def test_without_a_share_no_client_is_queued() -> None:
     worker = Worker(0.0)
     for in_lockstep in (False, True):
         worker.work.request(A, in_lockstep=in_lockstep)
@@ -394,7 +395,7 @@ class Service:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.model = ReadingModel(self.clock)
-        self.sent: list[tuple[bytes, Message]] = []
+        self.messages: list[tuple[bytes, Message]] = []
         self.failures: list[tuple[bytes, Exception]] = []
         self.service = IdleService(self.model, self._packets, self._send, self._fail, ServerStatistics(), self.clock)
         self.clock.advance(NS_PER_S)
@@ -407,7 +408,7 @@ class Service:
         return token_packets(envelope.message, envelope.parts)
 
     def _send(self, client: bytes, message: Message) -> bool:
-        self.sent.append((client, message))
+        self.messages.append((client, message))
         return True
 
     def _fail(self, client: bytes, error: Exception) -> None:
@@ -421,8 +422,8 @@ class Service:
 
     def advance(self) -> list[tuple[bytes, Message]]:
         self.service.advance(is_free=True)
-        sent, self.sent = self.sent, []
-        return sent
+        messages, self.messages = self.messages, []
+        return messages
 
 
 def test_a_packet_is_granted_read_and_reported() -> None:
@@ -453,7 +454,7 @@ def test_a_packet_that_may_not_be_read_any_more_is_given_up(reason: str) -> None
         service.service.interrupt(A)
     number = 7 if reason == "number" else 1
     service.send(A, number)
-    assert service.sent == [(A, IdleReply(number=number, tokens=0, took_ms=0.0, kept=GroupPlace(1, 1)))]
+    assert service.messages == [(A, IdleReply(number=number, tokens=0, took_ms=0.0, kept=GroupPlace(1, 1)))]
 
 
 def test_a_client_that_passes_lets_the_next_one_read() -> None:
@@ -496,4 +497,4 @@ def test_a_server_without_memory_reads_nothing_ahead() -> None:
     idle = IdleService(model, service._packets, service._send, service._fail, ServerStatistics(), service.clock)
     idle.receive(A, received(IdleRequest(in_lockstep=True)))
     idle.advance(is_free=True)
-    assert service.sent == []
+    assert service.messages == []
