@@ -19,7 +19,7 @@ from tests.support.video import make_still_video
 
 __all__ = ["endpoint"]
 
-MEMORY = MemoryConfig(enabled=True, tokens=512)
+MEMORY = MemoryConfig(enabled=True, tokens=512, patch=True)
 SERVER = Config(answer=AnswerConfig(memory=MEMORY))
 MODEL = "tests.support.answer_models:MemoryAnswerModel"
 
