@@ -87,7 +87,7 @@ def model(config: Config, free_disk: Callable[[], int] | None = None) -> Diagnos
         return DiagnosticCheck("model", "absent", finding, "the first run downloads it; for that it needs the network")
     load = load_of(config)
     visual = load.visual_tokens
-    request_tokens = context_of(spec, load)
+    request_tokens = load.prompt_tokens
     if not config.answer.requires_groups:  # a memory is fitted to the context
         request_tokens = visual + load.other_tokens
     limitation = f"; only knows {spec.known_world}" if spec.known_world else ""
@@ -211,11 +211,6 @@ def load_of(config: Config, streams: int = 1) -> Workload:
     )
 
 
-def context_of(spec: ModelSpec, load: Workload) -> int:
-    """Return the tokens of the longest prompt, with its answer."""
-    return load.prompt_tokens
-
-
 def _memory_name(config: Config, streams: int) -> str:
     of = "" if streams == 1 else f"{streams} times "
     return f"visual memory of {of}{counted(config.answer.memory.tokens, 'token')}"
@@ -302,7 +297,7 @@ def most_memory_tokens(facts: ModelSpec, dtype: str, load: Workload, free_bytes:
     def fails(tokens: int) -> bool:
         trial_load = replace(load, memory_tokens=tokens)
         return (
-            context_of(facts, trial_load) > facts.context_tokens
+            trial_load.prompt_tokens > facts.context_tokens
             or MemoryEstimate.of(facts, dtype, trial_load).total > free_bytes
         )
 

@@ -209,6 +209,7 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
 def test_superseded_tokens_of_recurrent_layers_leave_the_context(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny", "qwen3_5")
     room = ModelSpec.read(folder, "tiny").context_tokens
-    for share, frames, state in ((0.4, 1, "works"), (0.9, 1, "works"), (0.9, 4, "works")):
+    works, broken = "works", "broken"
+    for share, frames, state in ((0.4, 1, works), (0.7, 1, works), (0.7, 4, works), (1, 1, broken), (1, 4, broken)):
         memory = {"enabled": True, "tokens": int(share * room), "frames": frames}
         assert model_fit.model(config(answer={"model": str(folder), "memory": memory})).state == state
