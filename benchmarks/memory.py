@@ -59,11 +59,11 @@ from benchmarks.support.memory_ways import (
     CameraWay,
     Memory,
     Snapshots,
-    idle_share,
     make_session,
     planes_of,
 )
 from benchmarks.support.moving_camera import SIZE_PX, MovingCamera, SceneName, changed_share
+from stream.answer.qwen import auto_idle_share
 from stream.monitor.machine import machine
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
@@ -99,7 +99,7 @@ def make_ways(qwen: QwenVL, max_tokens: int = MAX_TOKENS, speed: float = 1.0) ->
     return {
         SNAPSHOT: Snapshots(qwen, max_tokens),
         MEMORY: Memory(qwen, 0.0, max_tokens),
-        IDLE: Memory(qwen, idle_share(qwen), max_tokens, speed),
+        IDLE: Memory(qwen, auto_idle_share(qwen.device.type), max_tokens, speed),
     }
 
 
@@ -194,7 +194,7 @@ def measure_scenes(
 def measure_refining(qwen: QwenVL, size: Size) -> dict[str, Any]:
     """Idle work about a still picture after its first answer."""
     camera = MovingCamera("still street", size)
-    memory, limit = Memory(qwen, idle_share(qwen)), GroupOptions().tokens
+    memory, limit = Memory(qwen, auto_idle_share(qwen.device.type)), GroupOptions().tokens
     memory.update(camera.picture(0.0), 0.0)
     memory.answer()
     fine_tokens = [_fine_tokens(memory)]
@@ -267,7 +267,8 @@ def measure_logits(qwen: QwenVL, size: Size, answers: int = LOGIT_ANSWERS) -> di
     report: dict[str, Any] = {}
     for scene in LOGIT_SCENES:
         camera = MovingCamera(scene, size)
-        memories = {name: Memory(qwen, share) for name, share in ((MEMORY, 0.0), (IDLE, idle_share(qwen)))}
+        share = auto_idle_share(qwen.device.type)
+        memories = {MEMORY: Memory(qwen, 0.0), IDLE: Memory(qwen, share)}
         pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in memories}
         fresh, _ = make_session(qwen, 1)
         for number, at_s, picture in frames(camera, answers):

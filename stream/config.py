@@ -258,6 +258,10 @@ class MemoryConfig(Section):
     to every question. `auto`: 0.25 on a CPU, 0.5 on a GPU. 0: never. A file that is read frame by frame counts its
     frames' time in place of the clock's, so that results do not depend on the machine."""
 
+    def idle_share(self, auto: float) -> float:
+        """Return `idle`, with this share for `auto`."""
+        return auto if self.idle == "auto" else self.idle
+
 
 class WatchConfig(Section):
     """Watch: a yes/no question that is checked again when something relevant changed (docs/watch.md). A `[[watch]]`

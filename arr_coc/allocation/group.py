@@ -332,7 +332,8 @@ class GroupOfPictures:
     def _packet_of(self, view: TextureView, group_frame: GroupFrame, frame: FrameAllocation) -> TokenPacket:
         """Return the packet of a group's frame. The overview of a key frame is encoded apart from the rest of it, as a
         glance at it was; in a later frame, and one that was written anew, all are encoded together."""
-        count, place = group_frame.appended_tokens, group_frame.place
+        count = group_frame.appended_tokens
+        place = group_frame.place
         regions = group_frame.regions[len(group_frame.regions) - count :]
         is_snapshot = place is None or not place.frame or place.frames > 1
         is_apart = is_snapshot and group_frame.reason != "rebuilt"
@@ -384,11 +385,10 @@ class GroupOfPictures:
         self, view: TextureView, frame: FrameAllocation, reason: GroupReason, model_place: GroupPlace | None
     ) -> GroupFrame:
         allocation, shape = frame.allocation, view.grid.shape
-        regions, areas = allocation.regions.numpy().astype(np.int32), np.full(shape, NEVER, np.int8)
-        number, fits = (
-            max(self._number, 0 if model_place is None else model_place.group) + 1,
-            len(regions) <= self.options.tokens,
-        )
+        regions = allocation.regions.numpy().astype(np.int32)
+        areas = np.full(shape, NEVER, np.int8)
+        number = max(self._number, 0 if model_place is None else model_place.group) + 1
+        fits = len(regions) <= self.options.tokens
         frames = max(1, min(self.options.frames, self.options.tokens // max(1, len(regions))))
         if frames == 1:
             _show(regions[allocation.overview :], areas)

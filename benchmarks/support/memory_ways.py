@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.packets import overview_packet, packet_from
-from arr_coc.answer_schema import AnswerSchema
-from arr_coc.qwen.encoding import Packet
 from arr_coc.qwen.generation import MAX_TOKENS
 from arr_coc.qwen.glancing import resolve_glance
 from arr_coc.qwen.options import AnswerOptions, Decoding
@@ -25,7 +23,6 @@ from arr_coc.video.picture_allocator import with_own_tiles
 from arr_coc.video.stream import Stream
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.idle_work import PIECE_NS, SAVED_NS
-from stream.answer.qwen import IDLE_SHARE_CPU, IDLE_SHARE_GPU
 
 QUERY, OTHER_QUERY = "Say what happens.", "Which colours are there?"
 MS_PER_S = 1000
@@ -63,16 +60,10 @@ class MeasuredSession(AnswerSession):
         self.began_s = 0.0
         self.glances: list[GlanceResult] = []
 
-    def answer(
-        self,
-        packets: Packet | Sequence[Packet],
-        query: str,
-        should_stop: Callable[[], bool] | None = None,
-        schema: AnswerSchema | None = None,
-    ) -> Generator[str, None, None]:
+    def answer(self, *arguments: Any, **options: Any) -> Generator[str, None, None]:
         """As `AnswerSession.answer`."""
         self.began_s = time.perf_counter()
-        return super().answer(packets, query, should_stop, schema)
+        return super().answer(*arguments, **options)
 
     def glance(self, *arguments: Any, **options: Any) -> GlanceResult:
         """As `AnswerSession.glance`."""
@@ -226,8 +217,3 @@ def planes_of(qwen: QwenVL, picture: Rgb) -> FramePlanes:
     """Return a picture as the texture takes it."""
     _, grid = qwen.preprocessing.fit(picture)
     return FramePlanes("rgb", (resize_image(picture, grid.height_px, grid.width_px),))
-
-
-def idle_share(qwen: QwenVL) -> float:
-    """Return the share of the time that ships."""
-    return IDLE_SHARE_GPU if qwen.device.type == "cuda" else IDLE_SHARE_CPU

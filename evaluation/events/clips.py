@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -273,6 +273,11 @@ def _replaced(rng: np.random.Generator, size_px: tuple[int, int], schedule: Sche
     """Another thing stands in the place of one."""
     old, new, *others = _shapes(rng, 2 + _still_count(rng))
     cast = place_apart(rng, [max(old, new, key=_height_px), *others], size_px)
+    return _in_its_place(old, new, cast, schedule)
+
+
+def _in_its_place(old: Player, new: Player, cast: Sequence[Player], schedule: Schedule) -> _Roles | None:
+    """At the event, `new` stands where `old` stood: in the place of the first of the cast. None without a cast."""
     if not cast:
         return None
     place, *others = cast
@@ -318,13 +323,7 @@ def _text(rng: np.random.Generator, size_px: tuple[int, int], schedule: Schedule
         return None
     new = replace(new, rgb=old.rgb, plate=old.plate, backing=old.backing)
     cast = place_apart(rng, [max(old, new, key=_width_px), *others], size_px)
-    if not cast:
-        return None
-    place, *others = cast
-    frame = schedule.during(schedule.at).start
-    old = replace(old.placed(place.x_px, place.y_px), leaves=frame)
-    new = replace(new.placed(place.x_px, place.y_px), enters=frame)
-    return _Roles([*others, old, new], name_of(old), name_of(new), _names(others))
+    return _in_its_place(old, new, cast, schedule)
 
 
 def _width_px(player: Player) -> float:

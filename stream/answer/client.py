@@ -259,10 +259,8 @@ class AnswerClient:
         """
         assert self.may_send
         request = AnswerRequest(self.requests.next_number, packet, trigger, wants_answer, checks, shadow=shadow)
-        if wants_answer:
-            request.history = self.requests.history.newest
-            if self._next_query is None and trigger != SIDE:
-                request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
+        if wants_answer and self._next_query is None and trigger != SIDE:
+            request.previous = self.requests.history.previous(self._query, packet.stamp.epoch)
         self.requests.open(request)
         self._send_open(now_ns)
 

@@ -61,6 +61,24 @@ class _Work:
         """Its client, and whether it begins a new group: a client may have one of each kind."""
         return self.client, self.reading.is_key_frame
 
+    def end(self, tokens: int, error: Exception | None = None) -> IdleEnd:
+        """Return its end, with as many tokens read."""
+        return IdleEnd(self.client, self.number, tokens, self.worked_ns, self.reading.is_key_frame, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Granted:
+    """Permission that a client has not used yet."""
+
+    client: bytes
+    number: int
+    in_lockstep: bool
+    at_ns: int
+
+    def expires_by(self, now_ns: int) -> bool:
+        """Return whether it has expired. One in lockstep does not: what is read must not depend on the clock."""
+        return not self.in_lockstep and now_ns - self.at_ns > GRANT_LIMIT_NS
+
 
 @dataclass(frozen=True, slots=True)
 class IdleEnd:
@@ -87,8 +105,7 @@ class IdleWork:
         self._clock = clock
         self._waiting: OrderedDict[bytes, bool] = OrderedDict()
         self._works: OrderedDict[tuple[bytes, bool], _Work] = OrderedDict()
-        self._granted: tuple[bytes, int, bool] | None = None
-        self._granted_ns = 0
+        self._granted: _Granted | None = None
         self._number = 0
         self._saved_ns = 0
         self._counted_ns = clock.now_ns()
@@ -111,28 +128,28 @@ class IdleWork:
         `is_free`: no client waits for an answer.
         """
         now_ns = self._count_time()
-        if self._granted is not None and not self._granted[2] and now_ns - self._granted_ns > GRANT_LIMIT_NS:
-            self._granted = None  # one in lockstep does not expire: what is read must not depend on the clock
-        if self._granted is not None:
+        if self._granted is not None and not self._granted.expires_by(now_ns):
             return None
+        self._granted = None
         for client, in_lockstep in self._waiting.items():
             if (client, False) not in self._works and (in_lockstep or (is_free and self._saved_ns > 0)):
                 del self._waiting[client]
                 self._number += 1
-                self._granted, self._granted_ns = (client, self._number, in_lockstep), now_ns
+                self._granted = _Granted(client, self._number, in_lockstep, now_ns)
                 return client, self._number
         return None
 
     def takes(self, client: bytes, number: int) -> bool:
         """Return whether a client may send the packet of this number now."""
-        return self._granted is not None and self._granted[:2] == (client, number)
+        granted = self._granted
+        return granted is not None and (granted.client, granted.number) == (client, number)
 
     def begin(self, reading: Reading) -> None:
         """Begin the reading of the packet that was permitted last."""
-        assert self._granted is not None
-        client, number, in_lockstep = self._granted
+        granted = self._granted
+        assert granted is not None
         self._granted = None
-        work = _Work(client, number, reading, reading.steps(), in_lockstep)
+        work = _Work(granted.client, granted.number, reading, reading.steps(), granted.in_lockstep)
         if (older := self._works.get(work.key)) is not None:
             self._give_up(older)
         self._works[work.key] = work
@@ -140,7 +157,7 @@ class IdleWork:
     def pass_on(self, client: bytes) -> None:
         """Take a client's permission back, which it does not use, and its place in the queue."""
         self._waiting.pop(client, None)
-        if self._granted is not None and self._granted[0] == client:
+        if self._granted is not None and self._granted.client == client:
             self._granted = None
 
     def interrupt(self, client: bytes) -> None:
@@ -179,13 +196,13 @@ class IdleWork:
         self._works.move_to_end(work.key)
         if not work.reading.fits:
             self._give_up(work)
-            return IdleEnd(work.client, work.number, 0, work.worked_ns, work.reading.is_key_frame)
+            return work.end(0)
         began_ns = self._clock.now_ns()
         try:
             is_done = self._run_piece(work, began_ns)
         except Exception as error:
             self._give_up(work)
-            return IdleEnd(work.client, work.number, 0, work.worked_ns, work.reading.is_key_frame, error)
+            return work.end(0, error)
         took_ns = self._clock.now_ns() - began_ns
         work.worked_ns += took_ns
         if not work.in_lockstep:
@@ -197,7 +214,7 @@ class IdleWork:
         del self._works[work.key]
         self._tokens_per_s = max(1.0, tokens * NS_PER_S / max(1, work.worked_ns))
         self._statistics.count_idle_reading(tokens, rebuilt=work.reading.is_key_frame)
-        return IdleEnd(work.client, work.number, tokens, work.worked_ns, work.reading.is_key_frame)
+        return work.end(tokens)
 
     def _run_piece(self, work: _Work, began_ns: int) -> bool:
         """Run steps for one piece; at the end of the reading, commit it and return True."""

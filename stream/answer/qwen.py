@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.errors import ContextLengthError, OptionError, counted
@@ -353,15 +353,14 @@ def load_qwen_model(config: Config) -> QwenAnswerModel:
         session = AnswerSession(qwen, options, answer.slots)
         if not answer.requires_groups:
             memory_tokens = min(memory_tokens, max(_max_visual_tokens(session, frames), 0) // 2)
-        return QwenAnswerModel(session, memory_tokens, frames, _idle_share(answer.memory.idle, qwen.device.type))
+        share = answer.memory.idle_share(auto_idle_share(qwen.device.type))
+        return QwenAnswerModel(session, memory_tokens, frames, share)
 
 
 IDLE_SHARE_CPU, IDLE_SHARE_GPU = 0.25, 0.5
 """Default share of the time for idle work: a GPU has nothing else to do, and a CPU decodes video meanwhile."""
 
 
-def _idle_share(setting: float | Literal["auto"], device: str) -> float:
-    """Return the share of the time for idle work on a device, as `answer.memory.idle` says."""
-    if setting != "auto":
-        return setting
+def auto_idle_share(device: str) -> float:
+    """Return the default share of the time for idle work on a device."""
     return IDLE_SHARE_CPU if device == "cpu" else IDLE_SHARE_GPU

@@ -108,11 +108,7 @@ def token_message(
     """
     fields, arrays = _token_fields(turn, packet, pixels_at, earlier_packets)
     message = TokenPacketMessage(
-        answer=answer,
-        wants_answer=wants_answer,
-        checks=checks,
-        overview=packet.overview,
-        **fields,
+        answer=answer, wants_answer=wants_answer, checks=checks, overview=packet.overview, **fields
     )
     return message, arrays
 

@@ -26,7 +26,7 @@ from stream.answer.scheduler import SchedulePolicy, cancel_off
 from stream.answer.standing import watch_rules
 from stream.answer.triggers import AnswerTriggerOptions, WatchStates
 from stream.clock import Clock
-from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, MemoryConfig, ShadowConfig
+from stream.config import ASSIGNED_SERVERS, CaptureConfig, Config, ShadowConfig
 from stream.errors import ConfigError
 from stream.events import Notice
 from stream.media import SourceInfo
@@ -328,7 +328,7 @@ def _schedule_policy(
         glances=_glance_options(config) is not None,
         memory=answer.keeps_groups,
         memory_required=answer.requires_groups,
-        idle_share=_idle_share(answer.memory) if answer.keeps_groups else 0.0,
+        idle_share=answer.memory.idle_share(LOCKSTEP_SHARE) if answer.keeps_groups else 0.0,
         watches=tuple(watch_rules(watch, watches.by_name.get(watch.name)) for watch in config.watch),
         watches_only=config.watches_only,
         matches=watches.matches,
@@ -338,10 +338,6 @@ def _schedule_policy(
 
 LOCKSTEP_SHARE = 0.25
 """Share of media time for idle work in lockstep by `auto`, on every device: results do not depend on it."""
-
-
-def _idle_share(memory: MemoryConfig) -> float:
-    return LOCKSTEP_SHARE if memory.idle == "auto" else memory.idle
 
 
 def _detection_address(config: Config, *, paced: bool) -> DetectionAddress | None:
