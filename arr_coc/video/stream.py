@@ -23,7 +23,8 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
 from arr_coc.qwen.session import AnswerSession, instruction_of
-from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, GroupPlace, Steps, TokenPacket
+from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, Steps, TokenPacket
+from arr_coc.video.group_packets import GroupPackets
 from arr_coc.video.picture_allocator import with_own_tiles
 from arr_coc.video.texture_updater import TextureUpdater
 
@@ -82,7 +83,7 @@ class Stream:
         )
         self._frame: FrameAllocation | None = None
         self._picture: Rgb | None = None
-        self._packets: list[TokenPacket] = []
+        self._packets = GroupPackets()
         self._appending: _OpenReading | None = None
         self._rebuilding: _OpenReading | None = None
         self._has_read_all = False
@@ -171,12 +172,6 @@ class Stream:
         """Give the texture's memory back."""
         self._texture.close()
 
-    @property
-    def _place(self) -> GroupPlace | None:
-        """Place of the next frame in the group that the cache holds."""
-        place = self._packets[-1].place if self._packets else None
-        return None if place is None else replace(place, frame=place.frame + 1)
-
     def _step(self, work: _OpenReading) -> None:
         """Read one step ahead; at the end of the packet, keep it."""
         if not work.reading.fits:
@@ -186,7 +181,7 @@ class Stream:
             next(work.steps)
         except StopIteration:
             work.reading.commit()
-            self._keep(work.packet)
+            self._packets.keep(work.packet)
             self._end_reading(work)
 
     def _begin_reading(self) -> bool:
@@ -195,11 +190,11 @@ class Stream:
         if frame is None or group is None or not self._qwen.decodes_plainly:
             return False
         with self._texture.lease() as view:
-            packet = group.idle_packet(view, frame, self._place, self._qwen.step_tokens)
+            packet = group.idle_packet(view, frame, self._packets.next_place, self._qwen.step_tokens)
         if packet is None:
             return False
         packet = self._with_tiles(packet)
-        reading = self._session.slots[0].read_ahead(self._group_with(packet))
+        reading = self._session.slots[0].read_ahead(self._packets.up_to(packet))
         work = _OpenReading(packet, reading, reading.steps())
         if reading.is_key_frame:
             self._rebuilding = work
@@ -214,7 +209,7 @@ class Stream:
             self._appending = None
         self._has_read_all = False
         if (group := self._allocator.group) is not None:
-            group.on_idle_end(self._place, rebuilt=work.reading.is_key_frame)
+            group.on_idle_end(self._packets.next_place, rebuilt=work.reading.is_key_frame)
 
     def _answer(self, query: str, schema: AnswerSchema | None, on_text: Callable[[str], None] | None) -> Generation:
         if self._frame is None:
@@ -227,11 +222,11 @@ class Stream:
         group, frame = self._allocator.group, self._frame
         assert group is not None
         with self._texture.lease() as view:
-            packet = group.packet(view, frame.with_regions(), self._place)
+            packet = group.packet(view, frame.with_regions(), self._packets.next_place)
         packet = self._with_tiles(packet)
         chosen_s = time.perf_counter()
-        packets = self._group_with(packet)
-        self._keep(packet)
+        packets = self._packets.up_to(packet)
+        self._packets.keep(packet)
         instructed = f"{query}\n{instruction}" if (instruction := instruction_of(self._qwen, schema)) else query
         with closing(self._session.answer(packets, instructed, schema=schema)) as pieces:
             for piece in pieces:
@@ -265,25 +260,13 @@ class Stream:
             return
         self._allocator.on_glance()
         with self._texture.lease() as view:
-            packet = group.glance_packet(view, frame, self._place)
+            packet = group.glance_packet(view, frame, self._packets.next_place)
             if packet is None:
                 packet = overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
-        packets = self._group_with(self._with_tiles(packet))
+        packets = self._packets.up_to(self._with_tiles(packet))
         self._allocator.apply_glance(self._session.glance(packets, query).feedback)
         with self._texture.lease() as view:
             self._frame = self._allocator.reallocate(view)
-
-    def _group_with(self, packet: TokenPacket) -> list[TokenPacket]:
-        """Return the packets of a packet's group, up to this one."""
-        count = 0 if packet.place is None else packet.place.frame
-        return [*self._packets[:count], packet]
-
-    def _keep(self, packet: TokenPacket) -> None:
-        """Keep a packet for those that go on with its group; one that appends nothing is not needed."""
-        if packet.place is None:
-            self._packets = []
-        elif not packet.is_empty:
-            self._packets = self._group_with(packet)
 
     def _with_tiles(self, packet: TokenPacket) -> TokenPacket:
         """Return a packet with the tiles of the model's own processor, if those are not 32 pixels."""

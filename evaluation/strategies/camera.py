@@ -6,7 +6,7 @@ It drives what a run drives: texture, allocator, the group of pictures, and the 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arr_coc.allocation import packets
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
@@ -22,7 +22,8 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult
-from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, GroupPlace, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.video.group_packets import GroupPackets
 from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import ChoiceError
 from evaluation.strategies.base import Budget
@@ -56,7 +57,7 @@ class StreamCamera:
         self._texture = TextureUpdater()
         self._session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(MAX_TOKENS)))
         self._allocator: StreamAllocator | None = None
-        self._packets: list[TokenPacket] = []
+        self._packets = GroupPackets()
         self._frame: FrameAllocation | None = None
         self._frames = 0
 
@@ -92,22 +93,22 @@ class StreamCamera:
             if group is None or not self._qwen.decodes_plainly:
                 return
             with self._lease() as view:
-                packet = group.idle_packet(view, frame, self._place, self._qwen.step_tokens)
+                packet = group.idle_packet(view, frame, self._packets.next_place, self._qwen.step_tokens)
             if packet is None:
                 return
-            reading = self._session.slots[0].read_ahead(self._group_with(packet))
+            reading = self._session.slots[0].read_ahead(self._packets.up_to(packet))
             for _ in reading.steps():
                 pass
             reading.commit()
-            self._keep(packet)
-            group.on_idle_end(self._place)
+            self._packets.keep(packet)
+            group.on_idle_end(self._packets.next_place)
 
     def answer(self) -> str:
         """Return the answer to the question about the newest frame."""
         self._glance_if_due()
         packet = self._answer_packet()
-        pieces = self._session.answer(self._group_with(packet), self._question)
-        self._keep(packet)
+        pieces = self._session.answer(self._packets.up_to(packet), self._question)
+        self._packets.keep(packet)
         text = "".join(pieces)
         allocator, _ = self._shown()
         allocator.mark_answered()
@@ -118,8 +119,8 @@ class StreamCamera:
     def check(self) -> float:
         """Return the probability of yes of the watch's question about the newest frame."""
         packet = self._answer_packet()
-        score = self._session.score_yes_no(self._group_with(packet), self._options.watch)
-        self._keep(packet)
+        score = self._session.score_yes_no(self._packets.up_to(packet), self._options.watch)
+        self._packets.keep(packet)
         allocator, _ = self._shown()
         allocator.mark_looked()
         if (feedback := self._session.last.feedback) is not None:
@@ -138,7 +139,7 @@ class StreamCamera:
         with self._lease() as view:
             if allocator.group is None:
                 return packets.packet_from(view, frame)
-            return allocator.group.packet(view, frame, self._place)
+            return allocator.group.packet(view, frame, self._packets.next_place)
 
     def _glance_if_due(self) -> None:
         """Look at the newest frame with the question, if that is due, and allocate it once more."""
@@ -148,10 +149,10 @@ class StreamCamera:
         allocator.on_glance()
         with self._lease() as view:
             group = allocator.group
-            packet = None if group is None else group.glance_packet(view, frame, self._place)
+            packet = None if group is None else group.glance_packet(view, frame, self._packets.next_place)
             if packet is None:
                 packet = packets.overview_packet(view, frame.glance_tokens, frame.inputs.plan.overview)
-        allocator.apply_glance(self._session.glance(self._group_with(packet), self._question).feedback)
+        allocator.apply_glance(self._session.glance(self._packets.up_to(packet), self._question).feedback)
         with self._lease() as view:
             self._frame = allocator.reallocate(view)
 
@@ -170,23 +171,6 @@ class StreamCamera:
     def _embeddings(self, question: str) -> list[QueryEmbedding]:
         questions = [question, *([self._options.watch] if self._options.watch else [])]
         return [self._qwen.embed_query(text) for text in questions]
-
-    @property
-    def _place(self) -> GroupPlace | None:
-        """Place of the next frame in the group that the cache holds."""
-        place = self._packets[-1].place if self._packets else None
-        return None if place is None else replace(place, frame=place.frame + 1)
-
-    def _group_with(self, packet: TokenPacket) -> list[TokenPacket]:
-        """Return the packets of a packet's group, up to this one."""
-        return [*self._packets[: 0 if packet.place is None else packet.place.frame], packet]
-
-    def _keep(self, packet: TokenPacket) -> None:
-        """Keep a packet for those that go on with its group; one that appends nothing is not needed."""
-        if packet.place is None:
-            self._packets = []
-        elif not packet.is_empty:
-            self._packets = self._group_with(packet)
 
     def _shown(self) -> tuple[StreamAllocator, FrameAllocation]:
         """Return the allocator and the newest frame."""
