@@ -22,7 +22,7 @@ from arr_coc.qwen.preprocess import Picture, Rgb, to_frames
 from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.read_ahead import ReadAhead
 from arr_coc.qwen.resize import pad_to_max_aspect, resize_image
-from arr_coc.qwen.session import AnswerSession, instruction_of
+from arr_coc.qwen.session import AnswerSession
 from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, Steps, TokenPacket
 from arr_coc.video.group_packets import GroupPackets
 from arr_coc.video.picture_allocator import with_own_tiles
@@ -227,8 +227,7 @@ class Stream:
         chosen_s = time.perf_counter()
         packets = self._packets.up_to(packet)
         self._packets.keep(packet)
-        instructed = f"{query}\n{instruction}" if (instruction := instruction_of(self._qwen, schema)) else query
-        with closing(self._session.answer(packets, instructed, schema=schema)) as pieces:
+        with closing(self._session.answer(packets, query, schema=schema)) as pieces:
             for piece in pieces:
                 if on_text is not None:
                     on_text(piece)

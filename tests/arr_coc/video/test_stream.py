@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import cv2
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from arr_coc.errors import OptionError
 from arr_coc.qwen.loading import load_qwen
 from arr_coc.qwen.preprocess import Rgb
 from arr_coc.video.stream import Stream
+from tests.support.models import tiny_qwen
 
 QUERY = "Say what happens."
 SQUARE, CIRCLE = "a green square stays still.", "a red circle stays still"
@@ -126,6 +129,16 @@ def test_a_cut_begins_anew(model: ARRCOCQwen) -> None:
     stream.answer()
     last = stream._session.last
     assert last.appended_tokens == last.tokens_used <= 52
+
+
+def test_the_form_of_an_answer_is_told_once() -> None:
+    stream = ARRCOCQwen(tiny_qwen()).stream(QUERY, schema=["open", "closed"], max_tokens=4)
+    show(stream, [picture(has_circle=True)])
+    slot = stream._session.slots[0]
+    with patch.object(slot, "prepare", wraps=slot.prepare) as prepare:
+        stream.answer()
+    _, query, _, instruction, _ = prepare.call_args.args
+    assert (query, instruction) == (QUERY, "Answer with one of: open, closed.")
 
 
 def test_wrong_use_is_refused(model: ARRCOCQwen) -> None:
