@@ -185,7 +185,8 @@ class AnswerServer:
         cancelled."""
         self._grant_turns()
         self._take_deferred_queries()
-        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=self._is_free)))
+        is_free = self._scheduler.idle and not self._clients.is_any_waiting
+        self._receive(min(self._scheduler.wait_ms, self._idle.wait_ms(is_free=is_free)))
         for client, turn in tuple(self._scheduler.turns.items()):
             if self._scheduler.turns.get(client) is not turn:
                 continue
@@ -196,12 +197,7 @@ class AnswerServer:
                 self._scheduler.release(client)
         self._scheduler.advance()
         if not self._draining:
-            self._idle.advance(is_free=self._is_free)
-
-    @property
-    def _is_free(self) -> bool:
-        """True if no client is served or waits for a turn."""
-        return self._scheduler.idle and not self._clients.is_any_waiting
+            self._idle.advance(is_free=self._scheduler.idle and not self._clients.is_any_waiting)
 
     def _grant_turns(self) -> None:
         """Grant a turn for each free slot, to the clients that have waited longest."""

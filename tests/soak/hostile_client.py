@@ -30,10 +30,12 @@ import zmq
 from arr_coc.types import FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from benchmarks.support.harness import write_report
 from stream.answer.admission import ServerOptions
+from stream.answer.memory import Reading
 from stream.answer.model import AnswerStats, ClientQuestion
 from stream.answer.server import AnswerServer
 from stream.config import NetworkConfig
 from stream.control import RunControl
+from stream.errors import TransportError
 from stream.monitor.machine import machine
 from stream.protocol.codec import token_message
 from stream.protocol.messages import (
@@ -102,6 +104,9 @@ class SteadyAnswerModel:
             if self._open[question] == 4:
                 self.finish(question)
         return stepped
+
+    def read_ahead(self, client: bytes, packets: Sequence[TokenPacket]) -> Reading:
+        raise TransportError("a model without a memory reads nothing ahead")
 
     def finish(self, question: ClientQuestion) -> None:
         del self._open[question]
