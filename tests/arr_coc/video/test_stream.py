@@ -131,7 +131,7 @@ def test_a_cut_begins_anew(model: ARRCOCQwen) -> None:
     assert last.appended_tokens == last.tokens_used <= 52
 
 
-def test_the_form_of_an_answer_is_told_once() -> None:
+def test_the_form_of_an_answer_stands_once_in_the_prompt() -> None:
     stream = ARRCOCQwen(tiny_qwen()).stream(QUERY, schema=["open", "closed"], max_tokens=4)
     show(stream, [picture(has_circle=True)])
     slot = stream._session.slots[0]
