@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -33,6 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and any(hasattr(item.module, name) for name in CONCURRENT):
             item.add_marker(pytest.mark.concurrent)
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_loggers() -> Iterator[None]:
+    """Takes back the levels that a command sets in its process: a later test would not see the warnings it expects."""
+    yield
+    for name in ("arr_coc", "stream"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 LARGEST_BYTES: list[int] = []

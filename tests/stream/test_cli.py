@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -27,13 +25,6 @@ from tests.support.video import make_video, moving_square
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = [(name, option) for name, command in COMMANDS.items() for option in command.params]
-
-
-@pytest.fixture(autouse=True)
-def _quiet_loggers() -> Iterator[None]:
-    yield
-    for name in ("arr_coc", "stream"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

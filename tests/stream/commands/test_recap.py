@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_lost_answer_is_asked_for_again(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(api_text.time, "sleep", waits.append)
+    monkeypatch.setattr(api_text, "time", SimpleNamespace(sleep=waits.append))  # other threads sleep meanwhile
     behaviours = [refuse(503, "busy"), summarise]
     server.behaviour = lambda handler, body: behaviours.pop(0)(handler, body)
     assert main(["recap", *SINCE, "--camera", "door", "--api", server.url]) == 0
@@ -110,7 +111,7 @@ def test_a_server_that_fails_again_and_again_ends_the_recap(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(api_text.time, "sleep", lambda _: None)
+    monkeypatch.setattr(api_text, "time", SimpleNamespace(sleep=lambda _: None))
     server.behaviour = behaviour
     limit = ["--set", "answer.api.first_s=0.2"]
     assert main(["recap", *SINCE, "--camera", "door", "--api", server.url, *limit]) == FAILED
