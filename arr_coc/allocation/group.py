@@ -5,10 +5,10 @@ that do not show the picture any more: the model's memory drops those. Or it is 
 snapshot, of which an unchanged one appends nothing.
 
 A packet of an answer appends what a new question wants, and what came into view where the group showed nothing. Once
-something that it shows has changed, the next answer begins a new group, unless `patch` is set: tokens that stay were
-computed beside what is gone, and name it. Between answers, idle packets do this ahead of time, as soon as the picture
-rests, refine tiles that the group shows coarsely or not at all, and in the end write it anew, so that all tokens are
-computed beside each other.
+something that it shows has changed, the next answer begins a new group: tokens that stay were computed beside what is
+gone, and name it. With `patch` the group goes on, and shows anew what changed and what is near it. Between answers,
+idle packets do this ahead of time, as soon as the picture rests, refine tiles that the group shows coarsely or not at
+all, and in the end write it anew, so that all tokens are computed beside each other.
 
 Each packet that appends tokens begins with a coarse overview of its frame, in place of the one before. The encoder
 computes new tokens beside it alone, and the language model reads last what the whole picture shows now: without it,
@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -58,6 +59,9 @@ MOST_REBUILT = 2
 """Most tokens of a group that is written anew because something changed, as a multiple of a frame's budget: a larger
 one would be out of date by the end. It begins with a key frame, and is refined again."""
 
+NEAR_TILES = 2
+"""Tiles this near to one that changed are patched with it: they have seen most of it."""
+
 CHANGE_LEVEL = 2
 """Level of the texture whose texels are means of 4×4 pixels."""
 
@@ -72,7 +76,7 @@ class GroupOptions:
     `tokens`: the most visual tokens that a group shows. `frames`: how many frames it shows, each whole and under its
     time; 1 for one picture that is kept up to date, of which alone the following is. `seconds`: media time after which
     a new one begins if tokens of it were superseded. `patch`: an answer goes on with a group of which something has
-    changed, and appends that; it costs a fraction of a key frame, and may name what is gone.
+    changed, and appends that and what is near; it costs a fraction of a key frame, and may name what is gone.
     """
 
     tokens: int = 2048
@@ -477,7 +481,8 @@ class GroupOfPictures:
         old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
         changed, news = newest.news.look(newest.picture, picture, stale)
         if changed.any():
-            superseded = superseded | region_pool(newest.regions, changed, np.logical_or)
+            renewed = _and_near(changed) if self.options.patch else changed
+            superseded = superseded | region_pool(newest.regions, renewed, np.logical_or)
             areas[changed & (areas == NEVER)] = NEWS
         changed_tokens = int(np.count_nonzero(superseded & ~newest.superseded))
         if refined_tokens is None and not self.options.patch and newest.changed_tokens + changed_tokens:
@@ -569,6 +574,13 @@ class GroupOfPictures:
             lengths=(len(regions),),
             changed_tokens=0,
         )
+
+
+def _and_near(tiles: Flags) -> Flags:
+    """Return tiles bool [gh, gw] and those near them."""
+    side = 2 * NEAR_TILES + 1
+    near: Flags = cv2.dilate(tiles.astype(np.uint8), np.ones((side, side), np.uint8)).astype(bool)
+    return near
 
 
 def _overview_regions(frame: FrameAllocation) -> Regions:

@@ -22,7 +22,7 @@ from arr_coc.qwen.qwenvl import QwenVL
 from arr_coc.qwen.resize import resize_image
 from arr_coc.qwen.session import AnswerSession
 from arr_coc.qwen.slot import AnswerResult
-from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, QueryEmbedding, TokenPacket
+from arr_coc.types import NS_PER_S, TILE_PX, FramePlanes, FrameStamp, QueryEmbedding, TileGrid, TokenPacket
 from arr_coc.video.group_packets import GroupPackets
 from arr_coc.video.texture_updater import TextureUpdater
 from evaluation.errors import ChoiceError
@@ -36,7 +36,8 @@ class CameraOptions:
     """Options of a stream. `memory`: limits of the group of pictures; None: each answer is about a snapshot. `idle`:
     packets that the model may read ahead at each frame. `glance_every_s`: seconds from one glance to the next; None
     for no glances. `zone`: the part of the picture that questions are about; None for all of it. `watch`: a yes/no
-    question that is checked beside the answers. The others are a run's defaults."""
+    question that is checked beside the answers. `max_tokens` of an answer. `explore`: as in `AllocatorOptions`.
+    The others are a run's defaults."""
 
     budget: Budget
     memory: GroupOptions | None = None
@@ -44,6 +45,8 @@ class CameraOptions:
     glance_every_s: float | None = None
     zone: Polygon | None = None
     watch: str = ""
+    max_tokens: int = MAX_TOKENS
+    explore: float = AllocatorOptions().explore
 
 
 class StreamCamera:
@@ -55,16 +58,23 @@ class StreamCamera:
         self._qwen = qwen
         self._options = options
         self._texture = TextureUpdater()
-        self._session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(MAX_TOKENS)))
+        self._session = AnswerSession(qwen, AnswerOptions("sparse", Decoding(options.max_tokens)))
         self._allocator: StreamAllocator | None = None
         self._packets = GroupPackets()
         self._frame: FrameAllocation | None = None
         self._frames = 0
+        self._grid: TileGrid | None = None
 
     @property
     def last(self) -> AnswerResult:
         """Record of the last answer."""
         return self._session.last
+
+    @property
+    def grid(self) -> TileGrid:
+        """Grid of the newest frame."""
+        assert self._grid is not None
+        return self._grid
 
     def ask(self, question: str) -> None:
         """Set the question of the next answers and frames."""
@@ -75,6 +85,7 @@ class StreamCamera:
     def show(self, frame: Rgb, at_s: float) -> None:
         """Take a frame in, uint8 RGB [H, W, 3], at its media time."""
         _, grid = self._qwen.preprocessing.fit(frame)
+        self._grid = grid
         if self._allocator is None:
             self._allocator = self._make_allocator(grid.tiles)
             self._allocator.set_query(*self._embeddings(self._question))
@@ -85,11 +96,11 @@ class StreamCamera:
         with self._lease() as view:
             self._frame = self._allocator.observe(view, update.motion)
 
-    def idle(self) -> None:
-        """Let the model read ahead until the next frame: all that happens between answers is here."""
+    def idle(self, packets: int | None = None) -> None:
+        """Let the model read up to so many packets ahead, by default those of one frame."""
         allocator, frame = self._shown()
         group = allocator.group
-        for _ in range(self._options.idle):
+        for _ in range(self._options.idle if packets is None else packets):
             if group is None or not self._qwen.decodes_plainly:
                 return
             with self._lease() as view:
@@ -163,6 +174,7 @@ class StreamCamera:
             budget=options.budget.of(tiles),
             glance=None if every_s is None else GlanceOptions(every_s=every_s),
             memory=options.memory,
+            explore=options.explore,
             zones=None if options.zone is None else ZoneOptions(focus=(options.zone,)),
         )
         for_model = allocator_options.for_model(levels=qwen.knows_levels, wide=qwen.knows_wide)

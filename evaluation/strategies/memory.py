@@ -1,7 +1,6 @@
 """This project's way with a visual memory: what a stream showed stays, and an answer adds what is new.
 
-A lone question has a separate memory: of one picture that is a snapshot, and of a clip a key frame followed by what
-changed and what was not shown yet.
+A lone question has a separate memory: of one picture, or of the newest frame of a clip, that is a snapshot.
 """
 
 from __future__ import annotations
@@ -18,13 +17,56 @@ from arr_coc.qwen.session import AnswerSession
 from arr_coc.video.picture_allocator import PictureAllocator
 from evaluation.strategies.arr_coc import check_allocated, choosing_flops
 from evaluation.strategies.base import Ask, Reply, Strategy, stamps_of, stream_strategy
+from evaluation.strategies.camera import CameraOptions, StreamCamera
+from stream.answer.idle import LOCKSTEP_TOKENS_PER_S
 
 LONGEST_S = 600.0
 """A clip has one group, unless it is cut or full."""
 
+IDLE_SHARE = 0.25
+"""As a run with defaults has it on a CPU."""
+
 
 class _Camera:
-    """One clip: its allocator, whose group of pictures grows, and the session that holds the group in its cache."""
+    """One clip as a run with defaults shows it, with the idle time that a file has between two answers."""
+
+    def __init__(self, qwen: QwenVL) -> None:
+        self._qwen = qwen
+        self._camera: StreamCamera | None = None
+        self._shown_s = 0.0
+
+    def __call__(self, ask: Ask) -> Reply:
+        qwen, camera = self._qwen, self._camera
+        if camera is None:
+            options = CameraOptions(ask.budget, GroupOptions(seconds=LONGEST_S), explore=0.0, max_tokens=ask.max_tokens)
+            camera = self._camera = StreamCamera(qwen, options)
+        else:
+            idle_s = ask.times_s[-1] - self._shown_s
+            camera.idle(int(IDLE_SHARE * idle_s * LOCKSTEP_TOKENS_PER_S / qwen.step_tokens))
+        camera.ask(ask.text)
+        began_s = time.perf_counter()
+        for frame, at_s in zip(ask.frames, ask.times_s, strict=True):
+            camera.show(frame, at_s)
+        self._shown_s = ask.times_s[-1]
+        show_ms = (time.perf_counter() - began_s) * 1e3
+        text = camera.answer()
+        result, grid = camera.last, camera.grid
+        of_tokens = grid.tiles * len(ask.frames)
+        return Reply(
+            text=text,
+            tokens=result.tokens_used,
+            of_tokens=of_tokens,
+            regions=result.regions,
+            grid=grid,
+            flops=replace(result.work.parts, choose=choosing_flops(qwen.realiser, of_tokens)),
+            ttft_ms=show_ms + result.first_token_ms,
+            prefilled=result.prefilled_tokens,
+            cached_tokens=result.tokens_used - result.appended_tokens,
+        )
+
+
+class _Frames:
+    """One clip of which the newest frames are shown, each whole: its allocator and session."""
 
     def __init__(self, qwen: QwenVL, options: GroupOptions) -> None:
         self._qwen = qwen
@@ -67,10 +109,7 @@ class _Camera:
 
 
 MEMORY: dict[str, Strategy] = {
-    name: stream_strategy(name, partial(_Camera, options=replace(options, seconds=LONGEST_S)))
-    for name, options in (
-        ("memory", GroupOptions()),
-        ("memory-4", GroupOptions(frames=4)),
-    )
+    "memory": stream_strategy("memory", _Camera),
+    "memory-4": stream_strategy("memory-4", partial(_Frames, options=GroupOptions(frames=4, seconds=LONGEST_S))),
 }
 """The strategies by name: of one picture that is kept up to date, and of the four newest frames."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arr_coc.allocation import group as groups
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
 from arr_coc.allocation.glance import GlanceOptions
@@ -39,6 +41,14 @@ LEFT = ((0.0, 0.0), (0.4, 0.0), (0.4, 1.0), (0.0, 1.0))
 
 Content = npt.NDArray[np.int64]
 """What each tile shows, by a number: [rows, cols]."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_near() -> Iterator[None]:
+    """Patches hold what changed alone: most of these small pictures is near anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "NEAR_TILES", 0)
+        yield
 
 
 @dataclass(frozen=True)
