@@ -24,9 +24,10 @@ GLANCE_EVERY_S = 0.5
 STREAMS: dict[str, CameraOptions] = {
     "memory": CameraOptions(Budget(), memory=GroupOptions()),
     "memory-no-idle": CameraOptions(Budget(), memory=GroupOptions(), idle=0),
+    "memory-patch": CameraOptions(Budget(), memory=GroupOptions(patch=True)),
     "snapshot": CameraOptions(Budget()),
 }
-"""A run with defaults; the same without idle time; and with `--no-memory`."""
+"""A run with defaults; the same without idle time; with `answer.memory.patch`; and with `--no-memory`."""
 
 
 class EventStream(Protocol):
