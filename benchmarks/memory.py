@@ -5,10 +5,11 @@
 
 A camera gives four frames a second and is asked every two seconds (`support/moving_camera.py`): a still picture, one
 with a sensor's noise, one in which something moves all the time, so that 1 or 5 % of the tiles differ from those of the
-answer before, and a pan. Three ways take turns with every picture, all with the options of `ARRCOCQwen.stream`
-(`support/memory_ways.py`): a *snapshot* of chosen tokens, as `--no-memory`; the *memory* that never reads ahead; and
-*memory, idle*, which reads ahead between two answers for the share of the time that ships, by its own time. The first
-answer is not counted. `first_token_ms` counts from the question; ratios are of medians.
+answer before, and a pan. Four ways take turns with every picture, all with the options of `ARRCOCQwen.stream`
+(`support/memory_ways.py`): a *snapshot* of chosen tokens, as `--no-memory`; the *memory* that never reads ahead;
+*memory, idle*, which reads ahead between two answers for the share of the time that ships, by its own time; and
+*memory, patch*, which does so too and has `answer.memory.patch`. The first answer is not counted. `first_token_ms`
+counts from the question; ratios are of medians.
 
 Parts, which `--only` chooses and the others stay as they were in the file:
 
@@ -76,7 +77,7 @@ EVERY_S, FRAME_S = 2.0, 0.25
 FRAMES = round(EVERY_S / FRAME_S)
 """Between two answers."""
 
-SNAPSHOT, MEMORY, IDLE = "snapshot", "memory", "memory, idle"
+SNAPSHOT, MEMORY, IDLE, PATCH = "snapshot", "memory", "memory, idle", "memory, patch"
 TOKENS_2B = 2
 """Text of an answer there: its decoding is not measured."""
 
@@ -96,10 +97,12 @@ Runs = dict[str, list[AnswerFigures]]
 
 
 def make_ways(qwen: QwenVL, max_tokens: int = MAX_TOKENS, speed: float = 1.0) -> dict[str, CameraWay]:
+    share = auto_idle_share(qwen.device.type)
     return {
         SNAPSHOT: Snapshots(qwen, max_tokens),
         MEMORY: Memory(qwen, 0.0, max_tokens),
-        IDLE: Memory(qwen, auto_idle_share(qwen.device.type), max_tokens, speed),
+        IDLE: Memory(qwen, share, max_tokens, speed),
+        PATCH: Memory(qwen, share, max_tokens, speed, patch=True),
     }
 
 

@@ -180,7 +180,9 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
         self._offered: GroupFrame | None = None
         self._rebuilt: GroupFrame | None = None
-        self._look: TileVersions | None = None
+        self._looked: tuple[FrameStamp, TileVersions] | None = None
+        self._looked_before: TileVersions | None = None
+        self._last_look: tuple[GroupFrame, FrameStamp, tuple[Flags, TileNews]] | None = None
 
     def ask_anew(self) -> None:
         """Note another question: its tokens are appended with the next packet, even if nothing changed."""
@@ -250,10 +252,10 @@ class GroupOfPictures:
         """Return a packet to read between two answers; None if there is nothing to do, or only the next answer can do
         it.
 
-        If something changed and the picture rests since the last call, it is the key frame of a group that is written
-        anew, and takes the place of this one once the model has read it. Otherwise it refines up to `tokens` tokens,
-        the most relevant tiles first; once that is done, the group is written anew, so that all tokens are computed
-        beside each other.
+        If something changed and the picture rests since the frame of an earlier call, it is the key frame of a group
+        that is written anew, and takes the place of this one once the model has read it. Otherwise it refines up to
+        `tokens` tokens, the most relevant tiles first; once that is done, the group is written anew, so that all
+        tokens are computed beside each other.
 
         Args:
             view: Texture of the frame.
@@ -271,8 +273,10 @@ class GroupOfPictures:
         reason = self._end_reason(view, frame, model_place)
         if reason not in ("", "age"):
             return None
-        look = self._look
-        self._look = view.versions
+        if self._looked is None or self._looked[0] != view.stamp:  # one frame shows no rest, however often it is read
+            self._looked_before = None if self._looked is None else self._looked[1]
+            self._looked = view.stamp, view.versions
+        look = self._looked_before
         budget_tokens = frame.inputs.plan.tokens
         pending = self._rebuilt
         if pending is not None and len(pending.regions) <= MOST_REBUILT * budget_tokens:
@@ -385,6 +389,18 @@ class GroupOfPictures:
         aged = view.stamp.media_ns - newest.begun_ns > self.options.seconds * NS_PER_S
         return "age" if aged and newest.changed_tokens and newest.place.frames == 1 else ""
 
+    def _look(self, newest: GroupFrame, view: TextureView) -> tuple[Flags, TileNews]:
+        """Return which tiles are news since the newest frame, and the state after this look, computed once a frame."""
+        last = self._last_look
+        if last is None or last[0] is not newest or last[1] != view.stamp:
+            stale = newest.versions.stale(view.versions)
+            last = self._last_look = (
+                newest,
+                view.stamp,
+                newest.news.look(newest.picture, view.read(CHANGE_LEVEL), stale),
+            )
+        return last[2]
+
     def _key_frame(
         self, view: TextureView, frame: FrameAllocation, reason: GroupReason, model_place: GroupPlace | None
     ) -> GroupFrame:
@@ -400,7 +416,7 @@ class GroupOfPictures:
         if newest is not None and newest.versions.is_comparable(view.versions):
             tiles = newest.versions.stale(view.versions)
             if not is_other_picture(newest.picture, picture, tiles, KEY_SHARE):  # its unrest is that of this stream
-                _, news = newest.news.look(newest.picture, picture, tiles)
+                _, news = self._look(newest, view)
                 news = news.showing(np.ones(shape, bool))
         return GroupFrame(
             stamp=view.stamp,
@@ -425,8 +441,8 @@ class GroupOfPictures:
     ) -> GroupFrame | GroupReason:
         """Return the newest `frames` frames at most, with another one, or as they are if nothing changed and the
         question is the same; the reason of a new group if they exceed the limit."""
-        allocation, picture = frame.allocation, view.read(CHANGE_LEVEL)
-        changed, news = newest.news.look(newest.picture, picture, newest.versions.stale(view.versions))
+        allocation = frame.allocation
+        changed, news = self._look(newest, view)
         if not self._asks_anew and not changed.any():
             return replace(
                 newest,
@@ -479,7 +495,7 @@ class GroupOfPictures:
             return "changed"
         old_overview = np.zeros(len(superseded), bool)
         old_overview[newest.overview_begin : newest.overview_begin + newest.overview] = True
-        changed, news = newest.news.look(newest.picture, picture, stale)
+        changed, news = self._look(newest, view)
         if changed.any():
             renewed = _and_near(changed) if self.options.patch else changed
             superseded = superseded | region_pool(newest.regions, renewed, np.logical_or)

@@ -168,7 +168,8 @@ class Workload:
     """Load on a model: a frame of `visual_tokens`, or a group of pictures of `memory_tokens`, in the prompt;
     `other_tokens` are all others of prompt and answer. The vision encoder takes in `encoded_tokens` of a frame, as many
     as are shown if None; if it is incremental, it keeps what `kept_vision_mb` allows, which is 0 otherwise. Of
-    several `streams`, answered about by turns, each keeps its own. The group of pictures has `memory_frames` frames."""
+    several `streams`, answered about by turns, each keeps its own. The group of pictures has `memory_frames` frames; if
+    the model `reads_ahead`, another one is written beside it."""
 
     visual_tokens: int
     other_tokens: int
@@ -177,6 +178,7 @@ class Workload:
     streams: int = 1
     memory_tokens: int = 0
     memory_frames: int = 1
+    reads_ahead: bool = False
 
     @property
     def prompt_tokens(self) -> int:
@@ -218,7 +220,8 @@ class MemoryEstimate:
         weights = _small_bytes(facts, dtype) if dtype in SMALL_DTYPES else facts.parameters * size
         weights = facts.checkpoint_bytes if facts.quantised else weights
         if load.memory_tokens:
-            group = states + load.memory_tokens * (a_token + PIXELS_A_TOKEN)
+            caches = 2 if load.reads_ahead else 1
+            group = caches * (states + load.memory_tokens * a_token) + load.memory_tokens * PIXELS_A_TOKEN
             return cls(weights, cache, LIVE * max(vision, prefill), groups=load.streams * group)
         return cls(weights, cache, LIVE * max(vision, prefill), load.streams * _vision_bytes(facts, load, size))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from arr_coc.allocation.allocator import AllocatorOptions, StreamAllocator
 from arr_coc.allocation.frame import FrameAllocation
+from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.packets import overview_packet, packet_from
 from arr_coc.qwen.generation import MAX_TOKENS
 from arr_coc.qwen.glancing import resolve_glance
@@ -173,15 +174,17 @@ class Snapshots:
 
 
 class Memory:
-    """`Stream`, which reads ahead for `share` of the time between frames.
+    """`Stream`, which reads ahead for `share` of the time between frames; `patch` as in `GroupOptions`.
 
     `speed`: of a model with fewer blocks, its time for a prompt by that of the whole model. What it may use is so much
     less, so that it reads as many tokens ahead as the whole model would.
     """
 
-    def __init__(self, qwen: QwenVL, share: float, max_tokens: int = MAX_TOKENS, speed: float = 1.0) -> None:
+    def __init__(
+        self, qwen: QwenVL, share: float, max_tokens: int = MAX_TOKENS, speed: float = 1.0, *, patch: bool = False
+    ) -> None:
         self.session, options = make_session(qwen, max_tokens)
-        self.stream = Stream(qwen, self.session, QUERY, options)
+        self.stream = Stream(qwen, self.session, QUERY, replace(options, memory=GroupOptions(patch=patch)))
         self._share = share
         self._speed = speed
         self._saved_ms = 0.0

@@ -208,6 +208,7 @@ def load_of(config: Config, streams: int = 1) -> Workload:
         streams=streams,
         memory_tokens=answer.memory.tokens if answer.keeps_groups else 0,
         memory_frames=answer.memory.frames,
+        reads_ahead=answer.keeps_groups and answer.memory.frames == 1 and answer.memory.idle != 0,
     )
 
 

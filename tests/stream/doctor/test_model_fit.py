@@ -198,6 +198,9 @@ def test_a_visual_memory_takes_what_each_stream_keeps() -> None:
         0,
         one_stream.weights + one_stream.cache + one_stream.activations,
     )
+    quiet = model_fit.load_of(config(answer={"memory": {"enabled": True, "tokens": 1000, "idle": 0}}))
+    written_anew = one_stream.groups - MemoryEstimate.of(spec, "auto", quiet).groups
+    assert 0 < written_anew < one_stream.groups / 2, "keys and values of a second group, without its pixels"
     without = model_fit.load_of(config(answer={"memory": {"enabled": False}}))
     assert (MemoryEstimate.of(spec, "auto", without).groups, without.memory_tokens) == (0, 0)
     assert "visual memory of 1000 tokens " in model_fit.memory(configuration).found
