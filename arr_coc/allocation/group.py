@@ -328,7 +328,7 @@ class GroupOfPictures:
         if newest is self._newest:  # shown once more
             return
         self._newest = newest
-        self._offered = self._frame = None
+        self._offered = self._frame = self._last_look = None
         if newest.reason:
             self._rebuilt = None
         self._number = max(self._number, self._number_of(newest))

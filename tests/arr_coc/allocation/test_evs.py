@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,19 @@ from arr_coc.allocation.group import GroupOptions
 from arr_coc.allocation.zones import ZoneOptions
 from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.picture_allocator import FrameAllocator
+from tests.support.groups import nothing_near
 from tests.support.video import PictureStream, scenery
 
 ROWS, COLS = 6, 10
 BUDGET = 12
 OPTIONS = AllocatorOptions("evs", BUDGET)
 FIRST = even_lattice((ROWS, COLS), BUDGET)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_near() -> Iterator[None]:
+    with nothing_near():
+        yield
 
 
 def changed_picture(picture: np.ndarray, *tiles: tuple[int, int]) -> np.ndarray:

@@ -32,6 +32,7 @@ from arr_coc.errors import OptionError
 from arr_coc.ops.regions import overview_regions, tile_boxes
 from arr_coc.ops.store.base import TextureView
 from arr_coc.types import GROUP_GROWTH, NS_PER_S, Feedback, GroupPlace, QueryEmbedding, TokenPacket
+from tests.support.groups import nothing_near
 from tests.support.video import FRAME_NS, PictureStream, scenery
 
 ROWS, COLS = 5, 7
@@ -45,9 +46,7 @@ Content = npt.NDArray[np.int64]
 
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_near() -> Iterator[None]:
-    """Patches hold what changed alone: most of these small pictures is near anything."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "NEAR_TILES", 0)
+    with nothing_near():
         yield
 
 

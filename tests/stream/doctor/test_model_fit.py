@@ -39,7 +39,7 @@ def test_a_small_model_fits_every_card() -> None:
     assert check.state == "works"
     assert (
         check.found
-        == "44 MB of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens; 8 to 80 GB fits"
+        == "50 MB of GPU memory for sparse, 400 visual tokens, visual memory of 2048 tokens; 8 to 80 GB fits"
     )
 
 
@@ -63,7 +63,7 @@ def test_a_large_model_does_not_fit_a_small_card(monkeypatch: pytest.MonkeyPatch
     memory = {"enabled": True, "tokens": 60_000}
     finding = cards.cards(config(answer={"dtype": "bfloat16", "memory": memory})).found
     assert "; 8 to 16 GB too small, 24 GB up to answer.memory.tokens = " in finding
-    assert finding.endswith(", 32 to 80 GB fits")
+    assert finding.endswith(", 48 to 80 GB fits")
 
 
 def test_cards_of_which_the_same_is_true_share_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +135,9 @@ def test_a_model_on_the_hub_is_planned_for_before_it_is_downloaded(hub: HubServe
 @pytest.mark.parametrize(
     ("size", "memory_text", "fits"),
     [
-        ("2B", "4.6 GB", "; 8 to 80 GB fits"),
-        ("4B", "9.3 GB", "; 8 GB too small, 12 to 80 GB fits"),
-        ("8B", "18.1 GB", "; 8 to 16 GB too small, 24 to 80 GB fits"),
+        ("2B", "4.9 GB", "; 8 to 80 GB fits"),
+        ("4B", "9.6 GB", "; 8 GB too small, 12 to 80 GB fits"),
+        ("8B", "18.4 GB", "; 8 to 16 GB too small, 24 to 80 GB fits"),
     ],
 )
 def test_a_folder_without_weights_is_planned_for_by_its_index(

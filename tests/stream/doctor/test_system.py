@@ -294,7 +294,7 @@ class TestFitness:
         on_cpu = config(answer={"device": "cpu"})
         check = model_fit.memory(on_cpu, lambda: 20 * GB)
         assert check.state == "works"
-        assert check.found.startswith("about 638 MB needed (weights 20 MB, ")
+        assert check.found.startswith("about 650 MB needed (weights 20 MB, ")
         assert check.found.endswith("20.0 GB free")
         short = model_fit.memory(on_cpu, lambda: GB // 2)
         assert short.state == "broken"

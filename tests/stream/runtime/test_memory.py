@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, M
 from stream.events import Answer, Event, Notice, Summary, YesNoResult
 from stream.runtime.frame_stages import run_in_threads
 from tests.stream.runtime.test_answer_worker import continued, endpoint, events_of, serving_at, without_clock
+from tests.support.groups import nothing_near
 from tests.support.network import LIMIT_S
 from tests.support.video import make_still_video
 
@@ -22,6 +24,12 @@ __all__ = ["endpoint"]
 MEMORY = MemoryConfig(enabled=True, tokens=512, patch=True)
 SERVER = Config(answer=AnswerConfig(memory=MEMORY))
 MODEL = "tests.support.answer_models:MemoryAnswerModel"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_near() -> Iterator[None]:
+    with nothing_near():
+        yield
 
 
 @pytest.fixture(scope="module")
