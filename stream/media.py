@@ -80,8 +80,8 @@ class MediaSegment:
     """A segment of the source's video as fragmented MP4: a file, or bytes in memory.
 
     `file` and `header` (initialization section) are names in the folder of the segments. A segment in memory has none:
-    `data` are its bytes, `init` those of its initialization section, and `key` is True if it begins with a key frame,
-    as a file does. Times are in nanoseconds: `start_ns` is the media time of its first frame, `track_ns` the
+    its bytes lie in `slot` of the run's table of fragments, and `key` is True if it begins with a key frame, as a file
+    does. Times are in nanoseconds: `start_ns` is the media time of its first frame, `track_ns` the
     presentation time of that frame in the track, which restarts with every header. `codec` is named as in RFC 6381.
     `error`: why nothing more can be written; the other fields then mean nothing.
     """
@@ -96,9 +96,19 @@ class MediaSegment:
     width_px: int = 0
     height_px: int = 0
     error: str | None = None
-    data: bytes = b""
-    init: bytes = b""
+    slot: int | None = None
     key: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentBytes:
+    """Bytes of a segment in memory: its `data`, and `init`, its initialization section."""
+
+    data: bytes
+    init: bytes
+
+    def __len__(self) -> int:
+        return len(self.data) + len(self.init)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +192,11 @@ class VideoSegments(Protocol):
     @property
     def dropped_frames(self) -> int:
         """Frames that were not encoded, because there was no time."""
+        ...
+
+    @property
+    def dropped_fragments(self) -> int:
+        """Fragments in memory that are missing, because those before had not been taken."""
         ...
 
     def attach(self, frame: SourceFrame, *, wait: bool) -> SourceFrame:

@@ -82,12 +82,17 @@ class Mailbox(Generic[T]):
 
 
 class SlotTable(Generic[T]):
-    """Bounded table of slot number → object, shared by threads."""
+    """Bounded table of slot number → object, shared by threads.
 
-    def __init__(self, capacity: int) -> None:
+    `capacity`: most objects, or the sum of `size_of` of each.
+    """
+
+    def __init__(self, capacity: int, size_of: Callable[[T], int] = lambda item: 1) -> None:
         if capacity < 1:
             raise ValueError(f"a slot table holds at least one object, got {capacity}")
         self._capacity = capacity
+        self._size_of = size_of
+        self._used = 0
         self._objects: dict[int, T] = {}
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -96,12 +101,14 @@ class SlotTable(Generic[T]):
         return len(self._objects)
 
     def put(self, item: T, timeout_s: float = 0.0) -> int | None:
-        """Store `item` and return its number; None if no slot became free within the time limit."""
+        """Store `item` and return its number; None if no room became free within the time limit."""
+        size = self._size_of(item)
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._objects) < self._capacity, timeout_s):
+            if not self._changed.wait_for(lambda: self._used + size <= self._capacity, timeout_s):
                 return None
             number = next(self._numbers)
             self._objects[number] = item
+            self._used += size
             return number
 
     def take(self, number: int) -> T:
@@ -109,14 +116,19 @@ class SlotTable(Generic[T]):
         with self._changed:
             if number not in self._objects:
                 raise TransportError(f"slot {number} holds nothing: it was never filled, or taken before")
-            self._changed.notify()
-            return self._objects.pop(number)
+            return self._remove(number)
 
     def discard(self, number: int) -> None:
         """Remove the object, if the slot still holds one."""
         with self._changed:
-            if self._objects.pop(number, None) is not None:
-                self._changed.notify()
+            if number in self._objects:
+                self._remove(number)
+
+    def _remove(self, number: int) -> T:
+        item = self._objects.pop(number)
+        self._used -= self._size_of(item)
+        self._changed.notify_all()
+        return item
 
 
 Image = npt.NDArray[np.uint8]

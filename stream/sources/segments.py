@@ -15,7 +15,8 @@ from typing import Any
 import av
 
 from arr_coc.types import NS_PER_MS, NS_PER_S
-from stream.media import MediaSegment, SourceFrame
+from stream.media import FragmentBytes, MediaSegment, SourceFrame
+from stream.protocol.buffers import SlotTable
 from stream.sources.encoding import FrameEncoder
 from stream.sources.fragments import COPIED_CODECS, LONGEST_FRAGMENT_NS, Fragment, Fragmenter, codec_of
 
@@ -92,14 +93,23 @@ class SegmentRecorder:
 
     `folder` must exist; None writes no files. `segment_s`: least length of a segment, and greatest distance of key
     frames that are encoded. If a file cannot be written, the last segment has the reason as its `error`, and no other
-    file follows. `in_memory`: the fragments, of at most SENT_FRAGMENT_NS, travel with the frames. `copies`: packets may
-    be copied; they may not if parts of the picture are masked, and frames are encoded then.
+    file follows. `fragments`: table in which the bytes of fragments, of at most SENT_FRAGMENT_NS, wait for the events
+    of the frames that they travel with; None for none in memory. One that finds no room there is dropped. `copies`:
+    packets may be copied; they may not if parts of the picture are masked, and frames are encoded then.
     """
 
-    def __init__(self, folder: str | None, segment_s: float, *, in_memory: bool = False, copies: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        segment_s: float,
+        *,
+        fragments: SlotTable[FragmentBytes] | None = None,
+        copies: bool = True,
+    ) -> None:
         self._segment_ns = round(segment_s * NS_PER_S)
         self._files = None if folder is None else SegmentFolder(Path(folder), self._segment_ns)
-        self._in_memory = in_memory
+        self._fragments = fragments
+        self._dropped_fragments = 0
         self._lock = threading.Lock()
         self._template: av.VideoStream | None = None
         self._fragmenter: Fragmenter | None = None
@@ -119,6 +129,11 @@ class SegmentRecorder:
     def dropped_frames(self) -> int:
         """Frames not encoded because the encoder was too slow."""
         return 0 if self._encoder is None else self._encoder.dropped
+
+    @property
+    def dropped_fragments(self) -> int:
+        """Fragments that found no room in the table: the run takes them out more slowly than they come."""
+        return self._dropped_fragments
 
     def connect(self, stream: av.VideoStream) -> None:
         """Start a newly opened stream, whose packets are independent of those before."""
@@ -245,7 +260,7 @@ class SegmentRecorder:
             self._files.begin_track()
 
     def _new_fragmenter(self, template: av.VideoStream | None, size_px: tuple[int, int] = (0, 0)) -> Fragmenter:
-        longest_ns = SENT_FRAGMENT_NS if self._in_memory else LONGEST_FRAGMENT_NS
+        longest_ns = LONGEST_FRAGMENT_NS if self._fragments is None else SENT_FRAGMENT_NS
         return Fragmenter(template, size_px, longest_ns)
 
     def _coded_size(self) -> tuple[int, int]:
@@ -281,10 +296,18 @@ class SegmentRecorder:
             return
         waiting, self._waiting = self._waiting, []
         for part in waiting:
-            if self._in_memory and not self._ended:
-                self._segments.append(self._describe(part, data=part.data, init=part.header, key=part.key))
+            if self._fragments is not None and not self._ended:
+                self._remember(part, self._fragments)
             if self._files is not None:
                 self._write(self._files.add(part))
+
+    def _remember(self, part: Fragment, fragments: SlotTable[FragmentBytes]) -> None:
+        """Put a fragment into the table, and name its slot."""
+        slot = fragments.put(FragmentBytes(part.data, part.header))
+        if slot is None:
+            self._dropped_fragments += 1
+        else:
+            self._segments.append(self._describe(part, slot=slot, key=part.key))
 
     def _write(self, segments: Sequence[Fragment]) -> None:
         """Write segments, without those that precede the source's range."""
@@ -297,13 +320,13 @@ class SegmentRecorder:
                 file, header = self._files.write(segment)
             except OSError as error:
                 self._files = None
-                self._ended = not self._in_memory
+                self._ended = self._fragments is None
                 self._segments.append(MediaSegment(error=error.strerror or str(error)))
                 return
             self._segments.append(self._describe(segment, file=file, header=header))
 
     def _describe(self, fragment: Fragment, **place: Any) -> MediaSegment:
-        """Return a segment with the times of a fragment; `place`: its files, or its bytes."""
+        """Return a segment with the times of a fragment; `place`: its files, or its slot."""
         assert self._offset_ns is not None
         return MediaSegment(
             start_ns=fragment.pts_ns + self._offset_ns,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +35,7 @@ from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.events import Event, pack_event, store_lost
+from stream.media import FragmentBytes, MediaSegment
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
@@ -84,6 +85,7 @@ class AllocateContext:
         tap: Gives copies of frames to their viewers.
         lease: Gives the texture's view.
         motions: Motion of frames, put there by the texture stage.
+        fragments: Video in memory, put there by the source.
         make_allocator: Called with the server's hello, because the best strategy depends on its model.
         budget: What moves the budget: a latency target or shadow checks.
         detections: Detections of another program.
@@ -95,6 +97,7 @@ class AllocateContext:
     tap: FrameTap
     lease: Callable[[], AbstractContextManager[TextureView]]
     motions: SlotTable[TileMotion]
+    fragments: SlotTable[FragmentBytes]
     make_allocator: Callable[[ServerHello], StreamAllocator]
     budget: RunBudget | None = None
     detections: DetectionFeed | None = None
@@ -289,7 +292,7 @@ class AllocateStage:
         if self._tap.is_picture_due():
             self._last = self._read(self._with_regions)
             self._send_picture(has_question=False)
-        self._emit(*map(frame_events.segment_event, update.segments))
+        self._emit_segments(update.segments)
         changes = frame.change_since, frame.change_since_look
         if self._detections is not None:
             changes = self._detections.changes(*changes)
@@ -415,7 +418,7 @@ class AllocateStage:
 
         If the standing query has ended the run, later reads of the source are not reported.
         """
-        self._emit(*map(frame_events.segment_event, end.segments))
+        self._emit_segments(end.segments)
         if self._control.has_match:
             self._scheduler.finish(last_answer=False)
             return
@@ -425,6 +428,9 @@ class AllocateStage:
         if (notice := frame_events.repaired_times(end)) is not None:
             self._emit(notice)
         self._scheduler.finish(last_answer=end.reason == "finished")
+
+    def _emit_segments(self, segments: Sequence[MediaSegment]) -> None:
+        self._emit(*(frame_events.segment_event(segment, self._context.fragments) for segment in segments))
 
     def _emit(self, *events: Event) -> None:
         """Send events to the sinks; waits for them, however slow they are, unless the run is cancelled."""

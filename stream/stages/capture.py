@@ -65,7 +65,12 @@ class CaptureStage:
         """Frames that were replaced before the texture stage took them, that this stage took too late, and that are
         missing in the recorded video."""
         late = {"capture.late": self._source.dropped_frames} if isinstance(self._source, PollableSource) else {}
-        missing = {} if self._segments is None else {"capture.unencoded": self._segments.dropped_frames}
+        missing = {}
+        if self._segments is not None:
+            missing = {
+                "capture.unencoded": self._segments.dropped_frames,
+                "capture.fragments": self._segments.dropped_fragments,
+            }
         return {"capture.replaced": self._outbox.replaced_count, **late, **missing}
 
     def run(self) -> None:

@@ -26,7 +26,8 @@ from stream.events import (
     TokenMemory,
     VideoFragment,
 )
-from stream.media import MediaSegment, SkippedItem
+from stream.media import FragmentBytes, MediaSegment, SkippedItem
+from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Discontinuity, End, SourceLost, TextureUpdated
 
 
@@ -156,13 +157,14 @@ def picture_changed(update: TextureUpdated, reason: Discontinuity, grid: TileGri
     )
 
 
-def segment_event(segment: MediaSegment) -> SegmentWritten | VideoFragment:
-    """Return the event of a recorded segment: a file, or bytes."""
+def segment_event(segment: MediaSegment, fragments: SlotTable[FragmentBytes]) -> SegmentWritten | VideoFragment:
+    """Return the event of a recorded segment: a file, or bytes, which leave the table."""
     start_s, duration_s, track_s = (ns / NS_PER_S for ns in (segment.start_ns, segment.duration_ns, segment.track_ns))
-    if segment.data:
+    if segment.slot is not None:
+        fragment = fragments.take(segment.slot)
         return VideoFragment(
-            data=segment.data,
-            init=segment.init,
+            data=fragment.data,
+            init=fragment.init,
             start_s=start_s,
             duration_s=duration_s,
             track_s=track_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import av
@@ -11,7 +12,8 @@ import av
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.events import VideoFragment
-from stream.media import MediaSegment, SourceFrame
+from stream.media import FragmentBytes, MediaSegment, SourceFrame
+from stream.protocol.buffers import SlotTable
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.frame_events import segment_event
@@ -26,11 +28,23 @@ def video_file(path: Path, seconds: int = 12, options: dict[str, str] = GOPS) ->
     return make_video(path, moving_square(25 * seconds, 25 * seconds * 2 + 40), options=options)
 
 
-def segments_of(
-    address: str, folder: Path | None = None, *, copies: bool = True, **capture: object
+@dataclass(frozen=True)
+class RecordedSegment(MediaSegment):
+    """A segment with the bytes that lay in its slot."""
+
+    data: bytes = b""
+    init: bytes = b""
+
+
+def fragment_table(capacity: int = 2**30) -> SlotTable[FragmentBytes]:
+    """Return a table for the bytes of fragments."""
+    return SlotTable(capacity, len)
+
+
+def _recorded(
+    address: str, table: SlotTable[FragmentBytes], folder: Path | None, *, copies: bool, **capture: object
 ) -> Iterator[MediaSegment]:
-    """Yield the segments of a source that is read to its end, in memory; `folder`: as files, too."""
-    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, in_memory=True, copies=copies)
+    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, fragments=table, copies=copies)
     config = CaptureConfig.model_validate(capture)
     with open_source(address, config, MonotonicClock(), segments=recorder) as source:
         for frame in source.frames():
@@ -39,9 +53,21 @@ def segments_of(
         yield from recorder.finish()
 
 
+def segments_of(
+    address: str, folder: Path | None = None, *, copies: bool = True, **capture: object
+) -> Iterator[RecordedSegment]:
+    """Yield the segments of a source that is read to its end, in memory; `folder`: as files, too."""
+    table = fragment_table()
+    for segment in _recorded(address, table, folder, copies=copies, **capture):
+        part = FragmentBytes(b"", b"") if segment.slot is None else table.take(segment.slot)
+        values = {field.name: getattr(segment, field.name) for field in fields(segment)}
+        yield RecordedSegment(**values, data=part.data, init=part.init)
+
+
 def fragments_of(address: str, *, copies: bool = True, **capture: object) -> list[VideoFragment]:
     """Return the fragments of a source that is read to its end."""
-    events = map(segment_event, segments_of(address, copies=copies, **capture))
+    table = fragment_table()
+    events = [segment_event(segment, table) for segment in _recorded(address, table, None, copies=copies, **capture)]
     return [event for event in events if isinstance(event, VideoFragment)]
 
 

@@ -138,6 +138,20 @@ def test_numbers_are_never_used_again_and_discarding_an_empty_slot_is_no_error()
     assert len(set(numbers)) == 5
 
 
+def test_a_table_may_be_bounded_by_the_size_of_its_objects() -> None:
+    slots: SlotTable[bytes] = SlotTable(10, len)
+    first = slots.put(bytes(6))
+    assert first is not None
+    assert slots.put(bytes(5)) is None
+    second = slots.put(bytes(4))
+    assert second is not None
+    assert slots.take(first) == bytes(6)
+    assert slots.put(bytes(7)) is None
+    slots.discard(second)
+    assert slots.put(bytes(10)) is not None
+    assert slots.put(b"x") is None
+
+
 def test_a_table_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one object"):
         SlotTable(0)

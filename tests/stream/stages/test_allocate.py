@@ -89,6 +89,7 @@ from stream.stages.frame_tap import FrameTap, TapPolicy
 from stream.transport import Envelope
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.clock import FakeClock
+from tests.support.fragments import fragment_table
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 
@@ -130,6 +131,7 @@ class Fixture:
     ) -> None:
         self.updater, self.memory, self.zones = TextureUpdater(), memory, zones
         self.motions: SlotTable[TileMotion] = SlotTable(2)
+        self.fragments = fragment_table()
         self.on_device, self.pixels = on_device, pixels
         client = replace(client, pixels=pixels)
         self.hello: ServerHello | None = None
@@ -149,6 +151,7 @@ class Fixture:
             tap=FrameTap(tap, overlays, (), runner.control.check),
             lease=self.updater.lease,
             motions=self.motions,
+            fragments=self.fragments,
             make_allocator=self._make_allocator,
             budget=RunBudget(target),
         )

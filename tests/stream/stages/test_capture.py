@@ -63,7 +63,7 @@ def frame(index: int, **fields: object) -> SourceFrame:
 class NumberedSegments:
     """Completes a segment with each frame, and one at the end."""
 
-    dropped_frames = 7
+    dropped_frames, dropped_fragments = 7, 3
 
     def __init__(self) -> None:
         self.waited: set[bool] = set()
@@ -352,6 +352,7 @@ class TestSourcesThatComeInTheirOwnTime:
         runner.join()
         assert segments.waited == {False}
         assert fixture.stage.drops["capture.unencoded"] == 7
+        assert fixture.stage.drops["capture.fragments"] == 3
 
     def test_nothing_is_asked_for_before_the_first_credit(self, runner: StageRunner) -> None:
         source = CameraSource()

@@ -97,6 +97,37 @@ def run(config: Config) -> Collector:
     return collector
 
 
+def noise(frames: int) -> Iterator[Image]:
+    """Pictures that no codec makes smaller; a lamp is lit in the last half."""
+    generator = np.random.default_rng(0)
+    for index in range(frames):
+        frame = generator.integers(0, 120, (360, 640, 3), dtype=np.uint8)
+        if index >= frames // 2:
+            frame[:] = frame // 2 + 190
+        yield frame
+
+
+@pytest.mark.parametrize("begin", [run_in_threads, run_in_child])
+@pytest.mark.parametrize("key_every", [1, 600])
+def test_fragments_of_any_size_travel(begin: Callable[..., Run], key_every: int, tmp_path: Path) -> None:
+    options = {"preset": "ultrafast", "crf": "0", "g": str(key_every), "sc_threshold": "0"}
+    video = make_video(tmp_path / "noise.mp4", noise(30), FPS, options=options)
+    assert video.stat().st_size > 8 * 2**20, "more than 20 Mbit/s"
+    collector = Collector()
+    run_session(
+        configured(video, tmp_path / "clips"),
+        LinesDisplay(0),
+        [collector],
+        lambda config: begin(config, model_loader="tests.support.answer_models:FakeAnswerModel"),
+    )
+    fragments = collector.of(VideoFragment)
+    assert key_every == 1 or max(len(fragment.data) for fragment in fragments) > 2**21
+    assert sum(len(fragment.data) for fragment in fragments) > 8 * 2**20
+    (*_, clip) = collector.of(ClipWritten)
+    assert clip.error is None
+    assert len(times_of(tmp_path / "clips" / clip.video)) > 20
+
+
 def test_the_packets_of_a_file_are_copied(lamps: dict[str, Path], tmp_path: Path) -> None:
     lines = tmp_path / "events.jsonl"
     collector = run(configured(lamps["h264"], tmp_path / "clips", paths=(str(lines),)))
