@@ -999,7 +999,8 @@ class PipelineConfig(Section):
     answers: Literal["lockstep", "newest"] = "lockstep"
     """At an answer point: wait for the answer, or go on and answer the newest packet."""
     steady: bool = True
-    """Live frames at even intervals: a small delay, and short pauses of their process (garbage, change of threads)."""
+    """Live frames at even intervals, for people who look at them: a small delay, unless `output.publish` is set, and
+    short pauses of their process (garbage, change of threads)."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest silence of the answer stage while an answer is due, in seconds; then the run is given up."""
 

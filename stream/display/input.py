@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import select
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,10 +20,14 @@ KEPT_CHARS = 16_384
 """Of a longer line the rest is left out; it is far beyond any question, and is refused for its length."""
 
 
-HELP = "Enter asks, from the next answer on · arrow up: earlier questions · Ctrl-C ends"
+HELP = "Enter asks, from the next answer on · arrow up: earlier questions · /quit ends"
 """Reply to a line of HELP_WORDS; fits into a line of the live view."""
 
 HELP_WORDS = ("/help", "/?", "help", "?")
+QUIT_WORDS = ("/quit", "/exit", "/q")
+
+COMMAND = re.compile(r"/[\w?]*")
+"""First word of a line that is no question. A path has another slash, or a dot."""
 
 
 def refusal_reason(text: str) -> str | None:
@@ -52,11 +57,8 @@ class PendingQuestions:
             return self._queue[-1] if self._queue else ""
 
     def put(self, line: str, refuse: Callable[[str], None]) -> None:
-        """Ask the typed question; `refuse` gets a line if it cannot be asked, and the help on request."""
+        """Ask the typed question; `refuse` gets a line if it cannot be asked."""
         question = printable(line)
-        if question.strip().lower() in HELP_WORDS:
-            refuse(HELP)
-            return
         reason = refusal_reason(question)
         if reason is not None:
             refuse(f"not asked: {reason}")
@@ -164,7 +166,19 @@ class Questions:
             self._reader.close()
 
     def put(self, line: str, reply: Callable[[str], None]) -> None:
-        """Ask the typed question; `reply` gets a line if it cannot be asked."""
+        """Ask the typed question, or follow the command; `reply` gets a line if it cannot be asked, and the help. A
+        command to quit does what Ctrl-C does."""
+        command = printable(line).strip().lower()
+        word, *_ = command.split() or [""]
+        if command in HELP_WORDS:
+            reply(HELP)
+            return
+        if word in QUIT_WORDS:
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        if COMMAND.fullmatch(word):
+            reply(f"not asked: there is no command {word}; /help lists them")
+            return
         with self._lock:
             cameras = dict(self._cameras)
         if not cameras:

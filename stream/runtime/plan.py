@@ -98,6 +98,7 @@ class RunPlan:
         """
         pipeline, answer = config.pipeline, config.answer
         paced = info.live or config.capture.realtime
+        holds_frames = paced and pipeline.steady and config.output.publish is None  # a robot wants them at once
         lockstep = not paced and pipeline.answers == "lockstep"
         restart = info.live if pipeline.restart is None else pipeline.restart
         waits_for_server = answer.server is not None and pipeline.restart is None
@@ -109,7 +110,7 @@ class RunPlan:
             restart=restart,
             texture=_texture_options(config),
             allocator=_allocator_options(config, paced=paced),
-            allocate=_allocate_policy(config, live=info.live, even_intervals=paced and pipeline.steady),
+            allocate=_allocate_policy(config, live=info.live, even_intervals=holds_frames),
             tap=_tap_policy(config),
             schedule=_schedule_policy(config, info, watches or WatchStates(), wall_s, lockstep=lockstep),
             client=ClientOptions(

@@ -63,6 +63,12 @@ def test_the_stage_that_waits(
     assert plan.schedule.lockstep == plan.client.resend_after_loss == lockstep
 
 
+def test_frames_that_are_published_are_not_held() -> None:
+    output = OutputConfig(publish="tcp://127.0.0.1:5556")
+    assert RunPlan.of(Config(), CAMERA).allocate.even_intervals
+    assert not RunPlan.of(Config(output=output), CAMERA).allocate.even_intervals
+
+
 def test_a_camera_sets_its_own_pace_and_counts_capture_time() -> None:
     config = Config(capture=CaptureConfig(realtime=True))
     assert not RunPlan.of(config, CAMERA).realtime
