@@ -904,7 +904,11 @@ class OutputConfig(Section):
     """Take questions from arr_coc/NAME/question/set. Beyond this machine it needs mqtts and a password, unless
     `network.plain_tcp` admits every program."""
     mqtt_picture: bool = True
-    """Send the picture of each frame that is answered about."""
+    """Send pictures of frames that are answered about or checked: one every `output.mqtt_every_s`, and one at each
+    match."""
+    mqtt_every_s: float = Field(default=10.0, ge=0)
+    """Time from one picture, and from one message of figures, to the next, in seconds; also of a watch's details while
+    its verdict stays the same. A changed verdict or answer is sent at once."""
     mqtt_ca: str | None = Field(default=None, min_length=1)
     """File with the certificate (PEM) of the authority that the broker's certificate is checked with; those of this
     system when absent."""

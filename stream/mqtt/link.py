@@ -67,7 +67,7 @@ class MqttLink:
     """Sender of messages to a broker, from `start` to `close`.
 
     Each new connection sends all retained messages again. `last_will` is the message that the broker publishes if this
-    client disappears. `figures` returns messages on connection and every ten seconds, `command` is as for
+    client disappears. `figures` returns messages on connection and every `figures_every_s`, `command` is as for
     BrokerSession; both are called in the thread, and must raise nothing. `retry_s`: as RETRY_S.
     """
 
@@ -79,11 +79,13 @@ class MqttLink:
         figures: Callable[[], Iterable[MqttMessage]] = tuple,
         command: tuple[str, Callable[[bytes], None]] | None = None,
         retry_s: tuple[float, float] = RETRY_S,
+        figures_every_s: float = 10.0,
     ) -> None:
         self.outbox = Outbox()
         self._broker = broker
         self._make_session = lambda: BrokerSession(broker, client_id, last_will, command)
         self._figures = figures
+        self._figures_every_s = max(1.0, figures_every_s)
         self._retry_s = retry_s
         self._first_attempt: Future[None] = Future()
         self._ending = threading.Event()
@@ -163,7 +165,7 @@ class MqttLink:
         next_s = time.monotonic()
         while not (self._ending.is_set() and not len(self.outbox) and not session.busy):
             if time.monotonic() >= next_s:
-                next_s = time.monotonic() + 10.0
+                next_s = time.monotonic() + self._figures_every_s
                 for figures in self._figures():
                     self.outbox.put(figures)
             if not session.busy and (message := self.outbox.take()) is not None:

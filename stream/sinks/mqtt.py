@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -58,12 +58,26 @@ def page_address(output: OutputConfig) -> str | None:
 class MqttSink(Sink):
     """Publisher of a run's events at the broker `config.output.mqtt`; `monitor` must receive each event first.
 
+    An answer is sent if it differs from the one before, a check if its verdict does. What does not change anything is
+    sent every `output.mqtt_every_s`: details of checks, and pictures, of which each match has one, too.
+
     After construction, no method waits for the broker. Raises ConfigError for what Broker refuses, OutputError if the
-    broker rejects this client. `retry_s`: as for MqttLink.
+    broker rejects this client. `retry_s`: as for MqttLink. `now_s`: clock that counts `output.mqtt_every_s`.
     """
 
-    def __init__(self, config: Config, monitor: RunMonitor, retry_s: tuple[float, float] = RETRY_S) -> None:
+    def __init__(
+        self,
+        config: Config,
+        monitor: RunMonitor,
+        retry_s: tuple[float, float] = RETRY_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         output = config.output
+        self._now_s = now_s
+        self._every_s = output.mqtt_every_s
+        self._sent_s: dict[str, float] = {}
+        self._answer: tuple[object, ...] = ()
+        self._picture: AskedPicture | None = None
         self._monitor = monitor
         self._question = config.first_question
         self.topics = RunTopics(
@@ -89,6 +103,7 @@ class MqttSink(Sink):
             self._figures,
             (self.topics.question_set, self._ask) if output.mqtt_ask else None,
             retry_s,
+            output.mqtt_every_s,
         )
         if output.mqtt_discovery is not None:
             self.link.put(self.topics.discovery(output.mqtt_discovery, program_version()))
@@ -107,18 +122,23 @@ class MqttSink(Sink):
     def write(self, event: Event) -> None:
         self._send_state()
         if isinstance(event, Answer):
-            self.link.put(MqttMessage(self.topics.answer, encode_event(event).encode()))
+            self._send_answer(event)
         elif isinstance(event, Detections):
             self.link.put(MqttMessage(self.topics.detections, encode_event(event).encode()))
         elif isinstance(event, AskedPicture) and event.asked and self.topics.picture:
-            self.link.put(MqttMessage(self.topics.picture_topic, event.jpeg))
+            self._picture = event
+            if self._is_due(self.topics.picture_topic):
+                self._send_picture()
         elif isinstance(event, YesNoResult) and event.watch in self._holds:
             self._looks[event.watch] = event
-            self._send_details(event)
-            if event.holds != self._holds[event.watch]:
+            has_changed = event.holds != self._holds[event.watch]
+            if self._is_due(self.topics.verdict_details(event.watch)) or has_changed:
+                self._send_details(event)
+            if has_changed:
                 self._holds[event.watch] = event.holds
                 self.link.put(self.topics.set_verdict(event.watch, event.holds))
         elif isinstance(event, Match) and event.watch in self._holds:
+            self._send_picture()
             body = b'{"event_type":"%b",%b' % (MATCH.encode(), encode_event(event).encode().removeprefix(b"{"))
             self.link.put(MqttMessage(self.topics.match(event.watch), body))
         elif isinstance(event, ClipWritten):
@@ -135,6 +155,27 @@ class MqttSink(Sink):
             self._open = False
             self.link.put(self.topics.set_availability(False))
             self.link.close()
+
+    def _is_due(self, topic: str) -> bool:
+        """Return whether the time since a topic's last message has passed, and begin another one then."""
+        now_s = self._now_s()
+        if now_s - self._sent_s.get(topic, float("-inf")) < self._every_s:
+            return False
+        self._sent_s[topic] = now_s
+        return True
+
+    def _send_answer(self, answer: Answer) -> None:
+        """Send an answer unless it says what the one before it said."""
+        content = answer.query, answer.text, answer.fields
+        if content != self._answer:
+            self._answer = content
+            self.link.put(MqttMessage(self.topics.answer, encode_event(answer).encode()))
+
+    def _send_picture(self) -> None:
+        """Send the newest picture unless it was sent."""
+        if self._picture is not None:
+            self.link.put(MqttMessage(self.topics.picture_topic, self._picture.jpeg))
+            self._picture = None
 
     def _send_clip(self, clip: ClipWritten) -> None:
         """Send the picture of a match once it is written, and the names of its files as attributes."""

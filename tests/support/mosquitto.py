@@ -97,9 +97,13 @@ class Subscriber:
     def next(self, topic: str) -> MQTTMessage:
         """The next message of a topic."""
         while True:
-            message = self._messages.get(timeout=LIMIT_S)
+            message = self.take()
             if message.topic == topic:
                 return message
+
+    def take(self) -> MQTTMessage:
+        """The next message of any topic."""
+        return self._messages.get(timeout=LIMIT_S)
 
     def publish(self, topic: str, payload: Any, *, retain: bool = False) -> None:
         """Publish there, and wait until the broker has it."""

@@ -41,6 +41,8 @@ from tests.support.runs import WatchedRun
 
 AT_ONCE = (0.01, 0.01)
 
+TOPICS = ("picture", "answer", "watch/here", "watch/here/details")
+
 CONFIG = "homeassistant/device/arr_coc_door/config"
 STARTED = Started(source="camera", model="m", query="What?", backend="cpu")
 
@@ -71,7 +73,8 @@ class FedSink:
         )
         self.monitor = RunMonitor(config)
         self.run = WatchedRun()
-        self.sink = MqttSink(config, self.monitor, AT_ONCE)
+        self.now_s = 0.0
+        self.sink = MqttSink(config, self.monitor, AT_ONCE, lambda: self.now_s)
         self.monitor.follow(self.run)  # type: ignore[arg-type]
 
     def feed(self, *events: Event) -> None:
@@ -229,7 +232,7 @@ def test_a_run_does_not_wait_for_a_silent_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         fed = FedSink(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
         for number in range(1000):
-            fed.feed(frame(number, 0.0), answer(0.0, "a cat"))
+            fed.feed(frame(number, 0.0), answer(0.0, f"a cat {number}"))
         assert fed.sink.link.outbox.dropped >= 999
         fed.sink.close()
         fed.sink.close()
@@ -371,3 +374,31 @@ def test_boxes_are_one_json_object(mosquitto: Mosquitto) -> None:
             {"label": "cat", "box": [19.0, 12.0, 95.0, 60.0], "score": 0.5},
             {"label": "dog", "point": [38.0, 90.0]},
         ]
+
+
+def test_what_changes_nothing_is_sent_every_ten_seconds(mosquitto: Mosquitto) -> None:
+    with (
+        subscribed(mosquitto.port) as subscriber,
+        fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as fed,
+    ):
+        until(lambda: len(fed.sink.link.outbox) == 0)
+        for number in range(60):  # 30 s, two a second
+            fed.now_s = number / 2
+            at_s = fed.now_s
+            jpeg = b"\xff\xd8 %d" % number
+            fed.feed(frame(number, at_s), AskedPicture(frame_index=number, pts_s=at_s, jpeg=jpeg))
+            fed.feed(
+                answer(at_s, "a cat" if number < 40 else "a dog"), look(at_s, holds="yes" if number < 50 else "no")
+            )
+            if number == 15:
+                fed.feed(match(at_s))
+            until(lambda: len(fed.sink.link.outbox) == 0)
+        fed.feed(answer(31.0, "the end"))
+        received = []
+        while not received or b"the end" not in received[-1].payload:
+            received.append(subscriber.take())
+    topics = {name: [message for message in received if message.topic == f"arr_coc/door/{name}"] for name in TOPICS}
+    assert [message.payload[3:] for message in topics["picture"]] == [b"0", b"15", b"20", b"40"]
+    assert [json.loads(message.payload)["text"] for message in topics["answer"]] == ["a cat", "a dog", "the end"]
+    assert [json.loads(message.payload)["pts_s"] for message in topics["watch/here/details"]] == [0.0, 10.0, 20.0, 25.0]
+    assert [message.payload for message in topics["watch/here"]] == [b"None", b"ON", b"OFF"]
