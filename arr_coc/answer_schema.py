@@ -23,6 +23,7 @@ from arr_coc.schema_reader import (
     excerpt,
     is_choices,
     is_json_schema,
+    is_property_map,
     is_whole,
     name_in,
     nullable,
@@ -65,6 +66,8 @@ class AnswerSchema:
                 f"a schema is a JSON object, got {excerpt(value)}",
                 'give such as {"people": "integer", "weather": ["sun", "rain"]}',
             )
+        if not is_json_schema(value) and is_property_map(value):
+            value = {"type": "object", "properties": value, "required": list(value)}
         reader = SchemaReader(value.get("$defs", value.get("definitions", {})))
         node = reader.node(value, "", 0) if is_json_schema(value) else reader.short(value, "", 0)
         if node.get("type") != "object" and not is_choices(node):

@@ -195,6 +195,12 @@ def is_json_schema(value: Mapping[str, Any]) -> bool:
     )
 
 
+def is_property_map(value: Mapping[str, Any]) -> bool:
+    """Return True for the `properties` of a JSON Schema alone: each field is a schema with a type."""
+    kinds = [item.get("type") if isinstance(item, dict) else None for item in value.values()]
+    return bool(kinds) and all(isinstance(kind, str) and kind in _KEYWORDS for kind in kinds)
+
+
 def is_choices(node: Node) -> bool:
     return "enum" in node and all(isinstance(value, str) for value in node["enum"])
 

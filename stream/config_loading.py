@@ -378,7 +378,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
         values = tomllib.loads(data.decode("utf-8"))
         list(leaves(values))  # so that values nested too deeply are refused here
     except FileNotFoundError as error:
-        raise ConfigError(f"no configuration file {name!r}") from error
+        raise ConfigError(f"no configuration file {name!r}; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read configuration {name!r}: {reason}") from error
@@ -387,6 +387,10 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
     except ValueError as error:  # of TOML, or a number with thousands of digits
         raise ConfigError(f"{name}: not valid TOML: {error}") from error
     return values
+
+
+SWITCHES = {"on": True, "off": False, "yes": True, "no": False}
+"""Words for true and false, of a key that has no such word of its own."""
 
 
 def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:
@@ -411,6 +415,8 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
         table = {}
     if set(table) == {"value"} and (isinstance(table["value"], str) or not _is_text(field)):
         value = table["value"]
+    elif field is not None and text in SWITCHES and bool in (field.annotation, *get_args(field.annotation)):
+        value = SWITCHES[text]
     return ConfigLayer(option, {key: value})
 
 

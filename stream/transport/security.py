@@ -155,7 +155,9 @@ def make_keys(folder: Path) -> list[Path]:
         (halves[1] / "server.key").write_bytes((halves[0] / "server.key").read_bytes())
         (halves[0] / "clients" / "client.key").write_bytes((halves[1] / "client.key").read_bytes())
     except OSError as error:
-        raise ConfigError(f"cannot make keys in {folder}: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot make keys in {folder}: {error.strerror}; name a folder that can be written"
+        ) from error
     return halves
 
 

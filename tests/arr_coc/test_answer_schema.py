@@ -49,6 +49,16 @@ def test_the_short_form_is_a_json_schema() -> None:
     assert [kind_of(node) for node in schema.fields.values()] == ["integer", "enum", "array", "object", "number"]
 
 
+def test_the_properties_of_a_json_schema_are_one() -> None:
+    properties = {"people": {"type": "integer", "minimum": 0}, "seen": {"type": "array", "items": {"type": "string"}}}
+    whole = {"type": "object", "properties": properties, "required": ["people", "seen"]}
+    assert AnswerSchema.of(properties) == AnswerSchema.of(whole)
+    with pytest.raises(OptionError, match="'pattern' is not supported in a schema; leave it out"):
+        AnswerSchema.of({"name": {"type": "string", "pattern": "x"}})
+    short = AnswerSchema.of({"car": {"type": "string", "red": "boolean"}, "sky": "string"})
+    assert json.loads(short.text)["properties"]["car"]["properties"].keys() == {"type", "red"}
+
+
 def test_an_answer_has_fields_and_a_text_for_people() -> None:
     schema = AnswerSchema.parse(STREET)
     text = schema.text_of(FIELDS)

@@ -67,6 +67,12 @@ def test_set_without_key_or_equals_sign_shows_the_form(assignment: str) -> None:
         layer_from_assignment(assignment)
 
 
+@pytest.mark.parametrize(("word", "value"), [("on", True), ("off", False), ("yes", True), ("no", False)])
+def test_switches_have_the_words_of_the_tables(word: str, value: bool) -> None:
+    assert build_config([layer_from_assignment(f"answer.feedback={word}")]).answer.feedback is value
+    assert build_config([layer_from_assignment(f"answer.query={word}")]).answer.query == word
+
+
 def test_none_switches_off_what_may_be_off() -> None:
     assert build_config([layer_from_assignment("answer.every_s=none")]).answer.every_s is None
     assert build_config([layer_from_assignment("answer.query=none")]).answer.query == "none"

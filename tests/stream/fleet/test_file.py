@@ -97,5 +97,5 @@ def test_a_mistake_that_is_no_cameras_ends_it(text: str, problem: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match=r"^no configuration file 'gone.toml'$"):
+    with pytest.raises(ConfigError, match=r"^no configuration file 'gone.toml'; check the path$"):
         read_fleet("gone.toml")
