@@ -390,7 +390,7 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
 
 
 SWITCHES = {"on": True, "off": False, "yes": True, "no": False}
-"""Words for true and false, of a key that has no such word of its own."""
+"""Words for true and false, for keys that are true or false."""
 
 
 def layer_from_assignment(assignment: str, option: str = "--set") -> ConfigLayer:

@@ -180,8 +180,8 @@ class GroupOfPictures:
         self._frame: FrameAllocation | None = None
         self._offered: GroupFrame | None = None
         self._rebuilt: GroupFrame | None = None
-        self._looked: tuple[FrameStamp, TileVersions] | None = None
-        self._looked_before: TileVersions | None = None
+        self._newest_view: tuple[FrameStamp, TileVersions] | None = None
+        self._earlier_versions: TileVersions | None = None
         self._last_look: tuple[GroupFrame, FrameStamp, tuple[Flags, TileNews]] | None = None
 
     def ask_anew(self) -> None:
@@ -273,10 +273,10 @@ class GroupOfPictures:
         reason = self._end_reason(view, frame, model_place)
         if reason not in ("", "age"):
             return None
-        if self._looked is None or self._looked[0] != view.stamp:  # one frame shows no rest, however often it is read
-            self._looked_before = None if self._looked is None else self._looked[1]
-            self._looked = view.stamp, view.versions
-        look = self._looked_before
+        if self._newest_view is None or self._newest_view[0] != view.stamp:  # one frame alone shows no rest
+            self._earlier_versions = None if self._newest_view is None else self._newest_view[1]
+            self._newest_view = view.stamp, view.versions
+        look = self._earlier_versions
         budget_tokens = frame.inputs.plan.tokens
         pending = self._rebuilt
         if pending is not None and len(pending.regions) <= MOST_REBUILT * budget_tokens:
@@ -595,8 +595,8 @@ class GroupOfPictures:
 def _and_near(tiles: Flags) -> Flags:
     """Return tiles bool [gh, gw] and those near them."""
     side = 2 * NEAR_TILES + 1
-    near: Flags = cv2.dilate(tiles.astype(np.uint8), np.ones((side, side), np.uint8)).astype(bool)
-    return near
+    patch: Flags = cv2.dilate(tiles.astype(np.uint8), np.ones((side, side), np.uint8)).astype(bool)
+    return patch
 
 
 def _overview_regions(frame: FrameAllocation) -> Regions:

@@ -84,7 +84,7 @@ class Mailbox(Generic[T]):
 class SlotTable(Generic[T]):
     """Bounded table of slot number → object, shared by threads.
 
-    `capacity`: most objects, or the sum of `size_of` of each.
+    `capacity`: most objects, or the sum of `size_of` of each. `refused` counts those that found no room in time.
     """
 
     def __init__(self, capacity: int, size_of: Callable[[T], int] = lambda item: 1) -> None:
@@ -92,7 +92,8 @@ class SlotTable(Generic[T]):
             raise ValueError(f"a slot table holds at least one object, got {capacity}")
         self._capacity = capacity
         self._size_of = size_of
-        self._used = 0
+        self._size = 0
+        self.refused = 0
         self._objects: dict[int, T] = {}
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -104,11 +105,12 @@ class SlotTable(Generic[T]):
         """Store `item` and return its number; None if no room became free within the time limit."""
         size = self._size_of(item)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._used + size <= self._capacity, timeout_s):
+            if not self._changed.wait_for(lambda: self._size + size <= self._capacity, timeout_s):
+                self.refused += 1
                 return None
             number = next(self._numbers)
             self._objects[number] = item
-            self._used += size
+            self._size += size
             return number
 
     def take(self, number: int) -> T:
@@ -126,7 +128,7 @@ class SlotTable(Generic[T]):
 
     def _remove(self, number: int) -> T:
         item = self._objects.pop(number)
-        self._used -= self._size_of(item)
+        self._size -= self._size_of(item)
         self._changed.notify_all()
         return item
 

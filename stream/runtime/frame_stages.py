@@ -31,7 +31,7 @@ from stream.clock import Clock, MonotonicClock
 from stream.config import Config, OutputConfig, is_hls
 from stream.control import RunControl, describe
 from stream.events import Event, Notice, Restarted, pack_event, store_lost
-from stream.media import AllocationOverlay, FragmentBytes
+from stream.media import AllocationOverlay
 from stream.monitor.statistics import RunStatistics
 from stream.protocol.buffers import SlotTable
 from stream.protocol.device_pixels import IpcPixelSender, LocalPixels
@@ -61,7 +61,6 @@ from stream.stages.capture import CaptureStage
 from stream.stages.frame_tap import FrameTap
 from stream.stages.texture import TextureStage
 from stream.transport import EventReceiver, Transport, private_directory
-from stream.untrusted import MIB
 
 POLL_MS = 50
 """Time that the main thread waits for an event before it polls the stages."""
@@ -71,9 +70,6 @@ PLANES = 4
 
 MOTIONS = 2
 """Frames whose motion may be between texture and allocate: each has a credit."""
-
-FRAGMENTS_BYTES = 64 * MIB
-"""Bytes of the video for clips that may wait for the events of their frames: 5 s of 100 Mbit/s."""
 
 DROPS_EVERY_S = 0.5
 """Time between two reports of drops."""
@@ -158,8 +154,7 @@ class FrameStages:
         self._first_frame = first_frame
         self._notices: list[Notice] = []
         store = self._try_store()
-        self._fragments: SlotTable[FragmentBytes] = SlotTable(FRAGMENTS_BYTES, len)
-        self._segments = _segment_recorder(config.output, self._fragments, copies=not config.masks)
+        self._segments = _segment_recorder(config.output, copies=not config.masks)
         self._source = open_source(config.source, config.capture, self._clock, config.network, self._segments)
         with ExitStack() as stack:
             stack.callback(self._source.close)
@@ -369,7 +364,7 @@ class FrameStages:
             tap=FrameTap(plan.tap, self._overlays, pictures, control.check),
             lease=self._updater.lease,
             motions=motions,
-            fragments=self._fragments,
+            fragments=SlotTable(1, len) if self._segments is None else self._segments.fragments,
             make_allocator=plan.make_allocator,
             budget=plan.make_run_budget(),
             detections=plan.make_detection_feed(clock),
@@ -430,15 +425,12 @@ def run_in_threads(
     return Run(config, stages, clock, model_loader=model_loader)
 
 
-def _segment_recorder(
-    output: OutputConfig, fragments: SlotTable[FragmentBytes], *, copies: bool
-) -> SegmentRecorder | None:
+def _segment_recorder(output: OutputConfig, *, copies: bool) -> SegmentRecorder | None:
     """Returns the recorder of the source's video for HLS and clips, None without one. `copies`: it may copy packets."""
     folder = next((os.path.dirname(path) or "." for path in output.paths if is_hls(path)), None)
     if folder is None and output.clips is None:
         return None
-    in_memory = None if output.clips is None else fragments
-    return SegmentRecorder(folder, output.hls.segment_s, fragments=in_memory, copies=copies)
+    return SegmentRecorder(folder, output.hls.segment_s, in_memory=output.clips is not None, copies=copies)
 
 
 @contextmanager

@@ -165,7 +165,7 @@ class MqttSink(Sink):
         return True
 
     def _send_answer(self, answer: Answer) -> None:
-        """Send an answer unless it says what the one before it said."""
+        """Send an answer unless it has the text and fields of the one before."""
         content = answer.query, answer.text, answer.fields
         if content != self._answer:
             self._answer = content

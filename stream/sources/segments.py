@@ -19,12 +19,16 @@ from stream.media import FragmentBytes, MediaSegment, SourceFrame
 from stream.protocol.buffers import SlotTable
 from stream.sources.encoding import FrameEncoder
 from stream.sources.fragments import COPIED_CODECS, LONGEST_FRAGMENT_NS, Fragment, Fragmenter, codec_of
+from stream.untrusted import MIB
 
 SEGMENT_PREFIX = ".segment-"
 """Prefix of the names of files that no playlist lists yet."""
 
 SENT_FRAGMENT_NS = NS_PER_S
 """Longest fragment that is sent along: how exactly a clip can end."""
+
+WAITING_BYTES = 64 * MIB
+"""Bytes of fragments that may wait for the events of their frames: 5 s of 100 Mbit/s."""
 
 MAX_FAILURES = 3
 """Consecutive packets that cannot be copied, after which frames are encoded instead."""
@@ -93,9 +97,9 @@ class SegmentRecorder:
 
     `folder` must exist; None writes no files. `segment_s`: least length of a segment, and greatest distance of key
     frames that are encoded. If a file cannot be written, the last segment has the reason as its `error`, and no other
-    file follows. `fragments`: table in which the bytes of fragments, of at most SENT_FRAGMENT_NS, wait for the events
-    of the frames that they travel with; None for none in memory. One that finds no room there is dropped. `copies`:
-    packets may be copied; they may not if parts of the picture are masked, and frames are encoded then.
+    file follows. `in_memory`: fragments, of at most SENT_FRAGMENT_NS, travel with the frames; their bytes wait in the
+    table `fragments`, `waiting_bytes` of them at most, and what finds no room there is dropped. `copies`: packets may
+    be copied; they may not if parts of the picture are masked, and frames are encoded then.
     """
 
     def __init__(
@@ -103,13 +107,14 @@ class SegmentRecorder:
         folder: str | None,
         segment_s: float,
         *,
-        fragments: SlotTable[FragmentBytes] | None = None,
+        in_memory: bool = False,
+        waiting_bytes: int = WAITING_BYTES,
         copies: bool = True,
     ) -> None:
+        self.fragments: SlotTable[FragmentBytes] = SlotTable(waiting_bytes, len)
         self._segment_ns = round(segment_s * NS_PER_S)
         self._files = None if folder is None else SegmentFolder(Path(folder), self._segment_ns)
-        self._fragments = fragments
-        self._dropped_fragments = 0
+        self._in_memory = in_memory
         self._lock = threading.Lock()
         self._template: av.VideoStream | None = None
         self._fragmenter: Fragmenter | None = None
@@ -133,7 +138,7 @@ class SegmentRecorder:
     @property
     def dropped_fragments(self) -> int:
         """Fragments that found no room in the table: the run takes them out more slowly than they come."""
-        return self._dropped_fragments
+        return self.fragments.refused
 
     def connect(self, stream: av.VideoStream) -> None:
         """Start a newly opened stream, whose packets are independent of those before."""
@@ -260,7 +265,7 @@ class SegmentRecorder:
             self._files.begin_track()
 
     def _new_fragmenter(self, template: av.VideoStream | None, size_px: tuple[int, int] = (0, 0)) -> Fragmenter:
-        longest_ns = LONGEST_FRAGMENT_NS if self._fragments is None else SENT_FRAGMENT_NS
+        longest_ns = SENT_FRAGMENT_NS if self._in_memory else LONGEST_FRAGMENT_NS
         return Fragmenter(template, size_px, longest_ns)
 
     def _coded_size(self) -> tuple[int, int]:
@@ -296,17 +301,15 @@ class SegmentRecorder:
             return
         waiting, self._waiting = self._waiting, []
         for part in waiting:
-            if self._fragments is not None and not self._ended:
-                self._remember(part, self._fragments)
+            if self._in_memory and not self._ended:
+                self._remember(part)
             if self._files is not None:
                 self._write(self._files.add(part))
 
-    def _remember(self, part: Fragment, fragments: SlotTable[FragmentBytes]) -> None:
+    def _remember(self, part: Fragment) -> None:
         """Put a fragment into the table, and name its slot."""
-        slot = fragments.put(FragmentBytes(part.data, part.header))
-        if slot is None:
-            self._dropped_fragments += 1
-        else:
+        slot = self.fragments.put(FragmentBytes(part.data, part.header))
+        if slot is not None:
             self._segments.append(self._describe(part, slot=slot, key=part.key))
 
     def _write(self, segments: Sequence[Fragment]) -> None:
@@ -320,7 +323,7 @@ class SegmentRecorder:
                 file, header = self._files.write(segment)
             except OSError as error:
                 self._files = None
-                self._ended = self._fragments is None
+                self._ended = not self._in_memory
                 self._segments.append(MediaSegment(error=error.strerror or str(error)))
                 return
             self._segments.append(self._describe(segment, file=file, header=header))

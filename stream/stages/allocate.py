@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -35,7 +35,6 @@ from stream.answer.scheduler import AnswerObserver, AnswerScheduler
 from stream.clock import Clock
 from stream.control import WAIT_MS, RunControl
 from stream.events import Event, pack_event, store_lost
-from stream.media import FragmentBytes, MediaSegment
 from stream.protocol.buffers import SlotTable
 from stream.protocol.messages import Credit, End, ServerHello, SourceLost, TextureUpdated
 from stream.protocol.playout import PlayoutDelay
@@ -97,7 +96,7 @@ class AllocateContext:
     tap: FrameTap
     lease: Callable[[], AbstractContextManager[TextureView]]
     motions: SlotTable[TileMotion]
-    fragments: SlotTable[FragmentBytes]
+    fragments: frame_events.FragmentTable
     make_allocator: Callable[[ServerHello], StreamAllocator]
     budget: RunBudget | None = None
     detections: DetectionFeed | None = None
@@ -292,7 +291,7 @@ class AllocateStage:
         if self._tap.is_picture_due():
             self._last = self._read(self._with_regions)
             self._send_picture(has_question=False)
-        self._emit_segments(update.segments)
+        self._emit(*frame_events.segment_events(update.segments, self._context.fragments))
         changes = frame.change_since, frame.change_since_look
         if self._detections is not None:
             changes = self._detections.changes(*changes)
@@ -418,7 +417,7 @@ class AllocateStage:
 
         If the standing query has ended the run, later reads of the source are not reported.
         """
-        self._emit_segments(end.segments)
+        self._emit(*frame_events.segment_events(end.segments, self._context.fragments))
         if self._control.has_match:
             self._scheduler.finish(last_answer=False)
             return
@@ -428,9 +427,6 @@ class AllocateStage:
         if (notice := frame_events.repaired_times(end)) is not None:
             self._emit(notice)
         self._scheduler.finish(last_answer=end.reason == "finished")
-
-    def _emit_segments(self, segments: Sequence[MediaSegment]) -> None:
-        self._emit(*(frame_events.segment_event(segment, self._context.fragments) for segment in segments))
 
     def _emit(self, *events: Event) -> None:
         """Send events to the sinks; waits for them, however slow they are, unless the run is cancelled."""

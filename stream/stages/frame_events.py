@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec import structs
 
@@ -157,7 +159,16 @@ def picture_changed(update: TextureUpdated, reason: Discontinuity, grid: TileGri
     )
 
 
-def segment_event(segment: MediaSegment, fragments: SlotTable[FragmentBytes]) -> SegmentWritten | VideoFragment:
+FragmentTable = SlotTable[FragmentBytes]
+"""Table of the bytes of segments in memory."""
+
+
+def segment_events(segments: Iterable[MediaSegment], fragments: FragmentTable) -> list[SegmentWritten | VideoFragment]:
+    """Return the events of recorded segments, as `segment_event`."""
+    return [segment_event(segment, fragments) for segment in segments]
+
+
+def segment_event(segment: MediaSegment, fragments: FragmentTable) -> SegmentWritten | VideoFragment:
     """Return the event of a recorded segment: a file, or bytes, which leave the table."""
     start_s, duration_s, track_s = (ns / NS_PER_S for ns in (segment.start_ns, segment.duration_ns, segment.track_ns))
     if segment.slot is not None:

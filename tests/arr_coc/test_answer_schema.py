@@ -51,8 +51,8 @@ def test_the_short_form_is_a_json_schema() -> None:
 
 def test_the_properties_of_a_json_schema_are_one() -> None:
     properties = {"people": {"type": "integer", "minimum": 0}, "seen": {"type": "array", "items": {"type": "string"}}}
-    whole = {"type": "object", "properties": properties, "required": ["people", "seen"]}
-    assert AnswerSchema.of(properties) == AnswerSchema.of(whole)
+    schema = {"type": "object", "properties": properties, "required": ["people", "seen"]}
+    assert AnswerSchema.of(properties) == AnswerSchema.of(schema)
     with pytest.raises(OptionError, match="'pattern' is not supported in a schema; leave it out"):
         AnswerSchema.of({"name": {"type": "string", "pattern": "x"}})
     short = AnswerSchema.of({"car": {"type": "string", "red": "boolean"}, "sky": "string"})

@@ -13,7 +13,6 @@ from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.events import VideoFragment
 from stream.media import FragmentBytes, MediaSegment, SourceFrame
-from stream.protocol.buffers import SlotTable
 from stream.sources.factory import open_source
 from stream.sources.segments import SegmentRecorder
 from stream.stages.frame_events import segment_event
@@ -36,15 +35,7 @@ class RecordedSegment(MediaSegment):
     init: bytes = b""
 
 
-def fragment_table(capacity: int = 2**30) -> SlotTable[FragmentBytes]:
-    """Return a table for the bytes of fragments."""
-    return SlotTable(capacity, len)
-
-
-def _recorded(
-    address: str, table: SlotTable[FragmentBytes], folder: Path | None, *, copies: bool, **capture: object
-) -> Iterator[MediaSegment]:
-    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, fragments=table, copies=copies)
+def _recorded(recorder: SegmentRecorder, address: str, **capture: object) -> Iterator[MediaSegment]:
     config = CaptureConfig.model_validate(capture)
     with open_source(address, config, MonotonicClock(), segments=recorder) as source:
         for frame in source.frames():
@@ -57,17 +48,17 @@ def segments_of(
     address: str, folder: Path | None = None, *, copies: bool = True, **capture: object
 ) -> Iterator[RecordedSegment]:
     """Yield the segments of a source that is read to its end, in memory; `folder`: as files, too."""
-    table = fragment_table()
-    for segment in _recorded(address, table, folder, copies=copies, **capture):
-        part = FragmentBytes(b"", b"") if segment.slot is None else table.take(segment.slot)
+    recorder = SegmentRecorder(None if folder is None else str(folder), 2.0, in_memory=True, copies=copies)
+    for segment in _recorded(recorder, address, **capture):
+        part = FragmentBytes(b"", b"") if segment.slot is None else recorder.fragments.take(segment.slot)
         values = {field.name: getattr(segment, field.name) for field in fields(segment)}
         yield RecordedSegment(**values, data=part.data, init=part.init)
 
 
 def fragments_of(address: str, *, copies: bool = True, **capture: object) -> list[VideoFragment]:
     """Return the fragments of a source that is read to its end."""
-    table = fragment_table()
-    events = [segment_event(segment, table) for segment in _recorded(address, table, None, copies=copies, **capture)]
+    recorder = SegmentRecorder(None, 2.0, in_memory=True, copies=copies)
+    events = [segment_event(segment, recorder.fragments) for segment in _recorded(recorder, address, **capture)]
     return [event for event in events if isinstance(event, VideoFragment)]
 
 

@@ -68,10 +68,10 @@ class Token:
         return bool((self.content[self.tiles] == content[self.tiles]).all())
 
     def is_near_change(self, content: Content) -> bool:
-        near = tuple(
+        area = tuple(
             slice(max(0, side.start - groups.NEAR_TILES), side.stop + groups.NEAR_TILES) for side in self.tiles
         )
-        return bool((self.content[near] != content[near]).any())
+        return bool((self.content[area] != content[area]).any())
 
 
 class Model:
@@ -659,8 +659,8 @@ def test_a_patch_shows_again_what_is_near_a_change(monkeypatch: pytest.MonkeyPat
     run.allocate()
     run.send()  # shows all tiles
     run.change((2, 3))
-    near = [(0, row, col) for row in range(5) for col in range(1, 6)]
-    assert run.new_regions(run.ask()) == near
+    patch = [(0, row, col) for row in range(5) for col in range(1, 6)]
+    assert run.new_regions(run.ask()) == patch
     run.change((9, 13))
     assert len(run.new_regions(run.ask())) == 25
 

@@ -204,18 +204,18 @@ def test_a_display_asks_each_line_that_it_reads_until_the_run_ends(
 
 @pytest.mark.parametrize("line", ["/foo", "/Stop now", "/", " /watch"])
 def test_a_command_that_there_is_not_is_not_asked(line: str) -> None:
-    questions, asked, replies = Questions(("",)), [], []
-    questions.add("", asked.append)
+    questions, queries, replies = Questions(("",)), [], []
+    questions.add("", queries.append)
     questions.put(line, replies.append)
-    assert asked == []
+    assert queries == []
     assert replies == [f"not asked: there is no command {line.split()[0].lower()}; /help lists them"]
 
 
 def test_a_path_is_no_command() -> None:
-    questions, asked, replies = Questions(("",)), [], []
-    questions.add("", asked.append)
+    questions, queries, replies = Questions(("",)), [], []
+    questions.add("", queries.append)
     questions.put("/dev/video0 shows what?", replies.append)
-    assert (asked, replies) == (["/dev/video0 shows what?"], [])
+    assert (queries, replies) == (["/dev/video0 shows what?"], [])
 
 
 @pytest.mark.parametrize("line", ["/quit", " /Exit", "/q"])
@@ -224,10 +224,10 @@ def test_a_command_quits_all_cameras_as_one_ctrl_c_does(line: str) -> None:
     before = signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
     try:
         questions = Questions(("yard", "door"))
-        asked: list[str] = []
+        queries: list[str] = []
         for name in ("yard", "door"):
-            questions.add(name, asked.append)
-        questions.put(line, asked.append)
+            questions.add(name, queries.append)
+        questions.put(line, queries.append)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert (signals, asked) == ([signal.SIGINT], [])
+    assert (signals, queries) == ([signal.SIGINT], [])

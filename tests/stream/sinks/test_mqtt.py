@@ -376,7 +376,7 @@ def test_boxes_are_one_json_object(mosquitto: Mosquitto) -> None:
         ]
 
 
-def test_what_changes_nothing_is_sent_every_ten_seconds(mosquitto: Mosquitto) -> None:
+def test_messages_without_a_change_are_sent_every_ten_seconds(mosquitto: Mosquitto) -> None:
     with (
         subscribed(mosquitto.port) as subscriber,
         fed_sink(f"mqtt://127.0.0.1:{mosquitto.port}", query="is it here?") as fed,

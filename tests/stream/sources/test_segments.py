@@ -24,7 +24,7 @@ from stream.sources.encoding import QUEUE_FRAMES, FrameEncoder, picture_of
 from stream.sources.factory import open_source
 from stream.sources.fragments import codec_of
 from stream.sources.segments import SegmentRecorder
-from tests.support.fragments import fragment_table, packets_of, segments_of, video_file
+from tests.support.fragments import packets_of, segments_of, video_file
 from tests.support.full_disk import room_for
 from tests.support.senders import Reading, opened
 from tests.support.video import make_video, moving_square
@@ -301,14 +301,14 @@ def test_fragments_in_memory_are_short_and_make_up_the_whole_video(reordered: Pa
 
 
 def test_a_fragment_that_finds_no_room_is_dropped_and_counted(reordered: Path) -> None:
-    whole = list(segments_of(str(reordered)))
-    table = fragment_table(len(whole[0].data) + len(whole[0].init))
-    recorder = SegmentRecorder(None, 2.0, fragments=table)
+    all_segments = list(segments_of(str(reordered)))
+    room = len(all_segments[0].data) + len(all_segments[0].init)
+    recorder = SegmentRecorder(None, 2.0, in_memory=True, waiting_bytes=room)
     with open_source(str(reordered), CaptureConfig(), MonotonicClock(), segments=recorder) as source:
         segments = [segment for frame in source.frames() for segment in recorder.attach(frame, wait=True).segments]
     segments += recorder.finish()
-    assert [segment.start_ns for segment in segments] == [whole[0].start_ns]
-    assert recorder.dropped_fragments == len(whole) - 1
+    assert [segment.start_ns for segment in segments] == [all_segments[0].start_ns]
+    assert recorder.dropped_fragments == len(all_segments) - 1
 
 
 def test_a_video_with_few_key_frames_has_fragments_between_them(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from stream.events import (
     Skipped,
     unpack_event,
 )
-from stream.media import AllocationOverlay, SkippedItem
+from stream.media import AllocationOverlay, FragmentBytes, SkippedItem
 from stream.protocol.buffers import SlotTable
 from stream.protocol.codec import TakePixels, frame_packet, specs_of, token_packet
 from stream.protocol.device_pixels import LocalPixels
@@ -89,7 +89,6 @@ from stream.stages.frame_tap import FrameTap, TapPolicy
 from stream.transport import Envelope
 from tests.cuda_on_cpu.machine import LAUNCH_FAILED, CpuMachine
 from tests.support.clock import FakeClock
-from tests.support.fragments import fragment_table
 from tests.support.network import LIMIT_MS
 from tests.support.runs import StageRunner, expect, stage_runner
 
@@ -131,7 +130,7 @@ class Fixture:
     ) -> None:
         self.updater, self.memory, self.zones = TextureUpdater(), memory, zones
         self.motions: SlotTable[TileMotion] = SlotTable(2)
-        self.fragments = fragment_table()
+        self.fragments: SlotTable[FragmentBytes] = SlotTable(100, len)
         self.on_device, self.pixels = on_device, pixels
         client = replace(client, pixels=pixels)
         self.hello: ServerHello | None = None
