@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from arr_coc.errors import ArrCocError, StoreError
 from arr_coc.types import NS_PER_S
@@ -24,6 +24,7 @@ from stream.events import (
     STORE_LOST,
     Cut,
     Event,
+    Explanation,
     FrameReady,
     Glance,
     Match,
@@ -508,8 +509,9 @@ class RunContinuity:
 
 
 _FRAMES = ("frame_index", "by_frame_index")
-_TIMES = ("pts_s", "start_s", "end_s", "by_pts_s")
+_TIMES = ("pts_s", "start_s", "end_s", "since_s", "by_pts_s")
 _ANSWERS = ("answer",)
+"""Fields of events that count from the beginning of their frame worker. Other times are durations, or of a track."""
 
 
 class EventRebaser:
@@ -540,15 +542,21 @@ class EventRebaser:
                 self._shift_s = self._last.pts_s + gone_s - event.pts_s
             self._after_restart = False
         if self._frames or self._answers or self._shift_s:
-            changed: dict[str, Any] = {}
-            for names, shift in ((_FRAMES, self._frames), (_TIMES, self._shift_s), (_ANSWERS, self._answers)):
-                changed |= {name: value + shift for name in names if (value := getattr(event, name, None)) is not None}
-            event = replace(event, **changed) if changed else event
+            event = self._shifted(event)
         if isinstance(event, FrameReady):
             self._next_frame, self._last = event.frame_index + 1, event
-        elif (answer := getattr(event, "answer", None)) is not None:
+        elif (answer := asdict(event).get("answer")) is not None:
             self._next_answer = max(self._next_answer, answer + 1)
         return event
+
+    def _shifted(self, event: Event) -> Event:
+        fields = asdict(event)  # no properties: they follow from the fields, and cannot be replaced
+        changed: dict[str, Any] = {}
+        for names, shift in ((_FRAMES, self._frames), (_TIMES, self._shift_s), (_ANSWERS, self._answers)):
+            changed |= {name: value + shift for name in names if (value := fields.get(name)) is not None}
+        if isinstance(event, Explanation) and event.memory is not None:
+            changed["memory"] = [replace(token, since_s=token.since_s + self._shift_s) for token in event.memory]
+        return replace(event, **changed) if changed else event
 
     def next_epoch(self, now_ns: int) -> float | None:
         """Another frame worker begins: the media time that a file is at by now; None for the first one."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace as replaced
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from arr_coc.types import NS_PER_S
 from stream.answer.triggers import WatchState, WatchStates
@@ -18,8 +18,10 @@ from stream.events import (
     Answer,
     AnswerCancelled,
     AnswerDeltaEvent,
+    AnyEvent,
     Cut,
     Event,
+    Explanation,
     FrameReady,
     Notice,
     Outage,
@@ -27,6 +29,7 @@ from stream.events import (
     QueryChanged,
     SegmentWritten,
     StandingQuestion,
+    Summary,
     WatchesChanged,
 )
 from stream.runtime.run import EventRebaser, RunContinuity
@@ -292,3 +295,42 @@ def test_a_process_that_dies_before_its_first_frame_changes_nothing() -> None:
     assert numbers(numbering.apply(captured(1, 0.5, 107.5))) == (2, 7.5)
     numbering.next_epoch(0)
     assert numbers(numbering.apply(captured(0, 0.0, 109))) == (3, 9.0), "a third one goes on from the second"
+
+
+VALUES: dict[Any, Any] = {int: 1, float: 0.5, str: "a", bytes: b"a", bool: True}
+
+DURATIONS = {"duration_s", "lasted_s", "track_s"}
+"""Times of events that do not count from the beginning of a frame worker."""
+
+
+def example(kind: Any) -> Any:
+    """A value of a field's type; of several types, of the first one that is not None."""
+    if kind in VALUES:
+        return VALUES[kind]
+    if isinstance(kind, type) and hasattr(kind, "__annotations__"):
+        hints = get_type_hints(kind)
+        return kind(**{name: example(hints[name]) for name in hints})
+    arguments = get_args(kind)
+    if get_origin(kind) is list:
+        return [example(arguments[0])]
+    if get_origin(kind) is dict:
+        return {}
+    return example(arguments[0])
+
+
+@pytest.mark.parametrize("kind", get_args(AnyEvent), ids=lambda kind: kind.__name__)
+def test_every_event_goes_on_from_the_process_before(kind: type[Event]) -> None:
+    numbering = EventRebaser(live=True)
+    numbering.apply(captured(7, 10.0, 110.0))
+    numbering.apply(AnswerDeltaEvent(answer=3, text="one"))
+    numbering.next_epoch(0)
+    numbering.apply(captured(0, 0.0, 111.0))  # 8 frames, 4 answers, 11 seconds
+    event = example(kind)
+    before, after = asdict(event), asdict(numbering.apply(event))
+    for name, value in before.items():
+        is_time = name.endswith("_s") and name not in DURATIONS and kind is not Summary
+        shift = 11.0 if is_time else 8 if name.endswith("frame_index") else 4 if name == "answer" else None
+        if name == "memory" and kind is Explanation:
+            assert after[name] == [replace(token, since_s=token.since_s + 11.0) for token in value]
+        else:
+            assert after[name] == (value if shift is None else value + shift), name
