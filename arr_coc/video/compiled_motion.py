@@ -18,7 +18,7 @@ from arr_coc.ops.kernels import library_or_none, load_library
 from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, CodedMotion, FramePlanes, Layout, TileGrid, TileMotion
 from arr_coc.video import camera_motion, motion_search, tile_motion, tile_patches
 from arr_coc.video.motion_search import Box, FlowSearch, one_shift, texels_in
-from arr_coc.video.tile_motion import MOVING_SHARE, MotionEstimate, ReferenceMotion, TileMotionEstimator
+from arr_coc.video.tile_motion import MotionEstimate, ReferenceMotion, TileMotionEstimator
 
 VERSION = 2
 """Of the kernel's interface, as `motion_version` of kernels/motion.cpp has it."""
@@ -103,17 +103,20 @@ def kernel_or_none() -> ctypes.CDLL | None:
     return library_or_none(load_kernel, kernel_path())
 
 
-def motion_estimator(grid: TileGrid, layout: Layout) -> TileMotionEstimator:
-    """An estimator for frames of one grid and layout. Raises what `kernel_or_none` raises."""
+def motion_estimator(grid: TileGrid, layout: Layout, masked: Mask | None = None) -> TileMotionEstimator:
+    """An estimator for frames of one grid and layout, of which tiles are `masked`. Raises what `kernel_or_none`
+    raises."""
     kernel = kernel_or_none()
-    return ReferenceMotion(grid, layout) if kernel is None else CompiledMotion(kernel, grid, layout)
+    if kernel is None:
+        return ReferenceMotion(grid, layout, masked)
+    return CompiledMotion(kernel, grid, layout, masked)
 
 
 class CompiledMotion(TileMotionEstimator):
     """By the compiled kernel, without the interpreter's lock. It asks for the few searches that OpenCV does."""
 
-    def __init__(self, kernel: ctypes.CDLL, grid: TileGrid, layout: Layout) -> None:
-        super().__init__(grid, layout)
+    def __init__(self, kernel: ctypes.CDLL, grid: TileGrid, layout: Layout, masked: Mask | None = None) -> None:
+        super().__init__(grid, layout, masked)
         self._kernel = kernel
         self._old, self._new = np.zeros((2, grid.rows * self.texels, grid.cols * self.texels), np.uint8)
         self._flow_mask = np.zeros(grid.shape, bool)
@@ -150,9 +153,7 @@ class CompiledMotion(TileMotionEstimator):
         request = self._kernel.motion_next(self._motion, 0)
         while request:
             request = self._kernel.motion_next(self._motion, self._answer(request, planes.coded_motion))
-        moving = self._frame.moving
-        camera_moved = bool(self._frame.has_camera) and moving >= MOVING_SHARE * self.grid.tiles
-        return MotionEstimate(TileMotion(*motion) if moving else None, camera_moved)
+        return self._estimate_of(TileMotion(*motion), self._frame.moving, has_camera=bool(self._frame.has_camera))
 
     def _answer(self, request: int, coded: CodedMotion | None) -> bool:
         """Answer the kernel's request; returns whether there is an answer."""

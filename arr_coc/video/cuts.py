@@ -38,6 +38,10 @@ OUTLIER = 8.0
 """Difference, of 255, above which a texel of the glance was replaced: above noise, compression and small movements of
 texture."""
 
+REPLACED = 0.35
+"""Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in this
+much; a title, a window or a vehicle that passes covers less."""
+
 DISPLACED = 0.5
 """Least difference of such shots' detail in place (1 − correlation); the same picture in another light measures
 less."""
@@ -94,6 +98,11 @@ class CutVerdict:
     recoloured: float = 0.0
     match_share: float = 0.0
     textured: float = 0.0
+
+    @property
+    def became_plain(self) -> bool:
+        """Whether enough was replaced for a cut, but the new picture has no detail by which to tell one."""
+        return not self.is_cut and self.replaced >= REPLACED and self.unlikeness == 0.0
 
 
 NO_CUT = CutVerdict()
@@ -164,9 +173,7 @@ class SceneCutDetector:
     def _judged(self, before: Thumbnail, after: Thumbnail, verdict: CutVerdict) -> CutVerdict:
         """The verdict on a frame that stands out, from the dearer signals."""
         old, new = before.downscaled, after.downscaled
-        # Least share of the frame that a cut replaces. Two pictures with half their area flat and alike still differ in
-        # this much; a title, a window or a vehicle that passes covers less.
-        by_glance = verdict.replaced >= 0.35
+        by_glance = verdict.replaced >= REPLACED
         if by_glance:
             unlikeness, recoloured = _unlikeness(old[0], new[0]), _recoloured_share(old, new)
             verdict = replace(verdict, unlikeness=unlikeness, recoloured=recoloured)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class TextureOptions:
     """Options of the texture. `interop`: the number of the CUDA device that shares a texture of OpenGL; None for none.
     `cuts`: whether a scene cut begins an epoch. `motion`: whether the motion of tiles is estimated. `masks`: polygons
-    that are black in all frames, as `PictureMask` has them; they take no part in cuts.
+    that are black in all frames, as `PictureMask` has them; they take no part in cuts and motion.
 
     If hardware fails, the texture goes on in the CPU store if `backend` is "auto"; one that was asked for by name
     ends with the error.
@@ -95,7 +95,8 @@ class TextureUpdater:
         self._stamp = FrameStamp(0, 0, 0)
         self._fallbacks = 0
         masks = self._options.masks
-        self._cuts = VisibleCutDetector(PictureMask(masks) if masks else None)
+        self._mask = PictureMask(masks) if masks else None
+        self._cuts = VisibleCutDetector(self._mask)
         self._motion: TileMotionEstimator | None = None
 
     @property
@@ -225,7 +226,7 @@ class TextureUpdater:
     def _estimator(self, store: TextureStore) -> TileMotionEstimator:
         key = store.grid, store.format.layout
         if self._motion is None or (self._motion.grid, self._motion.layout) != key:
-            self._motion = motion_estimator(*key)
+            self._motion = motion_estimator(*key, None if self._mask is None else self._mask.tiles(store.grid))
         return self._motion
 
     def _write(self, pending: PendingUpdate, stamp: FrameStamp) -> TextureUpdate:

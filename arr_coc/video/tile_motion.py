@@ -67,12 +67,12 @@ FILLED = 0.5
 """Most confidence of a motion that was filled in."""
 
 MOVING_SHARE = 0.5
-"""Share of tiles that move with the camera from which it counts as moving."""
+"""Share of visible tiles that move with the camera from which it counts as moving."""
 
 
 @dataclass(frozen=True, slots=True)
 class MotionEstimate:
-    """Result for one frame: `motion`, None if nothing moved; `camera_moved`: most tiles of known motion share one."""
+    """Result for one frame: `motion`, None if nothing moved; `camera_moved`: most visible tiles move, as one."""
 
     motion: TileMotion | None
     camera_moved: bool
@@ -80,10 +80,14 @@ class MotionEstimate:
 
 class TileMotionEstimator(ABC):
     """Estimates motion of the tiles of frames of one size, of one layout. `estimate` changes nothing that the next one
-    depends on; `keep` goes on to the frame."""
+    depends on; `keep` goes on to the frame.
 
-    def __init__(self, grid: TileGrid, layout: Layout) -> None:
+    Tiles of `masked` bool [rows, cols] are black in all frames: they do not move, whatever moves around them.
+    """
+
+    def __init__(self, grid: TileGrid, layout: Layout, masked: Mask | None = None) -> None:
         self.grid, self.layout = grid, layout
+        self._masked = masked if masked is not None and masked.any() else None
         self.texel_px = 1
         while grid.width_px > WIDTH_TEXELS * self.texel_px and self.texel_px < TILE_PX // LEAST_TEXELS:
             self.texel_px *= 2
@@ -103,6 +107,15 @@ class TileMotionEstimator(ABC):
     def keep(self, has_estimate: bool) -> None:
         """The texture holds the frame estimated last; False: it holds one that was not compared."""
 
+    def _estimate_of(self, motion: TileMotion, moving: int, *, has_camera: bool) -> MotionEstimate:
+        """The estimate of a motion in which `moving` tiles move, with a camera's motion or without."""
+        visible = self.grid.tiles
+        if self._masked is not None:
+            dy, dx = (np.where(self._masked, np.float32(0), way) for way in (motion.dy_px, motion.dx_px))
+            motion = TileMotion(dy, dx, np.where(self._masked, np.float32(1), motion.confidence))
+            moving, visible = np.count_nonzero(_moves(motion)), visible - np.count_nonzero(self._masked)
+        return MotionEstimate(motion if moving else None, has_camera and moving >= max(1, MOVING_SHARE * visible))
+
 
 @dataclass(frozen=True, slots=True)
 class _Past:
@@ -117,8 +130,8 @@ class _Past:
 class ReferenceMotion(TileMotionEstimator):
     """By NumPy and OpenCV."""
 
-    def __init__(self, grid: TileGrid, layout: Layout) -> None:
-        super().__init__(grid, layout)
+    def __init__(self, grid: TileGrid, layout: Layout, masked: Mask | None = None) -> None:
+        super().__init__(grid, layout, masked)
         self._last: _Past | None = None
         self._next: _Past | None = None
         self._flow = FlowSearch(self.texels)
@@ -145,7 +158,7 @@ class ReferenceMotion(TileMotionEstimator):
         motion = TileMotion(dy, dx, confidence)
         moves = _moves(motion)
         self._next = replace(new, motion=motion if moves.any() else None, camera=camera)
-        return MotionEstimate(self._next.motion, camera is not None and float(moves.mean()) >= MOVING_SHARE)
+        return self._estimate_of(motion, int(np.count_nonzero(moves)), has_camera=camera is not None)
 
     def _read(self, planes: FramePlanes, boxes: list[Box], last: _Past | None) -> _Past:
         """Small luma with what is new in boxes of tiles, and elsewhere as it was; blurred, then padded to whole

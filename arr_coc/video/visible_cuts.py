@@ -22,8 +22,9 @@ BUSY_SHARE = 0.25
 """Share of dirty tiles from which a frame may be a cut; below it nothing more is computed. A dark shot's cut may leave
 most of the frame black."""
 
-COVERED_SHARE = 0.5
-"""Share of the tiles without a mask that the rectangles cover at least: less of the picture says too little of it."""
+COVERED_SHARE = 0.6
+"""Share of the tiles without a mask that the rectangles cover at least: less of the picture says too little of it, and
+a mask across the middle leaves two halves."""
 
 PARTS_MAX = 4
 """Most rectangles: around a mask in the middle there are four."""
@@ -107,8 +108,10 @@ class VisibleCutDetector:
             pair = ThumbnailPair(part.last or Thumbnail.of(before), Thumbnail.of(after))
             pairs.append(pair)
             verdicts.append(part.detector.judge(pair.before, pair.after, share, (before, after)))
-        # a cut replaces all parts: the one that says least decides
-        return min(verdicts, key=lambda verdict: (verdict.is_cut, verdict.score)), tuple(pairs)
+        # A cut replaces all parts: the one that says least decides. A part that was replaced by something plain, as a
+        # sky or a wall, says neither: a cut is seen in the others.
+        voting = [verdict for verdict in verdicts if not verdict.became_plain] or verdicts
+        return min(voting, key=lambda verdict: (verdict.is_cut, verdict.score)), tuple(pairs)
 
     def advance(self, pairs: tuple[ThumbnailPair, ...], *, changed: bool, camera_moved: bool) -> None:
         """Remember a frame that was written: its thumbnails if it `changed` much, or that a frame has passed.

@@ -14,7 +14,8 @@ from arr_coc.video.cuts import CutVerdict
 from arr_coc.video.picture_mask import PictureMask
 from arr_coc.video.texture_updater import TextureOptions, TextureUpdater
 from arr_coc.video.visible_cuts import COVERED_SHARE, PARTS_MAX, TileBox, visible_boxes
-from tests.arr_coc.video.test_cuts import STILL, WIDTH, Picture, frame, picture
+from stream.scenes import load_scene
+from tests.arr_coc.video.test_cuts import HEIGHT, STILL, WIDTH, Picture, frame, picture
 from tests.support.video import flat_planes
 
 LEFT_HALF = ((0.0, 0.0, 0.5, 1.0),)
@@ -67,6 +68,46 @@ def test_one_part_that_is_replaced_is_no_cut() -> None:
     assert cuts(MIDDLE, [*STILL, passing, passing]) == []
 
 
+SMALL = {
+    "corner": ((0.0, 0.0, 0.1, 0.1),),
+    "middle": ((0.45, 0.45, 0.55, 0.55),),
+    "clock": ((0.6, 0.02, 0.98, 0.09),),
+    "lane": ((0.0, 0.9, 1.0, 1.0),),
+    "neighbour": ((0.85, 0.3, 1.0, 1.0),),
+}
+
+
+@pytest.mark.parametrize("boxes", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize(("name", "expected"), [("cuts", [36, 72, 108, 144]), ("demo", [108, 204])])
+def test_a_small_mask_hides_no_cut(boxes: Boxes, name: str, expected: list[int]) -> None:
+    """Half of some of these shots is plain, and beside a mask in the middle such a half is judged alone."""
+    scene = load_scene(name)
+    frames = [scene.planes(index) for index in range(scene.frames)]
+    assert [index for index, verdict in enumerate(verdicts(boxes, frames)) if verdict.is_cut] == expected
+
+
+def test_a_part_that_becomes_plain_makes_no_cut_of_one_that_stays() -> None:
+    plain = np.full((HEIGHT, WIDTH // 2), 200, np.uint8)
+    covered = np.concatenate([STILL[0][:, : WIDTH // 2], plain], axis=1)
+    assert cuts(((0.45, 0.45, 0.55, 0.55),), [*STILL, *[covered] * 2]) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_a_camera_that_moves_is_seen_beside_a_mask(share: float) -> None:
+    polygons = () if not share else (box_polygon((1.0 - share, 0.0, 1.0, 1.0)),)
+    mask, updater, wide = PictureMask(polygons), TextureUpdater(TextureOptions(masks=polygons)), picture(7, 2 * WIDTH)
+    for index, left in enumerate(range(0, 64, 8)):
+        planes = mask.apply(frame(np.ascontiguousarray(wide[:, left : left + WIDTH])))
+        pending = updater.prepare(planes, None, index)
+        updater.commit(pending, FrameStamp(index, 0, 0))
+    assert pending.motion is not None
+    assert pending.motion.camera_moved
+    assert pending.motion.motion is not None
+    visible = ~mask.tiles(pending.format.grid)
+    np.testing.assert_allclose(np.median(pending.motion.motion.dx_px[visible]), -8, atol=0.5)
+    assert not pending.motion.motion.dx_px[~visible].any()
+
+
 def test_a_frame_without_a_visible_tile_is_no_cut() -> None:
     (_, verdict) = verdicts(ALL, map(frame, [picture(1), picture(2)]))
     assert verdict == CutVerdict()
@@ -92,7 +133,7 @@ def box_of(text: str) -> npt.NDArray[np.bool_]:
         ("### ###", []),
     ],
 )
-def test_the_largest_boxes_are_taken_until_half_is_covered(text: str, expected: list[TileBox]) -> None:
+def test_the_largest_boxes_are_taken_until_enough_is_covered(text: str, expected: list[TileBox]) -> None:
     visible = box_of(text)
     boxes = visible_boxes(visible)
     assert boxes == expected
