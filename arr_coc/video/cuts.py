@@ -101,7 +101,7 @@ class CutVerdict:
 
     @property
     def became_plain(self) -> bool:
-        """Whether enough was replaced for a cut, but the new picture has no detail by which to tell one."""
+        """True if enough was replaced for a cut, but the new picture has no detail in which one shows."""
         return not self.is_cut and self.replaced >= REPLACED and self.unlikeness == 0.0
 
 

@@ -113,7 +113,8 @@ class TileMotionEstimator(ABC):
         if self._masked is not None:
             dy, dx = (np.where(self._masked, np.float32(0), way) for way in (motion.dy_px, motion.dx_px))
             motion = TileMotion(dy, dx, np.where(self._masked, np.float32(1), motion.confidence))
-            moving, visible = np.count_nonzero(_moves(motion)), visible - np.count_nonzero(self._masked)
+            moving = int(np.count_nonzero(_moves(motion)))
+            visible -= int(np.count_nonzero(self._masked))
         return MotionEstimate(motion if moving else None, has_camera and moving >= max(1, MOVING_SHARE * visible))
 
 

@@ -88,8 +88,8 @@ def test_a_small_mask_hides_no_cut(boxes: Boxes, name: str, expected: list[int])
 
 def test_a_part_that_becomes_plain_makes_no_cut_of_one_that_stays() -> None:
     plain = np.full((HEIGHT, WIDTH // 2), 200, np.uint8)
-    covered = np.concatenate([STILL[0][:, : WIDTH // 2], plain], axis=1)
-    assert cuts(((0.45, 0.45, 0.55, 0.55),), [*STILL, *[covered] * 2]) == []
+    half_plain = np.concatenate([STILL[0][:, : WIDTH // 2], plain], axis=1)
+    assert cuts(((0.45, 0.45, 0.55, 0.55),), [*STILL, *[half_plain] * 2]) == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
