@@ -162,8 +162,8 @@ class SourceInfo:
     """Properties of a source, known before its first frame.
 
     `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
-    and `frames` are what the container declares, None if it does not. `rotation` is in degrees counterclockwise,
-    already applied to the frames.
+    and `frames` are what the container declares, None if it does not. `rotation` is in degrees counterclockwise, after
+    the frame was `mirrored` left to right; both are already applied to the frames.
     """
 
     name: str
@@ -176,6 +176,7 @@ class SourceInfo:
     codec: str
     pixel_format: str
     rotation: int = 0
+    mirrored: bool = False
 
 
 def never_stop() -> bool:

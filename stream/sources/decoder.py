@@ -20,7 +20,7 @@ from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.motion_vectors import EXPORT_VECTORS
-from stream.sources.planes import quarter_turns
+from stream.sources.orientation import Orientation
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
 
@@ -227,18 +227,19 @@ def source_info(
         device: Decoding hardware, if any.
     """
     rate = rate_of(stream)
-    swaps_sides = quarter_turns(first.rotation) % 2 == 1
+    orientation = Orientation.of(first)
     return SourceInfo(
         name=name,
-        width_px=first.height if swaps_sides else first.width,
-        height_px=first.width if swaps_sides else first.height,
+        width_px=first.height if orientation.swaps_sides else first.width,
+        height_px=first.width if orientation.swaps_sides else first.height,
         fps=float(rate) if rate else None,
         duration_ns=duration_ns,
         frames=frames,
         live=live,
         codec=stream.codec_context.name + (f" on {device}" if device else ""),
         pixel_format=first.format.name,
-        rotation=first.rotation,
+        rotation=90 * orientation.turns if orientation.mirrored else first.rotation,
+        mirrored=orientation.mirrored,
     )
 
 

@@ -11,9 +11,10 @@ import av
 import numpy as np
 import numpy.typing as npt
 from av.sidedata.motionvectors import MotionVectors
-from av.sidedata.sidedata import SideDataContainer, Type
+from av.sidedata.sidedata import Type
 
 from arr_coc.types import TILE_PX, TileGrid
+from stream.sources.orientation import Orientation, side_data_of
 
 EXPORT_VECTORS = {"flags2": "+export_mvs"}
 """Decoder option; decoders that cannot export vectors ignore it."""
@@ -22,15 +23,8 @@ Floats = npt.NDArray[np.float32]
 
 
 def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
-    """Return the motion vectors of a frame, which keep the frame alive.
-
-    `frame.side_data` would create a reference cycle between the frame and its container: the frame would live until
-    garbage collection, and the decoder would allocate new memory for each frame meanwhile.
-    """
-    try:
-        vectors = SideDataContainer(frame).get(Type.MOTION_VECTORS)  # type: ignore[call-arg]
-    except ValueError:  # side data of a type that PyAV's enumeration lacks, such as EXIF: PyAV then lists none at all
-        return None
+    """Return the motion vectors of a frame, which keep the frame alive."""
+    vectors = side_data_of(frame).get(Type.MOTION_VECTORS)
     return vectors if isinstance(vectors, MotionVectors) else None
 
 
@@ -38,13 +32,13 @@ def vectors_of(frame: av.VideoFrame) -> MotionVectors | None:
 class DecodedVectors:
     """A `CodedMotion` that is read from its frame on demand, at no cost before.
 
-    The coded frame has `coded_px` (height, width) pixels. `turns` quarter turns counterclockwise make it upright; then
-    it is scaled to `height_px` × `width_px`.
+    The coded frame has `coded_px` (height, width) pixels. `orientation` makes it upright; then it is scaled to
+    `height_px` × `width_px`.
     """
 
     exported: MotionVectors
     coded_px: tuple[int, int]
-    turns: int
+    orientation: Orientation
     height_px: int
     width_px: int
 
@@ -91,7 +85,9 @@ class DecodedVectors:
         scale = np.float32(-1) / vectors["motion_scale"].astype(np.float32)
         dx, dy = dx * scale, dy * scale
         height, width = self.coded_px
-        for _ in range(self.turns % 4):
+        if self.orientation.mirrored:
+            x, dx = width - x, -dx
+        for _ in range(self.orientation.turns):
             x, y, dx, dy = y, width - x, dy, -dx
             height, width = width, height
         across, down = self.width_px / width, self.height_px / height

@@ -16,6 +16,7 @@ from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
+from stream.sources.orientation import Orientation
 
 Plane = npt.NDArray[np.uint8]
 
@@ -61,28 +62,22 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
     Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
     packing becomes planar 8-bit YUV of the same sampling, matrix and range; other formats become RGB. A format
     with alpha or a palette becomes RGB over white, like in a player on a white page. The transfer is named, not
-    applied. A rotated frame is copied into its upright form. Sample aspect ratio is not applied: pixels stay as coded.
+    applied. A rotated or mirrored frame is copied into its upright form. Sample aspect ratio is not applied: pixels
+    stay as coded.
     """
     planes = _coded_planes(frame)
-    turns = quarter_turns(frame.rotation)
-    if not turns:
+    orientation = Orientation.of(frame)
+    if not orientation.changes:
         return planes
-    if _chroma_would_shift(planes, turns):
+    if _chroma_would_shift(planes, orientation):
         return FramePlanes("rgb", (rgb_of(frame),), reach_px=CHROMA_PX)
-    upright_planes = tuple(np.ascontiguousarray(np.rot90(plane, turns)) for plane in planes.planes)
+    upright_planes = tuple(map(orientation.upright, planes.planes))
     return FramePlanes(planes.layout, upright_planes, planes.colour, reach_px=planes.reach_px)
 
 
 def rgb_of(frame: av.VideoFrame) -> Plane:
     """Return the frame as converted by swscale, upright: uint8 [H, W, 3]."""
-    turns = quarter_turns(frame.rotation)
-    rgb = _coded_rgb(frame)
-    return np.ascontiguousarray(np.rot90(rgb, turns)) if turns else rgb
-
-
-def quarter_turns(rotation_deg: float) -> int:
-    """Return the counterclockwise quarter turns, 0 to 3, nearest to a rotation in degrees."""
-    return round(rotation_deg / 90) % 4
+    return Orientation.of(frame).upright(_coded_rgb(frame))
 
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
@@ -179,14 +174,13 @@ def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.V
     )
 
 
-def _chroma_would_shift(planes: FramePlanes, turns: int) -> bool:
-    """Return True if turning mirrors an odd number of luma samples that share chroma, which shifts chroma by half a
-    sample."""
+def _chroma_would_shift(planes: FramePlanes, orientation: Orientation) -> bool:
+    """Return True if the orientation mirrors an odd number of luma samples that share chroma, which shifts chroma by
+    half a sample."""
     if planes.layout != "yuv":
         return False
     luma, chroma = planes.planes[:2]
-    mirrored_axes = {1: (1,), 2: (0, 1), 3: (0,)}[turns]
-    return any(luma.shape[axis] % 2 and chroma.shape[axis] < luma.shape[axis] for axis in mirrored_axes)
+    return any(luma.shape[axis] % 2 and chroma.shape[axis] < luma.shape[axis] for axis in orientation.mirrored_axes)
 
 
 def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
@@ -219,5 +213,7 @@ def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
     side_data = vectors_of(frame)
     if side_data is None:
         return planes
-    coded_px, turns = (frame.height, frame.width), quarter_turns(frame.rotation)
-    return replace(planes, coded_motion=DecodedVectors(side_data, coded_px, turns, planes.height_px, planes.width_px))
+    vectors = DecodedVectors(
+        side_data, (frame.height, frame.width), Orientation.of(frame), planes.height_px, planes.width_px
+    )
+    return replace(planes, coded_motion=vectors)

@@ -23,9 +23,9 @@ from stream.events import AskedPicture, Summary
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.factory import open_sinks
 from stream.sinks.types import CAPTION_SUFFIXES, CLIPS, FILE_SINKS, SERVICES
-from stream.sources import planes as planes_module
 from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
+from stream.sources.orientation import Orientation
 from stream.sources.planes import to_planes
 from tests.support import masked
 from tests.support.api_server import FakeApiServer
@@ -296,7 +296,7 @@ def test_no_size_or_form_mixes_the_masked_part_into_what_is_around(
     capture: dict[str, object], pixel_format: str, turns: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two frames that differ in the whole masked part, up to its border, give the same planes."""
-    monkeypatch.setattr(planes_module, "quarter_turns", lambda _: turns)
+    monkeypatch.setattr(Orientation, "of", lambda _: Orientation(turns))
     fit, mask = FrameFitter.of(CaptureConfig.model_validate(capture)), PictureMask([box_polygon(BOX)])
     first, second = (to_planes(coded(pixel_format, size, turns, value), fit, "frame") for value in (0, 255))
     assert not all(np.array_equal(a, b) for a, b in zip(first.planes, second.planes, strict=True))

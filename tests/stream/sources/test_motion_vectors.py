@@ -18,6 +18,7 @@ from stream.config import CaptureConfig
 from stream.media import SourceFrame
 from stream.sources.file import FileSource
 from stream.sources.motion_vectors import DecodedVectors
+from stream.sources.orientation import Orientation
 from tests.support.camera_moves import HEIGHT, WIDTH, clutter, film
 from tests.support.clock import FakeClock
 from tests.support.garbage import collect_earlier
@@ -138,16 +139,35 @@ class Vectors:
         return self.values
 
 
-def decoded(*vectors: tuple[int, ...], times: int = 1) -> CodedMotion:
+def decoded(
+    *vectors: tuple[int, ...],
+    times: int = 1,
+    orientation: Orientation = Orientation(),  # noqa: B008
+) -> CodedMotion:
     """Vectors (source, side, x, y, motion_x, motion_y, scale) of a frame of 64×64 pixels."""
     values = np.zeros(len(vectors), FIELDS)
     for row, (source, side, x, y, motion_x, motion_y, scale) in zip(values, vectors, strict=True):
         row["source"], row["w"], row["h"], row["dst_x"], row["dst_y"] = source, side, side, x, y
         row["motion_x"], row["motion_y"], row["motion_scale"] = motion_x, motion_y, scale
-    return DecodedVectors(Vectors(np.tile(values, times)), (64, 64), 0, 64, 64)  # type: ignore[arg-type]
+    exported = Vectors(np.tile(values, times))
+    return DecodedVectors(exported, (64, 64), orientation, 64, 64)  # type: ignore[arg-type]
 
 
 GRID = TileGrid.of(64, 64)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("turns", range(4))
+def test_vectors_turn_and_mirror_with_the_picture(turns: int, mirrored: bool) -> None:
+    """Only the top right tile moves: by 2 pixels up and 4 to the right."""
+    orientation = Orientation(turns, mirrored)
+    motion = decoded((-1, 32, 48, 16, -16, 8, 4), orientation=orientation).over(GRID)
+    assert motion is not None
+    place = orientation.upright(np.array([[0, 1], [0, 0]], np.uint8)).astype(bool)
+    # the way that the picture's own texels go: a ramp's step down and across
+    ramp = np.add.outer(-2.0 * np.arange(2), 4.0 * np.arange(2))
+    expected = np.gradient(np.rot90(ramp[:, ::-1] if mirrored else ramp, turns))
+    assert [part[place].item() for part in motion] == [part[0, 0] for part in expected]
 
 
 def test_a_tile_takes_the_mean_by_area_and_needs_half_of_it() -> None:

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from arr_coc.types import FramePlanes
-from stream.sources.planes import colour_of, planes_of, quarter_turns, rgb_of
+from stream.sources.orientation import quarter_turns
+from stream.sources.planes import colour_of, planes_of, rgb_of
 from tests.support.garbage import collect_earlier
 from tests.support.video import make_video
 
