@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from stream.config import FileName
 from stream.config_loading import known_keys
 from stream.options.option import Option
 from stream.sinks.types import CAPTION_SUFFIXES
@@ -67,4 +68,4 @@ def _kind(option: Option, field: FieldInfo) -> str:
         return "time"
     if get_origin(field.annotation) is tuple:
         return "list"
-    return "text" if field.annotation in (str, str | None) else "value"
+    return "text" if field.annotation in (str, str | None, FileName | None) else "value"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import unicodedata
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
 from arr_coc.answer_schema import AnswerSchema
 from arr_coc.budget import DEFAULT_LIMITS, SHARE_PATTERN, TokenLimits
@@ -44,6 +46,16 @@ def is_hls(path: str) -> bool:
 def is_bag(path: str) -> bool:
     """Return True if an output is a ROS 2 bag."""
     return path.lower().endswith(BAG_SUFFIX)
+
+
+def _not_empty(name: str) -> str:
+    if not name:
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_not_empty)]
+"""Name of a file or folder; `min_length` would refuse bytes that are not UTF-8, which a file system allows."""
 
 
 class Section(BaseModel):
@@ -105,7 +117,7 @@ class CaptureConfig(Section):
     tls_verify: Literal["auto"] | bool = "auto"
     """Check the certificate of a source over TLS. `auto`: of `https` and `rtmps`, and of a camera (`rtsps`, `onvifs`)
     where `ca_file` is given: cameras usually sign their own."""
-    ca_file: str | None = Field(default=None, min_length=1, examples=['"camera.pem"'])
+    ca_file: FileName | None = Field(default=None, examples=['"camera.pem"'])
     """PEM file with the certificates that are trusted, such as a camera's own; those of the system when absent."""
     reconnect: bool = True
     """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
@@ -450,22 +462,22 @@ class AnswerConfig(Section):
     """Model, question, and the moments of answers."""
 
     model: Annotated[
-        str | None,
+        FileName | None,
         Option(
             "-m, --model NAME",
             "Folder or hub name of a Qwen-VL model; with --api its name there. [bundled]",
             also="adapt serve-answers recap",
         ),
         Option("-m, --model NAME", "The model to check. [bundled]", only="doctor"),
-    ] = Field(default=None, min_length=1)
+    ] = None
     """Folder or hub name; when absent the bundled model, which only knows drawn scenes. With `answer.api`: its name
     there."""
     allocator: Annotated[
-        str | None,
+        FileName | None,
         Option(
             "--allocator FOLDER", "Allocator for the model, made by `adapt`. [the model's own]", also="serve-answers"
         ),
-    ] = Field(default=None, min_length=1)
+    ] = None
     """Folder or hub name of an allocator for the model, as `adapt` makes one (docs/adapt.md); one for another model is
     refused. When absent, the one that came with the model, if any."""
     query: Annotated[str, Option("-q, --query TEXT", "The question. [{default}]")] = Field(
@@ -650,11 +662,11 @@ class NetworkConfig(Section):
     """Access to sockets that leave this machine."""
 
     keys: Annotated[
-        str | None,
+        FileName | None,
         Option("--keys FOLDER", "CURVE keys, made by `keys`, for sockets that leave this machine."),
         Option("--keys FOLDER", "Keys made by `keys`; only their holders may connect.", only="serve-answers"),
         Option("--keys FOLDER", "CURVE keys of the run, made by `keys`.", only="ask"),
-    ] = Field(default=None, min_length=1)
+    ] = None
     """Folder of CURVE keys, made by the command `keys`; without it sockets stay on this machine."""
     plain_tcp: Annotated[
         bool,
@@ -771,15 +783,15 @@ class OutputConfig(Section):
     ] = None
     """Reasons for each token of each frame that was answered about (.jsonl). See docs/cli.md#why-this-token."""
     record: Annotated[
-        str | None,
+        FileName | None,
         Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web"),
-    ] = Field(default=None, min_length=1)
+    ] = None
     """A folder, new or empty, for a recording of requests to the answer stage and its replies, for `replay`
     (docs/recording.md)."""
     clips: Annotated[
-        str | None,
+        FileName | None,
         Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo"),
-    ] = Field(default=None, min_length=1, examples=['"clips"'])
+    ] = Field(default=None, examples=['"clips"'])
     """A folder for a picture and a video of each moment at which the answer to a standing question became yes. See
     docs/clips.md."""
     clip_before_s: float = Field(default=5.0, ge=0, le=60)
@@ -881,12 +893,13 @@ class OutputConfig(Section):
     web_sources: tuple[str, ...] = Field(default=(), strict=False, examples=['["door=rtsp://camera.local/stream"]'])
     """Sources that the command `web` offers to viewers, each as NAME=SOURCE."""
     web_cert: Annotated[
-        str | None, Option("--web-cert FILE", "Certificate for HTTPS, as PEM. [off]", only="watch fleet web")
-    ] = Field(default=None, min_length=1)
+        FileName | None, Option("--web-cert FILE", "Certificate for HTTPS, as PEM. [off]", only="watch fleet web")
+    ] = None
     """Certificate (PEM) for HTTPS."""
     web_key: Annotated[
-        str | None, Option("--web-key FILE", "Private key of the certificate, as PEM. [off]", only="watch fleet web")
-    ] = Field(default=None, min_length=1)
+        FileName | None,
+        Option("--web-key FILE", "Private key of the certificate, as PEM. [off]", only="watch fleet web"),
+    ] = None
     """Private key (PEM) of the certificate."""
     mqtt: Annotated[
         str | None,
@@ -909,7 +922,7 @@ class OutputConfig(Section):
     mqtt_every_s: float = Field(default=10.0, ge=0)
     """Time from one picture, and from one message of figures, to the next, in seconds; also of a watch's details while
     its verdict stays the same. A changed verdict or answer is sent at once."""
-    mqtt_ca: str | None = Field(default=None, min_length=1)
+    mqtt_ca: FileName | None = None
     """File with the certificate (PEM) of the authority that the broker's certificate is checked with; those of this
     system when absent."""
     mqtt_discovery: str | None = Field(
@@ -930,8 +943,8 @@ class OutputConfig(Section):
     on_match_limit_s: float = Field(default=30.0, gt=0)
     """Time limit of such a command, in seconds; then it is killed."""
     overlay: Annotated[
-        str | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
-    ] = Field(default=None, min_length=1)
+        FileName | None, Option("--overlay FILE", "Keep the newest answer in a .txt, for OBS.", without="web demo")
+    ] = None
     """A text file with the newest answer alone (.txt), for OBS; replaced as a whole, and empty at the end. See
     docs/streaming.md#obs."""
     foxglove: Annotated[
@@ -954,20 +967,20 @@ class OutputConfig(Section):
     ] = Field(default=None, min_length=1, examples=['"http://localhost:4318"'])
     """OpenTelemetry collector that a trace of each answer is sent to, by OTLP over HTTP (docs/tracing.md)."""
     rerun: Annotated[
-        str | None,
+        FileName | None,
         Option("--rerun ADDRESS", "Show the run in a Rerun viewer: spawn, or HOST:PORT. [off]", without="demo"),
-    ] = Field(default=None, min_length=1, examples=['"spawn"'])
+    ] = Field(default=None, examples=['"spawn"'])
     """Rerun viewer that shows the run: "HOST:PORT", or `spawn` to open one here (docs/rerun.md)."""
     otlp_text: bool = False
     """Send questions and answers in the traces, too."""
     remember: Annotated[
-        str | None,
+        FileName | None,
         Option(
             "--remember FILE",
             "Keep answers, matches and pictures in a .sqlite, for `search` and `recap`. [off]",
             without="demo",
         ),
-    ] = Field(default=None, min_length=1, examples=['"past.sqlite"'])
+    ] = Field(default=None, examples=['"past.sqlite"'])
     """SQLite file that keeps answers, matches, outages and small pictures, of any number of cameras and runs
     (docs/past.md)."""
     remember_camera: str | None = Field(default=None, min_length=1, max_length=256)
@@ -1032,6 +1045,17 @@ class Config(Section):
     output: OutputConfig = OutputConfig()
     network: NetworkConfig = NetworkConfig()
     pipeline: PipelineConfig = PipelineConfig()
+
+    def encode(self) -> str:
+        """Return the configuration as ASCII for another process of this program, with any name of a file as it is:
+        one that is not UTF-8 has surrogates (PEP 383), which JSON may spell and pydantic's own refuses."""
+        return json.dumps(self.model_dump(mode="json"))
+
+    @classmethod
+    def decode(cls, text: str) -> Config:
+        """Return the configuration that `encode` has given."""
+        # types were checked when it was made; JSON has no tuples
+        return cls.model_validate(json.loads(text), strict=False)
 
     @property
     def masks(self) -> tuple[tuple[tuple[float, float], ...], ...]:

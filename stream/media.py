@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from arr_coc.types import FramePlanes
+from stream.untrusted import replace_surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class SkippedItem:
     reason: str
     media_ns: int | None = None
     count: int = 1
+
+    def __post_init__(self) -> None:
+        # both may hold the name of a file
+        object.__setattr__(self, "what", replace_surrogates(self.what))
+        object.__setattr__(self, "reason", replace_surrogates(self.reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,7 @@ class SourceOutage:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """Properties of a source, known before its first frame.
+    """Properties of a source, known before its first frame. Bytes of `name` that are not UTF-8 become `\\xe9`.
 
     `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
     and `frames` are what the container declares, None if it does not. `rotation` is in degrees counterclockwise, after
@@ -177,6 +183,9 @@ class SourceInfo:
     pixel_format: str
     rotation: int = 0
     mirrored: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", replace_surrogates(self.name))
 
 
 def never_stop() -> bool:

@@ -129,6 +129,7 @@ _UNSEEN = (
 
 _DROPPED = re.compile(f"[{_CONTROLS}{_UNSEEN}]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_FILE_BYTES = re.compile("(?<![\ud800-\udbff])[\udc80-\udcff]")
 
 _JOINERS = re.compile(
     "(?<![\u0590-\U0010ffff])[\u200c\u200d]+|([\u200c\u200d])[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)"
@@ -174,9 +175,11 @@ def printable_json(line: str) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text as UTF-8 can carry it, all else in it as it was."""
-    # replaces half of a surrogate pair, or a byte of a file's name that is not UTF-8
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+    """The text as UTF-8 can carry it, all else in it as it was: bytes of a file's name that are not UTF-8, which Python
+    reads as surrogates (PEP 383), as `\\xe9`, and half of a surrogate pair as U+FFFD."""
+    if text.isascii():
+        return text
+    return _SURROGATES.sub("\ufffd", _FILE_BYTES.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text))
 
 
 def _escaped(match: re.Match[str]) -> str:

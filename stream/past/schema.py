@@ -115,7 +115,7 @@ def connect_reader(path: str) -> sqlite3.Connection:
     """
     if not os.path.exists(path):
         raise PastError(f"there is no file {path!r}; a run with --remember {path} writes it")
-    address = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    address = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro"
     try:
         try:
             return _reader(address, path)

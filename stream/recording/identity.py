@@ -30,6 +30,7 @@ from arr_coc.hub import (
 )
 from stream.config import Config
 from stream.errors import RecordingError
+from stream.untrusted import replace_surrogates
 
 SCENE_PREFIX = "scene:"
 
@@ -96,7 +97,8 @@ def run_fingerprint(config: Config) -> dict[str, str] | None:
     files = {"source": source, "model": _model(config)}
     if config.answer.allocator is not None:
         files["allocator"] = _allocator(config.answer.allocator)
-    return {**files, **settings, "program": version("arr-coc-stream")}
+    items = {**files, **settings, "program": version("arr-coc-stream")}
+    return {key: replace_surrogates(value) for key, value in items.items()}  # they name files
 
 
 def fingerprint(path: Path) -> str:
@@ -188,7 +190,7 @@ def _files(paths: Iterable[Path]) -> str:
     files = sorted(paths)
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+        digest.update(f"{path.name} {fingerprint(path)}\n".encode(errors="surrogateescape"))
     return f"{counted(len(files), 'file')}, {digest.hexdigest()[:16]}"
 
 

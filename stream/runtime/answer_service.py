@@ -159,7 +159,7 @@ class AnswerService:
             heartbeat=child.heartbeat_writer,
             threads=self._threads,
             model_loader=self._model_loader,
-            config=self._config.model_dump_json(),
+            config=self._config.encode(),
             runs=self._runs,
         )
         child.send_line(msgspec.json.encode(worker))

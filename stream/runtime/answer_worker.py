@@ -43,7 +43,7 @@ def main() -> int:
     threading.Thread(target=_follow_parent, args=(worker.directory,), name="lifeline", daemon=True).start()
     heartbeat = Heartbeat(worker.heartbeat)
 
-    config = Config.model_validate_json(worker.config)
+    config = Config.decode(worker.config)
     if config.answer.api.url is None:
         import torch
 

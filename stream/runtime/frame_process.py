@@ -176,7 +176,7 @@ class FrameProcess:
             heartbeat=child.heartbeat_writer,
             directory=self._directory,
             model_loader=self._model_loader,
-            config=continuity.next_config().model_dump_json(),
+            config=continuity.next_config().encode(),
             watches=continuity.watches.states,
             pictures_to=self.picture_endpoints,
             first_frame=continuity.frames_before,

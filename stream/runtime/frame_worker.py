@@ -126,7 +126,7 @@ def _run(worker: FrameWorkerConfig, transport: Transport, reports: ReportSender)
     parent = ParentCommands(worker.directory)
     try:
         stages = FrameStages(
-            Config.model_validate_json(worker.config),
+            Config.decode(worker.config),
             MonotonicClock(),
             model_loader=worker.model_loader,
             endpoint=_answer_endpoint(worker, transport),

@@ -8,6 +8,7 @@ import sys
 from urllib.parse import unquote
 
 from stream.config import Config
+from stream.untrusted import replace_surrogates
 
 HIDDEN = "***"
 """Replacement for a secret in an address that is shown."""
@@ -89,9 +90,10 @@ def has_slashed_credentials(address: str) -> bool:
 
 
 def redacted(address: str) -> str:
-    """Return an address for messages: user, password and secret-looking parameters are `***`; a path is unchanged."""
+    """Return an address for messages: user, password and secret-looking parameters are `***`; a path is
+    unchanged, but for bytes that are not UTF-8, which become `\\xe9`."""
     if scheme_of(address) is None:
-        return address
+        return replace_surrogates(address)
     text = _CREDENTIALS.sub(f"{HIDDEN}@", address)
     if text == address:
         text = _SLASHED_CREDENTIALS.sub(f"{HIDDEN}@", address)
@@ -109,7 +111,7 @@ def name_of(address: str) -> str:
         prefix, path = f"{scheme}://", address.partition("://")[2]
     elif scheme is not None:
         return redacted(address)
-    return prefix + (os.path.basename(path.rstrip("/")) or path)
+    return replace_surrogates(prefix + (os.path.basename(path.rstrip("/")) or path))
 
 
 def scrubbed(text: str, address: str) -> str:

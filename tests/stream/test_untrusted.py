@@ -26,7 +26,8 @@ from tests.hostile.nasty import FORBIDDEN
         ("a\u2028b\u2029c\x85d\ve\ff\r\ng", "a b c d e f g"),
         ("pass\u200bword\u200dis\u2060here\ufeff\xad", "passwordishere"),
         ("\U000e0041\U000e0042tag\u3164", "tag"),
-        ("caf\udce9.mp4", "caf\ufffd.mp4"),
+        ("caf\udce9.mp4", "caf\\xe9.mp4"),
+        ("a\ud83d\udc80b\ud800c\udc00", "a\ufffd\ufffdb\ufffdc\ufffd"),
         ("\x00\x07\x08\x7f", ""),
     ],
 )
