@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.orientation import Orientation
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
+
+log = logging.getLogger(__name__)
 
 DECODERS: Mapping[str, Sequence[str]] = {
     "H.264": ("h264",),
@@ -249,6 +252,32 @@ def _not_a_video(path: Path, reason: str) -> SourceError:
     )
 
 
+WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""Codecs of WebM whose own decoders leave transparency out → those that decode it."""
+
+
+def decoding_context(stream: av.video.stream.VideoStream) -> av.video.codeccontext.VideoCodecContext:
+    """Return the context that decodes the packets of a stream: its own, or one that decodes its transparency, too.
+
+    Without such a decoder in FFmpeg, what is behind a transparent area is shown, which is reported.
+    """
+    context = stream.codec_context
+    decoder = WITH_ALPHA.get(context.codec.canonical_name)
+    if decoder is None or stream.metadata.get("alpha_mode") != "1":
+        return context
+    try:
+        with_alpha = av.CodecContext.create(decoder, "r")
+    except av.codec.codec.UnknownCodecError:
+        log.warning("the video's transparent areas show what is behind them: FFmpeg has no decoder %s", decoder)
+        return context
+    assert isinstance(with_alpha, av.video.codeccontext.VideoCodecContext)
+    with_alpha.width, with_alpha.height = context.width, context.height
+    # VP8 has no such fields: its container may
+    with_alpha.color_range, with_alpha.colorspace = context.color_range, context.colorspace
+    with_alpha.color_primaries, with_alpha.color_trc = context.color_primaries, context.color_trc
+    return with_alpha
+
+
 @dataclass(frozen=True, slots=True)
 class _Loss:
     first: int
@@ -330,7 +359,7 @@ class VideoDecoder:
         self._packets = 0
         self._losses = LossTracker()
         self._max_pixels = max_pixels
-        context = stream.codec_context
+        self._context = context = decoding_context(stream)
         self._one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
         context.options = {**decoder_options(max_pixels), **EXPORT_VECTORS}
         context.thread_type = "AUTO"
@@ -340,6 +369,8 @@ class VideoDecoder:
         """Yield the decoded frames in presentation order; to be called once, or after a seek."""
         if self._segments is not None:
             self._segments.restart()
+        if self._context.is_open:
+            self._context.flush_buffers()  # a seek has flushed the container's own contexts only
         for packet in self._read():
             frames = self._decode(packet)
             if self._segments is not None:
@@ -371,7 +402,7 @@ class VideoDecoder:
 
     def _decode(self, packet: av.Packet) -> list[av.VideoFrame]:
         try:
-            return self._stream.codec_context.decode(packet)
+            return self._context.decode(packet)
         except av.FFmpegError as error:
             media_ns = self._timeline.at_ns(packet.pts) if self._one_thread else None
             pts = packet.pts if self._one_thread else None
@@ -381,7 +412,7 @@ class VideoDecoder:
 
     def _flush(self) -> list[av.VideoFrame]:
         try:
-            return self._stream.codec_context.decode(None)
+            return self._context.decode(None)
         except av.FFmpegError as error:
             self._losses.lost(self._packets, _reason(error), None, None, exact=False)
             return []

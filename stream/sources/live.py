@@ -25,7 +25,14 @@ from stream.sources.connection import (
     reading_failure,
     silent,
 )
-from stream.sources.decoder import ONE_THREAD_MAX_PX, LossTracker, rate_of, source_info, video_stream
+from stream.sources.decoder import (
+    ONE_THREAD_MAX_PX,
+    LossTracker,
+    decoding_context,
+    rate_of,
+    source_info,
+    video_stream,
+)
 from stream.sources.fit import FrameFormat
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import to_planes
@@ -63,7 +70,7 @@ class LiveDecoder:
         self._packets = 0
         self._waited_ns = 0
         self._losses = LossTracker()
-        context = stream.codec_context
+        self._context = context = decoding_context(stream)
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
@@ -123,7 +130,7 @@ class LiveDecoder:
 
     def _decode(self, packet: av.Packet) -> list[av.VideoFrame]:
         try:
-            return self._stream.codec_context.decode(packet)
+            return self._context.decode(packet)
         except av.FFmpegError as error:
             self._losses.lost(self._packets, decoding_failure(error, self._max_pixels), None, None)
             return []
