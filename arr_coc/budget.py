@@ -30,7 +30,7 @@ Budget: TypeAlias = int | float | str
 AUTO, ADAPTIVE = "auto", "adaptive"
 DEFAULT_BUDGET = AUTO
 AUTO_SHARE = 0.27
-SHARE_PATTERN = r"^(?:100(?:\.0*)?|[1-9]\d?(?:\.\d*)?|0?\.\d*[1-9]\d*)%$"
+SHARE_PATTERN = r"(?:100(?:\.0*)?|[1-9]\d?(?:\.\d*)?|0?\.\d*[1-9]\d*)%"
 """A share above 0 % and up to 100 %."""
 
 
@@ -72,7 +72,7 @@ def fixed_tokens(budget: object, tiles: int, limits: TokenLimits = DEFAULT_LIMIT
     """
     if budget == AUTO:
         return limits.bound(round(AUTO_SHARE * tiles), tiles)
-    if isinstance(budget, str) and re.match(SHARE_PATTERN, budget):
+    if isinstance(budget, str) and re.fullmatch(SHARE_PATTERN, budget):
         return min(max(round(float(budget[:-1]) / 100 * tiles), 1), tiles)
     if isinstance(budget, (float, np.floating)) and 0 < budget <= 1:
         return min(max(round(float(budget) * tiles), 1), tiles)

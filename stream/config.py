@@ -165,7 +165,7 @@ class AllocateConfig(Section):
     """`auto`: `foveated` from 64 tokens on for a model that knows coarse tokens, else `mixed`. `evs`: what changed
     since the last answer. docs/models.md explains each."""
     budget: Annotated[
-        Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=SHARE_PATTERN)],
+        Annotated[int, Field(ge=1)] | Literal["auto", "adaptive"] | Annotated[str, Field(pattern=f"^{SHARE_PATTERN}$")],
         Option("--budget N", "Visual tokens per frame: 64, 27%, adaptive. [27%, 64 to 400]", also="doctor"),
     ] = Field(default="auto", examples=["27%"])
     """Visual tokens a frame: a number, or a share of its tiles such as `"27%"`. `auto`: 27 % of them, within
@@ -282,7 +282,7 @@ class WatchConfig(Section):
 
     question: str = Field(max_length=WATCH_CHARS_MAX, pattern=r"\S", examples=['"is there a red car?"'])
     """The question."""
-    name: str = Field(default="", pattern=WATCH_NAME, examples=['"front_door"'])
+    name: str = Field(default="", pattern=f"^{WATCH_NAME}$", examples=['"front_door"'])
     """Name in events, topics and commands; made from the question when absent."""
     threshold: float = Field(default=0.6, gt=0, le=1)
     """Lowest probability of a yes."""

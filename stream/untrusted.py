@@ -81,8 +81,8 @@ HISTORY_CHARS_MAX = 2_000
 WATCHES_MAX = 64
 """Watches of one client; each question has WATCH_CHARS_MAX characters at most, so all have a quarter of a message."""
 WATCH_CHARS_MAX = 1_000
-WATCH_NAME = r"^([A-Za-z0-9][A-Za-z0-9_-]{0,39})?$"
-"""Pattern of a watch's name; empty for one that is made from its question."""
+WATCH_NAME = r"([A-Za-z0-9][A-Za-z0-9_-]{0,39})?"
+"""Pattern of a whole watch's name; empty for one that is made from its question."""
 GLANCES_A_TURN_MAX = 2
 """Glances of one client in one turn: the second one if the first failed."""
 SEQUENCE_GAP_MAX = 1_000_000
@@ -132,7 +132,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _FILE_BYTES = re.compile("(?<![\ud800-\udbff])[\udc80-\udcff]")
 
 _JOINERS = re.compile(
-    "(?<![\u0590-\U0010ffff])[\u200c\u200d]+|([\u200c\u200d])[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)"
+    "(?<![\u0590-\U0010ffff])[\u200c\u200d]+|([\u200c\u200d])[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|\\Z)"
 )
 """Those that join no letters of Indic or Arabic scripts and no emoji; between Latin letters they only hide."""
 

@@ -64,14 +64,14 @@ MLX = "MLX"
 SIDE_TENSORS = re.compile(
     r"(?:^|[._])(?:scales?|zeros|qzeros|g_idx|weight_scale(?:_inv|_2)?|weight_zero_point|weight_shape|"
     r"weight_global_scale|input_scale|input_global_scale|absmax|nested_absmax|quant_map|nested_quant_map|SCB|"
-    r"weight_format|biases|[kv]_scale)$|\.quant_state\."
+    r"weight_format|biases|[kv]_scale)\Z|\.quant_state\."
 )
 """Names of tensors that belong to quantised weights, such as their scales, and are no parameters."""
 
 PACKED_BITS = 4
 """Bits of packed weights if the configuration names none, as of bitsandbytes, NVFP4 and MXFP4."""
 
-_PACKED = re.compile(r"\.(?:qweight|weight_packed)$|_blocks$")
+_PACKED = re.compile(r"\.(?:qweight|weight_packed)\Z|_blocks\Z")
 """Names of weights of which several are in an element."""
 
 _REMEDY = "take the model that is not quantised, or have a server answer for it, such as vLLM (--api)"

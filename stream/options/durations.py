@@ -8,7 +8,7 @@ import re
 from stream.errors import ConfigError
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|d|$)")
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|min|s|m|h|d|\Z)")
 
 
 def parse_duration(option: str, text: str) -> float:

@@ -116,7 +116,7 @@ def test_a_wrong_value_is_refused_with_the_accepted_ones(key: str, value: object
     assert str(caught.value) == f"here: {message}"
 
 
-@pytest.mark.parametrize("value", ["0%", "101%", "many", 1.5, True])
+@pytest.mark.parametrize("value", ["0%", "101%", "27%\n", "many", 1.5, True])
 def test_a_budget_is_a_number_a_word_or_a_share(value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         build_config([ConfigLayer("here", {"allocate.budget": value})])

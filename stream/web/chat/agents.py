@@ -46,7 +46,7 @@ class NewWatch(msgspec.Struct, forbid_unknown_fields=True):
 
     question: Annotated[str, Meta(max_length=WATCH_CHARS_MAX, pattern=r"\S")]
     camera: str = ""
-    name: Annotated[str, Meta(pattern=WATCH_NAME)] = ""
+    name: Annotated[str, Meta(pattern=rf"^{WATCH_NAME}\Z")] = ""
     threshold: Annotated[float, Meta(gt=0, le=1)] = 0.6
     hold_s: Seconds = 0.0
     cooldown_s: Seconds = 0.0

@@ -198,7 +198,7 @@ def test_invalid_arguments_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", [0, -3, 2.5, float("nan"), True, "many", None, "0%", "0.0%", "101%", "-5%", "%", "27", "2e1%"]
+    "budget", [0, -3, 2.5, float("nan"), True, "many", None, "0%", "0.0%", "101%", "-5%", "%", "27", "2e1%", "27%\n"]
 )
 def test_budgets_that_are_none(budget: object) -> None:
     with pytest.raises(BudgetError, match="whole number of at least 1"):

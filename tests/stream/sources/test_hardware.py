@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import av
 import pytest
 
 from stream.clock import MonotonicClock
@@ -103,7 +104,7 @@ def test_an_address_is_opened_with_the_device(monkeypatch: pytest.MonkeyPatch, w
 
 
 def test_a_source_names_the_device_that_decodes_it() -> None:
-    frame: Any = SimpleNamespace(width=64, height=32, rotation=0, format=SimpleNamespace(name="nv12"))
+    frame = av.VideoFrame(64, 32, "nv12")
     assert source_info("x", opened(accelerated=True), frame, live=True, device="cuda").codec == "h264 on cuda"
 
 

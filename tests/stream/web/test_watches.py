@@ -79,6 +79,7 @@ def test_the_camera_is_named(run: ServedPage) -> None:
         ({**DOOR, "hold_s": -1}, "hold_s"),
         ({**DOOR, "cooldown_s": 1e300}, "cooldown_s"),
         ({**DOOR, "name": "../x"}, "name"),
+        ({**DOOR, "name": "x\n"}, "name"),
         ({**DOOR, "on_match": "rm -r /"}, "unknown field `on_match`"),
         ({**DOOR, "ends_run": True}, "unknown field `ends_run`"),
         ([], "Expected `object`"),
