@@ -7,14 +7,16 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+
+import psutil
 
 from arr_coc.errors import counted
 from stream import logs
@@ -32,6 +34,12 @@ CLOSE_LIMIT_S = 10.0
 PREFIX = "ARR_COC_"
 """Prefix of environment variables with the fields of a match. Others with it, which may hold secrets, are not
 passed."""
+
+MARK = f"{PREFIX}COMMAND"
+"""Environment variable that all processes of one command share."""
+
+KILL_LIMIT_S = 5.0
+"""Longest time for which a command that starts processes again and again is killed."""
 
 FIELDS = ("match", "watch", "question", "time", "camera", "frame_index", "pts_s", "yes", "certain")
 """Fields of a match for a command."""
@@ -95,6 +103,14 @@ def fields_of(event: Match, camera: str, unix_s: float) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A command that runs: the thread that waits for it, and its mark."""
+
+    waiter: threading.Thread
+    mark: str
+
+
 class MatchCommandSink(Sink):
     """Sink that starts the commands of `commands_of` and waits for none of them.
 
@@ -116,7 +132,7 @@ class MatchCommandSink(Sink):
         self._camera = camera
         self._wall_s = wall_s
         self._lock = threading.Lock()
-        self._running: dict[subprocess.Popen[bytes], threading.Thread] = {}
+        self._running: dict[subprocess.Popen[bytes], _Running] = {}
         self._failing: set[str] = set()
         self.dropped = 0
 
@@ -134,32 +150,33 @@ class MatchCommandSink(Sink):
             return
         fields = fields_of(event, self._camera, self._wall_s())
         words = self._commands[event.watch].filled(fields)
+        mark = uuid.uuid4().hex
         try:
-            process = _start(words, {f"{PREFIX}{name.upper()}": value for name, value in fields.items()})
+            process = _start(words, {MARK: mark, **{f"{PREFIX}{name.upper()}": text for name, text in fields.items()}})
         except (OSError, ValueError) as error:
             self._note(event.watch, f"{words[0]!r} cannot be started: {getattr(error, 'strerror', None) or error}")
             return
-        waiter = threading.Thread(target=self._wait, args=(process, event.watch), name="on-match", daemon=True)
+        waiter = threading.Thread(target=self._wait, args=(process, mark, event.watch), name="on-match", daemon=True)
         with self._lock:
-            self._running[process] = waiter
+            self._running[process] = _Running(waiter, mark)
         waiter.start()
 
     def close(self) -> None:
         with self._lock:
             running = dict(self._running)
         until_s = time.monotonic() + self._close_limit_s
-        for process, waiter in running.items():
-            waiter.join(max(0.0, until_s - time.monotonic()))
-            if waiter.is_alive():
-                _kill(process)
-                waiter.join()
+        for process, command in running.items():
+            command.waiter.join(max(0.0, until_s - time.monotonic()))
+            if command.waiter.is_alive():
+                _kill(process, command.mark)
+                command.waiter.join()
 
-    def _wait(self, process: subprocess.Popen[bytes], watch: str) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], mark: str, watch: str) -> None:
         try:
             status = process.wait(self._limit_s)
             problem = "" if status == 0 else f"ended with status {status}"
         except subprocess.TimeoutExpired:
-            _kill(process)
+            _kill(process, mark)
             process.wait()
             problem = f"took more than {self._limit_s:g} s and was killed"
         with self._lock:
@@ -185,10 +202,38 @@ def _start(words: Sequence[str], fields: Mapping[str, str]) -> subprocess.Popen[
         stdout=null,
         stderr=null,
         env={**environment, **fields},
-        start_new_session=True,  # Ctrl-C is for the run, and a kill for all processes of the command
+        start_new_session=True,  # Ctrl-C is for the run
     )
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill a command with all that it has started, in its session or in others."""
+    until_s = time.monotonic() + KILL_LIMIT_S
+    # again, because they may start others meanwhile
+    while (alive := _processes_of(process, mark)) and time.monotonic() < until_s:
+        for each in alive:
+            with suppress(psutil.Error):
+                each.kill()
+        time.sleep(0.01)
+
+
+def _processes_of(process: subprocess.Popen[bytes], mark: str) -> set[psutil.Process]:
+    """Return the live processes that descend from a command's, and those that have its mark: one whose parent has ended
+    descends from it no longer, but keeps the environment."""
+    processes = set()
+    if process.returncode is None:  # its number is not another process's yet
+        with suppress(psutil.Error):
+            leader = psutil.Process(process.pid)
+            processes = {leader, *leader.children(recursive=True)}
+    for each in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if each.environ().get(MARK) == mark:
+                processes.add(each)
+    return {each for each in processes if _is_alive(each)}
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

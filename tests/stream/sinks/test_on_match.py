@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stream.config import Config, OutputConfig, WatchConfig
@@ -107,6 +109,51 @@ def test_few_run_at_once_and_the_end_of_the_run_kills_them(capsys: pytest.Captur
         assert sink.dropped == 2
         assert "4 commands still run, so this match started none" in capsys.readouterr().err
     assert sink._running == {}
+
+
+DAEMON = (
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if {twice} and os.fork(): os._exit(0)\n"
+    "    open(sys.argv[1] + '.part', 'w').write(str(os.getpid()))\n"
+    "    os.rename(sys.argv[1] + '.part', sys.argv[1])\n"
+    "    {then}\n"
+    "time.sleep(600)"
+)
+"""A command whose child begins its own session, or, twice, has no parent any more; then it does something."""
+
+WITHOUT_ENVIRONMENT = "os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)'], {})"
+
+
+@pytest.mark.parametrize(
+    ("twice", "then"),
+    [(False, "time.sleep(600)"), (True, "time.sleep(600)"), (False, WITHOUT_ENVIRONMENT)],
+    ids=["own session", "daemon", "without environment"],
+)
+def test_a_kill_reaches_what_a_command_has_started(tmp_path: Path, twice: bool, then: str) -> None:
+    path = tmp_path / "pid"
+    with sink_of(python(DAEMON.format(twice=twice, then=then), str(path)), close_limit_s=0.0) as sink:
+        sink.write(match(0.0))
+        wait_until(path.exists)
+        started = psutil.Process(int(path.read_text()))
+        (command,) = sink._running
+        assert os.getsid(started.pid) != os.getsid(command.pid)
+    assert sink._running == {}
+    wait_until(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_kill_spares_another_command(tmp_path: Path) -> None:
+    first, second = python(WAIT), python(WAIT)
+    with (
+        sink_of(first, close_limit_s=0.0) as kept,
+        sink_of(second, close_limit_s=0.0) as ended,
+    ):
+        kept.write(match(0.0))
+        ended.write(match(0.0))
+        ended.close()
+        (process,) = kept._running
+        assert process.poll() is None
 
 
 def test_a_program_that_is_gone_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
