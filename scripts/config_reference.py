@@ -127,6 +127,8 @@ def accepted_branch(schema: Mapping[str, Any]) -> str:
             return "list of tables or texts"
         lists = {"string": "list of texts", "array": "list of points"}
         return lists.get(schema.get("items", {}).get("type"), "list of numbers")
+    if schema["type"] == "object":
+        return f"table such as `{schema['examples'][0]}`"
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {schema[name]:g}" for name, sign in limits.items() if name in schema]
     if "maxLength" in schema:

@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import unicodedata
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticKnownError
@@ -24,6 +24,9 @@ from stream.untrusted import GROUP_TOKENS_MAX, HISTORY_MAX, QUERY_LIMIT_CHARS, W
 DEFAULT_QUERY = "Say what happens."
 MAX_PIXELS = 1 << 26
 """67 million: twice an 8K frame, and what cameras of 64 megapixels take."""
+
+REQUEST_FIELDS = frozenset({"model", "messages", "stream"})
+"""Fields of a request to a server with an API that are neither added nor left out."""
 
 STDOUT = "-"
 """Place of an output that goes to standard output."""
@@ -412,6 +415,26 @@ class ShadowConfig(Section):
     `adaptive`, or adapts to `answer.target_ms`, `allocate.max_tokens` itself rises, by this factor at most."""
 
 
+def _request_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields for a request. Raises ValueError for those that the program sets, and for what is no JSON."""
+    for name in sorted(REQUEST_FIELDS.intersection(fields)):
+        raise ValueError(f"should not have {name}, which the program sets")
+    if "max_tokens" in fields:
+        raise ValueError("should not have max_tokens, which is answer.max_tokens")
+    try:
+        json.dumps(fields, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("should hold text, numbers, true, false, lists and tables, as they become JSON") from None
+    return fields
+
+
+def _omitted_fields(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of fields. Raises ValueError for one that no request can do without."""
+    for name in sorted(REQUEST_FIELDS.intersection(names)):
+        raise ValueError(f"should not have {name}, which every request needs")
+    return names
+
+
 class ApiConfig(Section):
     """Answers from a server with an OpenAI-compatible API, which is sent one request for each answer, with JPEG
     pictures or chosen tokens (docs/servers.md)."""
@@ -450,6 +473,15 @@ class ApiConfig(Section):
     uuids: Literal["auto"] | bool = "auto"
     """Name each picture by a `uuid`, and send one that the server has had by its name alone, such as the frames before
     the newest. `auto`: if the server reports that it is vLLM. Other servers refuse the field."""
+    extra: Annotated[dict[str, Any], AfterValidator(_request_fields)] = Field(
+        default={}, examples=['{reasoning_effort = "low"}']
+    )
+    """Further fields of each request, as a table: what a server or model takes beyond the common API, such as
+    `{reasoning_effort = "low"}` (docs/servers.md#fields-of-the-request). Not for a key: it stands in recordings."""
+    omit: Annotated[tuple[str, ...], AfterValidator(_omitted_fields)] = Field(
+        default=(), strict=False, examples=['["temperature"]']
+    )
+    """Names of fields that are left out of each request, such as `["temperature"]`, as a server refuses them."""
     connect_s: float = Field(default=2.0, gt=0)
     """Time limit of a connection to the server, in seconds."""
     first_s: float = Field(default=30.0, gt=0)

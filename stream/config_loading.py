@@ -49,6 +49,9 @@ REMOVED_KEYS = {
 ZONES, NAME = "zones", "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
 
+FREE_TABLE = "answer.api.extra"
+"""Table whose keys are any."""
+
 ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 REMOVED_SECTION = "answer.until."
 
@@ -417,7 +420,7 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
         value = table["value"]
     elif field is not None and text in SWITCHES and bool in (field.annotation, *get_args(field.annotation)):
         value = SWITCHES[text]
-    return ConfigLayer(option, {key: value})
+    return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) == FREE_TABLE else {key: value})
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:
@@ -434,13 +437,16 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, F
 
 def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
     """Return the model of a section or of named tables, and what stands before its keys; None for a value."""
-    if get_origin(annotation) is dict and issubclass(get_args(annotation)[1], BaseModel):
-        return f"{NAME}.", get_args(annotation)[1]
+    value = get_args(annotation)[1] if get_origin(annotation) is dict else None
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return f"{NAME}.", value
     return ("", annotation) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def known_as(key: str) -> str:
-    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`."""
+    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`, FREE_TABLE for a key in it."""
+    if key.startswith(f"{FREE_TABLE}."):
+        return FREE_TABLE
     section, _, rest = key.partition(".")
     return f"{ZONES}.{NAME}.{rest.partition('.')[2]}" if section == ZONES and rest else key
 
@@ -457,7 +463,10 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, o
 def _put(tree: dict[str, Any], key: str, value: object) -> None:
     *sections, name = key.split(".")
     for section in sections:
-        tree = tree.setdefault(section, {})
+        inner = tree.get(section)
+        if not isinstance(inner, dict):
+            inner = tree[section] = {}
+        tree = inner
     tree[name] = value
 
 
@@ -497,7 +506,8 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
         wrong.setdefault(_place_in(key, item), []).append(item)
     place, items = next(iter(wrong.items()))
     key, _, rest = place.partition(" ")
-    origin, suffix = origins[key], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    origin = origins.get(key) or next(origins[other] for other in origins if other.startswith(f"{key}."))
+    suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     if key == "watch" and rest:
         return f"{origin}: {_invalid_watch(place, items)}{suffix}"
     if key == "watch":

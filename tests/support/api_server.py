@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -147,6 +147,10 @@ class ApiHandler(QuietHandler, BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+Behaviour = Callable[[ApiHandler, dict[str, Any]], None]
+"""Reply to one chat completion, whose body is given."""
+
+
 def speak(handler: ApiHandler, body: dict[str, Any]) -> None:
     """Stream an answer; to a question with log-probabilities, yes."""
     handler.begin()
@@ -224,9 +228,24 @@ def speak_at_once(handler: ApiHandler, body: dict[str, Any]) -> None:
     handler.reply(200, {**HEAD, "object": "chat.completion", "choices": [choice]})
 
 
-def refuse(status: int, message: str = "no", **headers: str) -> Callable[[ApiHandler, dict[str, Any]], None]:
+def refuse(status: int, message: str = "no", **headers: str) -> Behaviour:
     """Reply with an error."""
     return lambda handler, body: handler.reply(status, {"error": {"message": message}}, **headers)
+
+
+def refuse_fields(refused: Mapping[str, object], status: int = 400) -> Behaviour:
+    """Answer requests that have none of the `refused` fields; to others reply with the field's error: a message, or a
+    whole body."""
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        name = next((name for name in refused if name in body), None)
+        if name is None:
+            speak(handler, body)
+        else:
+            error = refused[name]
+            handler.reply(status, {"error": {"message": error}} if isinstance(error, str) else error)
+
+    return behave
 
 
 def show_page(handler: ApiHandler, body: dict[str, Any]) -> None:

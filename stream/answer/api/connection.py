@@ -23,6 +23,7 @@ import httpx2
 from arr_coc.bounded_json import parse_json
 from arr_coc.errors import ArrCocError, ModelError
 from stream.answer.api.address import CHAT, ApiAddress
+from stream.answer.api.fields import RequestFields, refused_field
 from stream.control import describe
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from stream.transport.http_replies import start_of, until
@@ -99,11 +100,12 @@ class ChatPiece:
 
 
 class ApiConnection:
-    """Connections to one server, for any thread."""
+    """Connections to one server, for any thread. `fields`: those of its requests."""
 
-    def __init__(self, address: ApiAddress, limits: ApiLimits) -> None:
+    def __init__(self, address: ApiAddress, limits: ApiLimits, fields: RequestFields | None = None) -> None:
         self.address = address
         self.limits = limits
+        self.fields = fields or RequestFields()
         self._losses = 0
         headers = {"Accept-Encoding": "identity"}
         if address.key is not None:
@@ -133,7 +135,7 @@ class ApiConnection:
             with self._client.stream("GET", f"{self.address.base}/models") as response:
                 text = self._start_of(response, LIST_BYTES_MAX)
                 if response.status_code in KEY_REFUSED or _is_page(response):
-                    raise self._refusal(response, text)
+                    raise self._refusal(response, text, {})
             reply.set_result(_served_models(text) if response.is_success else [])
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reply.set_exception(self._absent(_reason(error)))
@@ -152,12 +154,25 @@ class ApiConnection:
     def receive(self, body: dict[str, Any]) -> Iterator[ChatPiece]:
         """Yield the pieces of a streamed reply as they come; for the thread that waits.
 
+        A request that is refused for a field that it can do without is sent again.
+
         Raises AnswerLost if the next request may succeed, and ModelError or ConfigError if the user must act.
         """
+        while True:
+            request = self.fields.applied(body)
+            try:
+                yield from self._send(request)
+                return
+            except ModelError as error:
+                if not self.fields.learn(request, str(error)):
+                    raise
+
+    def _send(self, request: dict[str, Any]) -> Iterator[ChatPiece]:
+        """Send a request as it is; yield the pieces of the reply. Raises as `receive`."""
         try:
-            with self._client.stream("POST", f"{self.address.base}{CHAT}", json=body) as response:
+            with self._client.stream("POST", f"{self.address.base}{CHAT}", json=request) as response:
                 if not response.is_success or _is_page(response):
-                    raise self._refusal(response, self._start_of(response))
+                    raise self._refusal(response, self._start_of(response), request)
                 if "json" in response.headers.get("content-type", ""):
                     yield _whole_reply(self._start_of(response))
                     return
@@ -204,8 +219,8 @@ class ApiConnection:
         """Note that a reply was complete."""
         self._losses = 0
 
-    def _refusal(self, response: httpx2.Response, text: str) -> ArrCocError | StreamError:
-        """Return the error for a refused request."""
+    def _refusal(self, response: httpx2.Response, text: str, request: dict[str, Any]) -> ArrCocError | StreamError:
+        """Return the error for a refused request, as it was sent."""
         status, base = response.status_code, self.address.base
         if status in LOST_STATUSES or status >= 500:
             return self.note_loss(
@@ -226,10 +241,15 @@ class ApiConnection:
             return ModelError(f"{base} {LACKS_MODEL}: {message}", "name one that it serves with -m")
         if 300 <= status < 400:
             return ConfigError(f"{base} has moved ({status}); give --api the address that it redirects to")
-        return ModelError(
-            f"{base} refuses the request ({status} {message})",
-            "name a vision-language model with -m, or a smaller budget",
-        )
+        return self._refused(f"{status} {message}", request)
+
+    def _refused(self, reason: str, request: dict[str, Any]) -> ModelError:
+        field, remedy = refused_field(request, reason), "name a vision-language model with -m, or a smaller budget"
+        if field is not None:
+            remedy = f"leave the field out with -s 'answer.api.omit=[\"{field}\"]'"
+            if field in self.fields.extra:
+                remedy = f"leave {field} out of answer.api.extra"
+        return ModelError(f"{self.address.base} refuses the request ({reason})", remedy)
 
     def _quote(self, text: str) -> str:
         """Return a text of the server as one short line without the key, which some servers repeat."""
@@ -401,12 +421,23 @@ def _message_in(text: str) -> str:
         body = _dict(parse_json(text))
     except ValueError:
         return ""
-    return _message(body.get("error")) or _message(body) or _message(body.get("detail"))
+    return _message(body.get("error")) or _message(body) or _message(body.get("detail")) or _details(body.get("detail"))
 
 
 def _message(error: object) -> str:
-    message = error if isinstance(error, str) else _dict(error).get("message")
-    return message if isinstance(message, str) else ""
+    """Return the text of an error, with the field that it is about."""
+    message, param = (error, None) if isinstance(error, str) else map(_dict(error).get, ("message", "param"))
+    if not isinstance(message, str):
+        return ""
+    return f"{message} ({param})" if isinstance(param, str) and param and param not in message else message
+
+
+def _details(detail: object) -> str:
+    """Return the first of the faults that a server of FastAPI lists, after the field that has it."""
+    fault = _first(detail)
+    place, message = fault.get("loc"), fault.get("msg")
+    path = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
+    return f"{path}: {message}" if isinstance(message, str) else ""
 
 
 def _is_page(response: httpx2.Response) -> bool:

@@ -20,6 +20,7 @@ from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatPiece, ChatStream
+from stream.answer.api.fields import RequestFields
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
@@ -446,6 +447,9 @@ class ApiAnswerModel:
             notices.append(
                 "the server refuses the schema: the question names the form in words, and answers are checked"
             )
+        omitted = [name for name in self._connection.fields.left_out if self._is_new(name)]
+        if omitted:
+            notices.append(f"the server refuses {' and '.join(omitted)}, which it then chooses by itself")
         same = reply.model.startswith(self.model_id) or self.model_id.startswith(reply.model)
         if not same and self._is_new("model"):
             notices.append(f"asked for {self.model_id}, the server answers as {reply.model}")
@@ -524,7 +528,7 @@ def connect_server(config: Config) -> Served:
     """
     api = config.answer.api
     limits = ApiLimits(api.connect_s, api.first_s, api.next_s, config.pipeline.timeout_s)
-    connection = ApiConnection(ApiAddress.of(config), limits)
+    connection = ApiConnection(ApiAddress.of(config), limits, RequestFields(api))
     try:
         models = connection.models()
         name = config.answer.model

@@ -135,13 +135,7 @@ def test_without_log_probabilities_the_word_decides_which_is_reported_once(serve
 
 
 def test_a_server_that_refuses_log_probabilities_is_not_asked_for_them_again(server: FakeApiServer) -> None:
-    def without(handler: ApiHandler, body: dict[str, Any]) -> None:
-        if "logprobs" in body:
-            handler.reply(400, {"error": {"message": "logprobs is not supported"}})
-        else:
-            fake.speak(handler, body)
-
-    server.behaviour = without
+    server.behaviour = fake.refuse_fields({"logprobs": "logprobs is not supported"})
     model = loaded(server)
     model.score(packet(), "is it red?")
     model.score(packet(), "is it red?")

@@ -181,10 +181,7 @@ def test_checks_have_no_schema(server: FakeApiServer) -> None:
 
 
 def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_reported_once(server: FakeApiServer) -> None:
-    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
-        (fake.refuse(400, "response_format is unknown") if "response_format" in body else fake.speak)(handler, body)
-
-    server.behaviour = behave
+    server.behaviour = fake.refuse_fields({"response_format": "response_format is unknown"})
     model = loaded(server)
     notices = []
     for _ in range(2):
@@ -230,10 +227,7 @@ def test_a_previous_answer_that_is_wrong_is_replaced(server: FakeApiServer) -> N
 
 
 def test_a_check_refused_for_its_log_probabilities_is_repeated_without(server: FakeApiServer) -> None:
-    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
-        (fake.refuse(400, "logprobs are not known") if "logprobs" in body else fake.speak)(handler, body)
-
-    server.behaviour = behave
+    server.behaviour = fake.refuse_fields({"logprobs": "logprobs are not known"})
     request = compared(0.5)
     assert asked(loaded(server), request) == {b"one": "a red circle"}, "its text is neither yes nor no"
     assert request.stats is not None
