@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as WaitedTooLong
 from dataclasses import dataclass, replace
@@ -20,10 +20,23 @@ from typing import Any
 
 import httpx2
 
-from arr_coc.bounded_json import parse_json
 from arr_coc.errors import ArrCocError, ModelError
 from stream.answer.api.address import CHAT, ApiAddress
 from stream.answer.api.fields import RequestFields, refused_field
+from stream.answer.api.replies import (
+    LINE_BYTES_MAX,
+    QUOTED_CHARS_MAX,
+    ChatPiece,
+    ServedModel,
+    events_of,
+    json_object,
+    message_in,
+    message_of,
+    piece_of,
+    served_models,
+    whole_characters,
+    whole_reply,
+)
 from stream.control import describe
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from stream.transport.http_replies import start_of, until
@@ -32,14 +45,8 @@ from stream.untrusted import replace_surrogates
 WAIT_S = 0.05
 """Longest wait for a piece before the next check whether the reply is still wanted."""
 
-LINE_BYTES_MAX = 1 << 20
-"""Longest event, in bytes."""
-
 LIST_BYTES_MAX = 4 << 20
 """Longest list of models; that of a service with 340 models has 0.8 MB."""
-
-QUOTED_CHARS_MAX = 300
-"""Length to which texts of a server, such as error messages, are cut."""
 
 PIECES_WAITING_MAX = 64
 
@@ -59,9 +66,6 @@ LACKS_MODEL = "lacks the model"
 
 LOST_STATUSES = (408, 409, 425, 429)
 
-LOGPROB_MIN = -10_000.0
-"""Log-probability that servers send for impossible tokens; as a float its probability is 0."""
-
 log = logging.getLogger(__name__)
 
 
@@ -73,30 +77,6 @@ class ApiLimits:
     first_s: float
     next_s: float
     whole_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """Model that a server lists, and its owner as the server reports it: `vllm`, `sglang`, `llamacpp`, a company."""
-
-    name: str
-    owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPiece:
-    """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
-
-    `prompt_tokens`, `cached_tokens` of them, and `text_tokens` as the server counts them; `model` is the server's name
-    of the model.
-    """
-
-    text: str = ""
-    likely: tuple[tuple[str, float], ...] = ()
-    model: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    text_tokens: int | None = None
 
 
 class ApiConnection:
@@ -136,7 +116,7 @@ class ApiConnection:
                 text = self._start_of(response, LIST_BYTES_MAX)
                 if response.status_code in KEY_REFUSED or _is_page(response):
                     raise self._refusal(response, text, {})
-            reply.set_result(_served_models(text) if response.is_success else [])
+            reply.set_result(served_models(text) if response.is_success else [])
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reply.set_exception(self._absent(_reason(error)))
         except Exception as error:
@@ -174,7 +154,7 @@ class ApiConnection:
                 if not response.is_success or _is_page(response):
                     raise self._refusal(response, self._start_of(response), request)
                 if "json" in response.headers.get("content-type", ""):
-                    yield _whole_reply(self._start_of(response))
+                    yield whole_reply(self._start_of(response))
                     return
                 yield from self._pieces(response)
         except httpx2.InvalidURL as error:
@@ -196,14 +176,14 @@ class ApiConnection:
 
     def _pieces(self, response: httpx2.Response) -> Iterator[ChatPiece]:
         finished, half = False, ""
-        for data in _events(self._chunks(response)):
+        for data in events_of(self._chunks(response)):
             if data == "[DONE]":
                 return
-            event = _json(data)
+            event = json_object(data)
             if (error := event.get("error")) is not None:
-                raise self.note_loss(f"the server reports: {self._quote(_message(error) or data)}")
-            piece, ended = _piece(event)
-            text, half = _characters(half + piece.text)
+                raise self.note_loss(f"the server reports: {self._quote(message_of(error) or data)}")
+            piece, ended = piece_of(event)
+            text, half = whole_characters(half + piece.text)
             finished = finished or ended
             yield replace(piece, text=text)
         if not finished:
@@ -224,7 +204,7 @@ class ApiConnection:
         status, base = response.status_code, self.address.base
         if status in LOST_STATUSES or status >= 500:
             return self.note_loss(
-                f"{status} {self._quote(_message_in(text) or response.reason_phrase)}", _pause_s(response)
+                f"{status} {self._quote(message_in(text) or response.reason_phrase)}", _pause_s(response)
             )
         if _is_page(response):
             return ConfigError(
@@ -234,7 +214,7 @@ class ApiConnection:
         if status in KEY_REFUSED:
             refusal = "refuses the key" if self.address.key is not None else "wants a key"
             return ConfigError(f"{base} {refusal} ({status}); put the right one into the key's environment variable")
-        message = self._quote(_message_in(text) or response.reason_phrase)
+        message = self._quote(message_in(text) or response.reason_phrase)
         if status == 404 and "model" not in message.lower():
             return ConfigError(f"{base} has no chat completions ({status} {message}); correct the address after --api")
         if status == 404:
@@ -326,118 +306,6 @@ class ChatStream:
             self._arrived.set()
             return True
         return False
-
-
-def _events(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield the data of server-sent events, one line each. Raises HTTPError for a line that is too long."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_BYTES_MAX:
-            raise httpx2.RemoteProtocolError("an event is longer than any answer")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[len(b"data:") :].decode("utf-8", "replace").strip()
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        event = parse_json(text)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        raise httpx2.RemoteProtocolError("the reply holds something that is no JSON object")
-    return event
-
-
-def _piece(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
-    """Return the piece that an event holds, and whether it ends the text. Fields that are not as expected count as
-    absent."""
-    choice = _first(event.get("choices"))
-    message = choice.get("delta") or choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else None
-    usage, model = _dict(event.get("usage")), event.get("model")
-    piece = ChatPiece(
-        text=text if isinstance(text, str) else "",
-        likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
-        model=replace_surrogates(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        text_tokens=_count(usage.get("completion_tokens")),
-    )
-    return piece, choice.get("finish_reason") is not None
-
-
-def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    entries = token.get("top_logprobs")
-    for entry in entries if isinstance(entries, list) and entries else [token]:
-        name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
-        if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
-            yield name, float(max(chance, LOGPROB_MIN))
-
-
-def _whole_reply(text: str) -> ChatPiece:
-    """Return the only piece of a reply that was not streamed."""
-    piece, _ = _piece(_json(text))
-    return replace(piece, text=_characters(piece.text)[0])
-
-
-def _characters(text: str) -> tuple[str, str]:
-    """Return text with its surrogate pairs as characters, and the half of one at its end, whose other half may come
-    with the next piece. Other halves become U+FFFD."""
-    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-    text = text[: len(text) - len(half)]
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
-
-
-def _served_models(text: str) -> list[ServedModel]:
-    """Return the models of a list; none if the text is no such list."""
-    try:
-        entries = _dict(parse_json(text)).get("data")
-    except ValueError:
-        return []
-    return [
-        ServedModel(replace_surrogates(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str)
-    ]
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _first(values: object) -> dict[str, Any]:
-    return _dict(values[0]) if isinstance(values, list) and values else {}
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 40 else None
-
-
-def _message_in(text: str) -> str:
-    """Return the message in the body of an error; "" if there is none."""
-    try:
-        body = _dict(parse_json(text))
-    except ValueError:
-        return ""
-    return _message(body.get("error")) or _message(body) or _message(body.get("detail")) or _details(body.get("detail"))
-
-
-def _message(error: object) -> str:
-    """Return the text of an error, with the field that it is about."""
-    message, param = (error, None) if isinstance(error, str) else map(_dict(error).get, ("message", "param"))
-    if not isinstance(message, str):
-        return ""
-    return f"{message} ({param})" if isinstance(param, str) and param and param not in message else message
-
-
-def _details(detail: object) -> str:
-    """Return the first of the faults that a server of FastAPI lists, after the field that has it."""
-    fault = _first(detail)
-    place, message = fault.get("loc"), fault.get("msg")
-    path = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
-    return f"{path}: {message}" if isinstance(message, str) else ""
 
 
 def _is_page(response: httpx2.Response) -> bool:

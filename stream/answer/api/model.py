@@ -19,10 +19,11 @@ from arr_coc.qwen.grounding import THOUSANDTHS
 from arr_coc.qwen.resize import smart_resize
 from arr_coc.types import FrameStamp, QueryEmbedding, TokenPacket, time_text
 from stream.answer.api.address import ApiAddress
-from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatPiece, ChatStream
+from stream.answer.api.connection import LACKS_MODEL, ApiConnection, ApiLimits, ChatStream
 from stream.answer.api.fields import RequestFields
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
+from stream.answer.api.replies import ChatPiece
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory, Reading

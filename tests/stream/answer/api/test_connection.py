@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import httpx2
 import pytest
 
 from arr_coc.errors import ModelError
@@ -18,15 +17,11 @@ from stream.answer.api.address import ApiAddress
 from stream.answer.api.connection import (
     BACK_OFF_MAX_S,
     BACK_OFF_S,
-    LINE_BYTES_MAX,
     LIST_BYTES_MAX,
     ApiConnection,
     ApiLimits,
-    ChatPiece,
-    ServedModel,
-    _events,
-    _piece,
 )
+from stream.answer.api.replies import ChatPiece, ServedModel
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
 from tests.support import api_server as fake
 from tests.support.api_server import ApiHandler, FakeApiServer, api_server, event
@@ -310,45 +305,7 @@ def test_texts_of_a_server_can_be_sent_on(server: FakeApiServer) -> None:
 
 
 def test_a_reply_that_cannot_be_read_is_one_lost_answer(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_piece", lambda event: 1 // 0)
+    monkeypatch.setattr(connection_module, "piece_of", lambda event: 1 // 0)
     error = failure(server, fake.speak)
     assert isinstance(error, AnswerLost)
     assert "its reply cannot be read: ZeroDivisionError" in str(error)
-
-
-def test_an_event_that_is_longer_than_any_answer_is_not_kept() -> None:
-    with pytest.raises(httpx2.RemoteProtocolError, match="longer than any answer"):
-        list(_events([b"data: ", b"x" * LINE_BYTES_MAX, b"x"]))
-
-
-def test_events_are_found_wherever_the_chunks_are_cut() -> None:
-    stream = b": hello\r\nevent: x\r\ndata: {1}\r\n\r\ndata:{2}\n\n"
-    for size in (1, 2, 5, 100):
-        chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
-        assert list(_events(chunks)) == ["{1}", "{2}"]
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        {},
-        {"choices": []},
-        {"choices": [None]},
-        {"choices": [{"delta": None}]},
-        {"choices": [{"delta": {"content": 3}, "logprobs": {"content": [{"top_logprobs": [{"token": 1}, 2]}]}}]},
-        {"choices": "x", "usage": {"prompt_tokens": -1, "completion_tokens": "many"}, "model": 4},
-        {"usage": {"prompt_tokens": True, "completion_tokens": False}},
-        {"usage": {"prompt_tokens": 1e9, "completion_tokens": float("nan")}},
-        {"usage": {"prompt_tokens": 2**70, "completion_tokens": []}},
-        {"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": False}]}}]},
-        {"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": float("nan")}]}}]},
-    ],
-)
-def test_fields_that_are_not_as_expected_count_as_absent(event: dict[str, Any]) -> None:
-    assert _piece(event) == (ChatPiece(), False)
-
-
-@pytest.mark.parametrize("chance", [-(10**400), float("-inf"), -1e308])
-def test_no_probability_is_too_small(chance: float) -> None:
-    piece, _ = _piece({"choices": [{"logprobs": {"content": [{"token": "yes", "logprob": chance}]}}]})
-    assert piece.likely == (("yes", -10_000.0),)

@@ -1,0 +1,162 @@
+"""Replies of an OpenAI-compatible server: events and their pieces, lists of models, and errors. No input or output.
+
+The events are those of https://platform.openai.com/docs/api-reference/chat-streaming. Fields that are not as expected
+count as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+
+from arr_coc.bounded_json import parse_json
+from stream.untrusted import replace_surrogates
+
+LINE_BYTES_MAX = 1 << 20
+"""Longest event, in bytes."""
+
+QUOTED_CHARS_MAX = 300
+"""Length to which texts of a server, such as error messages, are cut."""
+
+LOGPROB_MIN = -10_000.0
+"""Log-probability that servers send for impossible tokens; as a float its probability is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Model that a server lists, and its owner as the server reports it: `vllm`, `sglang`, `llamacpp`, a company."""
+
+    name: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPiece:
+    """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
+
+    `prompt_tokens`, `cached_tokens` of them, and `text_tokens` as the server counts them; `model` is the server's name
+    of the model.
+    """
+
+    text: str = ""
+    likely: tuple[tuple[str, float], ...] = ()
+    model: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    text_tokens: int | None = None
+
+
+def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield the data of server-sent events, one line each. Raises HTTPError for a line that is too long."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise httpx2.RemoteProtocolError("an event is longer than any answer")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[len(b"data:") :].decode("utf-8", "replace").strip()
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        event = parse_json(text)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise httpx2.RemoteProtocolError("the reply holds something that is no JSON object")
+    return event
+
+
+def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
+    """Return the piece that an event holds, and whether it ends the text. Fields that are not as expected count as
+    absent."""
+    choice = _first(event.get("choices"))
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else None
+    usage, model = _dict(event.get("usage")), event.get("model")
+    piece = ChatPiece(
+        text=text if isinstance(text, str) else "",
+        likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
+        model=replace_surrogates(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        text_tokens=_count(usage.get("completion_tokens")),
+    )
+    return piece, choice.get("finish_reason") is not None
+
+
+def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    entries = token.get("top_logprobs")
+    for entry in entries if isinstance(entries, list) and entries else [token]:
+        name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
+        if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
+            yield name, float(max(chance, LOGPROB_MIN))
+
+
+def whole_reply(text: str) -> ChatPiece:
+    """Return the only piece of a reply that was not streamed."""
+    piece, _ = piece_of(json_object(text))
+    return replace(piece, text=whole_characters(piece.text)[0])
+
+
+def whole_characters(text: str) -> tuple[str, str]:
+    """Return text with its surrogate pairs as characters, and the half of one at its end, whose other half may come
+    with the next piece. Other halves become U+FFFD."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    text = text[: len(text) - len(half)]
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
+
+
+def served_models(text: str) -> list[ServedModel]:
+    """Return the models of a list; none if the text is no such list."""
+    try:
+        entries = _dict(parse_json(text)).get("data")
+    except ValueError:
+        return []
+    return [
+        ServedModel(replace_surrogates(entry["id"][:QUOTED_CHARS_MAX]), str(entry.get("owned_by"))[:QUOTED_CHARS_MAX])
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    ]
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _first(values: object) -> dict[str, Any]:
+    return _dict(values[0]) if isinstance(values, list) and values else {}
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 40 else None
+
+
+def message_in(text: str) -> str:
+    """Return the message in the body of an error; "" if there is none."""
+    try:
+        body = _dict(parse_json(text))
+    except ValueError:
+        return ""
+    detail = body.get("detail")
+    return message_of(body.get("error")) or message_of(body) or message_of(detail) or _details(detail)
+
+
+def message_of(error: object) -> str:
+    """Return the text of an error, with the field that it is about."""
+    message, param = (error, None) if isinstance(error, str) else map(_dict(error).get, ("message", "param"))
+    if not isinstance(message, str):
+        return ""
+    return f"{message} ({param})" if isinstance(param, str) and param and param not in message else message
+
+
+def _details(detail: object) -> str:
+    """Return the first of the faults that a server of FastAPI lists, after the field that has it."""
+    fault = _first(detail)
+    place, message = fault.get("loc"), fault.get("msg")
+    path = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
+    return f"{path}: {message}" if isinstance(message, str) else ""
