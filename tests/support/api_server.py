@@ -233,6 +233,28 @@ def refuse(status: int, message: str = "no", **headers: str) -> Behaviour:
     return lambda handler, body: handler.reply(status, {"error": {"message": message}}, **headers)
 
 
+def reply(body: object, kind: str = "application/json", status: int = 200) -> Behaviour:
+    """Reply with a whole body, as JSON unless it is text."""
+    return lambda handler, _: handler.reply(status, body, kind)
+
+
+def send_events(*events: object, end: str = "data: [DONE]\n\n", before: bytes = b"") -> Behaviour:
+    """Stream these events; `before` and `end` are written as they are."""
+
+    def behave(handler: ApiHandler, body: dict[str, Any]) -> None:
+        handler.begin()
+        handler.wfile.write(before)
+        for data in events:
+            handler.send(data)
+        handler.wfile.write(end.encode())
+
+    return behave
+
+
+UNEXPECTED = {"error": "Unexpected endpoint or method. (POST /api/chat/completions). Returning 200 anyway"}
+"""Reply of LM Studio to a wrong path, with status 200."""
+
+
 def refuse_fields(refused: Mapping[str, object], status: int = 400) -> Behaviour:
     """Answer requests that have none of the `refused` fields; to others reply with the field's error: a message, or a
     whole body."""

@@ -6,6 +6,7 @@ object, at last `[DONE]`). All input is held to limits: the server is not truste
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import re
@@ -28,14 +29,15 @@ from stream.answer.api.replies import (
     QUOTED_CHARS_MAX,
     ChatPiece,
     ServedModel,
+    error_in,
     events_of,
+    first_bytes,
+    holds_choices,
     json_object,
     message_in,
-    message_of,
     piece_of,
     served_models,
     whole_characters,
-    whole_reply,
 )
 from stream.control import describe
 from stream.errors import AnswerLost, ConfigError, ConnectionRefused, StreamError
@@ -64,6 +66,17 @@ KEY_REFUSED = (401, 403)
 LACKS_MODEL = "lacks the model"
 """Part of the error of a server that does not know the model."""
 
+WRONG_PATH = re.compile(
+    r"unexpected endpoint|(unknown|invalid|unsupported|no such) (api )?(end ?point|path|route)\b"
+    r"|^(path|route|url|resource|page|end ?point)? ?not found",
+    re.IGNORECASE,
+)
+"""Words of an error about the address; LM Studio reports it with status 200 ("Unexpected endpoint or method")."""
+
+EVENT_STARTS = (b"data", b"event", b"id", b"retry", b":")
+"""Beginnings of a stream of events: its fields, and comments
+(https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
 LOST_STATUSES = (408, 409, 425, 429)
 
 log = logging.getLogger(__name__)
@@ -87,6 +100,7 @@ class ApiConnection:
         self.limits = limits
         self.fields = fields or RequestFields()
         self._losses = 0
+        self._answered = False
         headers = {"Accept-Encoding": "identity"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
@@ -116,6 +130,9 @@ class ApiConnection:
                 text = self._start_of(response, LIST_BYTES_MAX)
                 if response.status_code in KEY_REFUSED or _is_page(response):
                     raise self._refusal(response, text, {})
+            error = message_in(text) if response.is_success else ""
+            if WRONG_PATH.search(error):
+                raise self._misdirected(error)
             reply.set_result(served_models(text) if response.is_success else [])
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reply.set_exception(self._absent(_reason(error)))
@@ -153,10 +170,7 @@ class ApiConnection:
             with self._client.stream("POST", f"{self.address.base}{CHAT}", json=request) as response:
                 if not response.is_success or _is_page(response):
                     raise self._refusal(response, self._start_of(response), request)
-                if "json" in response.headers.get("content-type", ""):
-                    yield whole_reply(self._start_of(response))
-                    return
-                yield from self._pieces(response)
+                yield from self._pieces(response, request)
         except httpx2.InvalidURL as error:
             raise ConfigError(f"{self.address.base} is no address: {error}") from None
         except httpx2.HTTPError as error:
@@ -174,20 +188,71 @@ class ApiConnection:
     def _start_of(self, response: httpx2.Response, bytes_max: int = LINE_BYTES_MAX) -> str:
         return start_of(self._chunks(response), bytes_max).decode("utf-8", "replace")
 
-    def _pieces(self, response: httpx2.Response) -> Iterator[ChatPiece]:
-        finished, half = False, ""
-        for data in events_of(self._chunks(response)):
+    def _pieces(self, response: httpx2.Response, request: dict[str, Any]) -> Iterator[ChatPiece]:
+        """Yield the pieces of a reply with a good status, which may hold an error or be no chat completion at all.
+
+        Its first character says what it is, as the content types of some servers are wrong.
+        """
+        chunks = self._chunks(response)
+        beginning = first_bytes(chunks)
+        chunks = itertools.chain([beginning], chunks)
+        if not beginning.startswith(EVENT_STARTS):
+            text = start_of(chunks, LINE_BYTES_MAX).decode("utf-8", "replace")
+            if not text.startswith(("{", "[")):
+                raise self._foreign(text)
+            yield self._whole_reply(text, request)
+            return
+        finished, half, answers = False, "", False
+        for data in events_of(chunks):
             if data == "[DONE]":
-                return
+                finished = True
+                break
             event = json_object(data)
-            if (error := event.get("error")) is not None:
-                raise self.note_loss(f"the server reports: {self._quote(message_of(error) or data)}")
+            if (error := error_in(event)) is not None:
+                raise self._reported(error, {} if answers else request)
             piece, ended = piece_of(event)
             text, half = whole_characters(half + piece.text)
-            finished = finished or ended
+            finished, answers = finished or ended, answers or holds_choices(event)
             yield replace(piece, text=text)
         if not finished:
             raise self.note_loss("the reply broke off")
+        if not answers:
+            raise self.note_loss("its reply holds no answer")
+
+    def _whole_reply(self, text: str, request: dict[str, Any]) -> ChatPiece:
+        """Return the only piece of a reply that was not streamed."""
+        event = json_object(text)
+        if (error := error_in(event)) is not None:
+            raise self._reported(error, request)
+        if "choices" not in event:
+            raise self._foreign(text)
+        if not holds_choices(event):
+            raise self.note_loss("its reply holds no answer")
+        piece, _ = piece_of(event)
+        return replace(piece, text=whole_characters(piece.text)[0])
+
+    def _reported(self, message: str, request: dict[str, Any]) -> ArrCocError | StreamError:
+        """Return the error for one that the server reports within a reply, under a good status.
+
+        `request` as it was sent, empty once a part of the answer has come.
+        """
+        if refused_field(request, message) is not None:
+            return self._refused(self._quote(message), request)
+        if WRONG_PATH.search(message) and not self._answered:
+            return self._misdirected(message)
+        return self.note_loss(f"the server reports: {self._quote(message)}")
+
+    def _foreign(self, text: str) -> StreamError:
+        """Return the error for a reply that is no chat completion; after a good one it is the loss of an answer."""
+        if self._answered:
+            return self.note_loss(f"its reply is no chat completion: {self._quote(text)}")
+        return self._misdirected(text or "an empty reply")
+
+    def _misdirected(self, text: str) -> ConfigError:
+        return ConfigError(
+            f"{self.address.base} has no chat completions, and answers: {self._quote(text)}; such an address usually "
+            "ends in /v1, so correct the one after --api"
+        )
 
     def note_loss(self, reason: str, wait_s: float | None = None) -> AnswerLost:
         """Return the error of one lost answer; its pause grows with each loss in a row."""
@@ -198,6 +263,7 @@ class ApiConnection:
     def note_success(self) -> None:
         """Note that a reply was complete."""
         self._losses = 0
+        self._answered = True
 
     def _refusal(self, response: httpx2.Response, text: str, request: dict[str, Any]) -> ArrCocError | StreamError:
         """Return the error for a refused request, as it was sent."""

@@ -6,8 +6,9 @@ count as absent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -49,6 +50,14 @@ class ChatPiece:
     text_tokens: int | None = None
 
 
+def first_bytes(chunks: Iterable[bytes]) -> bytes:
+    """Return a reply's first bytes, without white space before them; empty if there are no others."""
+    for chunk in chunks:
+        if beginning := chunk.lstrip():
+            return beginning
+    return b""
+
+
 def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
     """Yield the data of server-sent events, one line each. Raises HTTPError for a line that is too long."""
     rest = b""
@@ -62,13 +71,31 @@ def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def json_object(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text, or the only one of its list. Raises HTTPError if there is none."""
     try:
         event = parse_json(text)
     except ValueError:
         event = None
+    if isinstance(event, list) and len(event) == 1:  # Google's errors
+        event = event[0]
     if not isinstance(event, dict):
         raise httpx2.RemoteProtocolError("the reply holds something that is no JSON object")
     return event
+
+
+def holds_choices(event: dict[str, Any]) -> bool:
+    """Return whether an event holds a part of an answer, with or without text."""
+    return bool(_first(event.get("choices")))
+
+
+def error_in(event: dict[str, Any]) -> str | None:
+    """Return the text of the error that an event reports, itself or for its answer; None if it reports none."""
+    choice = _first(event.get("choices"))
+    whole = event if "error" in (event.get("object"), event.get("type")) else None
+    for error in (event.get("error"), choice.get("error"), whole):
+        if error:
+            return message_of(error) or json.dumps(error)
+    return "an error ended the answer" if choice.get("finish_reason") == "error" else None
 
 
 def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
@@ -95,12 +122,6 @@ def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
         name, chance = _dict(entry).get("token"), _dict(entry).get("logprob")
         if isinstance(name, str) and isinstance(chance, int | float) and chance is not False and chance <= 0:
             yield name, float(max(chance, LOGPROB_MIN))
-
-
-def whole_reply(text: str) -> ChatPiece:
-    """Return the only piece of a reply that was not streamed."""
-    piece, _ = piece_of(json_object(text))
-    return replace(piece, text=whole_characters(piece.text)[0])
 
 
 def whole_characters(text: str) -> tuple[str, str]:
@@ -139,8 +160,8 @@ def _count(value: object) -> int | None:
 def message_in(text: str) -> str:
     """Return the message in the body of an error; "" if there is none."""
     try:
-        body = _dict(parse_json(text))
-    except ValueError:
+        body = json_object(text)
+    except httpx2.HTTPError:
         return ""
     detail = body.get("detail")
     return message_of(body.get("error")) or message_of(body) or message_of(detail) or _details(detail)

@@ -101,6 +101,18 @@ def test_without_a_key_none_is_sent(server: FakeApiServer) -> None:
         (fake.refuse(429, "slow down"), {}, "429 slow down"),
         (lambda handler, body: handler.reply(502, "<html></html>", "text/html"), {}, "502 Bad Gateway"),
         (lambda handler, body: (handler.begin(), handler.send("[1, 2]")), {}, "something that is no JSON object"),
+        (fake.reply({"error": {"message": "no memory"}}), {}, "the server reports: no memory"),
+        (fake.reply({"error": "no memory", "choices": []}, "text/plain"), {}, "the server reports: no memory"),
+        (fake.reply([{"error": {"code": 503, "message": "overloaded"}}]), {}, "the server reports: overloaded"),
+        (fake.reply({"error": {"code": 7}}), {}, r'the server reports: {"code": 7}'),
+        (fake.reply({"choices": [{"error": {"code": 502, "message": "gone"}}]}), {}, "the server reports: gone"),
+        (fake.reply({"choices": []}), {}, "its reply holds no answer"),
+        (fake.send_events(event(error={"message": "gone"})), {}, "the server reports: gone"),
+        (fake.send_events(event(finish_reason="error")), {}, "the server reports: an error ended the answer"),
+        (fake.send_events({"object": "error", "message": "bad image", "code": 400}), {}, "the server reports: bad im"),
+        (fake.send_events({"type": "error", "error": {"message": "busy"}}), {}, "the server reports: busy"),
+        (fake.send_events({"choices": [], "usage": {"prompt_tokens": 3}}), {}, "its reply holds no answer"),
+        (fake.send_events(), {}, "its reply holds no answer"),
     ],
 )
 def test_an_answer_is_lost_if_the_next_one_may_succeed(
@@ -122,6 +134,15 @@ def test_an_answer_is_lost_if_the_next_one_may_succeed(
         (fake.refuse(400, "this model takes no image"), ModelError, r"takes no image\); name a vision-language model"),
         (fake.refuse(422, "extra fields"), ModelError, "refuses the request"),
         (fake.refuse(307), ConfigError, "has moved .* give --api the address"),
+        (
+            fake.reply(fake.UNEXPECTED),
+            ConfigError,
+            r"and answers: Unexpected endpoint .* usually ends in /v1, so correct",
+        ),
+        (fake.send_events({"error": {"message": "Not Found"}}), ConfigError, r"and answers: Not Found; .* in /v1"),
+        (fake.reply({"status": "ok"}), ConfigError, r'and answers: {"status": "ok"}; .* in /v1'),
+        (fake.reply("Ollama is running", "text/plain"), ConfigError, "and answers: Ollama is running; .* in /v1"),
+        (fake.reply("", "text/event-stream"), ConfigError, "and answers: an empty reply; .* in /v1"),
     ],
 )
 def test_an_error_that_the_user_can_fix_has_a_remedy(
@@ -130,6 +151,39 @@ def test_an_error_that_the_user_can_fix_has_a_remedy(
     error = failure(server, behaviour)
     assert isinstance(error, kind)
     assert re.search(advice, str(error)), str(error)
+
+
+@pytest.mark.parametrize("body", [fake.UNEXPECTED, {"status": "ok"}, {"error": {"message": "Not Found"}}])
+def test_a_server_that_has_answered_before_loses_one_answer(server: FakeApiServer, body: dict[str, Any]) -> None:
+    with connected(server) as connection:
+        pieces(connection)
+        server.behaviour = fake.reply(body)
+        with pytest.raises(AnswerLost, match=r"Unexpected endpoint|no chat completion: .*ok|reports: Not Found"):
+            pieces(connection)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain", "application/octet-stream"])
+def test_a_reply_is_read_by_its_content_whatever_its_type(server: FakeApiServer, kind: str) -> None:
+    server.behaviour = fake.reply({"choices": [{"message": {"content": "a red circle"}}]}, kind)
+    with connected(server) as connection:
+        assert [piece.text for piece in pieces(connection)] == ["a red circle"]
+        server.behaviour = fake.reply('data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n', kind)
+        assert [piece.text for piece in pieces(connection)] == ["a"]
+
+
+def test_a_field_that_is_refused_within_a_good_status_is_left_out_too(server: FakeApiServer) -> None:
+    error = {"object": "error", "message": "temperature is not supported", "code": 400}
+    server.behaviour = fake.refuse_fields({"temperature": error}, status=200)
+    with connected(server) as connection:
+        for _ in connection.receive({**BODY, "temperature": 0.0}):
+            pass
+    assert ["temperature" in body for body in server.bodies] == [True, False]
+
+
+def test_a_wrong_path_that_is_answered_with_a_good_status_is_refused_at_the_start(server: FakeApiServer) -> None:
+    server.listing = lambda handler: handler.reply(200, fake.UNEXPECTED)
+    with connected(server) as connection, pytest.raises(ConfigError, match=r"Unexpected endpoint .* ends in /v1"):
+        connection.models()
 
 
 def test_a_key_that_a_server_repeats_is_not_shown(server: FakeApiServer) -> None:
