@@ -7,6 +7,7 @@ count as absent.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -51,11 +52,15 @@ class ChatPiece:
 
 
 def first_bytes(chunks: Iterable[bytes]) -> bytes:
-    """Return a reply's first bytes, without white space before them; empty if there are no others."""
+    """Return a reply's first bytes after a byte order mark and white space; empty if there are none."""
+    beginning = b""
     for chunk in chunks:
-        if beginning := chunk.lstrip():
-            return beginning
-    return b""
+        beginning += chunk
+        if len(beginning) < len(BOM_UTF8) and BOM_UTF8.startswith(beginning):
+            continue
+        if beginning := beginning.removeprefix(BOM_UTF8).lstrip():
+            break
+    return beginning
 
 
 def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -68,12 +73,16 @@ def events_of(chunks: Iterable[bytes]) -> Iterator[str]:
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[len(b"data:") :].decode("utf-8", "replace").strip()
+    # Some servers end without a line break. A line that is cut off is no event.
+    data = rest[len(b"data:") :].strip() if rest.startswith(b"data:") else b""
+    if data == b"[DONE]" or data.endswith(b"}"):
+        yield data.decode("utf-8", "replace")
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Return the object of a JSON text, or the only one of its list. Raises HTTPError if there is none."""
     try:
-        event = parse_json(text)
+        event = parse_json(text.removeprefix("\ufeff"))
     except ValueError:
         event = None
     if isinstance(event, list) and len(event) == 1:  # Google's errors
@@ -103,10 +112,10 @@ def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     absent."""
     choice = _first(event.get("choices"))
     message = choice.get("delta") or choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
     usage, model = _dict(event.get("usage")), event.get("model")
     piece = ChatPiece(
-        text=text if isinstance(text, str) else "",
+        text=_text(content),
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
         model=replace_surrogates(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
@@ -114,6 +123,15 @@ def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
         text_tokens=_count(usage.get("completion_tokens")),
     )
     return piece, choice.get("finish_reason") is not None
+
+
+def _text(content: object) -> str:
+    """Return the text of a content, which may be a list of parts."""
+    if isinstance(content, list):
+        return "".join(_text(part) for part in content if isinstance(part, str | dict))
+    if isinstance(content, dict):
+        content = content.get("text") if content.get("type") in (None, "text", "output_text") else None
+    return content if isinstance(content, str) else ""
 
 
 def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -135,7 +153,7 @@ def whole_characters(text: str) -> tuple[str, str]:
 def served_models(text: str) -> list[ServedModel]:
     """Return the models of a list; none if the text is no such list."""
     try:
-        entries = _dict(parse_json(text)).get("data")
+        entries = _dict(parse_json(text.removeprefix("\ufeff"))).get("data")
     except ValueError:
         return []
     return [

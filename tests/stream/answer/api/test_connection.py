@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -160,6 +161,14 @@ def test_a_server_that_has_answered_before_loses_one_answer(server: FakeApiServe
         server.behaviour = fake.reply(body)
         with pytest.raises(AnswerLost, match=r"Unexpected endpoint|no chat completion: .*ok|reports: Not Found"):
             pieces(connection)
+
+
+@pytest.mark.parametrize("end", ["", "data: [DONE]", f"data: {json.dumps(event(finish_reason='stop'))}"])
+def test_a_stream_with_a_byte_order_mark_and_without_a_last_line_break_is_read(server: FakeApiServer, end: str) -> None:
+    events = [event("a red circle"), event(finish_reason="stop")][: 1 if end else 2]
+    server.behaviour = fake.send_events(*events, before=b"\xef\xbb\xbf", end=end)
+    with connected(server) as connection:
+        assert "".join(piece.text for piece in pieces(connection)) == "a red circle"
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/plain", "application/octet-stream"])
