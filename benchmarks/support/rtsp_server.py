@@ -99,10 +99,17 @@ class _Client:
 
 
 class RtspServer:
-    """RTSP server of rtsp://127.0.0.1:PORT/live. `login` is (user, password), `auth` Basic or Digest."""
+    """RTSP server of rtsp://127.0.0.1:PORT/live. `login` is (user, password), `auth` Basic or Digest; with `waits` the
+    first unit waits for a client that plays, as from a camera that begins with a key frame."""
 
     def __init__(
-        self, units: Sequence[bytes], fps: int, login: tuple[str, str] | None = None, auth: str = "Digest"
+        self,
+        units: Sequence[bytes],
+        fps: int,
+        login: tuple[str, str] | None = None,
+        auth: str = "Digest",
+        *,
+        waits: bool = False,
     ) -> None:
         self._units = [payloads(unit) for unit in units]
         self._fps = fps
@@ -116,6 +123,7 @@ class RtspServer:
         self.port = 0
         self.stalled = False
         self.stall_after: int | None = None
+        self._waits = waits
         self.sent_units = 0
         self.connections = 0
         self.start()
@@ -174,6 +182,9 @@ class RtspServer:
 
     def _send(self, ended: threading.Event) -> None:
         """Send access units at their pace, to every client that plays."""
+        while self._waits and not any(client.playing for client in list(self._clients)):
+            if ended.wait(0.001):
+                return
         numbers, begun_s = itertools.count(), time.monotonic()
         for index in itertools.count():
             if ended.wait(max(0.0, begun_s + index / self._fps - time.monotonic())):

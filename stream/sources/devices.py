@@ -124,7 +124,7 @@ def camera_target(device: str, config: CaptureConfig, system: CaptureSystem | No
 
 def camera_options(config: CaptureConfig, system: CaptureSystem = _LINUX) -> dict[str, str]:
     """Return FFmpeg's options for `capture.camera_mode` and `capture.fps`."""
-    options = {"fflags": f"nobuffer+{_NONBLOCK}"}
+    options = {"fflags": str(_NONBLOCK)}
     if config.camera_mode is not None:
         size, _, pixel_format = config.camera_mode.partition(":")
         options["video_size"] = size

@@ -21,6 +21,7 @@ from stream.sources.connection import (
     cannot,
     decoder_options,
     decoding_failure,
+    no_key_frame,
     opened_within,
     reading_failure,
     silent,
@@ -47,6 +48,11 @@ class ConnectionLost(Exception):
     """Error of a live source that delivers no more frames; its text is the reason."""
 
 
+KEY_FRAME_WAIT_S = 60.0
+"""Longest wait for the first key frame of a connection whose packets arrive. A peer that is joined between two key
+frames sends the next one within its key-frame distance, which may be longer than `capture.open_timeout_s`."""
+
+
 class LiveDecoder:
     """Decoder of one connection. Failed packets are recorded and skipped; `skipped` returns them."""
 
@@ -69,6 +75,8 @@ class LiveDecoder:
         self._stop = stop
         self._packets = 0
         self._waited_ns = 0
+        self._packet_ns = 0
+        self._key_frame_seen = False
         self._losses = LossTracker()
         self._context = context = decoding_context(stream)
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
@@ -81,7 +89,7 @@ class LiveDecoder:
         """Yield pictures as they arrive, until `stop` is set.
 
         Raises ConnectionLost if the connection ends, breaks, or delivers no picture for `stall_s` (`first_within_s`
-        before the first one).
+        before the first one, up to KEY_FRAME_WAIT_S while it awaits its key frame).
         """
         limit_s, since_ns = first_within_s, self._clock.now_ns()
         while not self._stop.is_set():
@@ -99,7 +107,14 @@ class LiveDecoder:
         """Remove and return the losses since the last call."""
         return self._losses.rest()
 
+    def awaits_key_frame(self) -> bool:
+        """Return True while packets arrive, but no key frame was among them."""
+        silence_ns = self._clock.now_ns() - self._packet_ns
+        return self._packets > 0 and not self._key_frame_seen and silence_ns < self._stall_s * NS_PER_S
+
     def _check(self, since_ns: int, limit_s: float) -> None:
+        if self.awaits_key_frame():
+            limit_s = max(limit_s, KEY_FRAME_WAIT_S)
         if self._clock.now_ns() - since_ns > limit_s * NS_PER_S:
             raise ConnectionLost(silent(limit_s))
 
@@ -113,8 +128,10 @@ class LiveDecoder:
         try:
             while (packet := next(packets, None)) is not None:
                 if packet.size:
-                    self._waited_ns = self._clock.now_ns() - asked_ns
+                    self._packet_ns = self._clock.now_ns()
+                    self._waited_ns = self._packet_ns - asked_ns
                     self._packets += 1
+                    self._key_frame_seen = self._key_frame_seen or packet.is_keyframe
                     yield packet
                     asked_ns = self._clock.now_ns()
         except av.error.BlockingIOError:
@@ -168,6 +185,7 @@ class ReconnectingReader(ReaderThread):
         self._first_within_s = max(config.open_timeout_s - opening_s, 1.0)
         self._backoff = Backoff()
         self._pacer = Pacer() if target.paced else None
+        self._decoder: LiveDecoder | None = None
 
     def read(self) -> None:
         while self._container is not None:
@@ -185,7 +203,10 @@ class ReconnectingReader(ReaderThread):
             self._container = self._reopen()
 
     def no_frame_error(self) -> SourceError:
-        return cannot(self._target.name, self._target.too_slow(self._config.open_timeout_s))
+        limit_s, decoder = self._config.open_timeout_s, self._decoder
+        if decoder is not None and decoder.awaits_key_frame():
+            return cannot(self._target.name, no_key_frame(limit_s))
+        return cannot(self._target.name, self._target.too_slow(limit_s))
 
     def _follow(self, container: av.container.InputContainer) -> str | None:
         """Read one connection to its end; return why it was lost, or None if reading is to stop."""
@@ -205,6 +226,7 @@ class ReconnectingReader(ReaderThread):
             take = self._record
         try:
             decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping, take)
+            self._decoder = decoder
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
                     self.info = source_info(self._target.name, stream, frame, live=True, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import itertools
 import socket
 import threading
@@ -81,6 +82,55 @@ def udp_sender(port: int) -> Sender:
 def hls_sender(folder: Path) -> Sender:
     """Writes `live.m3u8`, a window of the last segments of 0.2 s."""
     return Sender(str(folder / "live.m3u8"), "hls", hls_time="0.2", hls_list_size="5", hls_flags="delete_segments")
+
+
+def ts_bytes(count: int, gop: int, fps: int = FPS) -> bytes:
+    """`count` pictures of a moving square as MPEG-TS, each in its own packets, a key frame every `gop`."""
+    output = io.BytesIO()
+    with av.open(output, "w", format="mpegts") as container:
+        coder = {"x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0", "tune": "zerolatency"}
+        stream = container.add_stream("libx264", rate=fps, options={"preset": "ultrafast", **coder})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for index, picture in zip(range(count), itertools.cycle(moving_square(20)), strict=False):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, fps)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return output.getvalue()
+
+
+class TcpSender:
+    """Sends one connection after the other its bytes over TCP, at once; it closes each but the last one at `go_on`."""
+
+    def __init__(self, *connections: bytes) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.go_on = threading.Event()
+        self._ended = threading.Event()
+        self._connections = connections
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._thread.start()
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError):
+            for data in self._connections:
+                client, _ = self._listening.accept()
+                with client:
+                    client.sendall(data)
+                    self.go_on.wait(LIMIT_S)
+                    if data is self._connections[-1]:
+                        self._ended.wait(LIMIT_S)
+
+    def __enter__(self) -> TcpSender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on.set()
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(LIMIT_S)
 
 
 EVERY_S = 0.003

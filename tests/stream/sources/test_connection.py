@@ -39,21 +39,24 @@ class TestOptions:
     def test_rtsp_takes_the_transport_that_was_asked_for_and_reads_little(self) -> None:
         options = network_options("rtsp://camera/1", config(rtsp_transport="udp"))
         assert options["rtsp_transport"] == "udp"
-        assert (options["fflags"], options["probesize"]) == ("nobuffer", "32")
+        assert options["probesize"] == "32"
 
     @pytest.mark.parametrize("address", ["udp://:5000", "rtmp://server/app", "tcp://server:5000", "rtp://:5004"])
     def test_others_are_probed_briefly(self, address: str) -> None:
         options = network_options(address, config())
-        assert options["fflags"] == "nobuffer"
         assert float(options["analyzeduration"]) <= 1e6
+
+    @pytest.mark.parametrize("scheme", ["rtsp", "rtsps", "udp", "rtp", "tcp", "rtmp", "rtmps"])
+    def test_opening_discards_no_packet(self, scheme: str) -> None:
+        assert "nobuffer" not in network_options(f"{scheme}://camera:5000/1", config()).get("fflags", "")
 
     def test_files_on_a_web_server_are_probed_as_files_are(self) -> None:
         assert set(network_options("https://server/clip.mp4", config())) == {"reconnect", "reconnect_delay_max"}
 
     def test_a_camera_is_asked_for_its_mode_and_never_blocks(self) -> None:
-        assert camera_options(config()) == {"fflags": "nobuffer+4"}
+        assert camera_options(config()) == {"fflags": "4"}
         assert camera_options(config(camera_mode="640x480:mjpeg", fps=29.97)) == {
-            "fflags": "nobuffer+4",
+            "fflags": "4",
             "video_size": "640x480",
             "input_format": "mjpeg",
             "framerate": "29.97",

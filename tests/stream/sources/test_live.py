@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import socket
@@ -21,11 +22,12 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
 from stream.media import PollableSource, SourceOutage
 from stream.sources import planes as form
-from stream.sources.connection import LiveTarget
-from stream.sources.live import LiveSource
+from stream.sources.connection import LiveTarget, network_target
+from stream.sources.live import ConnectionLost, LiveDecoder, LiveSource, ReconnectingReader
 from stream.sources.timing import Backoff
+from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
-from tests.support.senders import Reading, opened
+from tests.support.senders import Reading, TcpSender, opened, ts_bytes
 from tests.support.video import make_video, moving_square
 
 FPS = 50
@@ -70,6 +72,13 @@ def test_frames_come_in_order_at_their_times(server: RtspServer, transport: str)
 def test_the_first_frame_is_there_with_the_first_key_frame(server: RtspServer) -> None:
     server.stall_after = 15  # three key frames; probing as FFmpeg does it by itself would wait for some eighty units
     opened(server.url).close()
+
+
+def test_the_first_picture_is_the_key_frame_that_opening_reads(transport: str) -> None:
+    distant = encode(list(moving_square(20)) * 20, FPS, gop=400)
+    with RtspServer(distant, FPS, waits=True) as server:
+        server.stall_after = 15
+        opened(server.url, rtsp_transport=transport).close()
 
 
 def test_frames_with_b_frames_come_in_the_order_in_which_they_are_shown() -> None:
@@ -227,6 +236,48 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
         LiveSource(LiveTarget("the camera", hang), CaptureConfig(open_timeout_s=0.01), MonotonicClock())
     released.set()
     assert closed.wait(LIMIT_S), "what opens too late is closed"
+
+
+class SlowContainer:
+    """Packets of a container, each of them a second after the one before."""
+
+    def __init__(self, packets: list[av.Packet], clock: FakeClock) -> None:
+        self._packets = packets
+        self._clock = clock
+
+    def demux(self, stream: object) -> Iterator[av.Packet]:
+        for packet in self._packets:
+            self._clock.advance(1000 * MS)
+            yield packet
+
+
+@pytest.mark.parametrize(("gop", "is_found"), [(20, True), (70, False)])
+def test_a_connection_may_begin_long_before_its_next_key_frame(gop: int, is_found: bool) -> None:
+    clock = FakeClock()
+    with av.open(io.BytesIO(ts_bytes(100, gop)), format="mpegts") as container:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size][1:]
+        decoder = LiveDecoder(SlowContainer(packets, clock), stream, CaptureConfig(), clock, threading.Event())
+        frames = decoder.frames(10.0)
+        if is_found:
+            assert [next(frames).key_frame for _ in range(3)] == [True, False, False]
+        else:
+            with pytest.raises(ConnectionLost, match="no picture for 60 s"):
+                next(frames)
+
+
+def test_a_source_without_a_key_frame_is_named() -> None:
+    data = ts_bytes(60, gop=400)
+    begin = data.index(b"\0\0\1\x65")
+    without = data[:begin] + b"\0\0\1\x0c" + data[begin + 4 :]  # filler instead of the key frame's slice
+    with TcpSender(without) as sender:
+        config = CaptureConfig(open_timeout_s=LIMIT_S)
+        target = network_target(sender.url, config)
+        reader = ReconnectingReader(target, target.open(LIMIT_S), 0.0, config, MonotonicClock())
+        reader.start()
+        until(lambda: "sends no key frame within 120 s; let it send key frames" in str(reader.no_frame_error()))
+        reader.stop()
+    reader.join(LIMIT_S)
 
 
 def test_a_source_without_pictures_is_reported(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.support.senders import (
     Handler,
     Reading,
     Server,
+    TcpSender,
     frames_of,
     free_udp_port,
     hls_sender,
@@ -25,6 +26,7 @@ from tests.support.senders import (
     mjpeg,
     opened,
     outages_of,
+    ts_bytes,
     udp_sender,
 )
 from tests.support.video import Image, make_photo, make_video, moving_square, overwrite_packet
@@ -244,6 +246,19 @@ class TestUdp:
             listener.bind(("127.0.0.1", 0))
             with pytest.raises(SourceError, match="another program on this machine uses"):
                 opened(f"udp://127.0.0.1:{listener.getsockname()[1]}", open_timeout_s=5.0)
+
+
+class TestTcp:
+    def test_the_first_picture_is_the_first_that_was_sent(self) -> None:
+        with TcpSender(ts_bytes(30, gop=400)) as sender, opened(sender.url) as source:
+            assert source.describe().fps == 50
+
+    def test_after_an_outage_too(self) -> None:
+        with TcpSender(ts_bytes(30, gop=400), ts_bytes(31, gop=400)) as sender, opened(sender.url) as source:
+            source.poll()
+            sender.go_on.set()
+            items = Reading(source).until(lambda items: len(outages_of(items)) == 2)
+        assert outages_of(items)[-1].attempts >= 1
 
 
 def test_ffmpeg_says_nothing_by_itself(capfd: pytest.CaptureFixture[str], web: Server, pictures: list[bytes]) -> None:
