@@ -297,6 +297,16 @@ def network_options(address: str, config: CaptureConfig) -> dict[str, str]:
     return options
 
 
+_NO_TIMESTAMPS = 0x80
+"""AVFMT_NOTIMESTAMPS: the flag of FFmpeg's demuxers for formats that carry no times."""
+
+
+def has_times(container: av.container.InputContainer) -> bool:
+    """Return False if the PTS are FFmpeg's own count at 25 FPS, because the format carries no times (MJPEG, raw H.264,
+    pictures one after the other)."""
+    return not (container.format.flags & _NO_TIMESTAMPS or container.format.name.endswith("_pipe"))
+
+
 def is_endless(container: av.container.InputContainer) -> bool:
     """Return True if a resource over HTTP is live: its length is unknown, in bytes and in time."""
     if container.format.name in _HTTP_LIVE_FORMATS:

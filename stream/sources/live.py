@@ -21,6 +21,7 @@ from stream.sources.connection import (
     cannot,
     decoder_options,
     decoding_failure,
+    has_times,
     no_key_frame,
     opened_within,
     reading_failure,
@@ -217,12 +218,14 @@ class ReconnectingReader(ReaderThread):
             if self.info is None:
                 raise
             return str(error)
-        self.timeline.connected(stream.time_base, rate_of(stream))
+        timed = has_times(container)
+        # a source at its own pace is read as fast as it is shown, so its arrival says nothing about its clock
+        self.timeline.connected(stream.time_base, rate_of(stream), has_times=timed, checks_rate=not self._target.paced)
         hardware = self._target.hardware
         device = None if hardware is None else hardware.device_of(stream)
         take = None
         if self._segments is not None:
-            self._segments.connect(stream)
+            self._segments.connect(stream, timed=timed)
             take = self._record
         try:
             decoder = LiveDecoder(container, stream, self._config, self._clock, self._stopping, take)
@@ -230,6 +233,8 @@ class ReconnectingReader(ReaderThread):
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
                     self.info = source_info(self._target.name, stream, frame, live=True, device=device)
+                    if not timed:
+                        self.info = replace(self.info, fps=None)
                     self._first_within_s = max(self._config.stall_s, self._config.open_timeout_s)
                     self.ready.set()
                 self._hand_over(frame, decoder)
@@ -259,7 +264,12 @@ class ReconnectingReader(ReaderThread):
             return
         if self._index < 0 or self._outage is not None:
             losses = ()
+        was_off = self.timeline.is_rate_off
         media_ns = self.timeline.media_ns(frame.pts, now_ns)
+        if self.timeline.is_rate_off and not was_off:
+            log.warning("the clock of %s runs at a wrong rate: media time follows its arrival", self._target.name)
+            if self._segments is not None:
+                self._segments.stop_copying("their times run at a wrong rate")
         if self._segments is not None:
             self._segments.shown(frame, media_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)

@@ -140,16 +140,18 @@ class SegmentRecorder:
         """Fragments that found no room in the table: the run takes them out more slowly than they come."""
         return self.fragments.refused
 
-    def connect(self, stream: av.VideoStream) -> None:
-        """Start a newly opened stream, whose packets are independent of those before."""
+    def connect(self, stream: av.VideoStream, *, timed: bool = True) -> None:
+        """Start a newly opened stream, whose packets are independent of those before; they have times if `timed`."""
         with self._lock:
             self._close_track()
             codec = stream.codec_context.codec.canonical_name
-            self._copies = self._may_copy and codec in COPIED_CODECS
+            self._copies = self._may_copy and timed and codec in COPIED_CODECS
             self._template = stream if self._copies else None
             self._size = stream.codec_context.width, stream.codec_context.height
             if not self._copies:
-                reason = f"{codec} cannot be copied" if self._may_copy else "parts of the picture are masked"
+                reason = f"{codec} {'cannot be copied' if timed else 'has no times'}"
+                if not self._may_copy:
+                    reason = "parts of the picture are masked"
                 log.info("the video is encoded for the output: %s", reason)
 
     def restart(self) -> None:
@@ -160,6 +162,13 @@ class SegmentRecorder:
             self._undated_packets.clear()
             if self._files is not None:
                 self._files.end()
+
+    def stop_copying(self, reason: str) -> None:
+        """Encode the frames until the next stream; `reason`: what is wrong with its packets."""
+        with self._lock:
+            if self._copies:
+                self._end_track()
+                self._give_up_copying(reason, after=1)
 
     def packet(self, packet: av.Packet) -> None:
         """Add a decoded packet, which must not be used afterwards."""

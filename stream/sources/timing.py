@@ -81,15 +81,71 @@ token, so that text arrives within 2 s of the source's return."""
 LONG_OUTAGE = 120
 
 
+RATE_WINDOW_NS = NS_PER_S
+"""Length of the windows in which a stream's times are compared with their arrival."""
+
+RATE_WINDOWS = 4
+"""Consecutive windows with a like change after which a rate is off: a stall and its burst change one or two."""
+
+RATE_TOLERANCE = 0.05
+"""Change of the lateness, in parts of a window, from which a rate may be off; a quartz errs by far less."""
+
+
+class RateCheck:
+    """Comparison of a stream's times with their arrival, to find a clock whose rate is steadily off.
+
+    The least lateness within a window is that of a frame which nothing delayed. Jitter does not change it; it comes
+    back after a stall, and rises or falls by the same amount in each window if the rate is off.
+    """
+
+    def __init__(self, pts_ns: int, now_ns: int) -> None:
+        """The first frame has this PTS, and arrives at `now_ns`."""
+        self._first = pts_ns, now_ns
+        self._begin_ns = now_ns
+        self._least_ns: int | None = None
+        self._before_ns: int | None = None
+        self._lowest_ns = 0
+        self._changes: list[float] = []
+
+    def is_off(self, pts_ns: int, now_ns: int) -> bool:
+        """Add a frame; return True once the rate is off."""
+        late_ns = (now_ns - self._first[1]) - (pts_ns - self._first[0])
+        self._least_ns = late_ns if self._least_ns is None else min(self._least_ns, late_ns)
+        length_ns = now_ns - self._begin_ns
+        if length_ns < RATE_WINDOW_NS:
+            return False
+        least_ns, before_ns = self._least_ns, self._before_ns
+        self._begin_ns, self._least_ns, self._before_ns = now_ns, None, least_ns
+        # lateness that falls towards what it was before is a stall that is caught up with
+        catches_up = before_ns is not None and self._lowest_ns <= least_ns < before_ns
+        self._lowest_ns = min(self._lowest_ns, least_ns)
+        if before_ns is None or catches_up:
+            self._changes.clear()
+            return False
+        self._changes = [*self._changes, (least_ns - before_ns) / length_ns][-RATE_WINDOWS:]
+        return len(self._changes) == RATE_WINDOWS and self._is_steady()
+
+    def _is_steady(self) -> bool:
+        sign = -1 if self._changes[0] < 0 else 1
+        sizes = [sign * change for change in self._changes]
+        return min(sizes) >= RATE_TOLERANCE and max(sizes) <= 2 * min(sizes)
+
+
 class LiveTimeline:
     """Media time of a live source, from 0 at its first frame.
 
-    Within a connection it follows the PTS. It follows the clock if a PTS is missing, goes backward, or leaps, and from
-    the last frame before an outage to the first one after it. `made_pts` counts the missing PTS, `clamped_pts` the
-    others.
+    Within a connection it follows the PTS. It follows the clock if a PTS is missing, goes backward, or leaps, if the
+    rate of the PTS is steadily off, and from the last frame before an outage to the first one after it. `made_pts`
+    counts the missing PTS, `clamped_pts` the others.
     """
 
     def __init__(self) -> None:
+        self._has_times = True
+        self._checks_rate = False
+        self._check: RateCheck | None = None
+        self._arrival: tuple[int, int] | None = None
+        self._origin = 0, 0
+        self._last_pts_ns: int | None = None
         self._time_base: Fraction | None = None
         self._period_ns = int(NS_PER_S / DEFAULT_RATE)
         self._anchor: tuple[int, int] | None = None
@@ -97,8 +153,29 @@ class LiveTimeline:
         self.made_pts = 0
         self.clamped_pts = 0
 
-    def connected(self, time_base: Fraction | None, rate: Fraction | None) -> None:
-        """Start a new connection, whose PTS are independent of those before."""
+    @property
+    def is_rate_off(self) -> bool:
+        """True if media time follows the clock until the next connection, because the rate of the PTS is off."""
+        return self._arrival is not None
+
+    def connected(
+        self,
+        time_base: Fraction | None,
+        rate: Fraction | None,
+        *,
+        has_times: bool = True,
+        checks_rate: bool = False,
+    ) -> None:
+        """Start a new connection, whose PTS are independent of those before.
+
+        Args:
+            time_base: Seconds per tick of the PTS.
+            rate: Frames per second.
+            has_times: False if the PTS mean nothing, so that media time follows the clock.
+            checks_rate: Frames arrive as they are taken, so that PTS whose rate differs from the clock's are wrong.
+        """
+        self._has_times, self._checks_rate = has_times, checks_rate
+        self._check, self._arrival = None, None
         self._time_base = time_base if time_base is not None and time_base > 0 else None
         usable = rate if rate is not None and 0 < rate <= MAX_RATE else DEFAULT_RATE
         self._period_ns = int(NS_PER_S / usable)
@@ -109,11 +186,20 @@ class LiveTimeline:
         pts_ns = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
         by_clock_ns = self._by_clock(now_ns)
         media_ns = by_clock_ns
-        if pts_ns is None:
+        if not self._has_times:
+            pass  # nothing is missing from a format without times
+        elif self._arrival is not None:
+            self.clamped_pts += 1
+            media_ns = self._by_arrival(self._arrival, now_ns)
+        elif pts_ns is None:
             self.made_pts += 1
             self._anchor = None
         elif self._anchor is None:
-            self._anchor = pts_ns, by_clock_ns
+            self._begin_at(pts_ns, by_clock_ns, now_ns)
+        elif self._check is not None and self._check.is_off(pts_ns, now_ns):
+            self.clamped_pts += 1
+            self._arrival = self._origin
+            media_ns = self._by_arrival(self._arrival, now_ns)
         else:
             by_pts_ns = self._anchor[1] + pts_ns - self._anchor[0]
             assert self._last is not None
@@ -122,9 +208,27 @@ class LiveTimeline:
                 media_ns = by_pts_ns
             else:
                 self.clamped_pts += 1
-                self._anchor = pts_ns, by_clock_ns
+                if pts_ns == self._last_pts_ns:
+                    self._anchor = pts_ns, by_clock_ns  # a clock too coarse for its frames is no other clock
+                else:
+                    self._begin_at(pts_ns, by_clock_ns, now_ns)
+        self._last_pts_ns = pts_ns
         self._last = media_ns, now_ns
         return media_ns
+
+    def _begin_at(self, pts_ns: int, media_ns: int, now_ns: int) -> None:
+        """Follow the PTS from a frame on."""
+        self._anchor = pts_ns, media_ns
+        self._origin = media_ns, now_ns
+        self._check = RateCheck(pts_ns, now_ns) if self._checks_rate else None
+
+    def _by_arrival(self, origin: tuple[int, int], now_ns: int) -> int:
+        """Return the media time of a frame by what has passed since an earlier one, its media time and arrival; at half
+        the speed while media time is ahead of that."""
+        assert self._last is not None
+        last_media_ns, last_now_ns = self._last
+        slowest_ns = last_media_ns + max((now_ns - last_now_ns) // 2, 1)
+        return max(origin[0] + now_ns - origin[1], slowest_ns)
 
     def _by_clock(self, now_ns: int) -> int:
         if self._last is None:

@@ -24,10 +24,11 @@ from stream.media import PollableSource, SourceOutage
 from stream.sources import planes as form
 from stream.sources.connection import LiveTarget, network_target
 from stream.sources.live import ConnectionLost, LiveDecoder, LiveSource, ReconnectingReader
+from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import Backoff
 from tests.support.clock import FakeClock
 from tests.support.network import LIMIT_S, until
-from tests.support.senders import Reading, TcpSender, opened, ts_bytes
+from tests.support.senders import Reading, TcpSender, frames_of, opened, ts_bytes
 from tests.support.video import make_video, moving_square
 
 FPS = 50
@@ -278,6 +279,27 @@ def test_a_source_without_a_key_frame_is_named() -> None:
         until(lambda: "sends no key frame within 120 s; let it send key frames" in str(reader.no_frame_error()))
         reader.stop()
     reader.join(LIMIT_S)
+
+
+def test_packets_whose_times_run_at_a_wrong_rate_are_not_copied(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    recorder = SegmentRecorder(None, 1.0, in_memory=True)
+    target = LiveTarget("the camera", Mock())
+    with av.open(io.BytesIO(ts_bytes(200, gop=10)), format="mpegts") as container:
+        stream = container.streams.video[0]
+        reader = ReconnectingReader(target, container, 0.0, CaptureConfig(), clock, recorder)
+        reader.begin()
+        reader.timeline.connected(stream.time_base, None, checks_rate=True)
+        recorder.connect(stream)
+        for frame in container.decode(stream):
+            clock.advance(200 * MS)  # ten times the distance of the frames' own times
+            reader._hand_over(frame, Mock(skipped=lambda: ()))
+    last = frames_of(reader.queue.drain() or [])[-1]
+    assert last.media_ns == 199 * 200 * MS
+    assert [record.message for record in caplog.records] == [
+        "the clock of the camera runs at a wrong rate: media time follows its arrival",
+        "the video is encoded for the output: its packets cannot be copied (their times run at a wrong rate)",
+    ]
 
 
 def test_a_source_without_pictures_is_reported(tmp_path: Path) -> None:

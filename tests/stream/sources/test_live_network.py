@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.support.rtsp_server import encode
 from stream.errors import SourceError
+from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import PrefetchSource
 from stream.sources.timing import Pacer
 from tests.support.network import LIMIT_S, until
@@ -160,6 +162,14 @@ class TestMjpeg:
             assert (info.live, info.duration_ns, info.codec, info.width_px) == (True, None, "mjpeg", 64)
             assert Reading(source).frames(4)[0].frame_index == 0
 
+    def test_its_times_are_those_of_arrival(self, web: Server, pictures: list[bytes]) -> None:
+        web.live["camera"] = mjpeg(pictures, fps=5)
+        with opened(f"{web.url}/camera") as source:
+            assert source.describe().fps is None
+            first, *others = Reading(source).frames(4)
+            assert source.repaired_pts() == (0, 0)
+        assert [frame.media_ns for frame in others] == [frame.capture_ns - first.capture_ns for frame in others]
+
     def test_its_pictures_may_have_exif(self, web: Server, tmp_path: Path) -> None:
         photo = make_photo(tmp_path / "photo.jpg", next(moving_square(1))).read_bytes()
         web.live["camera"] = mjpeg([photo])
@@ -249,6 +259,14 @@ class TestUdp:
 
 
 class TestTcp:
+    def test_a_format_without_times_is_not_copied(self, caplog: pytest.LogCaptureFixture) -> None:
+        units = encode(list(moving_square(40)), 25, gop=5)
+        caplog.set_level("INFO", "stream.sources.segments")
+        recorder = SegmentRecorder(None, 1.0, in_memory=True)
+        with TcpSender(b"".join(units)) as sender, opened(sender.url, segments=recorder) as source:
+            assert (source.describe().codec, source.describe().fps) == ("h264", None)
+        assert "the video is encoded for the output: h264 has no times" in caplog.text
+
     def test_the_first_picture_is_the_first_that_was_sent(self) -> None:
         with TcpSender(ts_bytes(30, gop=400)) as sender, opened(sender.url) as source:
             assert source.describe().fps == 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -55,6 +56,53 @@ def test_over_an_outage_it_goes_on_by_what_has_passed() -> None:
     assert times(line, (0, 0), (40, 50)) == [0, 40]
     line.connected(Fraction(1, 90_000), Fraction(30))
     assert times(line, (3600, 3050), (7200, 3090)) == [3040, 3080]
+
+
+def checked() -> LiveTimeline:
+    live_timeline = LiveTimeline()
+    live_timeline.connected(TICK, Fraction(25), checks_rate=True)
+    return live_timeline
+
+
+def test_formats_without_times_follow_the_clock() -> None:
+    line = LiveTimeline()
+    line.connected(TICK, Fraction(25), has_times=False)
+    assert times(line, *((40 * index, 200 * index) for index in range(200)))[-1] == 199 * 200
+    assert (line.made_pts, line.clamped_pts) == (0, 0)
+
+
+@pytest.mark.parametrize("speed", [0.01, 0.2, 0.9, 1.1, 2.0])
+def test_a_clock_of_a_wrong_rate_is_replaced_by_the_arrival(speed: float) -> None:
+    line = checked()
+    result = times(line, *((int(40 * index * speed), 40 * index) for index in range(1000)))
+    assert result[-1] == 999 * 40
+    assert line.is_rate_off
+    assert all(after > before for before, after in itertools.pairwise(result[10:])), "it never goes back"
+    line.connected(TICK, Fraction(25), checks_rate=True)
+    assert not line.is_rate_off
+
+
+def stalled(index: int) -> int:
+    """Arrival of a frame: none for eight seconds, then all at twice their rate."""
+    return max(40 * index, 12_000 + 20 * (index - 100)) if index >= 100 else 40 * index
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        lambda index: 40 * index + 37 * index % 101,  # jitter
+        lambda index: max(40 * index, 2000),  # a burst at the beginning
+        stalled,
+        lambda index: 40 * index + 3000 * (index > 200),  # a delay that stays
+        lambda index: 40 * index + index // 500,  # a quartz: 50 millionths
+    ],
+)
+def test_a_right_clock_is_followed_however_its_frames_arrive(arrival: Callable[[int], int]) -> None:
+    line = checked()
+    assert times(line, *((40 * index, arrival(index)) for index in range(1000))) == [
+        40 * index for index in range(1000)
+    ]
+    assert (line.made_pts, line.clamped_pts) == (0, 0)
 
 
 def test_it_never_stands_still() -> None:
