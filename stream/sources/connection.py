@@ -42,6 +42,11 @@ _PROTOCOLS = {
 }
 
 
+_ONE_PROGRAM = {"merge_pmt_versions": "1"}
+"""Option of MPEG-TS: a stream goes on if its PID changes midway. Otherwise FFmpeg begins another one, which is not
+read."""
+
+
 def decoder_options(max_pixels: int) -> dict[str, str]:
     """Return FFmpeg's options for a decoder that allocates no memory for a larger picture."""
     return {"max_pixels": str(max_pixels)}
@@ -51,6 +56,7 @@ def file_options(config: CaptureConfig) -> dict[str, str]:
     """Return FFmpeg's options for a local file or standard input, which open nothing else."""
     return {
         **decoder_options(config.max_pixels),
+        **_ONE_PROGRAM,
         "protocol_whitelist": "file",
         "format_whitelist": _formats_without(PLAYLISTS | SIBLINGS),
         "pattern_type": "none",  # image2: a %d in a name is part of the name
@@ -59,7 +65,7 @@ def file_options(config: CaptureConfig) -> dict[str, str]:
 
 def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
     """Return FFmpeg's options for a network address, which never open a file, whatever the server sends."""
-    options = {**decoder_options(config.max_pixels), "protocol_whitelist": _PROTOCOLS[scheme]}
+    options = {**decoder_options(config.max_pixels), **_ONE_PROGRAM, "protocol_whitelist": _PROTOCOLS[scheme]}
     if scheme in ("http", "https"):
         options["format_whitelist"] = _formats_without((PLAYLISTS - OVER_HTTP) | SIBLINGS)
     elif scheme in ("tcp", "udp"):

@@ -153,7 +153,9 @@ def _describe(stream: av.video.stream.VideoStream) -> str:
 
 def timeline_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> MediaTimeline:
     """Return the stream's clock, with the origin that players use."""
-    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream))
+    # the parts of HLS have their own clocks, and no gaps
+    joins_leaps = container.format.name == "hls"
+    return MediaTimeline(stream.time_base, rate_of(stream), origin_of(container, stream), joins_leaps=joins_leaps)
 
 
 def origin_of(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Fraction:

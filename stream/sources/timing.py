@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from fractions import Fraction
 
 from arr_coc.types import NS_PER_S
@@ -19,6 +20,17 @@ MAX_MEDIA_S = Fraction(100 * 365 * 24 * 3600)
 """Times more than a hundred years from the origin count as damaged."""
 
 
+STEP_MAX_S = 1
+"""Longest distance, in seconds, of two frames at the border of two parts of a joined recording."""
+
+
+LEAP_S = 10
+"""Leap of the PTS, in seconds, from which a part of a joined stream has begun: that of FFmpeg's own command."""
+
+FORMER_PARTS_MAX = 16
+"""Number of earlier parts of a joined recording whose last frames are recognised."""
+
+
 class MediaTimeline:
     """Converter of a stream's PTS to media time, in presentation order.
 
@@ -26,9 +38,20 @@ class MediaTimeline:
     counts as 0. A missing PTS, or one beyond `MAX_MEDIA_S`, is made: the last time plus one period. A PTS that does not
     increase is clamped to the same. `made_pts` and `clamped_pts` count both. All arithmetic is in fractions, so no
     error accumulates.
+
+    If the PTS after one that went back go on from there, another part with its own clock has begun, as in joined
+    recordings: media time goes on one period after the last frame. With `joins_leaps` so it does after a leap forward.
     """
 
-    def __init__(self, time_base: Fraction | None, rate: Fraction | None, origin: Fraction = Fraction(0)) -> None:
+    def __init__(
+        self,
+        time_base: Fraction | None,
+        rate: Fraction | None,
+        origin: Fraction = Fraction(0),
+        *,
+        joins_leaps: bool = False,
+    ) -> None:
+        self._joins_leaps = joins_leaps
         usable = rate is not None and 0 < rate <= MAX_RATE
         self.rate = rate if rate is not None and usable else DEFAULT_RATE
         self.period = 1 / self.rate
@@ -36,15 +59,23 @@ class MediaTimeline:
         self._origin = origin
         self._last = -self.period
         self._newest_pts: Fraction | None = None
+        self._restart: tuple[Fraction, Fraction] | None = None
+        self._former: deque[tuple[Fraction, Fraction]] = deque(maxlen=FORMER_PARTS_MAX)
         self.made_pts = 0
         self.clamped_pts = 0
 
     def next_ns(self, pts: int | None) -> int:
         """Return the media time of the next frame, in nanoseconds rounded down; never negative, never backward."""
         time = self._seconds(pts)
+        if time is not None and self._begins_part(time):
+            time = self._seconds(pts)
         if time is None:
             self.made_pts += 1
             self._last += self.period
+        elif self._is_late(time):
+            self.clamped_pts += 1
+            self._last += self.period * Fraction(1, 10)
+            return _floor_ns(self._last)
         elif time > self._last and time >= 0:
             self._last = time
         else:
@@ -53,9 +84,43 @@ class MediaTimeline:
             # A good PTS that an earlier clamped one has overtaken advances by this share of a period: small, so that
             # true times resume within a frame or two and no delay accumulates over a long file.
             self._last += self.period * Fraction(1, 10) if overtaken else self.period
+            if self._newest_pts is not None and self._newest_pts - time >= 2 * self.period:
+                self._restart = time, self._last
         if time is not None and (self._newest_pts is None or time > self._newest_pts):
             self._newest_pts = time
         return _floor_ns(self._last)
+
+    def _begins_part(self, time: Fraction) -> bool:
+        """Return True, and move the origin, if a time continues from the one before, which went back, or leaps."""
+        restart, self._restart = self._restart, None
+        if self._newest_pts is None:
+            return False
+        if self._joins_leaps and time - self._newest_pts > LEAP_S:
+            self._move(self._last + self.period - time)
+            return True
+        if restart is None:
+            return False
+        first, media_time = restart
+        # a stray PTS is followed by one beyond the newest, on the former clock
+        if not first < time <= min(first + STEP_MAX_S, self._newest_pts):
+            return False
+        self._move(media_time - first)
+        return True
+
+    def _move(self, by: Fraction) -> None:
+        """Begin a part whose media times are later by this than those of its PTS."""
+        assert self._newest_pts is not None
+        self._former.append((self._origin, self._newest_pts))
+        self._origin -= by
+        self._newest_pts = self._last
+
+    def _is_late(self, time: Fraction) -> bool:
+        """Return True for the last frame of an earlier part: if parts have different PIDs, MPEG-TS ends the earlier
+        one's last packet after the first ones of the next part, or at the end of the file."""
+        if time <= self._last + STEP_MAX_S:
+            return False
+        clock_time = time + self._origin
+        return any(newest <= clock_time - origin <= newest + STEP_MAX_S for origin, newest in self._former)
 
     def at_ns(self, pts: int | None) -> int | None:
         """Return the media time of a PTS in nanoseconds, without advancing; None if the PTS is unusable."""

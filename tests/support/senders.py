@@ -84,10 +84,11 @@ def hls_sender(folder: Path) -> Sender:
     return Sender(str(folder / "live.m3u8"), "hls", hls_time="0.2", hls_list_size="5", hls_flags="delete_segments")
 
 
-def ts_bytes(count: int, gop: int, fps: int = FPS) -> bytes:
-    """`count` pictures of a moving square as MPEG-TS, each in its own packets, a key frame every `gop`."""
+def ts_bytes(count: int, gop: int, fps: int = FPS, **options: str) -> bytes:
+    """`count` pictures of a moving square as MPEG-TS, each in its own packets, a key frame every `gop`; `options` are
+    the muxer's."""
     output = io.BytesIO()
-    with av.open(output, "w", format="mpegts") as container:
+    with av.open(output, "w", format="mpegts", options=options) as container:
         coder = {"x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0", "tune": "zerolatency"}
         stream = container.add_stream("libx264", rate=fps, options={"preset": "ultrafast", **coder})
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"

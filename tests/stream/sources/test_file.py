@@ -33,6 +33,7 @@ from stream.sources.factory import check_source, open_source
 from stream.sources.file import FileSource, PipeReader, StdinSource
 from stream.sources.fit import resize_rgb
 from tests.support.clock import FakeClock
+from tests.support.senders import ts_bytes
 from tests.support.video import (
     make_audio,
     make_mjpeg_avi,
@@ -128,6 +129,21 @@ def test_missing_pts_are_made_and_backward_ones_clamped_and_both_are_counted(
     with opened(make_video(tmp_path / name, moving_square(5), **options)) as source:
         assert [frame.media_ns // MS for frame in source.frames()] == times_ms
         assert (source.timeline.made_pts, source.timeline.clamped_pts) == (missing, clamped)
+
+
+@pytest.mark.parametrize("pid", [0x100, 0x200])
+def test_parts_one_after_the_other_take_their_time(tmp_path: Path, pid: int) -> None:
+    path = tmp_path / "joined.ts"
+    first, *others = (
+        ts_bytes(count, 25, 25, mpegts_start_pid=str(at)) for count, at in ((100, 0x100), (250, pid), (50, 0x300))
+    )
+    path.write_bytes(first + others[0] + others[1] * (pid != 0x100))
+    frames = read(path)
+    count = 350 if pid == 0x100 else 400
+    assert len(frames) == count
+    # a part with other PIDs begins before the last frame of the one before has arrived, which is shown after its first
+    least = count - 1 if pid == 0x100 else count - 3
+    assert least * 40 * MS <= frames[-1].media_ns <= (count - 1) * 40 * MS
 
 
 def test_a_packet_that_does_not_decode_is_named_and_skipped(clip: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.support.rtsp_server import encode
+from stream.clock import MonotonicClock
+from stream.config import CaptureConfig
 from stream.errors import SourceError
+from stream.sources.connection import network_target
+from stream.sources.live import LiveDecoder
 from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import PrefetchSource
 from stream.sources.timing import Pacer
@@ -227,6 +232,20 @@ class TestHls:
         assert info.duration_ns is not None
         assert len(frames) > 20
 
+    @pytest.mark.parametrize(("count", "offset"), [(100, "0"), (250, "0"), (100, "1000")])
+    def test_after_a_discontinuity_media_time_goes_on(
+        self, web: Server, tmp_path: Path, count: int, offset: str
+    ) -> None:
+        (tmp_path / "a.ts").write_bytes(ts_bytes(count, gop=25, fps=25))
+        (tmp_path / "b.ts").write_bytes(ts_bytes(350 - count, gop=25, fps=25, output_ts_offset=offset))
+        (tmp_path / "ad.m3u8").write_text(
+            f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:{count / 25},\na.ts\n"
+            f"#EXT-X-DISCONTINUITY\n#EXTINF:{(350 - count) / 25},\nb.ts\n#EXT-X-ENDLIST\n"
+        )
+        with opened(f"{web.url}/ad.m3u8") as source:
+            times = [frame.media_ns for frame in source.frames()]
+        assert times == [40 * MS * index for index in range(350)]
+
 
 class TestUdp:
     @pytest.fixture
@@ -259,6 +278,13 @@ class TestUdp:
 
 
 class TestTcp:
+    def test_a_stream_whose_pid_changes_goes_on(self) -> None:
+        data = ts_bytes(60, gop=10) + ts_bytes(60, gop=10, mpegts_start_pid="512")
+        config, stop = CaptureConfig(open_timeout_s=LIMIT_S, stall_s=LIMIT_S), threading.Event()
+        with TcpSender(data) as sender, network_target(sender.url, config).open(LIMIT_S) as container:
+            decoder = LiveDecoder(container, container.streams.video[0], config, MonotonicClock(), stop)
+            assert len(list(itertools.islice(decoder.frames(LIMIT_S), 110))) == 110
+
     def test_a_format_without_times_is_not_copied(self, caplog: pytest.LogCaptureFixture) -> None:
         units = encode(list(moving_square(40)), 25, gop=5)
         caplog.set_level("INFO", "stream.sources.segments")

@@ -157,7 +157,16 @@ def times_ms(timeline: MediaTimeline, pts: list[int | None]) -> list[float]:
         ([0, 0, 80], [0, 40, 80], 0, 1),
         ([-400, 80], [0, 80], 0, 1),  # times before the origin start at zero
         ([-20, 80], [0, 80], 0, 1),
-        ([1000, 1040, 0, 40, 80], [1000, 1040, 1080, 1120, 1160], 0, 3),  # a joined recording goes on at the rate
+        ([1000, 1040, 0, 40, 80], [1000, 1040, 1080, 1120, 1160], 0, 1),  # a joined recording goes on
+        ([0, 40, 80, 0, 40, 80, 120], [0, 40, 80, 120, 160, 200, 240], 0, 1),  # also if its second part is longer
+        (
+            [0, 40, 80, 120, 0, 100, 200, 0, 50],
+            [0, 40, 80, 120, 160, 260, 360, 400, 450],
+            0,
+            2,
+        ),  # each part has its own rate
+        ([0, 2000, 4000, 0, 40, 4040, 80], [0, 2000, 4000, 4040, 4080, 4084, 4120], 0, 2),  # one of the part before
+        ([0, 40, 80, 0, 120, 160], [0, 40, 80, 120, 124, 160], 0, 2),  # a stray one to the beginning shifts none
         ([0, 40, 10, *range(80, 4000, 40)], [0, 40, 80, 84, *range(120, 4000, 40)], 0, 2),  # a stray one shifts none
     ],
 )
