@@ -6,6 +6,7 @@ import { byId, make, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Link, openSocket, readPicture } from "./link.js";
 import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
+import { readJson } from "./untrusted.js";
 
 const FIELDS = [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]];
 const DEFAULT_COLUMNS = ["full", "sparse"];
@@ -101,7 +102,7 @@ async function takeKept(path, body) {
   let reply;
   try {
     const answered = await fetch(path, { method: "POST", body });
-    reply = await answered.json();
+    reply = readJson(await answered.text());
   } catch {
     reply = { error: "The picture could not be sent: the program does not answer, or refuses it." };
   }

@@ -1,5 +1,7 @@
 // The message of an inspection: the maps of a frame's tiles, its regions, and pictures of its mipmap levels; see docs/web.md.
 
+import { readJson } from "./untrusted.js";
+
 const HEADER_BYTES = 8;
 const STEPS = 65535;
 
@@ -29,7 +31,7 @@ export class Inspection {
   /** Throws if the message has a reason instead of an inspection. */
   static read(buffer) {
     const length = new DataView(buffer).getUint32(4, true);
-    const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, HEADER_BYTES, length)));
+    const head = readJson(new TextDecoder().decode(new Uint8Array(buffer, HEADER_BYTES, length)));
     if (head.error) throw new Error(head.error);
     const made = new Inspection();
     Object.assign(made, { head, rows: head.rows, cols: head.cols, width: head.width, height: head.height, level: 0, overview: head.overview, maps: new Map(), bitmaps: new Map() });

@@ -1,5 +1,7 @@
 // Connection to the run: one WebSocket that is opened again when it is lost, and the layout of its messages.
 
+import { readJson } from "./untrusted.js";
+
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 4000;
 const HEADER_BYTES = 48;
@@ -134,7 +136,7 @@ export class Link {
       this.on.onState("connected");
     };
     this.socket.onmessage = ({ data }) => {
-      if (typeof data === "string") this.on.onMessage(JSON.parse(data));
+      if (typeof data === "string") this.on.onMessage(readJson(data));
       else this.on.onPicture(readPicture(data));
     };
     this.socket.onclose = ({ code, reason }) => {

@@ -6,6 +6,7 @@ import { Inspection } from "./inspection.js";
 import { drawOutlines, heatTable, regionAt, regionsOf, tilePx, tokensOf } from "./layers.js";
 import { remember, remembered, startKeys, startTheme, writeAddress } from "./settings.js";
 import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
+import { readJson } from "./untrusted.js";
 
 const RETRY_MS = 1000;
 const REFUSAL_MS = 5000; // live frames go on meanwhile
@@ -36,7 +37,7 @@ async function ask(picture) {
   const address = picture ? "/microscope/picture" : "/microscope/frame";
   const camera = given.has("camera") ? `&camera=${encodeURIComponent(given.get("camera"))}` : "";
   const reply = await fetch(`${address}?levels=${levels()}${camera}`, picture ? { method: "POST", body: picture } : {});
-  if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).error ?? `the program answers ${reply.status}`);
+  if (!reply.ok) throw new Error((await reply.text().then(readJson).catch(() => ({}))).error ?? `the program answers ${reply.status}`);
   return Inspection.read(await reply.arrayBuffer());
 }
 

@@ -3,6 +3,7 @@
 import { clock } from "./answers.js";
 import { clipAddress } from "./clips.js";
 import { make } from "./dom.js";
+import { readJson } from "./untrusted.js";
 
 const HOUR_MS = 3600000;
 const DAY_MS = 24 * HOUR_MS;
@@ -98,7 +99,7 @@ export class Past {
     this.note.classList.remove("bad");
     try {
       const response = await fetch(`/past?${query}`);
-      const reply = await response.json();
+      const reply = readJson(await response.text());
       if (number !== this.asked) return null;
       if (response.ok) return reply;
       this.note.textContent = reply.error;

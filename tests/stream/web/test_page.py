@@ -22,7 +22,9 @@ from stream.events import (
     StandingQuestion,
     WatchesChanged,
 )
+from stream.untrusted import printable_lines
 from stream.web import application
+from tests.hostile.nasty import FORBIDDEN, NASTY
 from tests.support.events import answer, detections, frame, look, match, summary, turned
 from tests.support.network import free_port, until
 from tests.support.tls import make_certificate
@@ -132,6 +134,59 @@ def test_text_appears_while_it_is_spoken_and_then_with_its_figures(run: ServedPa
     run.emit(Restarted(process="frames", cause="killed by SIGKILL", count=1))
     has(visit.page, "#lines", "killed by SIGKILL")
     assert "1:03.0cut" in text(visit.page, "#lines").replace(" ", "")
+
+
+def test_text_from_elsewhere_holds_nothing_that_turns_or_hides_it(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    run.emit(AnswerDeltaEvent(answer=0, text="\u202ede", pts_s=61.0))
+    run.emit(AnswerDeltaEvent(answer=0, text="ppilf\u202c \U0001f469", pts_s=61.0))
+    run.emit(AnswerDeltaEvent(answer=0, text="\u200d\U0001f680", pts_s=61.0))
+    has(visit.page, "#speaking-text", "^deppilf \U0001f469\u200d\U0001f680$")
+    run.emit(answer(61.0, NASTY))
+    run.emit(Restarted(process="frames", cause=f"killed {NASTY}", count=1))
+    has(visit.page, "#lines", "forged too")
+    has(visit.page, "#lines", "killed plain")
+    copied = visit.page.evaluate(
+        """() => new Promise((resolve) => {
+            Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => resolve(text) } });
+            document.getElementById("copy").click();
+        })"""
+    )
+    page_text = visit.page.evaluate("() => document.body.innerText + document.title")
+    assert "zerowidth" in page_text
+    assert "zerowidth" in copied
+    for words in (page_text, copied):
+        assert [line for line in words.split("\n") if FORBIDDEN.search(line.replace("\t", ""))] == []
+
+
+PRINTABLE = (
+    "async (texts) => { const { printable } = await import('/page/untrusted.js'); return texts.map(printable); }"
+)
+
+
+def test_the_page_makes_text_printable_as_the_program_does(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    characters = [chr(code) for code in (*range(0x3200), *range(0xFB00, 0x10000), 0x1BCA0, 0x1D173, 0xE0041, 0x1F642)]
+    texts = [
+        NASTY,
+        *(f"a{letter}b" for letter in characters if not 0xD800 <= ord(letter) <= 0xDFFF),
+        "\x1b[31mred\x1b[0m",
+        "\x1b]0;no end",
+        "a\u200db \u200c \u0915\u094d\u200d\u0937 \U0001f469\u200d\u200d\U0001f680",
+        "e" + "\u0301" * 9,
+        "a\r\nb\rc\u2028d\te",
+    ]
+    assert visit.page.evaluate(PRINTABLE, texts) == [printable_lines(line) for line in texts]
+
+
+def test_every_message_of_the_program_is_read_as_text_from_elsewhere() -> None:
+    folder = Path(application.__file__).parent / "page"
+    readers = {
+        path.name
+        for path in folder.glob("*.js")
+        if re.search(r"JSON\.parse\(|\.json\(\)", path.read_text(encoding="utf-8"))
+    }
+    assert readers == {"untrusted.js", "settings.js"}, "readJson reads what the program sends; settings are the page's"
 
 
 WATCHES = tuple(WatchConfig(question=f"is it {name}?", name=name) for name in ("here", "gone"))
