@@ -20,7 +20,7 @@ FUNCTIONS = {"compile", "match", "search", "fullmatch", "sub", "subn", "split", 
 def patterns_in(source: str) -> Iterator[str]:
     """Patterns of Python's expressions and of msgspec, which uses them. Pydantic's are Rust's: there `$` is the end."""
     tree = ast.parse(source)
-    named = {
+    constants = {
         target.id: node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign)
@@ -37,7 +37,7 @@ def patterns_in(source: str) -> Iterator[str]:
             case ast.Name(id="Meta") | ast.Attribute(attr="Meta"):
                 pattern = next((keyword.value for keyword in node.keywords if keyword.arg == "pattern"), None)
         if isinstance(pattern, ast.Name):
-            pattern = named.get(pattern.id)
+            pattern = constants.get(pattern.id)
         for part in ast.walk(pattern) if pattern is not None else ():
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.value

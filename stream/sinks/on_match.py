@@ -211,9 +211,9 @@ def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
     until_s = time.monotonic() + KILL_LIMIT_S
     # again, because they may start others meanwhile
     while (alive := _processes_of(process, mark)) and time.monotonic() < until_s:
-        for each in alive:
+        for candidate in alive:
             with suppress(psutil.Error):
-                each.kill()
+                candidate.kill()
         time.sleep(0.01)
 
 
@@ -225,11 +225,11 @@ def _processes_of(process: subprocess.Popen[bytes], mark: str) -> set[psutil.Pro
         with suppress(psutil.Error):
             leader = psutil.Process(process.pid)
             processes = {leader, *leader.children(recursive=True)}
-    for each in psutil.process_iter():
+    for candidate in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if each.environ().get(MARK) == mark:
-                processes.add(each)
-    return {each for each in processes if _is_alive(each)}
+            if candidate.environ().get(MARK) == mark:
+                processes.add(candidate)
+    return {candidate for candidate in processes if _is_alive(candidate)}
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -37,15 +37,17 @@ def test_a_file_is_captioned_recorded_and_replayed(folder: Path, capfd: pytest.C
 
 
 def test_a_file_is_watched_in_a_process_and_remembered(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    clip, past, clips, why = (str(folder / f"{LATIN}{suffix}") for suffix in (".mp4", ".sqlite", ".clips", ".jsonl"))
-    outputs = ["--remember", past, "--clips", clips, "--why", why]
+    clip, past, clips, reasons = (
+        str(folder / f"{LATIN}{suffix}") for suffix in (".mp4", ".sqlite", ".clips", ".jsonl")
+    )
+    outputs = ["--remember", past, "--clips", clips, "--why", reasons]
     assert main(["watch", clip, *outputs, "-q", "what?", "--watch", "is it red?", "--force"]) == 0
     assert main(["search", "red", past]) == 0
     out, err = capfd.readouterr()
     assert "caf\\xe9.mp4" in out
     assert "no more moments" not in err
     assert any(name.endswith(".jpg") for name in os.listdir(clips))
-    assert Path(why).stat().st_size
+    assert Path(reasons).stat().st_size
 
 
 def test_a_folder_of_pictures_names_what_it_skips(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -146,13 +146,13 @@ def test_a_kill_reaches_what_a_command_has_started(tmp_path: Path, twice: bool, 
 def test_a_kill_spares_another_command(tmp_path: Path) -> None:
     first, second = python(WAIT), python(WAIT)
     with (
-        sink_of(first, close_limit_s=0.0) as kept,
+        sink_of(first, close_limit_s=0.0) as other,
         sink_of(second, close_limit_s=0.0) as ended,
     ):
-        kept.write(match(0.0))
+        other.write(match(0.0))
         ended.write(match(0.0))
         ended.close()
-        (process,) = kept._running
+        (process,) = other._running
         assert process.poll() is None
 
 

@@ -50,7 +50,7 @@ def edge_of(frame: SourceFrame) -> int:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_transparent_in_a_webm_is_white(tmp_path: Path, codec: str) -> None:
+def test_transparent_parts_of_a_webm_are_white(tmp_path: Path, codec: str) -> None:
     edges = [16, 48, 80, 0]
     path = transparent_video(tmp_path / "a.webm", codec, edges)
     assert [edge_of(frame) for frame in frames(path)] == edges
@@ -61,9 +61,9 @@ def test_a_start_is_found_by_several_seeks(tmp_path: Path) -> None:
     """Decoding begins anew after each."""
     edges = [8 * (index % 12) for index in range(40)]
     path = transparent_video(tmp_path / "a.webm", "libvpx-vp9", edges)
-    shown = frames(path, start_s=3.2, duration_s=0.3)
-    assert [frame.media_ns // 10**6 for frame in shown] == [3200, 3300, 3400]
-    assert [edge_of(frame) for frame in shown] == edges[32:35]
+    part = frames(path, start_s=3.2, duration_s=0.3)
+    assert [frame.media_ns // 10**6 for frame in part] == [3200, 3300, 3400]
+    assert [edge_of(frame) for frame in part] == edges[32:35]
 
 
 def test_without_a_decoder_for_transparency_that_is_reported(
