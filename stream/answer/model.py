@@ -93,12 +93,13 @@ class ClientQuestion:
 
 def history_text(history: History) -> str:
     """Return earlier answers, without their thoughts, as the text before a question; empty if there are none."""
-    texts = [(answer.media_ns, _without_thoughts(answer.text)) for answer in history]
+    texts = [(answer.media_ns, without_thoughts(answer.text)) for answer in history]
     lines = [f"{time_text(media_ns)} {text}\n" for media_ns, text in texts if text]
     return "".join(["Earlier answers:\n", *lines]) if lines else ""
 
 
-def _without_thoughts(text: str) -> str:
+def without_thoughts(text: str) -> str:
+    """Return an answer without the thoughts before it."""
     _, mark, answer = text.rpartition(THINKING_MARKS[1])
     return answer.lstrip() if mark else text
 

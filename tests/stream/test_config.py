@@ -190,7 +190,7 @@ def test_the_least_tokens_are_no_more_than_the_most(values: dict[str, int]) -> N
         ),
         (
             ["-s", "answer.thinking=show", "--api", "http://127.0.0.1:1/v1"],
-            "answer.thinking = show has no effect with --api: its server decides that; leave it out",
+            "answer.thinking = show has no effect with --api: thoughts are hidden, and its server switches them off",
         ),
         (
             ["--thinking", "hide", "--server", "ipc:///tmp/answers"],

@@ -333,7 +333,7 @@ class ChatStream:
             self.ended = True
             self._connection.note_success()
             return None
-        if piece.text:  # an event without text is no progress: a server can send those for ever
+        if piece.text or piece.thought:  # an event without text is no progress: a server can send those for ever
             self._heard_s, self._heard_text = time.monotonic(), True
         self._check_limits()
         return piece

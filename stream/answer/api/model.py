@@ -24,6 +24,7 @@ from stream.answer.api.fields import RequestFields
 from stream.answer.api.pictures import ApiPictures, pictures_of
 from stream.answer.api.questions import ServedQuestions, model_files
 from stream.answer.api.replies import ChatPiece
+from stream.answer.api.thoughts import END, ThoughtFilter
 from stream.answer.api.tokens import ApiTokens, check_plugin, probe_body, shown_frames, tokens_of
 from stream.answer.api.uuids import KEPT_BY, SentPictures
 from stream.answer.memory import GroupMemory, Reading
@@ -94,6 +95,8 @@ class ApiReply:
     cached_tokens: int | None = None
     text_tokens: int | None = None
     model: str = ""
+    thoughts: ThoughtFilter = field(default_factory=ThoughtFilter)
+    thinks: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +122,11 @@ class OpenRequest:
     def checks(self) -> bool:
         """True while the request is whether the previous answer is still right."""
         return self.question.previous is not None and self.same is None
+
+    def needs_tokens(self, max_tokens: int) -> bool:
+        """Return whether thoughts took all tokens of a yes/no check, which had fewer than `max_tokens`."""
+        is_check, has_text = bool(self.question.checks) or self.checks, bool(self.reply.text.strip())
+        return is_check and self.reply.thinks and not has_text and self.body["max_tokens"] < max_tokens
 
 
 class ApiAnswerModel:
@@ -147,7 +155,7 @@ class ApiAnswerModel:
         self._frames: dict[bytes, deque[SeenFrame]] = {}
         self._notices: set[str] = set()
         self._asks_likely = self._sends_schemas = True
-        self._unsure = False
+        self._unsure = self._opens_thoughts = False
         self._open: dict[bytes, OpenRequest] = {}
         self._arrived = threading.Event()
         self.slots = config.answer.slots
@@ -224,7 +232,9 @@ class ApiAnswerModel:
         probes = self._unsure and self._answer.api.picture == "tokens"
         sent_body = probe_body(self.model_id) if probes else self._sent_pictures.lean(body)
         stream = self._connection.stream(sent_body, self._arrived)
-        return OpenRequest(question, frames, body, sent_body, stream, (began_s, time.monotonic()), probes=probes)
+        reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
+        times_s = (began_s, time.monotonic())
+        return OpenRequest(question, frames, body, sent_body, stream, times_s, reply, probes=probes)
 
     def _question_frames(self, question: ClientQuestion) -> list[SeenFrame]:
         """Return the frames of a question, the newest last, as the server is sent them."""
@@ -243,7 +253,8 @@ class ApiAnswerModel:
         return [*frames, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
 
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
-        request.body, request.sent_body, request.reply = body, self._sent_pictures.lean(body), ApiReply()
+        request.body, request.sent_body = body, self._sent_pictures.lean(body)
+        request.reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
         request.stream = self._connection.stream(request.sent_body, self._arrived)
 
     def _take_in(self, request: OpenRequest) -> None:
@@ -254,16 +265,16 @@ class ApiAnswerModel:
                 break
             if request.probes:
                 check_plugin(self._connection.address.base, "")
-            self._take(request.reply, piece)
-            self._check_length(len(request.reply.text), request.body)
-            if not (request.question.checks or request.checks):
-                request.question.piece += piece.text
+            self._take(request, piece)
         if not request.stream.ended:
             return
+        self._add_text(request, request.reply.thoughts.finish())
         if request.probes:
             check_plugin(self._connection.address.base, "")
         self._sent_pictures.note(request.body)
-        if request.checks:
+        if request.needs_tokens(self._answer.max_tokens):
+            self._reopen(request, {**request.body, "max_tokens": self._answer.max_tokens})
+        elif request.checks:
             self._check_previous(request)
         elif request.question.checks:
             self._check_next(request)
@@ -371,21 +382,34 @@ class ApiAnswerModel:
             return {key: value for key, value in body.items() if key != "response_format"}
         return None
 
-    def _check_length(self, chars: int, body: dict[str, Any]) -> None:
-        """Raise AnswerLost for an answer that is longer than allowed."""
-        chars_max = body["max_tokens"] * CHARS_A_TOKEN_MAX
-        if chars > chars_max:
-            raise self._connection.note_loss(
-                f"an answer without an end: more than {chars_max} characters for {counted(body['max_tokens'], 'token')}"
-            )
+    def _add_text(self, request: OpenRequest, text: str) -> None:
+        """Add text of the answer, without thoughts, to the reply.
 
-    def _take(self, reply: ApiReply, piece: ChatPiece) -> None:
-        if piece.text:
+        Raises AnswerLost for an answer that is longer than allowed, and for thoughts whose beginning stood in the
+        prompt, once: those of later answers are hidden.
+        """
+        reply, max_tokens = request.reply, request.body["max_tokens"]
+        reply.text += text
+        if len(reply.text) > (chars_max := max_tokens * CHARS_A_TOKEN_MAX):
+            raise self._connection.note_loss(
+                f"an answer without an end: more than {chars_max} characters for {counted(max_tokens, 'token')}"
+            )
+        if END in reply.text:
+            self._opens_thoughts = True
+            raise self._connection.note_loss(f"thoughts that end with {END} and have no beginning", wait_s=0)
+        if not (request.question.checks or request.checks):
+            request.question.piece += text
+
+    def _take(self, request: OpenRequest, piece: ChatPiece) -> None:
+        reply = request.reply
+        text = reply.thoughts.push(piece.text)
+        reply.thinks = reply.thinks or reply.thoughts.thinks or bool(piece.thought or piece.thought_tokens)
+        if text:
             reply.first_s = reply.first_s or time.monotonic()
             reply.pieces += 1
         if not reply.text.strip():
-            reply.likely = piece.likely if piece.text.strip() else reply.likely
-        reply.text += piece.text
+            reply.likely = piece.likely if text.strip() else reply.likely
+        self._add_text(request, text)
         reply.model = piece.model or reply.model
         reply.prompt_tokens = reply.prompt_tokens if piece.prompt_tokens is None else piece.prompt_tokens
         reply.cached_tokens = reply.cached_tokens if piece.cached_tokens is None else piece.cached_tokens
@@ -444,6 +468,11 @@ class ApiAnswerModel:
             )
         if body["max_tokens"] == YES_NO_TOKENS and not reply.likely and self._is_new("likely"):
             notices.append("the server returns no log-probabilities: yes and no are read from the first word")
+        if reply.thinks and not reply.text.strip() and self._is_new("thoughts"):
+            notices.append(
+                f"the model's thoughts took all of answer.max_tokens = {self._answer.max_tokens}, and no answer is "
+                "left; raise it, or switch thoughts off at the server (docs/servers.md#thoughts)"
+            )
         if not self._sends_schemas and self._is_new("schema"):
             notices.append(
                 "the server refuses the schema: the question names the form in words, and answers are checked"

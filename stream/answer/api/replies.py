@@ -23,6 +23,9 @@ LINE_BYTES_MAX = 1 << 20
 QUOTED_CHARS_MAX = 300
 """Length to which texts of a server, such as error messages, are cut."""
 
+THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+"""Fields of thoughts: of DeepSeek, SGLang, llama.cpp and older vLLM, and of vLLM, Ollama and OpenRouter."""
+
 LOGPROB_MIN = -10_000.0
 """Log-probability that servers send for impossible tokens; as a float its probability is 0."""
 
@@ -37,18 +40,21 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """Piece of a reply. `likely`: tokens that could stand in place of its first one, with log-probabilities.
+    """Piece of a reply, and of the thoughts before it, if the server separates them.
 
-    `prompt_tokens`, `cached_tokens` of them, and `text_tokens` as the server counts them; `model` is the server's name
-    of the model.
+    `likely`: tokens that could stand in place of its first one, with log-probabilities. `prompt_tokens`,
+    `cached_tokens` of them, `text_tokens` and `thought_tokens` of those as the server counts them; `model` is the
+    server's name of the model.
     """
 
     text: str = ""
+    thought: str = ""
     likely: tuple[tuple[str, float], ...] = ()
     model: str = ""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     text_tokens: int | None = None
+    thought_tokens: int | None = None
 
 
 def first_bytes(chunks: Iterable[bytes]) -> bytes:
@@ -100,8 +106,8 @@ def holds_choices(event: dict[str, Any]) -> bool:
 def error_in(event: dict[str, Any]) -> str | None:
     """Return the text of the error that an event reports, itself or for its answer; None if it reports none."""
     choice = _first(event.get("choices"))
-    whole = event if "error" in (event.get("object"), event.get("type")) else None
-    for error in (event.get("error"), choice.get("error"), whole):
+    reported = event if "error" in (event.get("object"), event.get("type")) else None
+    for error in (event.get("error"), choice.get("error"), reported):
         if error:
             return message_of(error) or json.dumps(error)
     return "an error ended the answer" if choice.get("finish_reason") == "error" else None
@@ -112,15 +118,19 @@ def piece_of(event: dict[str, Any]) -> tuple[ChatPiece, bool]:
     absent."""
     choice = _first(event.get("choices"))
     message = choice.get("delta") or choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
+    message = _dict(message)
+    content = message.get("content")
+    thoughts = [message.get(name) for name in THOUGHT_FIELDS]
     usage, model = _dict(event.get("usage")), event.get("model")
     piece = ChatPiece(
         text=_text(content),
+        thought=next((text for text in thoughts if isinstance(text, str) and text), "") or _part_thought(content),
         likely=tuple(_likely(_first(_dict(choice.get("logprobs")).get("content")))),
         model=replace_surrogates(model[:QUOTED_CHARS_MAX]) if isinstance(model, str) else "",
         prompt_tokens=_count(usage.get("prompt_tokens")),
         cached_tokens=_count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         text_tokens=_count(usage.get("completion_tokens")),
+        thought_tokens=_count(_dict(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
     return piece, choice.get("finish_reason") is not None
 
@@ -132,6 +142,13 @@ def _text(content: object) -> str:
     if isinstance(content, dict):
         content = content.get("text") if content.get("type") in (None, "text", "output_text") else None
     return content if isinstance(content, str) else ""
+
+
+def _part_thought(content: object) -> str:
+    """Return the thoughts among the parts of a content, as text or as the JSON of a list."""
+    parts = [_dict(part) for part in content] if isinstance(content, list) else []
+    thoughts = [part.get(kind) for part in parts for kind in ("thinking", "reasoning") if part.get("type") == kind]
+    return "".join(thought if isinstance(thought, str) else json.dumps(thought) for thought in thoughts if thought)
 
 
 def _likely(token: dict[str, Any]) -> Iterator[tuple[str, float]]:

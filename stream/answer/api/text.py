@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from stream.answer.api.model import CHARS_A_TOKEN_MAX, Served, connect_server
+from stream.answer.api.thoughts import ThoughtFilter
+from stream.answer.model import without_thoughts
 from stream.config import Config
 from stream.errors import AnswerLost
 from stream.past.recap import STATEMENT_TOKENS
@@ -65,7 +67,7 @@ class ApiTextModel:
                     raise self._connection.note_loss("an answer without an end")
         finally:
             stream.cancel()
-        return text
+        return ThoughtFilter().push(without_thoughts(text))
 
 
 def load_api_text(config: Config) -> ApiTextModel:
