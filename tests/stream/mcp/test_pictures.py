@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from stream.errors import TransportError
+from stream.mcp import pictures
 from stream.mcp.pictures import with_tokens
 from stream.protocol.picture_files import encode_jpeg
 from stream.protocol.pictures import ReceivedPicture, pack_picture, unpack_picture
@@ -37,6 +38,16 @@ def test_tokens_are_drawn_over_the_whole_frame(picture: ReceivedPicture) -> None
 def test_invalid_pictures_are_refused(picture: ReceivedPicture, changes: dict[str, object]) -> None:
     with pytest.raises(TransportError):
         with_tokens(replace(picture, **changes))  # type: ignore[arg-type]
+
+
+def test_a_picture_is_measured_before_it_is_decoded(picture: ReceivedPicture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures.cv2, "imdecode", None)
+    with pytest.raises(TransportError, match="larger than its map"):
+        with_tokens(replace(picture, jpeg=encode_jpeg(np.zeros((64, 4096, 3), np.uint8))))
+    side = 1024
+    large = structs.replace(picture.map, rows=side, cols=side, relevance=bytes(side * side), regions=b"")
+    with pytest.raises(TransportError, match="at most 65536 are drawn"):
+        with_tokens(replace(picture, map=large))
 
 
 @pytest.mark.parametrize("changes", [{"relevance": b""}, {"regions": b"odd"}, {"regions": b"\x7f" * 6}, {"rows": 9}])
