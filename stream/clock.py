@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+AHEAD_S = 2 * 86_400.0
+"""How far the wall clock may be ahead of the newest record before it could be set wrong."""
+
+TRUSTED_AFTER_S = 3600.0
+"""Time for which such a clock must run before anything is deleted by age."""
+
+log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -17,6 +27,37 @@ class MonotonicClock:
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
+
+
+class AgingClock:
+    """Judge of the wall clock by which old records are deleted.
+
+    One that is days ahead of the newest record may be set wrong, as on a board without a battery; it would delete all
+    of them. It is trusted once it has run on for an hour, in which it may be set right.
+    """
+
+    def __init__(self, newest_s: float | None, name: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        """`newest_s`: Unix time of the newest record that is there, None without one; `name`: of what holds them."""
+        self._newest_s = newest_s
+        self._name = name
+        self._monotonic_s = monotonic_s
+        self._began_s = monotonic_s()
+        self._is_reported = False
+
+    def is_trusted(self, now_s: float) -> bool:
+        """Return whether records may be deleted by age at this Unix time; one warning says that they are not."""
+        if self._newest_s is None or now_s - self._newest_s <= AHEAD_S:
+            return True
+        if self._monotonic_s() - self._began_s >= TRUSTED_AFTER_S:
+            return True
+        if not self._is_reported:
+            self._is_reported = True
+            days = (now_s - self._newest_s) / 86_400
+            log.warning(
+                "the clock is %.0f days ahead of the newest of %s: for an hour nothing there is deleted by age",
+                *(days, self._name),
+            )
+        return False
 
 
 def clock_text(at_s: float) -> str:

@@ -18,7 +18,7 @@ from arr_coc.ops.kernels import library_or_none, load_library
 from arr_coc.types import LEAST_CONFIDENCE, LEAST_MOTION_PX, CodedMotion, FramePlanes, Layout, TileGrid, TileMotion
 from arr_coc.video import camera_motion, motion_search, tile_motion, tile_patches
 from arr_coc.video.motion_search import Box, FlowSearch, one_shift, texels_in
-from arr_coc.video.tile_motion import MotionEstimate, ReferenceMotion, TileMotionEstimator
+from arr_coc.video.tile_motion import MOVING_SHARE, MotionEstimate, ReferenceMotion, TileMotionEstimator
 
 VERSION = 2
 """Of the kernel's interface, as `motion_version` of kernels/motion.cpp has it."""
@@ -153,7 +153,11 @@ class CompiledMotion(TileMotionEstimator):
         request = self._kernel.motion_next(self._motion, 0)
         while request:
             request = self._kernel.motion_next(self._motion, self._answer(request, planes.coded_motion))
-        return self._estimate_of(TileMotion(*motion), self._frame.moving, has_camera=bool(self._frame.has_camera))
+        moving, has_camera = self._frame.moving, bool(self._frame.has_camera)
+        if self._masked is not None:
+            return self._estimate_of(TileMotion(*motion), moving, has_camera=has_camera)
+        camera_moved = has_camera and moving >= MOVING_SHARE * self.grid.tiles
+        return MotionEstimate(TileMotion(*motion) if moving else None, camera_moved)
 
     def _answer(self, request: int, coded: CodedMotion | None) -> bool:
         """Answer the kernel's request; returns whether there is an answer."""

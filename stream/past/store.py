@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from stream.clock import AgingClock
 from stream.past.moments import ClipFiles, Extension, Moment, PastRun, Record, RunEnded
 from stream.past.retention import Limits, retain
 from stream.past.schema import connect_writer, transaction
+
+MS_PER_S = 1000
 
 
 class PastStore:
@@ -17,9 +22,14 @@ class PastStore:
     sqlite3.Error, as all methods.
     """
 
-    def __init__(self, path: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self, path: str, limits: Limits | None = None, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limits = limits or Limits()
         self._connection = connect_writer(path)
+        ((newest_ms,),) = self._connection.execute("SELECT max(last_ms) FROM moment")
+        newest_s = None if newest_ms is None else newest_ms / MS_PER_S
+        self._clock = AgingClock(newest_s, path, monotonic_s)
 
     def write(self, records: Sequence[Record]) -> None:
         """Write a batch: all of it is in the file when the call returns, or none."""
@@ -28,8 +38,12 @@ class PastStore:
                 self._put(record)
 
     def retain(self, now_ms: int, records_written: int = 0) -> None:
-        """Enforce the limits at Unix time `now_ms`, after a batch of `records_written`; see `retain`."""
-        retain(self._connection, self._limits, now_ms, records_written)
+        """Enforce the limits at Unix time `now_ms`, after a batch of `records_written`; see `retain`. The age counts
+        once the clock is trusted."""
+        limits = self._limits
+        if limits.max_days is not None and not self._clock.is_trusted(now_ms / MS_PER_S):
+            limits = replace(limits, max_days=None)
+        retain(self._connection, limits, now_ms, records_written)
 
     def close(self) -> None:
         """Close the file. The last one to close it puts the write-ahead log into the file."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stream.clock import AgingClock
 from stream.errors import OutputError
 from stream.recording.mp4_boxes import whole_length
 from stream.untrusted import MIB
@@ -46,8 +47,9 @@ class ClipFolder:
     """Folder that one run writes clips into. It is made if the folder above it exists, or the one above that.
 
     A file has its name once it is complete, and stands in the manifest before that. Only files in the manifest are
-    deleted: the oldest, if all together have more than `max_bytes` or they are older than `max_age_s`; None for no
-    limit. Videos that a killed run has left unfinished are cut after their last whole fragment and kept.
+    deleted: the oldest, if all together have more than `max_bytes` or they are older than `max_age_s`, by a clock that
+    is trusted; None for no limit. Videos that a killed run has left unfinished are cut after their last whole fragment
+    and kept.
 
     Raises OutputError if the folder cannot be written, or another run writes it.
     """
@@ -58,6 +60,7 @@ class ClipFolder:
         max_bytes: int | None = None,
         max_age_s: float | None = None,
         now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
         self._max_bytes = max_bytes
@@ -77,6 +80,8 @@ class ClipFolder:
         self._claim(path)
         self._finish_parts()
         self._read()
+        newest_s = max((entry.unix_s for entry in self._entries.values()), default=None)
+        self._clock = AgingClock(newest_s, path, monotonic_s)
         self.delete_old()
 
     @property
@@ -109,7 +114,7 @@ class ClipFolder:
 
     def delete_old(self) -> None:
         """Delete the files that are too old, and the oldest ones if all are too large."""
-        if self._max_age_s is not None:
+        if self._max_age_s is not None and self._clock.is_trusted(self._now_s()):
             before_s = self._now_s() - self._max_age_s
             for name in [name for name, entry in self._entries.items() if entry.unix_s < before_s]:
                 self._delete(name)

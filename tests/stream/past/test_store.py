@@ -12,6 +12,7 @@ import pytest
 from stream.errors import PastError
 from stream.past import schema
 from stream.past.moments import MATCH, ClipFiles, Extension, RunEnded
+from stream.past.retention import Limits
 from stream.past.schema import APPLICATION_ID, connect_reader, connect_writer, reason_of, unusable
 from stream.past.search import PastReader, Search
 from stream.past.store import PastStore
@@ -209,3 +210,16 @@ def test_reasons_are_words_or_the_text_itself() -> None:
     assert reason_of(sqlite3.OperationalError()) == "OperationalError"
     error = PastError("known")
     assert unusable("a", error) is error
+
+
+def test_a_clock_far_ahead_deletes_nothing_for_an_hour(tmp_path: Path) -> None:
+    path, running_s = str(tmp_path / "past.sqlite"), 0.0
+    written(Path(path), [moment(number) for number in range(1, 4)])
+    wrong_ms = BEGIN_MS + 40 * 86_400_000
+    with closing(PastStore(path, Limits(max_days=30), lambda: running_s)) as store:
+        store.write([moment(9, unix_ms=wrong_ms)])
+        store.retain(wrong_ms)
+        assert len(rows(path, "SELECT id FROM moment")) == 4
+        running_s = 3600.0
+        store.retain(wrong_ms)
+        assert rows(path, "SELECT text FROM moment") == [("moment 9",)]

@@ -15,6 +15,8 @@ from stream.recording.clip_folder import MANIFEST, ClipFolder, check_clip_folder
 from tests.support.fragments import fragments_of, packets_of, video_file
 from tests.support.full_disk import room_for
 
+DAY_S = 86_400.0
+
 
 def put(folder: ClipFolder, name: str, size: int = 10) -> Path:
     file = folder.create(name)
@@ -105,6 +107,23 @@ def test_old_files_are_deleted_at_the_start_and_later(tmp_path: Path) -> None:
         folder.delete_old()
         assert names(path) == {"older.jpg"}
     assert read_manifest(path) == []
+
+
+def test_a_clock_far_ahead_deletes_nothing_for_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    began_s, running_s = 1_000_000.0, 0.0
+    path = tmp_path / "clips"
+    with closing(ClipFolder(str(path), now_s=lambda: began_s)) as folder:
+        os.utime(put(folder, "a.jpg"), (began_s, began_s))
+    wrong = began_s + 40 * DAY_S
+    with closing(ClipFolder(str(path), None, DAY_S, lambda: wrong, lambda: running_s)) as folder:
+        folder.delete_old()
+        assert names(path) == {"a.jpg"}
+        assert caplog.messages == [
+            f"the clock is 40 days ahead of the newest of {path}: for an hour nothing there is deleted by age"
+        ]
+        running_s = 3600.0
+        folder.delete_old()
+        assert names(path) == set()
 
 
 def test_a_limit_holds_for_the_files_of_earlier_runs(tmp_path: Path) -> None:
