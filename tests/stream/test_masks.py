@@ -74,7 +74,17 @@ FROM_EVENTS = {"rerun"}
 """Outputs that show what `events` shows, and whose file `.rrd` is read."""
 
 SETTINGS = {
-    *("paths", "timing", "hls", "heatmap_layers", "heatmap_truth", "metrics_host", "mqtt_ask", "mqtt_picture"),
+    *(
+        "paths",
+        "timing",
+        "hls",
+        "heatmap_layers",
+        "heatmap_truth",
+        "metrics_host",
+        "mqtt_ask",
+        "mqtt_every_s",
+        "mqtt_picture",
+    ),
     *("mqtt_ca", "mqtt_discovery", "log_time", "frame_id", "pictures_every", "otlp_text"),
     *("web_any_source", "web_compare", "web_compare_loaded", "web_rate", "web_width", "web_control", "web_token"),
     *("web_camera", "web_sources", "web_cert", "web_key"),

@@ -218,9 +218,11 @@ def test_a_run_does_not_wait_for_a_stopped_broker(folder: Path) -> None:
         mosquitto.signal(signal.SIGSTOP)
         picture = bytes(1 << 20)
         for number in range(200):
+            fed.now_s += 10.0
             fed.feed(AskedPicture(frame_index=number, pts_s=0.0, jpeg=picture))
             assert len(fed.sink.link.outbox) <= 6
         until(lambda: len(fed.sink.link.outbox) == 1)
+        fed.now_s += 10.0
         fed.feed(AskedPicture(frame_index=200, pts_s=0.0, jpeg=b"the newest"))
         mosquitto.signal(signal.SIGCONT)
         with subscribed(mosquitto.port, "arr_coc/door/availability") as subscriber:
