@@ -162,7 +162,8 @@ class FakeChild:
         self._death: StageDied | None = None
 
     def die(self, cause: str, *, by_signal: bool = True) -> None:
-        self._death, self.died_by_signal = StageDied("answer", cause), by_signal
+        self.died_by_signal = by_signal  # first: another thread takes the death as complete
+        self._death = StageDied("answer", cause)
 
     def silence_s(self) -> float:
         return self.silent_s
