@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from arr_coc.errors import counted
 from arr_coc.types import LEVELS, REGION_SHAPES, TILE_PX
 from stream.errors import TransportError
 from stream.media import AllocationOverlay
@@ -31,7 +32,7 @@ def with_tokens(picture: ReceivedPicture) -> bytes:
     if len(frame_map.relevance) != cells or len(frame_map.regions) % 6 or not 0 <= picture.level < LEVELS:
         raise TransportError(INVALID)
     if cells > MOST_TILES:
-        raise TransportError(f"the page sent a picture of {cells} tiles; at most {MOST_TILES} are drawn")
+        raise TransportError(f"the page sent a picture of {counted(cells, 'tile')}; at most {MOST_TILES} are drawn")
     regions = np.frombuffer(frame_map.regions, "<i2").reshape(-1, 3).astype(np.int64)
     ends = (len(REGION_SHAPES), frame_map.rows, frame_map.cols)
     if (regions < 0).any() or (regions >= ends).any():
