@@ -108,6 +108,19 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _reading(connection: sqlite3.Connection) -> Iterator[None]:
+    """Context manager in which all reads see the file at one moment."""
+    begins = not connection.in_transaction
+    if begins:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if begins and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
 def connect_reader(path: str) -> sqlite3.Connection:
     """Return a connection that only reads the file; for any thread, one at a time.
 
@@ -146,9 +159,10 @@ def _reader(address: str, path: str) -> sqlite3.Connection:
 
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     """Return True if the file has the tables of this version, False if it is empty. Raises PastError otherwise."""
-    ((application,),) = connection.execute("PRAGMA application_id")
-    ((version,),) = connection.execute("PRAGMA user_version")
-    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+    with _reading(connection):  # another run may be making the file
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+        ((application,),) = connection.execute("PRAGMA application_id")
+        ((version,),) = connection.execute("PRAGMA user_version")
     if not tables and not application:
         return False
     if application != APPLICATION_ID:

@@ -223,3 +223,20 @@ def test_a_clock_far_ahead_deletes_nothing_for_an_hour(tmp_path: Path) -> None:
         running_s = 3600.0
         store.retain(wrong_ms)
         assert rows(path, "SELECT text FROM moment") == [("moment 9",)]
+
+
+def test_a_file_that_another_run_makes_meanwhile_is_no_other_program_s(tmp_path: Path) -> None:
+    path = str(tmp_path / "past.sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        statements: list[str] = []
+
+        def make_it(statement: str) -> None:
+            statements.append(statement)
+            if "application_id" in statement and len(statements) < 5:
+                connection.set_trace_callback(None)
+                PastStore(path).close()
+
+        connection.set_trace_callback(make_it)
+        assert not schema._is_ours(connection, path), "it was empty at the beginning"
+        assert schema._is_ours(connection, path)
