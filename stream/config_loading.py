@@ -285,8 +285,7 @@ def _api_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield (
             "answer.thinking",
             f"answer.thinking = {answer.thinking} has no effect with --api: thoughts are hidden, and its server "
-            "switches them off; "
-            "leave it out",
+            "switches them off; leave it out",
         )
     about_weights = {"allocator": answer.allocator, "device": answer.device, "dtype": answer.dtype}
     for key, value in about_weights.items():

@@ -153,11 +153,13 @@ class CompiledMotion(TileMotionEstimator):
         request = self._kernel.motion_next(self._motion, 0)
         while request:
             request = self._kernel.motion_next(self._motion, self._answer(request, planes.coded_motion))
-        moving, has_camera = self._frame.moving, bool(self._frame.has_camera)
+        estimate = TileMotion(*motion)
+        moving = self._frame.moving
+        visible = self.grid.tiles
         if self._masked is not None:
-            return self._estimate_of(TileMotion(*motion), moving, has_camera=has_camera)
-        camera_moved = has_camera and moving >= MOVING_SHARE * self.grid.tiles
-        return MotionEstimate(TileMotion(*motion) if moving else None, camera_moved)
+            estimate, moving, visible = self._without_masked(estimate, self._masked)
+        camera_moved = bool(self._frame.has_camera) and moving >= MOVING_SHARE * visible
+        return MotionEstimate(estimate if moving else None, camera_moved)
 
     def _answer(self, request: int, coded: CodedMotion | None) -> bool:
         """Answer the kernel's request; returns whether there is an answer."""

@@ -107,15 +107,13 @@ class TileMotionEstimator(ABC):
     def keep(self, has_estimate: bool) -> None:
         """The texture holds the frame estimated last; False: it holds one that was not compared."""
 
-    def _estimate_of(self, motion: TileMotion, moving: int, *, has_camera: bool) -> MotionEstimate:
-        """The estimate of a motion in which `moving` tiles move, with a camera's motion or without."""
-        visible = self.grid.tiles
-        if self._masked is not None:
-            dy, dx = (np.where(self._masked, np.float32(0), way) for way in (motion.dy_px, motion.dx_px))
-            motion = TileMotion(dy, dx, np.where(self._masked, np.float32(1), motion.confidence))
-            moving = int(np.count_nonzero(_moves(motion)))
-            visible -= int(np.count_nonzero(self._masked))
-        return MotionEstimate(motion if moving else None, has_camera and moving >= max(1, MOVING_SHARE * visible))
+    def _without_masked(self, motion: TileMotion, masked: Mask) -> tuple[TileMotion, int, int]:
+        """The motion in which masked tiles stand still, the number of tiles that move, and that of the visible ones, at
+        least 1."""
+        dy, dx = (np.where(masked, np.float32(0), way) for way in (motion.dy_px, motion.dx_px))
+        motion = TileMotion(dy, dx, np.where(masked, np.float32(1), motion.confidence))
+        visible = max(1, self.grid.tiles - int(np.count_nonzero(masked)))
+        return motion, int(np.count_nonzero(_moves(motion))), visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,12 @@ class ReferenceMotion(TileMotionEstimator):
         motion = TileMotion(dy, dx, confidence)
         moves = _moves(motion)
         self._next = replace(new, motion=motion if moves.any() else None, camera=camera)
-        return self._estimate_of(motion, int(np.count_nonzero(moves)), has_camera=camera is not None)
+        moving = int(np.count_nonzero(moves))
+        visible = self.grid.tiles
+        if self._masked is not None:
+            motion, moving, visible = self._without_masked(motion, self._masked)
+        camera_moved = camera is not None and moving >= MOVING_SHARE * visible
+        return MotionEstimate(motion if moving else None, camera_moved)
 
     def _read(self, planes: FramePlanes, boxes: list[Box], last: _Past | None) -> _Past:
         """Small luma with what is new in boxes of tiles, and elsewhere as it was; blurred, then padded to whole

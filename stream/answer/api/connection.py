@@ -202,7 +202,8 @@ class ApiConnection:
                 raise self._foreign(text)
             yield self._whole_reply(text, request)
             return
-        finished, half, answers = False, "", False
+        half = ""
+        finished = answers = False
         for data in events_of(chunks):
             if data == "[DONE]":
                 finished = True
@@ -212,7 +213,8 @@ class ApiConnection:
                 raise self._reported(error, {} if answers else request)
             piece, ended = piece_of(event)
             text, half = whole_characters(half + piece.text)
-            finished, answers = finished or ended, answers or holds_choices(event)
+            finished = finished or ended
+            answers = answers or holds_choices(event)
             yield replace(piece, text=text)
         if not finished:
             raise self.note_loss("the reply broke off")

@@ -253,7 +253,8 @@ class ApiAnswerModel:
         return [*frames, SeenFrame(stamp, pictures_of(packet, api.picture, api.quality))]
 
     def _reopen(self, request: OpenRequest, body: dict[str, Any]) -> None:
-        request.body, request.sent_body = body, self._sent_pictures.lean(body)
+        request.body = body
+        request.sent_body = self._sent_pictures.lean(body)
         request.reply = ApiReply(thoughts=ThoughtFilter(self._opens_thoughts))
         request.stream = self._connection.stream(request.sent_body, self._arrived)
 
@@ -388,7 +389,8 @@ class ApiAnswerModel:
         Raises AnswerLost for an answer that is longer than allowed, and for thoughts whose beginning stood in the
         prompt, once: those of later answers are hidden.
         """
-        reply, max_tokens = request.reply, request.body["max_tokens"]
+        reply = request.reply
+        max_tokens = request.body["max_tokens"]
         reply.text += text
         if len(reply.text) > (chars_max := max_tokens * CHARS_A_TOKEN_MAX):
             raise self._connection.note_loss(
