@@ -56,23 +56,24 @@ WORST = 10
 """Slowest frames that are reported one by one."""
 
 
-def make_clip(path: Path, seconds: float, scene_name: str = "hd") -> None:
-    """A drawn scene as H.264, its packets repeated until it is long enough."""
+def make_clip(path: Path, seconds: float, scene_name: str = "hd", step: int = 1) -> None:
+    """A drawn scene as H.264, one of `step` frames, its packets repeated until it is long enough."""
     scene = load_scene(scene_name)
+    rate = Fraction(scene.fps, step)
     with av.open(path, "w") as container:
-        stream = container.add_stream("libx264", rate=scene.fps, options={"preset": "veryfast", "crf": "23"})
+        stream = container.add_stream("libx264", rate=rate, options={"preset": "veryfast", "crf": "23"})
         stream.width, stream.height, stream.pix_fmt = scene.width_px, scene.height_px, "yuv420p"
         packets = []
-        for index in range(scene.frames):
+        for index in range(0, scene.frames, step):
             packets += stream.encode(av.VideoFrame.from_ndarray(scene.render(index), format="rgb24"))
         packets += stream.encode()
         coded = [(bytes(packet), packet.pts, packet.dts, packet.is_keyframe) for packet in packets]
-        step = round(Fraction(scene.frames, scene.fps) / packets[0].time_base)
+        turn_pts = round(Fraction(scene.frames, scene.fps) / packets[0].time_base)
         for turn in range(round(seconds * scene.fps) // scene.frames + 1):
             for data, pts, dts, key in coded:
                 packet = av.Packet(data)
                 packet.stream, packet.time_base, packet.is_keyframe = stream, packets[0].time_base, key
-                packet.pts, packet.dts = pts + turn * step, dts + turn * step
+                packet.pts, packet.dts = pts + turn * turn_pts, dts + turn * turn_pts
                 container.mux(packet)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Protocol
 
 AHEAD_S = 2 * 86_400.0
@@ -60,6 +61,22 @@ class AgingClock:
         return False
 
 
+class TimeOfDay:
+    """Local time of day at which a live source showed its frames, by their media time."""
+
+    def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
+        self._wall_s = wall_s
+        self._offset_s: float | None = None
+
+    def sync(self, pts_s: float, age_s: float) -> None:
+        """Learn the offset from a frame that is `age_s` old. Each frame sets it anew: the wall clock may be changed."""
+        self._offset_s = self._wall_s() - age_s - pts_s
+
+    def at(self, pts_s: float) -> datetime | None:
+        """Return the local time with its zone; None before the first frame."""
+        return None if self._offset_s is None else datetime.fromtimestamp(pts_s + self._offset_s).astimezone()
+
+
 def clock_text(at_s: float) -> str:
     """Media time for people: `0:02.0`, `1:02:03.4`."""
     tenths = round(max(0.0, at_s) * 10)
@@ -77,3 +94,29 @@ def seconds_text(at_s: float) -> str:
 def duration_text(seconds: float) -> str:
     """Return a duration for people: `9.5 s`, `0:59`, `1:02:03`."""
     return f"{seconds:.1f} s" if seconds < 10 else seconds_text(seconds)
+
+
+class DisplayClock:
+    """Times of frames for people: media time, or for a live source the time of day, with its date if `dates`."""
+
+    def __init__(self, live: bool, wall_s: Callable[[], float] = time.time, *, dates: bool = False) -> None:
+        self._live = live
+        self._dates = dates
+        self._times = TimeOfDay(wall_s)
+
+    def sync(self, pts_s: float, age_s: float) -> None:
+        """Learn the time of day from a frame of a live source that is `age_s` old."""
+        if self._live:
+            self._times.sync(pts_s, age_s)
+
+    def text(self, pts_s: float) -> str:
+        """Return the time of a frame."""
+        at = self._times.at(pts_s)
+        if at is None:
+            return clock_text(pts_s)
+        return f"{at:%Y-%m-%d %H:%M:%S}" if self._dates else f"{at:%H:%M:%S}"
+
+    def day(self, pts_s: float) -> str:
+        """Return the date of a frame; "" if `text` has it already, and for media time."""
+        at = self._times.at(pts_s)
+        return "" if at is None or self._dates else f"{at:%A, %Y-%m-%d}"

@@ -14,7 +14,10 @@ from stream.untrusted import printable_json, replace_surrogates
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of all events."""
+    """Base of all events. `time`: local time of day at which a live source showed the frame of `pts_s`, in ISO 8601
+    with its offset; None for other sources, and for events of no frame."""
+
+    time: str | None = None
 
 
 class Started(Event, frozen=True, tag="started"):
@@ -383,19 +386,24 @@ class Match(Event, frozen=True, tag="match"):
 
 
 class StandingQuestion(msgspec.Struct, frozen=True):
-    """Name and question of a watch."""
+    """Name and question of a watch. A check says yes from a probability of `threshold` on, and no up to `no_below`; yes
+    must stay for `hold_s` seconds to be a match."""
 
     name: str
     question: str
+    threshold: float = 0.6
+    no_below: float = 0.4
+    hold_s: float = 0.0
 
 
 class WatchesChanged(Event, frozen=True, tag="watches"):
     """A watch was added to the run, or removed from it, which was asked for while it went on. `watches` are all from
-    now on, and `watch` is the name of that one; `error` is why it was not done."""
+    now on, `watch` is the name of that one and `question` its question; `error` is why it was not done."""
 
     watch: str
     watches: list[StandingQuestion]
     error: str | None = None
+    question: str = ""
 
 
 class ShadowCheck(Event, frozen=True, tag="shadow"):
@@ -703,10 +711,10 @@ GROUP = ("group", "began", "superseded_tokens", "idle_tokens", "rebuilt")
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The event as plain values, `type` first, without its picture, and without the fields of groups of pictures, of
-    answers without news, or of answers with a schema, if there are none; without `timing` also without those that
-    depend on what the model had kept."""
-    absent = PICTURE
+    """The event as plain values, `type` and then `time` first, without its picture, and without `time` and the fields
+    of groups of pictures, of answers without news, or of answers with a schema, if there are none; without `timing`
+    also without those that depend on what the model had kept."""
+    absent = (*PICTURE, "time")
     if isinstance(event, AnswerPoint):
         absent = absent if event.group else (*absent, *GROUP)
         absent = (*absent, "fields") if event.fields is None else absent
@@ -715,11 +723,12 @@ def event_fields(event: Event) -> dict[str, Any]:
             names = ("idle_tokens", "rebuilt") if event.group else ("appended_tokens",)
             absent = (*absent, "prefilled_tokens", *names)
     elif isinstance(event, Summary):
-        absent = (
-            *PICTURE,
-            *(name for name in ("memory", "unchanged", "invalid", "shadow") if not getattr(event, name)),
-        )
-    data = {name: value for name, value in msgspec.to_builtins(event).items() if name not in absent}
+        absent = (*absent, *(name for name in ("memory", "unchanged", "invalid", "shadow") if not getattr(event, name)))
+    values = msgspec.to_builtins(event)
+    data = {"type": values.pop("type")}
+    if event.time is not None:
+        data["time"] = event.time
+    data |= {name: value for name, value in values.items() if name not in absent}
     if isinstance(event, Summary) and event.memory is not None and (event.timing is None or event.memory.idle is None):
         del data["memory"]["idle"]
     return data

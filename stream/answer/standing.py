@@ -94,7 +94,7 @@ class WatchChanges:
     def add(self, change: WatchChange) -> list[WatchesChanged]:
         """Let a change wait; return its refusal if there can be none, or too many wait."""
         if self._fixed or len(self.waiting) >= WATCH_CHANGES_MAX:
-            return [self._event(change.name, NO_WATCH_CHANGES if self._fixed else CROWDED)]
+            return [self._event(change.name, change.question, NO_WATCH_CHANGES if self._fixed else CROWDED)]
         self.waiting.append(change)
         return []
 
@@ -113,7 +113,7 @@ class WatchChanges:
             if new is None or new.question != outcome.question:
                 return []
             self._new = None
-            return [self._event(new.name, outcome.error)]
+            return [self._event(new.name, new.question, outcome.error)]
         if new is None or new.question != outcome.embedding.text:
             return []
         self._new = None
@@ -131,7 +131,8 @@ class WatchChanges:
             if watch.options.name not in self._added_names:
                 raise ConfigError(doubt.refusal)
             self._forget(watch.options.name)
-            events.append(self._event(watch.options.name, MEANS_NOTHING.format(warning=doubt.warning)))
+            warning = MEANS_NOTHING.format(warning=doubt.warning)
+            events.append(self._event(watch.options.name, watch.options.question, warning))
         return events
 
     def other_embeddings(self, embedding: QueryEmbedding) -> list[QueryEmbedding]:
@@ -151,11 +152,11 @@ class WatchChanges:
         try:
             new = watch_rules(watch_of(change))
         except (ValueError, OverflowError):  # of another program; the page's are checked before
-            return [self._event(change.name, INVALID)]
+            return [self._event(change.name, change.question, INVALID)]
         if any(watch.options.name == new.name for watch in self._watches):
-            return [self._event(new.name, f"a watch is named {new.name!r} already; give another name")]
+            return [self._event(new.name, new.question, f"a watch is named {new.name!r} already; give another name")]
         if len(self._watches) >= WATCHES_MAX:
-            return [self._event(new.name, MOST_WATCHES)]
+            return [self._event(new.name, new.question, MOST_WATCHES)]
         if new.question in self._client.requests.watches.accepted:
             return self._join(new)
         self._new = new
@@ -168,20 +169,20 @@ class WatchChanges:
         doubt = self._doubt(self._client.hello, new)
         if doubt is not None:
             self._client.set_watches(self._questions)
-            return [self._event(new.name, MEANS_NOTHING.format(warning=doubt.warning))]
+            return [self._event(new.name, new.question, MEANS_NOTHING.format(warning=doubt.warning))]
         self._watches.add(new)
         self._added_names.add(new.name)
-        return [self._event(new.name)]
+        return [self._event(new.name, new.question)]
 
     def _remove(self, name: str) -> list[WatchesChanged]:
-        names = [watch.options.name for watch in self._watches]
-        if name not in names:
-            choices = f"; there are: {', '.join(names)}" if names else "; there is none"
-            return [self._event(name, f"no watch is named {name!r}{choices}")]
-        if self._watches_only and len(names) == 1:
-            return [self._event(name, LAST_WATCH)]
+        questions = {watch.options.name: watch.options.question for watch in self._watches}
+        if name not in questions:
+            choices = f"; there are: {', '.join(questions)}" if questions else "; there is none"
+            return [self._event(name, "", f"no watch is named {name!r}{choices}")]
+        if self._watches_only and len(questions) == 1:
+            return [self._event(name, questions[name], LAST_WATCH)]
         self._forget(name)
-        return [self._event(name)]
+        return [self._event(name, questions[name])]
 
     def _forget(self, name: str) -> None:
         self._watches.remove(name)
@@ -197,6 +198,13 @@ class WatchChanges:
     def _questions(self) -> list[str]:
         return [watch.options.question for watch in self._watches]
 
-    def _event(self, name: str, error: str | None = None) -> WatchesChanged:
-        present = tuple(StandingQuestion(watch.options.name, watch.options.question) for watch in self._watches)
-        return WatchesChanged(watch=name, watches=list(present), error=error)
+    def _event(self, name: str, question: str | None, error: str | None = None) -> WatchesChanged:
+        present = [_standing(watch.options) for watch in self._watches]
+        return WatchesChanged(watch=name, watches=present, error=error, question=question or "")
+
+
+def _standing(rules: WatchRules) -> StandingQuestion:
+    thresholds = rules.thresholds
+    return StandingQuestion(
+        rules.name, rules.question, thresholds.yes_above, thresholds.no_below, rules.hold_ns / NS_PER_S
+    )

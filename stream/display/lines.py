@@ -9,11 +9,12 @@ from contextlib import suppress
 from functools import partial
 
 from arr_coc.errors import of_counted
+from arr_coc.types import NS_PER_S
 from stream import logs
-from stream.clock import Clock, MonotonicClock, clock_text, duration_text
+from stream.clock import Clock, DisplayClock, MonotonicClock, duration_text
 from stream.display.input import Questions
 from stream.display.layout import SEPARATOR
-from stream.display.state import CameraState, DisplayClock, TranscriptEntry
+from stream.display.state import CameraState, TranscriptEntry
 from stream.display.text import ABOUT_THE_MODEL, dropped_text, label_text, print_answer, verdict_text
 from stream.errors import OutputFailed, ReaderGone
 from stream.events import (
@@ -91,7 +92,7 @@ class LinesDisplay(Display):
         self._questions = Questions(names, questions_fd, self.show_note)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
-        state = CameraState(self._clock, camera, cuts=True)
+        state = CameraState(self._clock, camera, cuts=True, dates=True)
         state.attach(run, self._questions.add(camera, partial(self._ask, state, run)))
         with self._lock:
             self._cameras[camera] = state
@@ -254,17 +255,16 @@ class JsonDisplay(Display):
         self._width = max(map(len, names), default=0)
         self._captions = captions
         self._lock = threading.Lock()
-        self._clocks: dict[str, DisplayClock] = {}
+        self._clocks = {name: DisplayClock(live=False) for name in names}
         self._questions = Questions(names, questions_fd)
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
-        # Several cameras have begun at different times: only the time of day compares them.
-        self._clocks[camera] = DisplayClock(live=bool(camera) and run.source_info.live)
+        self._clocks[camera] = DisplayClock(run.source_info.live, dates=True)
         self._questions.add(camera, run.ask)
 
     def write(self, event: Event, camera: str = "") -> None:
-        if isinstance(event, FrameReady) and camera:
-            self._clocks[camera].sync(event)
+        if isinstance(event, FrameReady):
+            self._clocks[camera].sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
         if isinstance(event, OF_FRAMES):
             return
         name = {"camera": camera} if camera else {}
@@ -298,10 +298,8 @@ class JsonDisplay(Display):
         self._questions.close()
 
     def _print(self, camera: str, pts_s: float, text: str) -> None:
-        clock = self._clocks.get(camera)
-        at = clock_text(pts_s) if clock is None else clock.text(pts_s)
         with self._lock:
-            print_answer(f"{label_text(camera, self._width)}{at}", text)
+            print_answer(f"{label_text(camera, self._width)}{self._clocks[camera].text(pts_s)}", text)
 
 
 def log_level(event: Event) -> str:

@@ -15,8 +15,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from arr_coc.types import NS_PER_S
 from stream import logs
-from stream.clock import clock_text
+from stream.clock import DisplayClock
 from stream.control import leave_gone_terminal
 from stream.display.input import Questions
 from stream.display.text import EventText, discards_partial_answer, print_answer, summary_text, verdict_text
@@ -61,13 +62,16 @@ class ProgressDisplay(Display):
         self._frame: FrameReady | None = None
         self._partial = ""
         self._message = ""
-        self._event_text = EventText()
+        self._clock = DisplayClock(live=False)
+        self._event_text = EventText(self._clock.text)
         if self._err.is_terminal:
             self._live = Live(console=self._err, get_renderable=self._render, refresh_per_second=8, transient=True)
             self._live.start()
 
     def attach(self, run: RunHandle, frames: int | None, camera: str = "") -> None:
         self._progress.update(self._task, total=frames)
+        self._clock = DisplayClock(run.source_info.live, dates=True)
+        self._event_text = EventText(self._clock.text)
         self._questions.add(camera, run.ask)
 
     def show_message(self, message: str) -> None:
@@ -80,6 +84,7 @@ class ProgressDisplay(Display):
     def write(self, event: Event, camera: str = "") -> None:
         if isinstance(event, FrameReady):
             self._frame = event
+            self._clock.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
         elif isinstance(event, AnswerDeltaEvent):
             self._partial += event.text
         elif isinstance(event, Answer):
@@ -90,7 +95,7 @@ class ProgressDisplay(Display):
             if self._captions:
                 self._print_answer(event.pts_s, verdict_text(event))
             else:
-                line = f"{clock_text(event.pts_s)}  {verdict_text(event)}"
+                line = f"{self._clock.text(event.pts_s)}  {verdict_text(event)}"
                 self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
         elif isinstance(event, Summary):
             self.close()
@@ -110,12 +115,12 @@ class ProgressDisplay(Display):
         if not self._captions or not text:
             return
         if not sys.stdout.isatty():
-            print_answer(clock_text(pts_s), text)
+            print_answer(self._clock.text(pts_s), text)
             return
         line = Table.grid(padding=(0, 2))
         line.add_column(justify="right", style="cyan", no_wrap=True)
         line.add_column(overflow="fold")
-        line.add_row(clock_text(pts_s), Text(text))
+        line.add_row(self._clock.text(pts_s), Text(text))
         try:
             (self._err if self._live is not None else PlainConsole()).print(line)
         except OSError as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
-from stream.clock import Clock, clock_text, duration_text
+from stream.clock import Clock, DisplayClock, clock_text, duration_text
 from stream.display.input import PendingQuestions
 from stream.display.text import EventText, discards_partial_answer, summary_text, verdict_text
 from stream.events import (
@@ -30,26 +29,6 @@ from stream.monitor.statistics import StatisticsSnapshot, resident_bytes
 from stream.untrusted import printable
 
 ENTRIES_KEPT = 200
-
-
-class DisplayClock:
-    """Times of frames for people: media time, or for a live source the time of day."""
-
-    def __init__(self, live: bool, wall_s: Callable[[], float] = time.time) -> None:
-        self._live = live
-        self._wall_s = wall_s
-        self._offset_s: float | None = None
-
-    def sync(self, frame: FrameReady) -> None:
-        """Learns from a frame that is ready about now the offset between media time and time of day."""
-        if self._live:
-            captured_s = self._wall_s() - (frame.ready_ns - frame.capture_ns) / NS_PER_S
-            self._offset_s = captured_s - frame.pts_s
-
-    def text(self, pts_s: float) -> str:
-        if self._offset_s is None:
-            return clock_text(pts_s)
-        return time.strftime("%H:%M:%S", time.localtime(pts_s + self._offset_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +68,7 @@ class Transcript:
         self._partial_at = ""
         self._partial_answer: int | None = None
         self._newest_is_answer = False
+        self._day = ""
 
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
@@ -106,7 +86,7 @@ class Transcript:
         An answer that is the same as the entry before it makes no new one: that one is extended.
         """
         if isinstance(event, FrameReady):
-            self.clock.sync(event)
+            self.clock.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
             return None
         if isinstance(event, AnswerDeltaEvent):
             if event.answer != self._partial_answer:
@@ -134,6 +114,8 @@ class Transcript:
             entry = None if line is None else TranscriptEntry("", line, is_message=True)
         if entry is None:
             return None
+        if isinstance(event, Answer | VerdictChanged):
+            self._begin_day(self.clock.day(event.pts_s))
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
             self._entries[-1] = self._newest.with_repetition(entry.at)
         else:
@@ -146,6 +128,12 @@ class Transcript:
         self._newest_is_answer = False
         self._entries.append(TranscriptEntry("", printable(message), is_message=True))
         return self._entries[-1]
+
+    def _begin_day(self, day: str) -> None:
+        """Adds the date before the first answer of a day."""
+        if day and day != self._day:
+            self._day = day
+            self.add_message(day)
 
     @property
     def _newest(self) -> TranscriptEntry | None:
@@ -198,14 +186,15 @@ class CameraSnapshot:
 class CameraState:
     """State of a camera in a display. `add` is for one thread, `snapshot` for another.
 
-    `cuts`: whether scene cuts stand in the transcript.
+    `cuts`: whether scene cuts stand in the transcript; `dates`: each time of day has its date.
     """
 
-    def __init__(self, clock: Clock, name: str = "", *, cuts: bool = False) -> None:
+    def __init__(self, clock: Clock, name: str = "", *, cuts: bool = False, dates: bool = False) -> None:
         self.name = name
         self.summary = ""
         self._clock = clock
         self._cuts = cuts
+        self._dates = dates
         self._lock = threading.Lock()
         self._run: RunHandle | None = None
         self._transcript = Transcript(DisplayClock(live=False))
@@ -220,7 +209,8 @@ class CameraState:
         """Take the camera's run, which is about to begin, and the questions that are put to it."""
         with self._lock:
             self._run = run
-            self._transcript = Transcript(DisplayClock(run.source_info.live), cuts=self._cuts)
+            times = DisplayClock(run.source_info.live, dates=self._dates)
+            self._transcript = Transcript(times, cuts=self._cuts)
             self._state, self._has_problem = STARTING, False
             self._questions = questions
 

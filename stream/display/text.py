@@ -127,7 +127,7 @@ class EventText:
         if isinstance(event, Cut) and self._cuts:
             return f"cut at {self._clock(event.pts_s)}"
         if isinstance(event, Match):
-            return f"match {event.match} at {self._clock(event.pts_s)}: {event.watch}"
+            return f"match {event.match} at {self._clock(event.pts_s)}: {event.question}"
         if isinstance(event, Restarted):
             so_far = "" if event.count == 1 else f" ({counted(event.count, 'restart')} so far)"
             return f"restarting {event.process}{so_far}: {event.cause}"
@@ -136,8 +136,8 @@ class EventText:
         if isinstance(event, WatchesChanged):
             if event.error is not None:
                 return f"the watch {event.watch} is not changed: {event.error}"
-            question = next((watch.question for watch in event.watches if watch.name == event.watch), None)
-            return f"watch removed: {event.watch}" if question is None else f"watch added: {event.watch}: {question}"
+            change = "added" if any(watch.name == event.watch for watch in event.watches) else "removed"
+            return f"watch {change}: {event.question}"
         if isinstance(event, BudgetChanged):
             direction, checks = "rises" if event.reason == "differ" else "falls", counted(event.checks, "shadow check")
             tokens = f"from {event.from_tokens} to {counted(event.to_tokens, 'token')}"

@@ -136,10 +136,13 @@ def envelope(topic: str, fields: Mapping[str, Any], seq: int = 0, unix_ns: int =
 
 
 def event_message(event: Event) -> tuple[str, dict[str, Any]] | None:
-    """Topic and fields of an event; None if it is not published. The map of a frame or glance is laid flat."""
+    """Topic and fields of an event, without the time of day that only a live source has; None if it is not published.
+    The map of a frame or glance is laid flat."""
     if isinstance(event, UNPUBLISHED):
         return None
     fields = msgspec.structs.asdict(event)
+    if event.time is None:
+        del fields["time"]
     if isinstance(event, FrameReady):
         del fields["duration_s"]
     if isinstance(event, (FrameReady, Glance)):

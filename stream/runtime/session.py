@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from arr_coc.types import NS_PER_S
+from stream.clock import TimeOfDay
 from stream.config import CaptureConfig, Config
 from stream.control import ELAPSED, signals_handled, signals_held
 from stream.events import Event, FrameReady, Summary
@@ -115,6 +120,8 @@ def run_session(
         events = run.run()
         if isinstance(events, Generator):
             stack.callback(events.close)
+        if run.source_info.live:
+            events = with_time_of_day(events)
         if limit_s is not None:
             events = stack.enter_context(closing(end_in_time(events, run, limit_s)))
         terminal.attach(run, expected_frames(run.source_info, config.capture))
@@ -127,6 +134,19 @@ def service_state(monitor: RunMonitor) -> ServiceState:
     health = monitor.health()
     status = health.status if health.reason is None else f"{health.status}: {health.reason}"
     return ServiceState(status, ready=health.status != "loading", alive=health.status != "stalled")
+
+
+def with_time_of_day(events: Iterator[Event], wall_s: Callable[[], float] = time.time) -> Iterator[Event]:
+    """Yields the events of a live source, those of a frame with its time of day."""
+    times = TimeOfDay(wall_s)
+    for event in events:
+        if isinstance(event, FrameReady):
+            times.sync(event.pts_s, (event.ready_ns - event.capture_ns) / NS_PER_S)
+            yield event
+            continue
+        pts_s = getattr(event, "pts_s", None)
+        at = None if pts_s is None else times.at(pts_s)
+        yield event if at is None else replace(event, time=at.isoformat(timespec="milliseconds"))
 
 
 def deliver(events: Iterator[Event], sinks: Sequence[Sink]) -> Summary:

@@ -89,12 +89,13 @@ def commands_of(config: Config) -> dict[str, MatchCommand]:
 
 
 def fields_of(event: Match, camera: str, unix_s: float) -> dict[str, str]:
-    """Return the fields of a match as text; `time` is local time in ISO 8601."""
+    """Return the fields of a match as text; `time` is local time in ISO 8601, of a live source
+    that of the frame, of others the present."""
     return {
         "match": str(event.match),
         "watch": event.watch,
         "question": event.question,
-        "time": datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="seconds"),
+        "time": event.time or datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="milliseconds"),
         "camera": camera,
         "frame_index": str(event.frame_index),
         "pts_s": f"{event.pts_s:.3f}",

@@ -343,7 +343,9 @@ class StdoutLines:
 
 def without_timing(event: Event) -> Event:
     """Return the event without fields that depend on the clock."""
-    return replace(event, timing=None) if isinstance(event, (AnswerPoint, Glance, YesNoResult, Summary)) else event
+    if isinstance(event, (AnswerPoint, Glance, YesNoResult, Summary)):
+        return replace(event, timing=None, time=None)
+    return replace(event, time=None)
 
 
 class JsonlSink(Sink):

@@ -43,7 +43,7 @@ from stream.past.retention import Limits
 from stream.past.writer import WRITERS, PastWriter
 from stream.protocol.picture_files import smaller_jpeg
 from stream.sinks.base import Sink
-from stream.sources.address import camera_of, name_of, redacted
+from stream.sources.address import camera_name, redacted
 
 PICTURE_WIDTH_PX = 320
 """Greatest width of a picture in the file: about 10 kB."""
@@ -75,7 +75,13 @@ class PastSink(Sink):
         assert config.output.remember is not None
         self._path = config.output.remember
         self._unix_ms = unix_ms
-        self._run = PastRun(uuid.uuid4().hex, camera_name(config), redacted(config.source), unix_ms(), continues=resume)
+        self._run = PastRun(
+            uuid.uuid4().hex,
+            camera_name(config.output, config.source),
+            redacted(config.source),
+            unix_ms(),
+            continues=resume,
+        )
         self._pictures: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
         self._number = 0
         self._matches: OrderedDict[int, int] = OrderedDict()
@@ -193,12 +199,6 @@ class PastSink(Sink):
     def _put(self, record: Record) -> None:
         assert self._writer is not None
         self._writer.put(record)
-
-
-def camera_name(config: Config) -> str:
-    """Return the name of a run's camera in the file: the configured one, or one made from the source without its
-    secrets."""
-    return config.output.remember_camera or name_of(camera_of(config.source) or config.source)
 
 
 def open_writer(output: OutputConfig) -> PastWriter:

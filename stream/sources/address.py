@@ -7,7 +7,7 @@ import re
 import sys
 from urllib.parse import unquote
 
-from stream.config import Config
+from stream.config import Config, OutputConfig
 from stream.untrusted import replace_surrogates
 
 HIDDEN = "***"
@@ -112,6 +112,11 @@ def name_of(address: str) -> str:
     elif scheme is not None:
         return redacted(address)
     return replace_surrogates(prefix + (os.path.basename(path.rstrip("/")) or path))
+
+
+def camera_name(output: OutputConfig, source: str) -> str:
+    """Return the name of a run's camera: the configured one, or one made from the source without its secrets."""
+    return output.remember_camera or name_of(camera_of(source) or source)
 
 
 def scrubbed(text: str, address: str) -> str:

@@ -178,7 +178,10 @@ class Hub:
         self._monitor = monitor
         self._options = replace(
             self._options,
-            watches=tuple(StandingQuestion(watch.name, watch.question) for watch in watches),
+            watches=tuple(
+                StandingQuestion(watch.name, watch.question, watch.threshold, watch.most_of_no, watch.hold_s)
+                for watch in watches
+            ),
             browser_camera=browser_camera,
             clips=clips,
             zones=zones or {},

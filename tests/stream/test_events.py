@@ -56,6 +56,7 @@ from stream.events import (
 from tests.support.events import glance, match
 
 ABSENT = (
+    ("time", None),
     ("timing", None),
     ("warning", None),
     ("memory", None),
@@ -225,6 +226,13 @@ def test_an_event_is_one_line_of_json_with_its_type_first(event: Event) -> None:
     assert values == {
         key: value for key, value in expected.items() if (key, value) not in ABSENT and key not in (*PICTURE, *GROUP)
     }
+
+
+def test_the_time_of_day_of_a_live_source_stands_before_the_fields() -> None:
+    event = msgspec.structs.replace(match(1.5), time="2026-11-28T14:05:09.250+01:00")
+    line = encode_event(event, "porch")
+    assert line.startswith('{"type":"match","camera":"porch","time":"2026-11-28T14:05:09.250+01:00","match":1,')
+    assert unpack_event(pack_event(event)) == event
 
 
 def test_an_answer_without_timing_lacks_what_depends_on_the_run() -> None:

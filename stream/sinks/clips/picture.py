@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import cv2
 import numpy as np
 
@@ -14,10 +16,16 @@ from stream.sinks.drawing import draw
 QUALITY = 85
 
 
-def match_picture(picture: AskedPicture, match: Match) -> bytes:
-    """Return the JPEG of a match; `picture` is that of its frame. Raises ValueError if it is damaged."""
-    note = f"{clock_text(match.pts_s)} · {match.yes:.0%} yes".replace("%", " %")
-    return encode_jpeg(draw(_overlay(picture), match.question, note, dim=False), QUALITY)
+def match_picture(picture: AskedPicture, match: Match, camera: str) -> bytes:
+    """Return the JPEG of a match; `picture` is that of its frame, `camera` is named for a live source.
+
+    Raises ValueError if the picture is damaged.
+    """
+    at, caption = clock_text(match.pts_s), match.question
+    if match.time is not None:
+        at, caption = f"{datetime.fromisoformat(match.time):%Y-%m-%d %H:%M:%S}", f"{camera}: {match.question}"
+    note = f"{at} · {match.yes:.0%} yes".replace("%", " %")
+    return encode_jpeg(draw(_overlay(picture), caption, note, dim=False), QUALITY)
 
 
 def _overlay(picture: AskedPicture) -> AllocationOverlay:

@@ -7,6 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
+from pathlib import PurePath
 
 from msgspec.structs import replace
 
@@ -28,7 +30,7 @@ from stream.sinks.base import ReportingSink
 from stream.sinks.clips.picture import match_picture
 from stream.sinks.clips.ring import FragmentRing
 from stream.sinks.clips.video import ClipVideo
-from stream.sources.address import is_live_address, name_of
+from stream.sources.address import camera_name
 from stream.untrusted import MIB
 
 LATE_S = 30.0
@@ -65,8 +67,7 @@ class ClipSink(ReportingSink):
         assert output.clips is not None
         self._before_s, self._after_s = output.clip_before_s, output.clip_after_s
         self._now_s = now_s
-        self._live = is_live_address(source)
-        self._source = re.sub(r"\W+", "_", name_of(source).rpartition(".")[0] or name_of(source)).strip("_")
+        self._camera = camera_name(output, source)
         self._folder = ClipFolder(
             output.clips,
             None if output.clips_max_mib is None else output.clips_max_mib * MIB,
@@ -109,7 +110,13 @@ class ClipSink(ReportingSink):
     def _begin(self, match: Match) -> None:
         """Write the picture of a match, and begin or extend its video."""
         clip = ClipWritten(
-            match=match.match, watch=match.watch, picture=None, video=None, start_s=match.pts_s, end_s=match.pts_s
+            match=match.match,
+            watch=match.watch,
+            picture=None,
+            video=None,
+            start_s=match.pts_s,
+            end_s=match.pts_s,
+            time=match.time,
         )
         try:
             stem = self._folder.free_stem(self._stem(match))
@@ -163,6 +170,7 @@ class ClipSink(ReportingSink):
                     start_s=match.pts_s if name is None else video.start_s,
                     end_s=match.pts_s if name is None else video.end_s,
                     error=error,
+                    time=match.time,
                 )
             )
 
@@ -175,7 +183,7 @@ class ClipSink(ReportingSink):
         index = max((index for index in self._pictures if index <= match.frame_index), default=None)
         if index is None:
             return None
-        data = match_picture(self._pictures[index], match)
+        data = match_picture(self._pictures[index], match, self._camera)
         file = self._folder.create(f"{stem}{PICTURE}")
         try:
             file.append(data)
@@ -195,11 +203,11 @@ class ClipSink(ReportingSink):
                 self._folder.delete_old()
 
     def _stem(self, match: Match) -> str:
-        """Return a name for the files of a match: by the time of day of a live source, by media time of others."""
-        watch = re.sub(r"\W+", "_", match.watch)[:STEM_CHARS_MAX]
-        if self._live:
-            return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(self._now_s()))}-{watch}-{match.match:04}"
-        return f"{self._source[:STEM_CHARS_MAX]}-{match.pts_s:08.2f}s-{watch}-{match.match:04}"
+        """Return a name for the files of a match: with the local time of a live source, with media time of others."""
+        camera, watch = _stem_part(self._camera.rpartition("://")[2]), _stem_part(match.watch)
+        if match.time is None:
+            return f"{_stem_part(PurePath(self._camera).stem)}-{match.pts_s:08.2f}s-{watch}-{match.match:04}"
+        return f"{datetime.fromisoformat(match.time):%Y%m%d-%H%M%S}-{camera}-{watch}-{match.match:04}"
 
     def _report_failure(self, error: OSError) -> str:
         """Report that a file cannot be written, once until one can be; return the reason."""
@@ -209,3 +217,8 @@ class ClipSink(ReportingSink):
             text = f"note: a clip cannot be written into {str(self._folder.path)!r}: {reason}; the run goes on"
             logs.say(text, "warning", event="clips", reason=reason)
         return reason
+
+
+def _stem_part(text: str) -> str:
+    """Return the letters and digits of a text, for a file's name; "_" without any."""
+    return re.sub(r"\W+", "_", text).strip("_")[:STEM_CHARS_MAX] or "_"

@@ -3,18 +3,11 @@
 import { byId, make } from "./dom.js";
 import { download } from "./files.js";
 import { remember, remembered } from "./settings.js";
+import { timeOf } from "./times.js";
 
 const PIECE_MS = 50;
 const LINES_MAX = 300;
 const EVENTS_KEPT = 2000;
-
-export function clock(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  const whole = Math.max(0, seconds);
-  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
-  const rest = (Math.floor((whole % 60) * 10) / 10).toFixed(1);
-  return `${hours ? `${hours}:${String(minutes).padStart(2, "0")}` : minutes}:${rest.padStart(4, "0")}`;
-}
 
 const seconds = (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`);
 const milliseconds = (value) => (value === undefined || value === null ? null : value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);
@@ -34,7 +27,7 @@ function labelsOf(objects) {
 
 /** One line of words for an event; null for one that is not listed. */
 export function wordsOf(event) {
-  const at = clock(event.pts_s);
+  const at = timeOf(event);
   switch (event.topic) {
     case "cut": return { at, text: "cut" };
     case "discontinuity": return { at, text: `the picture is ${event.width_px}×${event.height_px} from here on (${event.reason})` };
@@ -47,11 +40,11 @@ export function wordsOf(event) {
       : { at: "", text: `asked: ${event.query}`, asked: true };
     case "cancelled": return { at, text: `cut short by a ${event.by}: ${event.text}` };
     case "invalid": return { at, text: `the answer does not fit the schema: ${event.reason}`, bad: true };
-    case "match": return { at, text: `match ${event.match}: ${event.watch}`, asked: true };
+    case "match": return { at, text: `match ${event.match}: ${event.question}`, asked: true };
     case "watches": {
-      if (event.error) return { at: "", text: `the watch ${event.watch} is not changed: ${event.error}`, bad: true };
-      const added = event.watches.find((watch) => watch.name === event.watch);
-      return { at: "", text: added ? `watch added: ${added.question}` : `watch removed: ${event.watch}`, asked: true };
+      const words = `“${event.question || event.watch}”`;
+      if (event.error) return { at: "", text: `the watch ${words} is not changed: ${event.error}`, bad: true };
+      return { at: "", text: `watch ${event.watches.some((one) => one.name === event.watch) ? "added" : "removed"}: ${words}`, asked: true };
     }
     case "turned": return { at, text: `“${event.question}”: now ${event.to} (${Math.round(event.yes * 100)} % yes)`, asked: true };
     case "detections": return { at, text: `located: ${labelsOf(event.objects) || "nothing"}` };
@@ -91,7 +84,7 @@ export class Answers {
   /** A piece of text; the first of an answer is shown at once, others at most every 50 ms. */
   text(event) {
     if (this.speaking?.answer !== event.answer) {
-      this.speak({ answer: event.answer, text: event.text, at: event.pts_s, begun: performance.now(), pieces: 1, timer: null });
+      this.speak({ answer: event.answer, text: event.text, at: timeOf(event), begun: performance.now(), pieces: 1, timer: null });
       this.showSpeech();
       return;
     }
@@ -113,7 +106,7 @@ export class Answers {
     const spent = (performance.now() - speech.begun) / 1000;
     const rate = speech.pieces > 2 && spent > 0.1 ? ` · ${((speech.pieces - 1) / spent).toFixed(0)} tokens/s` : "";
     const cut = speech.beforeCut ? ` · ${BEFORE_CUT}` : "";
-    byId("speaking-meta").textContent = `${clock(speech.at)} · speaking${cut}${rate}`;
+    byId("speaking-meta").textContent = `${speech.at} · speaking${cut}${rate}`;
     byId("speaking-text").textContent = speech.text.trimStart();
   }
 
@@ -146,7 +139,7 @@ export class Answers {
       event.before_cut ? BEFORE_CUT : null,
     ].filter(Boolean);
     const meta = make("span", { className: "meta" }, facts.join(" · "));
-    return make("li", { className: "answer", title: event.query }, make("time", {}, clock(event.pts_s)), event.text, meta);
+    return make("li", { className: "answer", title: event.query }, make("time", {}, timeOf(event)), event.text, meta);
   }
 
   eventLine(event) {
@@ -173,7 +166,7 @@ export class Answers {
   }
 
   async copy() {
-    const text = this.answers.map((one) => `${clock(one.pts_s)}  ${one.text}`).join("\n");
+    const text = this.answers.map((one) => `${timeOf(one)}  ${one.text}`).join("\n");
     try {
       await navigator.clipboard.writeText(text);
       flash(byId("copy"), "copied");

@@ -1,7 +1,7 @@
 // Matches of a run: a list with thumbnails, and a player.
 
-import { clock } from "./answers.js";
 import { byId, make } from "./dom.js";
+import { clock, timeOf } from "./times.js";
 
 const MATCHES_MAX = 100;
 
@@ -53,17 +53,24 @@ export class Clips {
 
   itemOf(match) {
     const words = match.question ?? match.watch;
-    const at = clock(match.pts_s ?? match.start_s);
-    const state = match.error ?? (match.video ? "with video" : match.picture ? "the video is being written" : "");
-    const parts = [make("span", {}, make("time", {}, at), " ", words, " ", make("small", {}, state))];
+    const state = match.error ?? this.videoState(match);
+    const parts = [make("span", {}, make("time", {}, timeOf(match)), " ", words, " ", make("small", {}, state))];
     if (match.picture) {
       const image = make("img", { src: this.placeOf(match.picture), alt: "", loading: "lazy" });
       image.onerror = () => this.forget(match.match); // it was deleted: the folder has a limit
       parts.unshift(image);
     }
-    const button = make("button", { type: "button", disabled: !match.picture && !match.video }, ...parts);
+    const empty = !match.picture && !match.video;
+    const button = make("button", { type: "button", disabled: empty, title: empty ? "There is no picture of it and no video" : "" }, ...parts);
     button.onclick = () => this.show(match);
     return make("li", {}, button);
+  }
+
+  /** A match within the clip of another one has the same video. */
+  videoState(match) {
+    if (!match.video) return match.picture ? "the video is being written" : "";
+    const first = [...this.items.values()].find((one) => one.match.video === match.video)?.match.match ?? match.match;
+    return first < match.match ? `in the video of match ${first}` : "with video";
   }
 
   show(match) {
@@ -72,13 +79,17 @@ export class Clips {
       : make("img", { src: this.placeOf(match.picture), alt: "Picture of the match with the regions that the model was given" });
     if (match.video && match.picture) shown.poster = this.placeOf(match.picture);
     byId("clip-title").textContent = match.question ?? match.watch;
-    const times = match.video ? `${clock(match.start_s)} to ${clock(match.end_s)}` : clock(match.pts_s ?? match.start_s);
-    const chance = match.yes === undefined ? "" : ` · ${Math.round(100 * match.yes)} % yes`;
-    byId("clip-facts").textContent = `${times}${chance}${match.error ? ` · ${match.error}` : ""}`;
+    const chance = match.yes === undefined ? "" : `${Math.round(100 * match.yes)} % yes`;
+    byId("clip-facts").textContent = [this.camera, this.timesOf(match), chance, match.error].filter(Boolean).join(" · ");
     const links = [match.picture, match.video].filter(Boolean);
     byId("clip-links").replaceChildren(...links.map((name) => make("a", { href: this.placeOf(name), download: name }, name)));
     byId("clip-shown").replaceChildren(shown);
     this.player.showModal();
+  }
+
+  timesOf(match) {
+    if (!match.video) return timeOf(match);
+    return match.time ? `${timeOf(match)}, video of ${Math.round(match.end_s - match.start_s)} s` : `${clock(match.start_s)} to ${clock(match.end_s)}`;
   }
 
   placeOf(name) {

@@ -2,13 +2,14 @@
 
 import { openCamera } from "./camera.js";
 import { Column, mb, ms } from "./compare_columns.js";
-import { byId, make, setPressed, writeNote, writeState } from "./dom.js";
+import { byId, make, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
-import { Link, openSocket, readPicture } from "./link.js";
+import { Link, openSocket, readPicture, UNLINKED } from "./link.js";
 import { LAYERS, namesOf, startTheme, writeAddress } from "./settings.js";
 import { readJson } from "./untrusted.js";
 
 const FIELDS = [["q", "question", ""], ["max", "max-tokens", "48"], ["seed", "seed", "0"]];
+const RUNS = "The models are answering";
 const DEFAULT_COLUMNS = ["full", "sparse"];
 
 startTheme();
@@ -78,7 +79,7 @@ const link = new Link({
     if (state === "crowded") writeState("refused", "this page has as many viewers as it can; it tries again");
     else if (reason) writeState("refused", reason);
     else writeState("reconnecting", "reconnecting: the program does not answer");
-    byId("go").disabled = true;
+    setDisabled(byId("go"), UNLINKED);
     if (reason && state !== "crowded") link.stop();
   },
 }, "/compare/socket");
@@ -227,7 +228,7 @@ function removeColumn(column) {
 
 function showColumns() {
   const most = page.columns.length >= (page.known?.limits.columns ?? 6);
-  byId("add").disabled = most || Boolean(page.running);
+  setDisabled(byId("add"), page.running ? RUNS : most ? "There is no room for another column" : "");
   for (const column of page.columns) column.away.hidden = page.columns.length < 2 || Boolean(page.running);
   showWorld();
 }
@@ -292,9 +293,9 @@ function stop() {
 }
 
 function showReady() {
-  byId("go").disabled = !(page.picture || page.taking) || Boolean(page.running) || !link.isOpen;
+  setDisabled(byId("go"), page.running ? RUNS : !link.isOpen ? UNLINKED : page.picture || page.taking ? "" : "Choose a picture first");
   byId("cancel").hidden = !page.running;
-  for (const column of page.columns) for (const field of Object.values(column.fields)) field.disabled = Boolean(page.running);
+  for (const column of page.columns) for (const field of Object.values(column.fields)) setDisabled(field, page.running ? RUNS : "");
   if (!page.running) page.columns.forEach((column) => column.showTitle());
   showColumns();
 }
@@ -305,7 +306,7 @@ const HEADS = ["column", "answer", "tokens", "first token", "choose", "encode", 
 
 function showTable() {
   const done = page.columns.filter((column) => column.result || column.error);
-  byId("save").disabled = !done.some((column) => column.result);
+  setDisabled(byId("save"), done.some((column) => column.result) ? "" : "There is no answer yet");
   const head = make("tr", {}, ...HEADS.map((name, at) => make("th", { scope: "col", className: at === 1 ? "text" : "" }, name)));
   byId("table").tHead.replaceChildren(...(done.length ? [head] : []));
   byId("table").tBodies[0].replaceChildren(...done.map((column) => {

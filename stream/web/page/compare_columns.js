@@ -1,6 +1,6 @@
 // Columns of a comparison: the settings of each, and its answer as it comes, with picture, tokens, times and verdict.
 
-import { make } from "./dom.js";
+import { make, setDisabled } from "./dom.js";
 import { drawAsModelSees, drawDimming, drawHeat, drawOutlines, regionsOf } from "./layers.js";
 
 const STEPS = [["allocate", "choose tokens"], ["glance", "glance"], ["encode", "encode"], ["prefill", "prefill"], ["decode", "decode"]];
@@ -82,7 +82,7 @@ export class Column {
   showTitle() {
     this.title.textContent = this.name;
     const full = this.fields.encode.value === "full";
-    this.fields.budget.disabled = this.fields.strategy.disabled = full;
+    for (const field of [this.fields.budget, this.fields.strategy]) setDisabled(field, full ? "All tokens are shown" : "");
   }
 
   /** Forget the answer. */

@@ -26,6 +26,13 @@ export function setPressed(button, pressed) {
   button.setAttribute("aria-pressed", String(pressed));
 }
 
+/** Turn a field off with the reason as its title, or on with its own title again; `why` is empty to turn it on. */
+export function setDisabled(field, why) {
+  field.dataset.title ??= field.title;
+  field.disabled = Boolean(why);
+  field.title = why || field.dataset.title;
+}
+
 export function onResize(call) {
   let resized = null;
   addEventListener("resize", () => {

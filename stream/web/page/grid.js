@@ -1,13 +1,13 @@
 // All cameras of a page: picture, state and newest answer of each, over one connection; each links to its own page.
 
-import { clock } from "./answers.js";
-import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
+import { byId, make, onResize, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { drawOutlines, regionsOf, tilePx } from "./layers.js";
-import { Link, NewestPicture } from "./link.js";
+import { Link, NewestPicture, UNLINKED } from "./link.js";
 import { Past } from "./past.js";
 import { onKeys, readView, startTheme, writeView } from "./settings.js";
 import { isIll, STATE_WORDS, stateOfHealth } from "./states.js";
 import { pixelRatio } from "./tiles.js";
+import { timeOf } from "./times.js";
 
 const PICTURES_A_SECOND = 5;
 const PICTURES_OF_ALL = 60;
@@ -71,7 +71,7 @@ class Tile {
   say(answer) {
     if (answer?.topic === "answer") this.speaking = null;
     if (!answer) return;
-    this.answer.replaceChildren(make("time", {}, clock(answer.pts_s)), answer.text.trim());
+    this.answer.replaceChildren(make("time", {}, timeOf(answer)), answer.text.trim());
   }
 
   get stateNow() {
@@ -142,7 +142,7 @@ const link = new Link({
   },
   onState(state) {
     page.linked = state;
-    byId("ask-button").disabled = state !== "connected";
+    setDisabled(byId("ask-button"), state === "connected" ? "" : UNLINKED);
     showState();
   },
 });

@@ -2,6 +2,8 @@
 
 import { readJson } from "./untrusted.js";
 
+export const UNLINKED = "The program does not answer";
+
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 4000;
 const HEADER_BYTES = 48;

@@ -1,20 +1,22 @@
 // The live page: brings the link, the picture, the answers, the question and the figures together.
 
-import { Answers, clock } from "./answers.js";
+import { Answers } from "./answers.js";
 import { Camera } from "./camera.js";
 import { Clips } from "./clips.js";
-import { byId, make, onResize, setPressed, writeNote, writeState } from "./dom.js";
+import { byId, make, onResize, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { Figures } from "./figures.js";
-import { ClockDifference, Link } from "./link.js";
+import { ClockDifference, Link, UNLINKED } from "./link.js";
 import { Past } from "./past.js";
 import { LAYERS, readView, remember, remembered, startKeys, startTheme, writeView } from "./settings.js";
 import { Sources } from "./sources.js";
 import { Stage } from "./stage.js";
 import { STATE_WORDS, stateOfHealth } from "./states.js";
+import { clock, localTime, timeOf } from "./times.js";
 import { Zones } from "./zones.js";
 
 const QUESTIONS_KEPT = 20;
 const REMEMBERED = ["answer", "match", "outage"];
+const WAITS = "The last question has not been taken yet";
 const MARKED = ["cut", "outage", "restarted", "discontinuity"];
 
 startTheme();
@@ -28,7 +30,7 @@ const camera = new Camera();
 const clips = new Clips();
 const sources = new Sources((message) => link.send(message));
 const questions = { past: remembered("questions", []), at: null, pending: null };
-const run = { linked: "connecting", health: null, status: null, ended: null, seconds: null };
+const run = { linked: "connecting", health: null, status: null, ended: null };
 let shownBefore = 0;
 let statsBefore = performance.now();
 
@@ -73,7 +75,6 @@ const handlers = {
     const measured = passed > 0 && !document.hidden; // a hidden page draws nothing
     const own = { shown: measured ? (stage.shown - shownBefore) / passed : null, age: measured && stage.shown > shownBefore ? stage.lastAgeMs : null };
     [shownBefore, statsBefore] = [stage.shown, performance.now()];
-    run.seconds = message.uptime_s;
     figures.add(message, own);
     showState();
   },
@@ -93,14 +94,14 @@ const handlers = {
   asked(message) {
     if (questions.pending !== null) {
       questions.pending = null;
-      byId("ask-button").disabled = false;
+      setDisabled(byId("ask-button"), "");
     }
     showAsked(message.error ? `Refused: ${message.error}` : `The question now: ${message.query}`, Boolean(message.error));
   },
   refused(message) {
     if (message.choice) return sources.refused(message.error);
     questions.pending = null;
-    byId("ask-button").disabled = false;
+    setDisabled(byId("ask-button"), "");
     showAsked(message.error, true);
   },
   clock: (message) => clockDifference.take(message),
@@ -123,7 +124,7 @@ const link = new Link({
     run.linked = state;
     state === "connected" ? clockDifference.start() : clockDifference.stop();
     if (state === "lost") questions.pending = null;
-    byId("ask-button").disabled = state !== "connected";
+    setDisabled(byId("ask-button"), state === "connected" ? "" : UNLINKED);
     showState();
   },
 });
@@ -139,9 +140,9 @@ function showCameras(names, own) {
 
 /** Another run has begun, or the present one is over: nothing of it is to look like the next one's. */
 function startAfresh() {
-  Object.assign(run, { health: null, status: null, seconds: null });
+  Object.assign(run, { health: null, status: null });
   questions.pending = null;
-  byId("ask-button").disabled = false;
+  setDisabled(byId("ask-button"), "");
   stage.clear();
   figures.clear();
   clips.clear();
@@ -161,8 +162,7 @@ function stateOf() {
 function showState() {
   const [state, reason] = stateOf();
   const words = [STATE_WORDS[state] ?? state];
-  const seconds = run.status?.live === false ? stage.frame?.mediaS ?? null : run.seconds; // a file's time is its own
-  if (state === "ok" && seconds !== null) words.push(clock(seconds).replace(/\.\d$/, ""));
+  if (state === "ok" && stage.frame) words.push(run.status?.live === false ? clock(stage.frame.mediaS).replace(/\.\d$/, "") : localTime(stage.frame.captureMs));
   writeState(state, reason ? `${words.join(" ")}: ${reason}` : words.join(" "));
   stage.quiet = ["ok", "loading", "connecting"].includes(state) ? null : STATE_WORDS[state];
   stage.showWaiting(STATE_WORDS[state] ?? state, run.camera);
@@ -170,7 +170,7 @@ function showState() {
   document.title = `${STATE_WORDS[state]} · ${run.name || (run.camera ? "camera" : status?.source) || "ARR-COC Stream"}`;
   if (!status) return;
   const size = status.width_px ? `${status.width_px}×${status.height_px}` : null;
-  byId("facts").textContent = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
+  byId("facts").textContent = byId("facts").title = [run.camera ? "a viewer’s camera" : status.source, size, status.model, status.backend].filter(Boolean).join(" · ");
 }
 
 const showAsked = (words, bad) => writeNote("asked", words, bad);
@@ -181,13 +181,15 @@ const watches = new Map();
 function showWatches(list) {
   const shown = new Map(watches);
   watches.clear();
-  for (const { name, question } of list) {
-    if (shown.get(name)?.question === question) {
+  for (const watch of list) {
+    const { name, question } = watch;
+    if (shown.get(name)?.watch.question === question) {
       watches.set(name, shown.get(name));
       continue;
     }
-    const parts = { question, holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }) };
-    parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), make("div", { className: "track" }, parts.fill), parts.note);
+    const parts = { watch, holds: make("strong", {}, "not known yet"), fill: make("div", { className: "fill" }), note: make("p", { className: "note" }, rulesOf(watch)) };
+    const track = make("div", { className: "track" }, parts.fill, markAt(watch.no_below), markAt(watch.threshold));
+    parts.root = make("li", {}, make("p", {}, `${question} `, parts.holds), track, parts.note);
     watches.set(name, parts);
   }
   byId("watches").replaceChildren(...[...watches.values()].map((parts) => parts.root));
@@ -199,7 +201,28 @@ function showLook(look) {
   if (!parts) return;
   parts.holds.textContent = look.holds ?? "not known yet";
   parts.fill.style.width = `${Math.round(100 * look.yes)}%`;
-  parts.note.textContent = look.warning ?? `${Math.round(100 * look.yes)} % yes at ${clock(look.pts_s)}`;
+  parts.note.textContent = look.warning ?? `${percent(look.yes)} yes at ${timeOf(look)}${waitsFor(look, parts.watch)} · ${rulesOf(parts.watch)}`;
+}
+
+const percent = (share) => `${Math.round(100 * share)} %`;
+
+/** A threshold on the bar of a watch. */
+function markAt(share) {
+  const mark = make("div", { className: "mark" });
+  mark.style.left = percent(share).replace(" ", "");
+  return mark;
+}
+
+/** What the bar's marks mean. */
+function rulesOf({ threshold, no_below, hold_s }) {
+  return `yes from ${percent(threshold)}, no up to ${percent(no_below)}${hold_s ? `, a match after ${hold_s} s of yes` : ""}`;
+}
+
+/** Why a check has not changed the answer. */
+function waitsFor({ yes, holds }, { threshold, no_below }) {
+  const says = yes >= threshold ? "yes" : yes <= no_below ? "no" : null;
+  if (says === null) return ", neither yes nor no";
+  return says === holds ? "" : `: ${says} if the next check agrees`;
 }
 
 function showWidth() {
@@ -244,7 +267,7 @@ function ask(event) {
   questions.at = null;
   remember("questions", questions.past);
   byId("question").value = "";
-  byId("ask-button").disabled = true;
+  setDisabled(byId("ask-button"), WAITS);
   showAsked(`Asking: ${query}`);
   link.send({ ask: query });
 }

@@ -1,6 +1,6 @@
 // The texture microscope: every map that a frame's allocation was made from, over the picture, and a tile's values in all.
 
-import { byId, make, setPressed, writeNote, writeState } from "./dom.js";
+import { byId, make, setDisabled, setPressed, writeNote, writeState } from "./dom.js";
 import { download, onFile } from "./files.js";
 import { Inspection } from "./inspection.js";
 import { drawOutlines, heatTable, regionAt, regionsOf, tilePx, tokensOf } from "./layers.js";
@@ -70,7 +70,7 @@ async function look(picture) {
     const seen = await ask(picture);
     scope.picture = picture;
     byId("live").hidden = false;
-    byId("freeze").disabled = true;
+    setDisabled(byId("freeze"), "This is a picture, not the run");
     await show(seen);
   } catch (error) {
     writeNote("verdict", error.message, true);
@@ -83,7 +83,7 @@ async function look(picture) {
 function backToTheRun() {
   scope.picture = null;
   byId("live").hidden = true;
-  byId("freeze").disabled = false;
+  setDisabled(byId("freeze"), "");
   setFrozen(false);
 }
 

@@ -1,8 +1,8 @@
 // The past: moments of the file of --remember, with their pictures, by words, time and camera.
 
-import { clock } from "./answers.js";
 import { clipAddress } from "./clips.js";
 import { make } from "./dom.js";
+import { clock, localTime } from "./times.js";
 import { readJson } from "./untrusted.js";
 
 const HOUR_MS = 3600000;
@@ -10,10 +10,6 @@ const DAY_MS = 24 * HOUR_MS;
 const TIMES = [["the last hour", HOUR_MS], ["the last day", DAY_MS], ["the last 7 days", 7 * DAY_MS], ["any time", null]];
 const REFRESH_MS = 10000;
 
-const timeOf = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const dayOf = (ms) => new Date(ms).toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" });
-const isToday = (ms) => new Date(ms).toDateString() === new Date().toDateString();
-const whenOf = (ms) => (isToday(ms) ? timeOf(ms) : `${dayOf(ms)} ${timeOf(ms)}`);
 const countOf = (count) => (count === 1 ? "1 moment" : `${count} moments`);
 
 export class Past {
@@ -131,23 +127,23 @@ export class Past {
     const width = (until - since) / spans.length;
     const bars = spans.map((number, at) => {
       const [from, to] = [since + at * width, since + (at + 1) * width];
-      const words = `${whenOf(from)} to ${whenOf(to)}: ${countOf(number)}`;
+      const words = `${localTime(from)} to ${localTime(to)}: ${countOf(number)}`;
       const bar = make("button", { type: "button", title: words, ariaLabel: words, disabled: !number, onclick: () => this.search([from, to]) }, make("span"));
       bar.firstChild.style.height = `${number ? 10 + (90 * number) / most : 0}%`;
       return bar;
     });
     this.bars.replaceChildren(...bars);
     this.bars.hidden = this.ends.hidden = !count;
-    this.ends.firstChild.textContent = whenOf(since);
-    this.ends.lastChild.textContent = whenOf(until);
+    this.ends.firstChild.textContent = localTime(since);
+    this.ends.lastChild.textContent = localTime(until);
   }
 
   entry(moment) {
-    const when = whenOf(moment.unix_ms);
+    const when = localTime(moment.unix_ms);
     const picture = moment.picture
       ? make("img", { src: moment.picture, alt: `${moment.camera} at ${when}`, loading: "lazy" })
       : make("span", { className: "none", ariaHidden: "true" }, moment.kind === "outage" ? "no picture" : "picture gone");
-    const held = moment.times > 1 ? `${moment.times} times until ${timeOf(moment.last_ms)}` : null;
+    const held = moment.times > 1 ? `${moment.times} times until ${localTime(moment.last_ms)}` : null;
     const match = moment.kind === "match" ? `match, ${Math.round(100 * moment.yes)} % yes` : null;
     const meta = [moment.camera, match, `at ${clock(moment.pts_s)}`, held].filter(Boolean).join(" · ");
     const clip = moment.clip_video ?? moment.clip_picture;

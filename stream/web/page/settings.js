@@ -87,10 +87,10 @@ export function onKeys(keys) {
 }
 
 const LEVELS = [
-  ["L0 ", "a token shows one tile of 32×32 pixels in full detail"],
-  ["L1 ", "a token shows 2×2 tiles at half the detail, or two of a line of text"],
-  ["L2 ", "a token shows 4×4 tiles at a quarter of it"],
-  ["L3–L5 ", "and so on, up to 32×32 tiles"],
+  ["full ", "a token shows one tile of 32×32 pixels in full resolution"],
+  ["half ", "a token shows 2×2 tiles at half of it, or two of a line of text"],
+  ["quarter ", "a token shows 4×4 tiles at a quarter of it"],
+  ["less ", "and so on, up to 32×32 tiles"],
 ];
 
 /** The same, and a list of them with the colours of the tiles, under its button and `?`. */

@@ -97,7 +97,7 @@ export class Sources {
   entry(one) {
     const note = one.problem ?? one.note;
     const words = make("span", {}, one.name, ...(note ? [make("small", {}, note)] : []));
-    const button = make("button", { type: "button", disabled: Boolean(one.problem), onclick: () => this.choose({ choose: one.key }) }, this.thumbnail(one), words);
+    const button = make("button", { type: "button", disabled: Boolean(one.problem), title: one.problem ?? "", onclick: () => this.choose({ choose: one.key }) }, this.thumbnail(one), words);
     setPressed(button, one.key === this.last.now?.key);
     return make("li", {}, button);
   }

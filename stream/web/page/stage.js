@@ -8,7 +8,8 @@ import { fitCanvases, nextTile, pixelRatio, tileAt } from "./tiles.js";
 
 const STALE_MS = 1000;
 const SMALLEST_WIDTH = 640;
-const DETAIL = ["full", "½", "¼", "⅛", "1⁄16", "1⁄32"];
+const DETAIL = ["full", "half", "quarter", "⅛", "1⁄16", "1⁄32"];
+const RESOLUTION = DETAIL.map((share) => `${share} resolution`);
 const MODEL_VIEW = document.createElement("canvas");
 
 export class Stage {
@@ -162,13 +163,14 @@ export class Stage {
     for (const button of legend.children) {
       const level = Number(button.dataset.level);
       setPressed(button, !this.view.hidden.has(level));
-      button.lastChild.data = `L${level} ${DETAIL[level]} ${counts[level]}`;
-      button.setAttribute("aria-label", `L${level} ${DETAIL[level]} ${counts[level]}: regions of level ${level}`);
+      button.lastChild.data = `${DETAIL[level]} ${counts[level]}`;
+      button.setAttribute("aria-label", `${DETAIL[level]} ${counts[level]}: tokens of ${RESOLUTION[level]}`);
     }
   }
 
   legendButton(level) {
-    const title = level ? `Level ${level}: a token shows ${2 ** level} tiles on its longer side at ${DETAIL[level]} of the detail` : "Level 0: a token shows one tile in full detail";
+    const shows = level ? `${2 ** level} tiles on its longer side` : "one tile";
+    const title = `A token of ${RESOLUTION[level]} shows ${shows}`;
     const button = make("button", { type: "button", title, onclick: () => this.onLevel(level) }, make("span", { className: `swatch l${level}` }), "");
     button.dataset.level = level;
     return button;
@@ -198,7 +200,7 @@ export class Stage {
     let title = "not shown";
     if (one) {
       const [tall, wide] = [one.bottom - one.top, one.right - one.left];
-      title = one.overview ? `overview, level ${one.level}` : `level ${one.level}`;
+      title = one.overview ? `overview, ${RESOLUTION[one.level]}` : RESOLUTION[one.level];
       if (tall * wide > 1) {
         title += ` · ${tall}×${wide} tiles`;
         facts.push(["of the whole part", relevanceOf(frame, one).toFixed(2)]);

@@ -1,6 +1,6 @@
 // Zones over the picture: those of the run, and one that is drawn by pointer or keys and copied as TOML.
 
-import { byId, setPressed, writeNote } from "./dom.js";
+import { byId, setDisabled, setPressed, writeNote } from "./dom.js";
 import { pixelRatio } from "./tiles.js";
 
 const CLOSE_PX = 12; // a click this near to the first corner closes the polygon
@@ -140,10 +140,11 @@ export class Zones {
 
   update(words = "") {
     const ready = this.closed && byId("zone-name").checkValidity();
-    byId("zone-weight").disabled = byId("zone-mask").checked;
-    byId("zone-undo").disabled = byId("zone-anew").disabled = !this.points.length;
-    byId("zone-close").disabled = this.closed || this.points.length < 3;
-    byId("zone-copy").disabled = byId("zone-toml").hidden = !ready;
+    setDisabled(byId("zone-weight"), byId("zone-mask").checked ? "A mask has no weight" : "");
+    for (const id of ["zone-undo", "zone-anew"]) setDisabled(byId(id), this.points.length ? "" : "It has no corner yet");
+    setDisabled(byId("zone-close"), this.closed ? "It is closed" : this.points.length < 3 ? "A zone has three corners or more" : "");
+    setDisabled(byId("zone-copy"), ready ? "" : this.advice);
+    byId("zone-toml").hidden = !ready;
     byId("zone-toml").value = ready ? tomlOf(this.drawn) : "";
     writeNote("zone-note", words || this.advice);
     this.stage.drawLayers();

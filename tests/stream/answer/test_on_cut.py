@@ -15,10 +15,11 @@ from arr_coc.video.texture_updater import TextureUpdater
 from stream.answer.admission import ServerOptions
 from stream.answer.model import Packet
 from stream.answer.server import AnswerServer
+from stream.clock import DisplayClock
 from stream.config import AnswerConfig, Config, PipelineConfig
 from stream.config_loading import build_config, layer_from_assignment
 from stream.control import CancelledError, RunControl
-from stream.display.state import DisplayClock, Transcript
+from stream.display.state import Transcript
 from stream.display.text import EventText
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerCancelled, AnswerDeltaEvent, Notice, encode_event

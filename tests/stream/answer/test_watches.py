@@ -353,7 +353,7 @@ def test_a_hold_ends_with_the_schedule() -> None:
 
 
 def test_a_match_has_a_line() -> None:
-    assert EventText().line(match(62.0, 3, watch="door")) == "match 3 at 1:02.0: door"
+    assert EventText().line(match(62.0, 3, watch="door")) == "match 3 at 1:02.0: is it here?"
 
 
 def test_memory_stays_constant_over_many_checks() -> None:

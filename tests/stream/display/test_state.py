@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from stream.clock import DisplayClock
 from stream.display.input import PendingQuestions
 from stream.display.state import (
     ENTRIES_KEPT,
     FIGURES_NS,
     CameraSnapshot,
     CameraState,
-    DisplayClock,
     Transcript,
     TranscriptEntry,
 )
@@ -183,10 +183,29 @@ def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
     assert transcript.entries[-1].text == str(ENTRIES_KEPT + 8)
 
 
+def test_a_day_begins_with_its_date() -> None:
+    noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
+    transcript = Transcript(DisplayClock(live=True, wall_s=lambda: noon))
+    transcript.add(frame(0, 0.0, capture_ns=0, ready_ns=0))
+    for at_s, words in ((0.0, "a cat"), (1.0, "a dog"), (86_400.0, "a dog"), (86_401.0, "a cow")):
+        transcript.add(answer(at_s, words))
+    assert [(entry.at, entry.text) for entry in transcript.entries] == [
+        ("", "Friday, 2026-01-02"),
+        ("12:00:00", "a cat"),
+        ("12:00:01", "a dog"),
+        ("", "Saturday, 2026-01-03"),
+        ("12:00:00", "a dog"),
+        ("12:00:01", "a cow"),
+    ]
+    dated = DisplayClock(live=True, wall_s=lambda: noon, dates=True)
+    dated.sync(0.0, 0.0)
+    assert (dated.text(1.0), dated.day(1.0)) == ("2026-01-02 12:00:01", "")
+
+
 def test_a_live_source_is_reported_by_the_time_of_day() -> None:
     noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
     times = DisplayClock(live=True, wall_s=lambda: noon + 0.5)
     assert times.text(7.0) == "0:07.0"
-    times.sync(frame(3, 7.0, capture_ns=0, ready_ns=500_000_000))
+    times.sync(7.0, 0.5)
     assert times.text(7.0) == "12:00:00"
     assert times.text(3.0) == "11:59:56"

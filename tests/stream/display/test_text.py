@@ -159,7 +159,9 @@ def test_the_summary_names_groups_and_what_they_saved() -> None:
 
 def test_changes_of_watches_are_named() -> None:
     text, watch = EventText(), StandingQuestion("here", "is it here?")
-    assert text.line(WatchesChanged(watch="here", watches=[watch])) == "watch added: here: is it here?"
-    assert text.line(WatchesChanged(watch="gone", watches=[watch])) == "watch removed: gone"
+    new = WatchesChanged(watch="here", watches=[watch], question="is it here?")
+    assert text.line(new) == "watch added: is it here?"
+    change = WatchesChanged(watch="gone", watches=[watch], question="is it gone?")
+    assert text.line(change) == "watch removed: is it gone?"
     refused = WatchesChanged(watch="nix", watches=[watch], error="no watch is named 'nix'")
     assert text.line(refused) == "the watch nix is not changed: no watch is named 'nix'"

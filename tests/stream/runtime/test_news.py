@@ -10,9 +10,10 @@ import pytest
 from msgspec import structs
 
 from stream.cli import main
+from stream.clock import DisplayClock
 from stream.config import AllocateConfig, AnswerConfig, CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.display.layout import figure_rows
-from stream.display.state import DisplayClock, Transcript
+from stream.display.state import Transcript
 from stream.events import Answer, AnswerDeltaEvent, AnswerUnchanged, Event, Notice, Summary
 from stream.monitor.statistics import RunStatistics
 from stream.recording.format import Recording

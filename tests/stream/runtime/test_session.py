@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from stream.config import CaptureConfig, Config, OutputConfig, PipelineConfig
 from stream.control import ELAPSED, INTERRUPTED
 from stream.display.progress import ProgressDisplay
 from stream.errors import OutputError, StageDied
-from stream.events import Answer, Event, Notice, Summary
+from stream.events import Answer, Cut, Event, Notice, Summary
 from stream.runtime import frame_process, frame_stages
 from stream.runtime.session import (
     FINISHING,
@@ -26,6 +29,7 @@ from stream.runtime.session import (
     open_run,
     run_session,
     signals_end,
+    with_time_of_day,
 )
 from stream.sinks.base import ReportingSink, Sink
 from stream.sources import SourceInfo
@@ -157,6 +161,17 @@ def test_events_of_sinks_reach_all_sinks_before_the_next_event_and_the_summary_i
         assert [getattr(event, "message", type(event).__name__) for event in events] == [
             *("Answer", "a cat", "FrameReady", "the end", "Summary"),
         ]
+
+
+def test_events_of_a_live_source_have_the_local_time_of_their_frame() -> None:
+    noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
+    early, late = Cut(frame_index=0, pts_s=0.5, score=1.0), answer(5.0, "a cat")
+    events = [early, frame(3, 7.0, capture_ns=0, ready_ns=500_000_000), late, Notice(code="x", message="x"), summary()]
+    timed = list(with_time_of_day(iter(events), lambda: noon + 0.5))
+    assert [None if event.time is None else datetime.fromisoformat(event.time) for event in timed] == [
+        *(None, None, datetime.fromtimestamp(noon - 2).astimezone(), None, None),
+    ]
+    assert timed[2] == replace(late, time=timed[2].time)
 
 
 def test_a_run_without_a_summary_is_impossible() -> None:

@@ -12,9 +12,10 @@ import webvtt
 
 from arr_coc.errors import OptionError
 from stream.cli import main
+from stream.clock import DisplayClock
 from stream.config import Config
 from stream.config_loading import ConfigLayer, build_config
-from stream.display.state import DisplayClock, Transcript
+from stream.display.state import Transcript
 from stream.display.text import summary_text
 from stream.errors import ConfigError
 from stream.events import Answer, AnswerDeltaEvent, AnswerInvalid, AnswerUnchanged, Event, Summary

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from stream.config import Config, OutputConfig, WatchConfig
 from stream.errors import ConfigError
@@ -76,9 +78,13 @@ def test_another_watch_of_the_same_name_starts_no_command(tmp_path: Path) -> Non
 
 
 def test_time_is_local_time_with_its_offset() -> None:
-    text = fields_of(match(0.0), "", 1_800_000_000.0)["time"]
-    assert text[:5] in ("2027-", "2026-")
-    assert text[19:20] in ("+", "-")
+    at = datetime.fromisoformat(fields_of(match(0.0), "", 1_800_000_000.0)["time"])
+    assert (at.timestamp(), at.utcoffset()) == (
+        1_800_000_000.0,
+        datetime.fromtimestamp(1_800_000_000).astimezone().utcoffset(),
+    )
+    at_noon = "2026-11-28T12:00:09.250+05:30"
+    assert fields_of(replace(match(0.0), time=at_noon), "", 1_800_000_000.0)["time"] == at_noon
 
 
 def test_a_failure_is_one_note_until_a_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ from stream.past.moments import ANSWER, HELD_MAX_MS, MATCH, OUTAGE
 from stream.past.search import FoundMoment, PastReader, Search
 from stream.protocol.picture_files import encode_jpeg, smaller_jpeg
 from stream.runtime.session import run_session
-from stream.sinks.past import PICTURES_KEPT, PastSink, camera_name
+from stream.sinks.past import PICTURES_KEPT, PastSink
+from stream.sources.address import camera_name
 from tests.support.events import answer, frame, summary
 from tests.support.fleets import FleetRecorder
 from tests.support.past import BEGIN_MS
@@ -231,7 +232,7 @@ def test_the_file_names_camera_and_source_without_secrets(open_run: Callable[...
     yard = open_run(remember_camera="yard")
     yard.write(answer(0.0, "a car"))
     assert yard.found()[-1].camera == "yard"
-    assert camera_name(Config(source="/clips/lesson.mp4")) == "lesson.mp4"
+    assert camera_name(OutputConfig(), "/clips/lesson.mp4") == "lesson.mp4"
 
 
 def test_a_closed_sink_writes_nothing(open_run: Callable[..., RememberedRun]) -> None:

@@ -132,7 +132,7 @@ def test_a_mirrored_camera_keeps_its_tiles(page: ServedPage, visit: Visit) -> No
         box = visit.page.locator("#picture").bounding_box()
         assert box is not None
         visit.page.mouse.move(box["x"] + box["width"] * place, box["y"] + box["height"] * 0.5 / 8)
-        assert "level 0 · row 0, column 1" in visit.page.locator("#tip").inner_text()
+        assert "full resolution · row 0, column 1" in visit.page.locator("#tip").inner_text()
         visit.page.locator("#stage").focus()
         visit.page.keyboard.press(beyond)
         assert "row 0, column 2" in visit.page.locator("#tip").inner_text()

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from stream.events import ClipWritten
@@ -147,6 +148,18 @@ def test_a_match_is_listed_and_its_clip_plays(run: ServedPage, visit: Visit) -> 
     assert page.locator("#clip-player").is_hidden()
     page.wait_for_function("() => !document.querySelector('#clip-shown video')")  # the dialog's event comes later
     assert text(page, "#clip-count") == "1 match"
+
+
+def test_matches_that_share_a_video_say_so(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    noon = "2026-01-02T12:00:00.000+00:00"
+    for number in (1, 2):
+        run.emit(replace(match(5.0, number), time=noon))
+        run.emit(replace(COMPLETE, match=number, time=noon))
+    has(visit.page, "#clip-list li:nth-child(1)", "is it here.*in the video of match 1")
+    has(visit.page, "#clip-list li:nth-child(2)", "is it here.*with video")
+    visit.page.locator("#clip-list button").first.click()
+    has(visit.page, "#clip-facts", r"^Fri, Jan 2 .*, video of 6 s · 97 % yes$")
 
 
 def test_a_deleted_clip_leaves_the_list(run: ServedPage, visit: Visit) -> None:

@@ -35,7 +35,7 @@ def test_pictures_arrive_and_the_state_is_in_words(run: ServedPage, visit: Visit
     visit.see(run.url, 5)
     has(visit.page, "#state-words", "loading the model|live")
     run.emit(answer(0.5, "a cat"))
-    has(visit.page, "#state-words", r"^live \d+:\d\d$")
+    has(visit.page, "#state-words", r"^live \d+:\d\d:\d\d [AP]M$")
     assert "camera · 64×48 · fake · cpu" in text(visit.page, "#facts")
     assert text(visit.page, "#viewers") == "1 viewer"
     assert visit.page.locator("#waiting").is_hidden()
@@ -62,7 +62,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
     assert outline(visit.page, 2, 4) > 100
     assert outline(visit.page, 3, 4) == 0  # inside the square of 2×2
     assert outline(visit.page, 5, 9) == 0
-    assert text(visit.page, "#legend") == "L0 full 2 L1 ½ 1"
+    assert text(visit.page, "#legend") == "full 2 half 1"
     visit.page.keyboard.press("t")
     assert outline(visit.page, 0, 1) == 0
     assert "layers=" in visit.page.url
@@ -70,7 +70,7 @@ def test_a_chosen_tile_is_outlined_and_another_is_not(run: ServedPage, visit: Vi
 
 def test_a_level_can_be_hidden_and_the_address_has_it(run: ServedPage, visit: Visit) -> None:
     visit.see(run.url)
-    visit.page.get_by_label("L0 full 2: regions of level 0").click()
+    visit.page.get_by_label("full 2: tokens of full resolution").click()
     assert outline(visit.page, 0, 1) == 0
     assert outline(visit.page, 2, 4) > 100
     assert "hide=0" in visit.page.url
@@ -102,7 +102,7 @@ def test_a_tile_shows_its_level_relevance_and_reasons(run: ServedPage, visit: Vi
     assert box is not None
     visit.page.mouse.move(box["x"] + box["width"] * 1.5 / 16, box["y"] + box["height"] * 0.5 / 8)
     tip = text(visit.page, "#tip")
-    assert "level 0 · row 0, column 1 relevance 1.00" in tip
+    assert "full resolution · row 0, column 1 relevance 1.00" in tip
     assert "rank at the last answer 1 of 1" in tip
     assert "information 0.75 × 0.50" in tip
     visit.page.locator("#stage").focus()
@@ -203,11 +203,71 @@ def test_watches_are_listed_with_what_holds(visit: Visit) -> None:
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes at 1:03\.0")
         run.emit(turned(63.0))
         run.emit(match(63.0, 4))
-        has(visit.page, "#lines li:first-child", "match 4: here")
+        has(visit.page, "#lines li:first-child", "match 4: is it here")
         has(visit.page, "#lines li:nth-child(2)", "now yes")
     with served() as run:
         visit.see(run.url)
         assert visit.page.locator("#watches").is_hidden()
+
+
+def test_the_bar_of_a_watch_shows_what_it_takes(visit: Visit) -> None:
+    watch = WatchConfig(name="here", question="is it here?", threshold=0.7, no_below=0.2, hold_s=5)
+    with served(watches=(watch,)) as run:
+        visit.see(run.url)
+        has(visit.page, "#watches .note", r"^yes from 70 %, no up to 20 %, a match after 5 s of yes$")
+        marks = visit.page.locator("#watches .mark").evaluate_all("(all) => all.map((mark) => mark.style.left)")
+        assert marks == ["20%", "70%"]
+        run.emit(look(61.0, yes=0.72, holds="no"))
+        has(visit.page, "#watches .note", r"^72 % yes at 1:01\.0: yes if the next check agrees · yes from 70 %")
+        run.emit(look(62.0, yes=0.5, holds="no"))
+        has(visit.page, "#watches .note", r"^50 % yes at 1:02\.0, neither yes nor no · ")
+        run.emit(look(63.0, yes=0.1, holds="no"))
+        has(visit.page, "#watches .note", r"^10 % yes at 1:03\.0 · ")
+
+
+def test_a_live_camera_is_dated(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    run.emit(structs.replace(answer(61.0, "a cat"), time="2026-01-02T12:34:56.000+00:00"))
+    day = visit.page.evaluate("() => new Date('2026-01-02T12:34:56Z').toLocaleTimeString([], { timeStyle: 'medium' })")
+    has(visit.page, "#lines li", f"Jan 2.*{day}.*a cat")
+    today = visit.page.evaluate("() => new Date().toISOString()")
+    run.emit(structs.replace(answer(62.0, "a dog"), time=today))
+    has(visit.page, "#lines li:first-child", r"^\d+:\d\d:\d\d [AP]Ma dog")
+    has(visit.page, "#state-words", r"^live \d+:\d\d:\d\d [AP]M$")
+
+
+TOPS = "(all) => [...new Set(all.map((one) => Math.round(one.getBoundingClientRect().top)))].length"
+
+
+def test_a_desktop_has_the_tools_and_the_figures_in_one_row(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url + "?layers=th")
+    has(visit.page, "#legend", "full")
+    height = visit.page.locator(".tools").evaluate("(tools) => tools.offsetHeight")
+    assert height < 2 * visit.page.locator("#layer-t").evaluate("(button) => button.offsetHeight")
+    assert visit.page.locator(".chart").evaluate_all(TOPS) == 1
+
+
+def test_a_phone_has_the_header_in_one_row(run: ServedPage, visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    visit.see(run.url)
+    assert (
+        visit.page.locator("header > *:visible:not(h1)").evaluate_all(
+            "(all) => { const y = all.map((one) => one.getBoundingClientRect()).map((box) => box.top + box.height / 2);"
+            " return Math.max(...y) - Math.min(...y); }"
+        )
+        < 4
+    )
+    assert visit.page.evaluate("() => document.documentElement.scrollWidth") == 390
+
+
+def test_a_button_that_does_nothing_says_why(run: ServedPage, visit: Visit) -> None:
+    visit.see(run.url)
+    visit.page.keyboard.press("z")
+    assert visit.page.locator("#zone-undo").get_attribute("title") == "It has no corner yet"
+    assert visit.page.locator("#zone-close").get_attribute("title") == "A zone has three corners or more"
+    assert visit.page.locator("#zone-weight").get_attribute("title") == "Factor of the relevance of its tiles, 0 to 4"
+    visit.page.locator("#zone-mask").check()
+    assert visit.page.locator("#zone-weight").get_attribute("title") == "A mask has no weight"
 
 
 def test_a_question_is_asked_and_recalled(run: ServedPage, visit: Visit) -> None:
@@ -455,14 +515,14 @@ def test_a_watch_that_is_added_or_removed_leaves_the_others_as_they_were(visit: 
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes")
         place = StandingQuestion("here", WATCHES[0].question)
         door = StandingQuestion("door", "Is the <b>door</b> open?")
-        run.emit(WatchesChanged(watch="door", watches=[place, door]))
+        run.emit(WatchesChanged(watch="door", watches=[place, door], question=door.question))
         has(visit.page, "#watches li:nth-child(1)", r"is it here. yes[\s\S]*97 % yes")
         has(visit.page, "#watches li:nth-child(2)", r"Is the <b>door</b> open. not known yet")
-        has(visit.page, "#lines", "watch added: Is the <b>door</b> open")
+        has(visit.page, "#lines", "watch added: “Is the <b>door</b> open")
         run.emit(WatchesChanged(watch="nix", watches=[place, door], error="no watch is named 'nix'"))
-        has(visit.page, "#lines", "the watch nix is not changed: no watch is named")
-        run.emit(WatchesChanged(watch="door", watches=[place]))
-        has(visit.page, "#lines", "watch removed: door")
+        has(visit.page, "#lines", "the watch “nix” is not changed: no watch is named")
+        run.emit(WatchesChanged(watch="door", watches=[place], question=door.question))
+        has(visit.page, "#lines", "watch removed: “Is the <b>door</b> open")
         assert visit.page.locator("#watches li").count() == 1
 
 

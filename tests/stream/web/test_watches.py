@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from stream.config import WatchConfig
 from stream.control import WatchChange
@@ -141,9 +142,10 @@ def test_a_run_that_says_nothing_is_given_up(run: ServedPage, monkeypatch: pytes
 def test_viewers_see_the_watches_of_now_and_no_look_of_one_that_is_gone(run: ServedPage) -> None:
     run.emit(look(1.0, watch="car"))
     with viewing(run) as viewer:
-        assert viewer.next("hello")["watches"] == [{"name": "car", "question": "is there a car?"}]
-        run.emit(WatchesChanged(watch="door", watches=[StandingQuestion("door", "Is the door open?")]))
-        assert viewer.next("watches")["watches"] == [{"name": "door", "question": "Is the door open?"}]
+        assert [watch["name"] for watch in viewer.next("hello")["watches"]] == ["car"]
+        door = StandingQuestion("door", "Is the door open?", threshold=0.8)
+        run.emit(WatchesChanged(watch="door", watches=[door]))
+        assert viewer.next("watches")["watches"] == [asdict(door)]
     with viewing(run) as second_viewer:
         assert [watch["name"] for watch in second_viewer.next("hello")["watches"]] == ["door"]
     assert not run.hub._state_messages["look"]

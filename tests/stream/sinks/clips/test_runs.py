@@ -214,7 +214,7 @@ def test_a_camera_has_clips_through_an_outage(tmp_path: Path) -> None:
         times = times_of(tmp_path / "clips" / name)
         assert times[0] < 0.2
         assert 3 <= len(times) <= 60
-    assert re.fullmatch(r"\d{8}-\d{6}-until-0001\.mp4", clips[0])
+    assert re.fullmatch(r"\d{8}-\d{6}-127_0_0_1_\d+_live-until-0001\.mp4", clips[0])
 
 
 def test_without_clips_no_packet_is_kept_and_nothing_is_imported(lamps: dict[str, Path]) -> None:

@@ -15,8 +15,10 @@ from PIL import Image
 from stream.config import OutputConfig
 from stream.errors import OutputError
 from stream.events import AskedPicture, ClipWritten, Event, FrameMap, Outage, Restarted, VideoFragment
+from stream.media import AllocationOverlay
 from stream.protocol.picture_files import encode_jpeg
-from stream.recording.clip_folder import MANIFEST, ClipFile
+from stream.recording.clip_folder import CLIP_NAME, MANIFEST, ClipFile
+from stream.sinks.clips import picture as clip_picture
 from stream.sinks.clips import sink as module
 from stream.sinks.clips.picture import match_picture
 from stream.sinks.clips.sink import ClipSink
@@ -201,7 +203,7 @@ def test_the_picture_is_that_of_the_checked_frame(fed: FedSink) -> None:
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_picture_shows_the_regions_and_the_question(tmp_path: Path, level: int) -> None:
     path = tmp_path / "a.jpg"
-    path.write_bytes(match_picture(picture(level=level), match(1.0)))
+    path.write_bytes(match_picture(picture(level=level), match(1.0), "yard"))
     image = np.asarray(Image.open(path)).astype(int)
     assert image.shape[1] == 672
     scale = 672 / 96
@@ -212,10 +214,35 @@ def test_a_picture_shows_the_regions_and_the_question(tmp_path: Path, level: int
     assert image[round(64 * scale) + 10 :].max() > 200  # text below
 
 
-def test_a_live_source_names_files_by_the_time_of_day(tmp_path: Path, fragments: list[VideoFragment]) -> None:
+NOON = "2026-11-28T12:00:09.250+05:30"
+
+
+def test_a_live_source_names_files_by_local_time_and_camera(tmp_path: Path, fragments: list[VideoFragment]) -> None:
     fed = FedSink(tmp_path / "clips", "rtsp://user:secret@camera/live")
-    fed.feed(*fragments, match(5.0, watch="../at the door"))
-    assert fed.end()[-1].video == "19700112-134640-_at_the_door-0001.mp4"
+    fed.feed(picture(), *fragments, replace(match(5.0, watch="../at the door"), time=NOON))
+    assert fed.end()[-1].video == "20261128-120009-camera_live-at_the_door-0001.mp4"
+    assert {clip.time for clip in fed.clips} == {NOON}
+
+
+def test_a_name_without_letters_is_still_a_name(tmp_path: Path, fragments: list[VideoFragment]) -> None:
+    fed = FedSink(tmp_path / "clips", "---.mp4")
+    fed.feed(*fragments, match(5.0))
+    video = fed.end()[-1].video
+    assert video == "_-00005.00s-here-0001.mp4"
+    assert CLIP_NAME.fullmatch(video)
+
+
+def test_a_picture_of_a_live_source_names_date_time_and_camera(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[tuple[str, str]] = []
+
+    def draw(overlay: AllocationOverlay, caption: str, note: str, **_: bool) -> Any:
+        texts.append((caption, note))
+        return overlay.image
+
+    monkeypatch.setattr(clip_picture, "draw", draw)
+    match_picture(picture(), replace(match(1.0), time=NOON), "porch")
+    match_picture(picture(), match(1.0), "street.mp4")
+    assert texts == [("porch: is it here?", "2026-11-28 12:00:09 · 97 % yes"), ("is it here?", "0:01.0 · 97 % yes")]
 
 
 def test_a_second_run_overwrites_nothing(tmp_path: Path, fragments: list[VideoFragment]) -> None:
