@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # characters that the terminal's encoding lacks end no run
     argv = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in argv
-    logs.set_up(debug=debug, as_json="--log-json" in argv)
+    logs.set_up(debug=debug, as_json="--log-json" in argv, verbose="--verbose" in argv)
     raise_descriptor_limit()
     try:
         try:

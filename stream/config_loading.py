@@ -515,7 +515,9 @@ def _invalid(error: ValidationError, fields: Mapping[str, FieldInfo], origins: M
         return f"{origin}: watch should be a list of questions or tables, got {_shown(items[0]['input'])}"
     field = fields[known_as(key)]
     accepted = [_accepted(item, field) for item in items] + (["be none"] if _may_be_none(field) else [])
-    return f"{origin}: {key} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{suffix}"
+    is_option = origin.startswith("--") and origin != "--set"  # it names the key already
+    subject = origin if is_option else f"{origin}: {key}"
+    return f"{subject} should {', or '.join(accepted)}, got {_shown(items[0]['input'])}{suffix}"
 
 
 def _place_in(key: str, item: ErrorDetails) -> str:
@@ -551,8 +553,27 @@ def _shown(value: object) -> str:
 
 
 def _accepted(item: ErrorDetails, field: FieldInfo) -> str:
-    """Return pydantic's message without "Input should", with an example in place of a pattern."""
+    """Return what a value should be: plain words for pydantic's most usual ones, an example in place of a pattern."""
     if item["type"] in ("string_pattern_mismatch", "string_type") and field.examples:
-        most = ", at most 100%" if field.examples[0].endswith("%") else ""
-        return f"be text such as {field.examples[0]}{most}"
+        share = field.examples[0].endswith("%")
+        return f"be {'a share up to 100%,' if share else 'text'} such as {field.examples[0]}"
+    if item["type"] in PLAIN:
+        return PLAIN[item["type"]].format(**item.get("ctx", {}))
     return item["msg"].partition(" should ")[2]
+
+
+PLAIN = {
+    "int_parsing": "be a whole number",
+    "int_type": "be a whole number",
+    "int_from_float": "be a whole number",
+    "float_parsing": "be a number",
+    "float_type": "be a number",
+    "finite_number": "be a number",
+    "bool_parsing": "be on or off",
+    "bool_type": "be on or off",
+    "greater_than": "be more than {gt:g}",
+    "greater_than_equal": "be {ge:g} or more",
+    "less_than": "be less than {lt:g}",
+    "less_than_equal": "be at most {le:g}",
+}
+"""Types of pydantic's errors → what the value should be."""

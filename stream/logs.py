@@ -36,10 +36,12 @@ class _Mode:
     """Settings of this process's log, chosen once, by the command line."""
 
     json_handler: logging.Handler | None = None
+    verbose = False
 
 
-def set_up(*, debug: bool, as_json: bool) -> None:
-    """Choose the form of the log and of the lines of `say`."""
+def set_up(*, debug: bool, as_json: bool, verbose: bool = False) -> None:
+    """Choose the form of the log and of the lines of `say`, and whether displays show all figures."""
+    _Mode.verbose = verbose
     root = logging.getLogger()
     if _Mode.json_handler is not None:
         root.removeHandler(_Mode.json_handler)
@@ -64,6 +66,11 @@ def set_up(*, debug: bool, as_json: bool) -> None:
 def as_json() -> bool:
     """Return whether stderr is for machines."""
     return _Mode.json_handler is not None
+
+
+def verbose() -> bool:
+    """Return whether displays show all figures."""
+    return _Mode.verbose
 
 
 def say(text: str, level: str = "info", event: str = "note", **fields: object) -> None:

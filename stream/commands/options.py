@@ -83,6 +83,9 @@ Assignments = Annotated[
 LogJson = Annotated[
     bool, typer.Option("--log-json", help="Events and log as JSON lines on stderr, instead of progress.")
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Also count tokens, groups of pictures and the rest in the closing line.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and the log.")]
 
 SERVE = "serve-answers"
@@ -119,6 +122,7 @@ SHARED: dict[str, tuple[Any, object, str]] = {
     ),
     "config": (ConfigFiles, None, f"{RUN} {SERVE} recap"),
     "set": (Assignments, None, f"{RUN} {SERVE} recap"),
+    "verbose": (Verbose, False, RUN),
     "log_json": (LogJson, False, RUN),
     "debug": (Debug, False, f"{RUN} {SERVE} ask adapt recap"),
 }

@@ -12,7 +12,7 @@ from arr_coc.errors import counted
 from arr_coc.types import NS_PER_S
 from stream.clock import duration_text, seconds_text
 from stream.display.state import CameraSnapshot, TranscriptEntry
-from stream.display.text import cut_path, dropped_text, wrap
+from stream.display.text import cut_path, cut_text, dropped_text, wrap
 from stream.media import SourceInfo
 from stream.monitor.metrics import Percentiles
 from stream.monitor.statistics import StatisticsSnapshot
@@ -197,16 +197,22 @@ def transcript_rows(
     for entry in reversed([*entries, *([] if partial is None else [partial])]):
         if len(rows) >= height:
             break
-        rows = [*_entry_rows(entry, width, partial=entry is partial), *rows]
-    rows = rows[-height:] if height > 0 else []
+        rows = [*_entry_rows(entry, width, height - len(rows), partial=entry is partial), *rows]
     return [*rows, *[[] for _ in range(height - len(rows))]]
 
 
-def _entry_rows(entry: TranscriptEntry, width: int, *, partial: bool) -> list[Row]:
+def _entry_rows(entry: TranscriptEntry, width: int, height: int, *, partial: bool) -> list[Row]:
+    """Return an entry in at most `height` rows: a finished one from its beginning on, one that is still being generated
+    to its end."""
     indent = TIME_CELLS + 3 if width >= 40 else 1
     style = "class:note" if entry.is_message else "class:partial" if partial else ""
     at = f" {entry.at:>{TIME_CELLS}}  " if width >= 40 else " "
-    lines = wrap(entry.display_text, max(1, width - indent - 1))
+    room = max(1, width - indent - 1)
+    lines = wrap(entry.display_text, room)
+    if len(lines) > height and partial:
+        lines = wrap(f"… {' '.join(lines[-height:])}", room)[-height:]
+    elif len(lines) > height:
+        lines = [*lines[: height - 1], cut_text(" ".join(lines[height - 1 :]), room)]
     return [[("class:time", " " * indent if number else at), (style, text)] for number, text in enumerate(lines)]
 
 

@@ -10,16 +10,18 @@ from arr_coc.errors import counted
 from stream.clock import seconds_text
 from stream.display.layout import SEPARATOR, Row, figure_lines, state_text, transcript_rows
 from stream.display.state import CameraSnapshot
-from stream.display.text import wrap
+from stream.display.text import cut_text, wrap
 from stream.monitor.statistics import StatisticsSnapshot
 from stream.untrusted import printable
 
 FIGURES_SHARE = 3
-"""One row in this many shows figures, if a pane has that many rows twice."""
+"""One row in this many shows figures, if a pane has FIGURES_HEIGHT rows: answers come first."""
+
+FIGURES_HEIGHT = 12
 
 NOTES_SHOWN = 2
 NOTE_ROWS_MAX = 3
-NOTES_HEIGHT = 16
+NOTES_HEIGHT = 30
 """The newest notes have up to NOTE_ROWS_MAX rows on a terminal of this height or more; on a lower one the newest has
 one."""
 
@@ -41,8 +43,9 @@ def compose_several(
     """
     header = [_header(cameras, uptime_s, width)] if height >= 3 else []
     shown_notes = [message] if message else notes[-NOTES_SHOWN if height >= NOTES_HEIGHT else -1 :]
-    lines = [line for note in shown_notes for line in wrap(printable(note), max(1, width - 2))]
-    lines = lines[-NOTE_ROWS_MAX:] if height >= NOTES_HEIGHT else lines[: int(height >= 4)]
+    lines = [line for note in shown_notes for line in wrap(printable(note), max(1, width - 2))][-NOTE_ROWS_MAX:]
+    if height < NOTES_HEIGHT:
+        lines = [cut_text(printable(note), max(1, width - 2)) for note in shown_notes if height >= 4]
     bottom: list[Row] = [[("class:note", f" {line}")] for line in lines]
     room = max(0, height - len(header) - len(bottom))
     rows = _panes(cameras, width, room)
@@ -58,9 +61,9 @@ def _panes(cameras: Sequence[CameraSnapshot], width: int, room: int) -> list[Row
         visible_cameras = cameras[: room - 1]
         hidden_count = len(cameras) - len(visible_cameras)
         last: Row = [("class:dim", f" {counted(hidden_count, 'camera')} more; the terminal is too low for all of them")]
-        return [*(_line(camera, name_cells) for camera in visible_cameras), last]
+        return [*(_line(camera, name_cells, width) for camera in visible_cameras), last]
     if room // len(cameras) == 1:
-        return [_line(camera, name_cells) for camera in cameras]
+        return [_line(camera, name_cells, width) for camera in cameras]
     questions = len(_questions(cameras)) > 1
     heights = zip(cameras, _heights(cameras, room), strict=True)
     return [row for camera, tall in heights for row in _pane(camera, name_cells, width, tall, question=questions)]
@@ -78,15 +81,18 @@ def _heights(cameras: Sequence[CameraSnapshot], room: int) -> list[int]:
     return heights
 
 
-def _line(camera: CameraSnapshot, name_cells: int) -> Row:
+def _line(camera: CameraSnapshot, name_cells: int, width: int) -> Row:
     """Return a camera in one row: name, rate, and the newest answer or its problem."""
     head = _name(camera, name_cells)
     if camera.state:
-        return [*head, state_text(camera)]
+        style, text = state_text(camera)
+        return [*head, (style, cut_text(text, width - name_cells - 3))]
     newest = camera.newest
     at, text = ("", "") if newest is None else (newest.at, newest.display_text)
     rate = "" if camera.figures is None else f"{camera.figures.fps:5.1f} fps  "
-    return [*head, ("class:dim", rate), ("class:time", f"{at}  " if at else ""), ("", text)]
+    at = f"{at}  " if at else ""
+    room = width - name_cells - 3 - cell_len(rate + at)
+    return [*head, ("class:dim", rate), ("class:time", at), ("", cut_text(text, max(1, room)))]
 
 
 def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, question: bool) -> list[Row]:
@@ -99,14 +105,14 @@ def _pane(camera: CameraSnapshot, name_cells: int, width: int, tall: int, *, que
         head, *lines = [(style, line) for line in wrap(text, room)[: max(1, tall - int(camera.newest is not None))]]
     else:
         parts = [] if camera.figures is None else _figures(camera.figures)
-        text = SEPARATOR.join([*parts, *([camera.query] if question and camera.query else [])])
-        head, lines = ("class:dim", text), []
+        text = SEPARATOR.join([*parts[:1], *([camera.query] if question and camera.query else []), *parts[1:]])
+        head, lines = ("class:dim", cut_text(text, room)), []
     rule = "" if lines else f" {'─' * max(0, room - cell_len(head[1]))}"
     first: Row = [*_name(camera, name_cells), head, ("class:dim", rule)]
     rows: list[Row] = [first, *([("", " " * indent), line] for line in lines)]
     rest = tall - len(rows)
     figures: list[Row] = []
-    if camera.figures is not None and rest >= 2 * FIGURES_SHARE:
+    if camera.figures is not None and rest >= FIGURES_HEIGHT:
         # figures that the head of a pane shows already
         figures = figure_lines(camera.figures, width, ("frames", "answers"))[: rest // FIGURES_SHARE]
     return [*rows, *transcript_rows(camera.entries, camera.partial, width, rest - len(figures)), *figures]

@@ -99,7 +99,7 @@ class ProgressDisplay(Display):
                 self._err.print(Text(line), soft_wrap=not self._err.is_terminal)
         elif isinstance(event, Summary):
             self.close()
-            if text := summary_text(event):
+            if text := summary_text(event, verbose=logs.verbose()):
                 self._err.print(Text(text), soft_wrap=not self._err.is_terminal)
         else:
             self._print_event(event, camera)

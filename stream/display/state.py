@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arr_coc.types import NS_PER_S
+from stream import logs
 from stream.clock import Clock, DisplayClock, clock_text, duration_text
 from stream.display.input import PendingQuestions
 from stream.display.text import EventText, discards_partial_answer, summary_text, verdict_text
@@ -64,6 +65,7 @@ class Transcript:
         self.clock = times
         self._event_text = EventText(times.text, cuts=cuts)
         self._entries: deque[TranscriptEntry] = deque(maxlen=ENTRIES_KEPT)
+        self._question: str | None = None  # the question of the newest entry, if that is one
         self._partial: list[str] = []
         self._partial_at = ""
         self._partial_answer: int | None = None
@@ -118,14 +120,20 @@ class Transcript:
             self._begin_day(self.clock.day(event.pts_s))
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
             self._entries[-1] = self._newest.with_repetition(entry.at)
+        elif isinstance(event, Answer) and self._question not in (None, event.query):
+            # to the question before: it stands above the one that was asked while it was on its way
+            question = self._entries.pop()
+            self._entries += [entry, question]
+            return entry
         else:
             self._entries.append(entry)
         self._newest_is_answer = isinstance(event, Answer)
+        self._question = event.query if isinstance(event, QueryChanged) and event.error is None else None
         return entry
 
     def add_message(self, message: str) -> TranscriptEntry:
         """Adds a message."""
-        self._newest_is_answer = False
+        self._newest_is_answer, self._question = False, None
         self._entries.append(TranscriptEntry("", printable(message), is_message=True))
         return self._entries[-1]
 
@@ -234,7 +242,7 @@ class CameraState:
                     event.error is not None,
                     True,
                 )
-                self.summary = summary_text(event)
+                self.summary = summary_text(event, verbose=logs.verbose())
             entry = self._transcript.add(event)
             return entries if entry is None else [*entries, entry]
 

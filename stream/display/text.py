@@ -56,6 +56,11 @@ def _cut_start(text: str, width: int) -> str:
     return f"…{text}" if width > 0 else ""
 
 
+def cut_text(text: str, width: int) -> str:
+    """A text in at most `width` cells; one that is cut ends in an ellipsis."""
+    return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Lines of at most `width` cells, broken between words if possible; at least one line."""
     lines, line = [], ""
@@ -193,8 +198,9 @@ def label_text(camera: str, width: int) -> str:
     return f"{camera:<{width}}  " if camera else ""
 
 
-def summary_text(summary: Summary) -> str:
-    """The run in one or two lines; empty if it failed before its first frame."""
+def summary_text(summary: Summary, *, verbose: bool = False) -> str:
+    """The run in one or two lines, if `verbose` with its tokens and groups of pictures; empty if it failed before its
+    first frame."""
     if summary.error is not None and not summary.frames:
         return ""
     parts = [
@@ -203,9 +209,10 @@ def summary_text(summary: Summary) -> str:
         + (f", {summary.unchanged} unchanged" if summary.unchanged else "")
         + (f", {summary.invalid} invalid" if summary.invalid else ""),
         counted(summary.cuts, "cut"),
-        saved_text(summary),
     ]
-    if summary.memory is not None:
+    if saved := saved_text(summary) if verbose else work_text(summary):
+        parts.append(saved)
+    if verbose and summary.memory is not None:
         parts.append(memory_text(summary.memory))
     if summary.shadow is not None:
         parts.append(shadow_text(summary.shadow))
@@ -214,7 +221,8 @@ def summary_text(summary: Summary) -> str:
     parts += [dropped_text(summary.dropped)] if summary.dropped else []
     if summary.timing and summary.timing["fps"]:
         parts.append(f"{counted(round(summary.timing['fps']), 'frame')} a second")
-    parts.append(f"{summary.backend} texture")
+    if verbose:
+        parts.append(f"{summary.backend} texture")
     if summary.ended not in ("finished", "elapsed", "found"):
         parts.insert(0, summary.ended)
     return " · ".join(parts)
@@ -242,6 +250,10 @@ def saved_text(summary: Summary) -> str:
     tokens, tiles = round(summary.mean_tokens), round(summary.mean_tiles)
     if tokens >= tiles:
         return f"{counted(tokens, 'token')} a frame" + (", which is all" if tiles else "")
+    return ", ".join(filter(None, [f"{of_counted(tokens, tiles, 'token')} a frame", work_text(summary)]))
+
+
+def work_text(summary: Summary) -> str:
+    """The saving of work against all tokens: `5.1× less work`; a small one is not named."""
     ratio = summary.work_ratio
-    saving = "" if ratio is None or ratio < 1.05 else f", {ratio:.1f}× less work"  # smaller savings are not named
-    return f"{of_counted(tokens, tiles, 'token')} a frame{saving}"
+    return "" if ratio is None or ratio < 1.05 else f"{ratio:.1f}× less work"

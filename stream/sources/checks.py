@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
+from stream.clock import clock_text
 from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError, SourceNotFound, SourceOver
 from stream.sources.address import (
@@ -275,16 +276,21 @@ class TimeRange:
 
     def empty(self, name: str, length_ns: int | None = None, instead: str = "") -> SourceOver:
         """Return the error of a file without a frame in the range; `instead` is another possible reason."""
-        start = f"capture.start_s = {(self.start_ns - self.origin_ns) / NS_PER_S:g}"
+        start = _time_text(self.start_ns - self.origin_ns)
         if self.end_ns is not None and (length_ns is None or self.start_ns < length_ns) and not instead:
-            return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give a longer time")
-        length = "" if length_ns is None else f" (it has {(length_ns - self.origin_ns) / NS_PER_S:.2f} s)"
-        return SourceOver(f"{name} ends before {start}{length}{instead}; give an earlier time")
+            return SourceOver(f"{name} has no frame in the {self._length_s:g} s from {start} on; give more --duration")
+        length = "" if length_ns is None else f" (its length is {_time_text(length_ns - self.origin_ns)})"
+        return SourceOver(f"{name} has no frame from {start} on{length}{instead}; give an earlier --start")
 
     @property
     def _length_s(self) -> float:
         assert self.end_ns is not None
         return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+def _time_text(media_ns: int) -> str:
+    """Return media time as it is given: seconds, from a minute on with a clock's parts."""
+    return f"{media_ns / NS_PER_S:g} s" if media_ns < 60 * NS_PER_S else clock_text(media_ns / NS_PER_S)
 
 
 def refuse_time_range(config: CaptureConfig, name: str) -> None:

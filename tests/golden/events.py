@@ -16,7 +16,7 @@ from stream import cli
 from stream.events import Event
 from stream.runtime import session
 
-CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel"}
+CLOCK_FIELDS = {"capture_ns", "ready_ns", "texture_ms", "allocate_ms", "held_ms", "timing", "kernel", "time"}
 """Fields of events that depend on the clock or the processor."""
 
 ABSENT = (("fields", None), ("invalid", 0), ("shadow", None))

@@ -124,7 +124,7 @@ def test_the_values_of_the_key(on_cut: Any, speaks: bool, cancels: bool) -> None
 
 
 def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
-    message = "answer.on_cut should be a valid boolean, or be 'finish' or 'cancel', got 'stop'"
+    message = "answer.on_cut should be on or off, or be 'finish' or 'cancel', got 'stop'"
     with pytest.raises(ConfigError, match=message):
         build_config([layer_from_assignment("answer.on_cut=stop")])
     assert build_config([layer_from_assignment("answer.on_cut=cancel")]).answer.on_cut == "cancel"

@@ -70,7 +70,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--go-on"], "--go-on needs --until"),
         (["--until", "is it?", "--set", "answer.target_ms=100"], "answer.target_ms needs answers"),
         (["--until", "is it?", "-o", "a.vtt"], "nothing would be written to 'a.vtt'"),
-        (["--set", "watch=[{question='is it?', sure=2}]"], "watch 1: sure should be less than or equal to 1"),
+        (["--set", "watch=[{question='is it?', sure=2}]"], "watch 1: sure should be at most 1"),
         (["--until", "is it?", "-o", "a.jsonl", "--resume"], "a journal has no yes/no checks"),
         (["--watch", "is it?", "--go-on"], "--go-on needs --until"),
         (["--force"], "--force needs --watch or --until"),
@@ -87,7 +87,7 @@ def test_with_another_question_both_are_asked(clips: dict[str, str], capsys: pyt
         (["--set", "watch=[{question='a?', schedule='at night'}]"], "watch 1: schedule should be days, hours and a"),
         (
             ["--set", "watch=[{question='a?', every_s=0}]"],
-            "watch 1: every_s should be greater than 0, or be none, got 0",
+            "watch 1: every_s should be more than 0, or be none, got 0",
         ),
         (["--set", "watch=[{question='a?', no_below=0.7}]"], "watch 'a': no_below = 0.7 is more than threshold = 0.6"),
         (["--set", f"watch={[f'{number}?' for number in range(65)]}"], "65 watches are more than 64"),
@@ -161,7 +161,7 @@ def test_several_watches_report_each_and_start_commands(
     assert cli.main(["caption", clips["light"], *options]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == ["0:00.4  yes (99 %): is there a light?", "0:00.4  yes (99 %): is it bright?"]
-    assert "match 1 at 0:00.4: is_there_a_light" in err
+    assert "match 1 at 0:00.4: is there a light?" in err
     assert sorted(path.read_text("utf-8").splitlines()) == ["1 is_there_a_light", "2 is_it_bright"]
     assert cli.main(["caption", clips["dark"], *options]) == 3
 

@@ -59,37 +59,61 @@ def test_a_problem_stands_in_its_pane_beside_the_last_answer_and_in_the_header()
 def test_different_questions_stand_in_the_panes() -> None:
     rows = composed(camera("door"), camera("yard", query="Is it open?"))
     assert "Who?" not in rows[0]
-    assert rows[1].rstrip("─ ").endswith("dropped · Who?")
-    assert rows[6].rstrip("─ ").endswith("dropped · Is it open?")
+    assert rows[1].startswith(" door  25.0 fps · Who? · 7 answers · first token 120 ms")
+    assert rows[6].startswith(" yard  25.0 fps · Is it open? · 7 answers")
 
 
-def test_a_screen_of_24_rows_is_filled_with_answers_and_figures() -> None:
+LONG = "A person walks from the left to the door, looks around, puts a parcel on the mat and leaves towards the street."
+
+
+def test_a_screen_of_24_rows_is_filled_with_answers() -> None:
     entries = [TranscriptEntry(f"0:{second:02}.0", f"answer {second}") for second in range(30)]
     running = [camera(name, entries=entries) for name in ("door", "yard")]
-    idle_camera = CameraSnapshot("gone", "opening")
-    rows = composed(*running, idle_camera, width=80, height=23)
+    rows = composed(*running, CameraSnapshot("gone", "opening"), width=80, height=23)
     assert sum(row == "" for row in rows) == 2, "all are filled but those of the camera that does not run"
     for head in (1, 10):
-        assert rows[head + 1 : head + 7] == [f"   0:{second}.0  answer {second}" for second in range(24, 30)]
-        assert rows[head + 7].startswith(" delay ")
+        assert rows[head + 1 : head + 9] == [f"   0:{second}.0  answer {second}" for second in range(22, 30)]
     assert [number for number, row in enumerate(rows) if "──" in row] == [1, 10, 19]
-    assert [
-        number for number, row in enumerate(composed(*running, idle_camera, idle_camera, height=23)) if "──" in row
-    ] == [
-        1,
-        9,
-        16,
-        19,
-    ]
 
 
-def test_the_newest_notes_are_wrapped_on_a_tall_terminal_and_cut_to_one_row_on_a_low_one() -> None:
+def test_a_high_pane_has_figures_too() -> None:
+    rows = composed(camera("door"), width=80, height=23)
+    assert any(row.startswith(" delay ") for row in rows)
+
+
+def test_every_answer_is_shown_from_its_time_on_and_what_is_cut_ends_in_an_ellipsis() -> None:
+    entries = [TranscriptEntry(f"14:05:0{number}", LONG) for number in range(3)]
+    for height in range(4, 23):
+        rows = composed(camera("door", entries=entries, query=LONG), camera("yard"), width=80, height=height)
+        assert max(map(cell_len, rows)) <= 80
+        answers = [row for row in rows if row[:10].strip() == "" and row.strip()]
+        for at, row in enumerate(rows):
+            if row in answers:
+                assert "14:05:0" in rows[at - 1] or rows[at - 1] in answers, "a line without the time of its answer"
+    rows = composed(camera("door", entries=entries[:1]), camera("yard"), width=80, height=8)
+    assert rows[2] == " 14:05:00  A person walks from the left to the door, looks around, puts a"
+    assert rows[3] == "           parcel on the mat and leaves towards the street."
+    rows = composed(camera("door", entries=entries[:1]), camera("yard"), camera("gate"), width=80, height=8)
+    assert rows[2] == " 14:05:00  A person walks from the left to the door, looks around, puts a parc…"
+
+
+def test_a_long_answer_that_is_being_generated_shows_its_end_beside_its_time() -> None:
+    partial = TranscriptEntry("14:05:00", LONG)
+    rows = composed(camera("door", entries=[], partial=partial), camera("yard"), camera("gate"), width=80, height=8)
+    assert rows[2].startswith(" 14:05:00  ")
+    assert rows[2].endswith("towards the street.")
+
+
+def test_notes_are_wrapped_on_a_high_terminal_and_cut_to_a_row_on_a_lower_one() -> None:
     notes = ["an old note", "web page at http://127.0.0.1:8080/", "note: " + "this model only knows scenes " * 4]
-    for height, note_rows in ((23, 3), (12, 1)):
-        rows = texts(compose_several([camera("door")], notes, 65.0, "", 80, height))
-        assert [row for row in rows if row.startswith(tuple(f" {note[:12]}" for note in notes))]
-        assert len(rows) == height
-        assert rows[-note_rows].startswith(" web page" if note_rows > 1 else " note: this model")
+    rows = texts(compose_several([camera("door")], notes, 65.0, "", 80, 40))
+    assert rows[-3] == " web page at http://127.0.0.1:8080/"
+    assert rows[-1].endswith("scenes")
+    rows = texts(compose_several([camera("door")], notes, 65.0, "", 80, 23))
+    assert not rows[-2].startswith(" note")
+    assert rows[-1].startswith(" note: this model only knows")
+    assert rows[-1].endswith("…")
+    assert cell_len(rows[-1]) <= 80
 
 
 def test_many_cameras_have_a_row_each_and_those_without_room_are_counted() -> None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from stream.clock import DisplayClock
 from stream.display.input import PendingQuestions
@@ -181,6 +182,13 @@ def test_only_the_last_entries_are_kept(transcript: Transcript) -> None:
         transcript.add(answer(number, str(number)))
     assert len(transcript.entries) == ENTRIES_KEPT
     assert transcript.entries[-1].text == str(ENTRIES_KEPT + 8)
+
+
+def test_an_answer_to_the_question_before_stands_above_the_new_one(transcript: Transcript) -> None:
+    old, new = answer(1.0, "a cat"), structs.replace(answer(3.0, "a red one"), query="What colour?")
+    for event in (QueryChanged(query="What colour?"), old, new, structs.replace(new, pts_s=4.0, text="blue")):
+        transcript.add(event)
+    assert [entry.text for entry in transcript.entries] == ["a cat", "asked: What colour?", "a red one", "blue"]
 
 
 def test_a_day_begins_with_its_date() -> None:

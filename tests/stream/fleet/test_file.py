@@ -55,7 +55,7 @@ def test_a_camera_has_the_common_keys_and_its_own() -> None:
     ("table", "problem"),
     [
         ("source = '0'\nanswer.querry = 'x'", "unknown key answer.querry; did you mean answer.query?"),
-        ("source = '0'\nanswer.every_s = 'x'", "answer.every_s should be a valid number, or be none, got 'x'"),
+        ("source = '0'\nanswer.every_s = 'x'", "answer.every_s should be a number, or be none, got 'x'"),
         ("surce = '0'", "unknown key surce; did you mean source?"),
         ("source = '0'\nqestion = 'x'", "unknown key qestion; did you mean answer.query?"),
         ("answer.seed = 1", "it has no source; give for example source = 'rtsp"),

@@ -314,8 +314,8 @@ def test_a_run_that_failed_ends_with_the_same_bytes_once_it_is_continued(
         ({"answer.glance.tokens": 64, "answer.target_ms": 100.0}, "leaves nothing of the target's least budget, 64"),
         ({"answer.glance.tokens": 64, "allocate.budget": "adaptive"}, "leaves nothing of allocate.budget, 64 tokens"),
         ({"answer.glance.enabled": False, "answer.overview": "keep"}, "answer.overview = keep needs glances"),
-        ({"answer.glance.every_s": 0}, "should be greater than 0"),
-        ({"answer.glance.tokens": 0}, "should be greater than or equal to 1, or be 'auto'"),
+        ({"answer.glance.every_s": 0}, "should be more than 0"),
+        ({"answer.glance.tokens": 0}, "should be 1 or more, or be 'auto'"),
     ],
 )
 def test_impossible_glances_are_refused_in_one_line(settings: dict[str, object], message: str) -> None:

@@ -203,9 +203,7 @@ def test_one_in_n_answers_is_checked_and_nothing_else_changes(
 def test_options_that_do_not_go_with_checks_are_refused(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^x: answer.shadow.every compares .*{message}"):
         build_config([ConfigLayer("x", {"answer.shadow.every": 5}), ConfigLayer("y", {key: value})])
-    with pytest.raises(
-        ConfigError, match=r"answer\.shadow\.every should be greater than or equal to 1, or be none, got 0"
-    ):
+    with pytest.raises(ConfigError, match=r"answer\.shadow\.every should be 1 or more, or be none, got 0"):
         build_config([ConfigLayer("x", {"answer.shadow.every": 0})])
 
 
@@ -418,7 +416,7 @@ def test_changes_by_checks_are_counted_and_shown() -> None:
     assert "budget 18, 2 raises, 1 fall" in dict(figure_rows(figures))["shadow"]
     assert "shadow 0 of 1 the same, budget 18" in figures_text(figures, "0:01.0")
     summary = live.summary("finished", None, {}, "cpu")
-    assert " · 1 of 1 shadow check differ, 2 raises, 1 fall of the budget · " in summary_text(summary)
+    assert " · 1 of 1 shadow check differ, 2 raises, 1 fall of the budget" in summary_text(summary)
     lines = EventText()
     assert lines.line(raised) == "the budget rises from 12 to 18 tokens: 3 of 8 shadow checks differ"
     assert lines.line(lowered) == "the budget falls from 18 to 12 tokens: 0 of 6 shadow checks differ"

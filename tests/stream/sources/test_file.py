@@ -412,11 +412,9 @@ def test_between_two_frames_the_next_one_is_the_first_and_their_number_counts_fr
     assert [frame.media_ns // MS for frame in part_of(long_clip, 0.33, max_frames=2)] == [360, 400]
 
 
-@pytest.mark.parametrize("start_s", [1.04, 2.0, 1e6])
-def test_beyond_the_end_there_is_nothing(long_clip: Path, start_s: float) -> None:
-    with pytest.raises(
-        SourceError, match=rf"clip\.\w+ ends before capture.start_s = {start_s:g}".replace("+0", r"\+0")
-    ):
+@pytest.mark.parametrize(("start_s", "start"), [(1.04, r"1\.04 s"), (2.0, "2 s"), (5940.0, r"1:39:00\.0")])
+def test_beyond_the_end_there_is_nothing(long_clip: Path, start_s: float, start: str) -> None:
+    with pytest.raises(SourceError, match=rf"clip\.\w+ has no frame from {start} on \(its length is 1\.\d+ s\)"):
         part_of(long_clip, start_s)
 
 
@@ -435,7 +433,7 @@ def test_a_scene_begins_there(start_s: float, first: int) -> None:
     ]
     assert np.array_equal(frames[0].planes.planes[0], reference[first].planes.planes[0])
     assert frames[0].discontinuity == "start"
-    with pytest.raises(SourceError, match=r"scene:demo ends before capture\.start_s = 500"):
+    with pytest.raises(SourceError, match=r"scene:demo has no frame from 8:20\.0 on"):
         part_of("scene:demo", 500.0)
 
 
@@ -457,9 +455,7 @@ def test_a_part_ends_with_the_last_frame_before_its_end(
 
 
 def test_a_part_between_two_frames_is_refused(long_clip: Path) -> None:
-    with pytest.raises(
-        SourceError, match=r"has no frame in the 0\.01 s from capture\.start_s = 0\.41 on; give a longer"
-    ):
+    with pytest.raises(SourceError, match=r"has no frame in the 0\.01 s from 0\.41 s on; give more --duration"):
         part_of(long_clip, 0.41, duration_s=0.01)
 
 
@@ -478,7 +474,7 @@ def test_a_part_of_a_folder_and_of_a_scene(tmp_path: Path) -> None:
     frames = part_of("scene:demo", 1.0, duration_s=0.1)
     assert [frame.media_ns // MS for frame in frames] == [1000, 1041, 1083]
     for address in (str(tmp_path), "scene:demo"):
-        with pytest.raises(SourceError, match=r"has no frame in the 0\.01 s from capture\.start_s = 0\.05 on"):
+        with pytest.raises(SourceError, match=r"has no frame in the 0\.01 s from 0\.05 s on"):
             part_of(address, 0.05, duration_s=0.01)
 
 

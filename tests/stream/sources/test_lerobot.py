@@ -86,7 +86,7 @@ def test_a_part_of_an_episode_keeps_the_episodes_times(dataset: Path) -> None:
     assert [frame.media_ns // MS for frame in frames] == [300, 400, 500, 600]
     beyond = frames_of(dataset, "episode=1&camera=top", start_s=0.3, duration_s=60.0)
     assert [frame.media_ns // MS for frame in beyond] == [300, 400]
-    with pytest.raises(SourceOver, match=r"ends before capture\.start_s = 5 \(it has 0\.50 s\); give an earlier time"):
+    with pytest.raises(SourceOver, match=r"has no frame from 5 s on \(its length is 0\.5 s\); give an earlier --start"):
         opened(dataset, "episode=1&camera=top", start_s=5.0)
 
 
