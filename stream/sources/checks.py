@@ -309,13 +309,13 @@ def refuse_stream(config: CaptureConfig, name: str) -> None:
         )
 
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".avif", ".heic", ".heif"})
 """File suffixes of pictures in a folder."""
 
 _VIDEO_SUFFIXES = frozenset({".mp4", ".mkv", ".mov", ".webm", ".avi", ".ts", ".m4v", ".mpg", ".mpeg", ".flv"})
 """File suffixes of videos, which the error names for a folder without pictures."""
 
-_PICTURE_KINDS = "png, jpg, webp, bmp, tif or gif"
+_PICTURE_KINDS = "png, jpg, webp, bmp, tif, gif, avif or heic"
 
 _SHOWN = 3
 """Limit of names that a message lists."""

@@ -93,6 +93,9 @@ AV_TIME_BASE = 1_000_000
 TEXT_DEMUXERS = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Demuxers that render a text file as a terminal's screen, which is not a video."""
 
+_TILE = 0x80000
+"""AV_DISPOSITION_DEPENDENT, for which older versions of PyAV have no name: a part of a picture."""
+
 _MATROSKA_END = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 """The tag DURATION of a Matroska track: the time of its end."""
 
@@ -120,13 +123,18 @@ def video_stream(
 ) -> av.video.stream.VideoStream:
     """Return video stream `index`, counted from 0; by default the first one marked as default, else the first one.
 
-    Cover art is no video stream. Raises SourceError if there is no video stream, or none of that number.
+    Cover art is no video stream. Raises SourceError if there is no video stream, or none of that number, and for a
+    picture in tiles, each of which is a stream.
     """
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
         content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"
         raise SourceError(f"{name} has no video stream ({content} in it); give a file with pictures")
+    if not any(stream.disposition & Disposition.default for stream in streams) and any(
+        stream.disposition & _TILE for stream in streams
+    ):
+        raise SourceError(f"{name} is a picture in tiles, which is read from a file; save it in one, or as JPEG")
     if index is None:
         stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
     elif index < len(streams):

@@ -24,6 +24,9 @@ from stream.errors import SourceError
 from stream.media import SkippedItem, Source, SourceFrame, SourceInfo, never_stop
 from stream.sources.checks import TimeRange, pictures_of, root_of
 from stream.sources.fit import CHROMA_PX, FrameFitter, FrameFormat
+from stream.sources.heif import is_heif
+from stream.sources.planes import rgb_of
+from stream.sources.tiled import read_heif
 from stream.sources.timing import DEFAULT_RATE
 
 DAMAGED = (
@@ -47,6 +50,9 @@ def read_picture(path: Path, max_pixels: int) -> tuple[npt.NDArray[np.uint8], in
     Raises PictureError; for a picture of more than `max_pixels`, before it is decoded.
     """
     try:
+        if is_heif(path):
+            config = CaptureConfig(max_pixels=max_pixels)
+            return rgb_of(read_heif(path, config)), CHROMA_PX
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about irrelevant tags
             with Image.open(path) as image:
@@ -59,6 +65,8 @@ def read_picture(path: Path, max_pixels: int) -> tuple[npt.NDArray[np.uint8], in
                 return rgb, 0 if image.format in UNMIXED else CHROMA_PX
     except UnidentifiedImageError as error:
         raise PictureError("it is not a picture of a known kind") from error
+    except SourceError as error:
+        raise PictureError(f"it {str(error).removeprefix(f'{path} ')}") from error
     except DAMAGED as error:
         raise PictureError(reason_of_damage(error)) from error
 

@@ -99,7 +99,7 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     sampling = _sampling(frame.format)
     if sampling is None:
         return _convert(frame)
-    eight_bit = _same_colour(frame, f"yuv{sampling}p", colour)
+    eight_bit = same_colour(frame, f"yuv{sampling}p", colour)
     return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
 
 
@@ -161,7 +161,7 @@ def _sampling(pixel_format: av.VideoFormat) -> str | None:
     return _SAMPLINGS.get((across, down))
 
 
-def _same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.VideoFrame:
+def same_colour(frame: av.VideoFrame, format_name: str, colour: Colour) -> av.VideoFrame:
     """Convert the frame to another YUV format, with its matrix and range unchanged: both sides name the same."""
     color_range = ColorRange.JPEG if colour.full_range else ColorRange.MPEG
     return frame.reformat(

@@ -156,10 +156,14 @@ def _check_file(address: str, capture: CaptureConfig, network: NetworkConfig) ->
 def _file(at: SourceOpening) -> Source:
     from stream.sources.animation import AnimationSource, frame_durations_ms
     from stream.sources.file import FileSource
+    from stream.sources.heif import tiled_picture
+    from stream.sources.tiled import TiledPictureSource
 
     check_address(at.address)
     if durations_ms := frame_durations_ms(at.path):
         return AnimationSource(at.path, durations_ms, at.capture, at.clock)
+    if picture := tiled_picture(at.path):
+        return TiledPictureSource(at.path, picture, at.capture, at.clock)
     return FileSource(at.path, at.capture, at.clock, at.segments)
 
 
