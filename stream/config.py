@@ -74,6 +74,9 @@ class CaptureConfig(Section):
     """`pad`: edge replication to multiples of 32. `resize`: as Qwen's processor, for parity with the stock model."""
     size: str | None = Field(default=None, pattern=r"^[1-9]\d{0,4}x[1-9]\d{0,4}$", examples=["640x480"])
     """Work size "WxH"; native when absent."""
+    aspect: str = Field(default="auto", pattern=r"^(auto|off|[1-9]\d{0,4}:[1-9]\d{0,4})$", examples=["16:9"])
+    """Shape of the picture: `auto`, by the sample aspect ratio that the stream states; `off`, as many pixels as are
+    coded; or width to height of the picture as it is shown, such as `"16:9"`. See docs/sources.md#shape."""
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
     max_frames: Annotated[

@@ -167,9 +167,9 @@ class SourceOutage:
 class SourceInfo:
     """Properties of a source, known before its first frame. Bytes of `name` that are not UTF-8 become `\\xe9`.
 
-    `width_px` and `height_px` are those of the picture as shown (rotated), before `capture.fit`. `fps`, `duration_ns`
-    and `frames` are what the container declares, None if it does not. `rotation` is in degrees counterclockwise, after
-    the frame was `mirrored` left to right; both are already applied to the frames.
+    `width_px` and `height_px` are those of the picture as shown (rotated, in square pixels), before `capture.fit`.
+    `fps`, `duration_ns` and `frames` are what the container declares, None if it does not. `rotation` is in degrees
+    counterclockwise, after the frame was `mirrored` left to right; both are already applied to the frames.
     """
 
     name: str

@@ -17,6 +17,7 @@ from arr_coc.types import NS_PER_S
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceInfo
+from stream.sources.aspect import PixelAspect
 from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
 from stream.sources.hardware import HardwareDecoding
@@ -222,6 +223,7 @@ def source_info(
     name: str,
     stream: av.video.stream.VideoStream,
     first: av.VideoFrame,
+    shown_px: tuple[int, int],
     *,
     live: bool,
     duration_ns: int | None = None,
@@ -234,6 +236,7 @@ def source_info(
         name: Name of the source, without secrets.
         stream: Stream of the container.
         first: First decoded frame.
+        shown_px: Its (height, width) as it is shown.
         live: The source has no known end.
         duration_ns: Length, if known.
         frames: Number of frames, if known.
@@ -243,8 +246,8 @@ def source_info(
     orientation = Orientation.of(first)
     return SourceInfo(
         name=name,
-        width_px=first.height if orientation.swaps_sides else first.width,
-        height_px=first.width if orientation.swaps_sides else first.height,
+        width_px=shown_px[1],
+        height_px=shown_px[0],
         fps=float(rate) if rate else None,
         duration_ns=duration_ns,
         frames=frames,
@@ -359,7 +362,7 @@ class VideoDecoder:
         container: av.container.InputContainer,
         stream: av.video.stream.VideoStream,
         timeline: MediaTimeline,
-        max_pixels: int,
+        config: CaptureConfig,
         segments: SegmentRecorder | None = None,
     ) -> None:
         self._segments = segments
@@ -368,10 +371,11 @@ class VideoDecoder:
         self._timeline = timeline
         self._packets = 0
         self._losses = LossTracker()
-        self._max_pixels = max_pixels
+        self._max_pixels = config.max_pixels
         self._context = context = decoding_context(stream)
         self._one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
-        context.options = {**decoder_options(max_pixels), **EXPORT_VECTORS}
+        self.aspect = PixelAspect(config.aspect, stream, context, config.max_pixels)
+        context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "AUTO"
         context.thread_count = 1 if self._one_thread else LARGE_PICTURE_THREADS
 

@@ -37,7 +37,7 @@ from stream.sources.decoder import (
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.lerobot import AGAIN, EpisodeAddress
-from stream.sources.planes import to_planes
+from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
 
@@ -82,13 +82,14 @@ class ContainerSource(Source):
             self._declared_ns = self._part.limit_ns or declared_end_ns(self._container, self._stream)
             if segments is not None:
                 segments.connect(self._stream)
-            self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config.max_pixels, segments)
+            self._decoder = VideoDecoder(self._container, self._stream, self._timeline, config, segments)
             self._decoded = self._decoder.frames()
             self._first = self._decode_first()
             self._info = source_info(
                 name,
                 self._stream,
                 self._first,
+                shown_size(self._first, self._decoder.aspect),
                 live=False,
                 duration_ns=duration_ns_of(container, self._stream),
                 frames=self._stream.frames or None,
@@ -123,7 +124,7 @@ class ContainerSource(Source):
                 self._segments.shown(frame, media_ns)
             if self._part.ended_by(media_ns):
                 return
-            planes = to_planes(frame, self._fit, self._name)
+            planes = to_planes(frame, self._fit, self._name, self._decoder.aspect)
             form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
             change, shown_ns = form.change_since(previous), self._shifted_ns(media_ns)

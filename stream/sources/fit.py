@@ -51,14 +51,18 @@ class FrameFitter:
         size = None if config.size is None else _parse_size(config.size)
         return cls(config.fit == "resize", size, config.max_tiles)
 
-    def apply(self, planes: FramePlanes, rgb: Callable[[], Image]) -> FramePlanes:
+    def apply(
+        self, planes: FramePlanes, rgb: Callable[[], Image], display_px: tuple[int, int] | None = None
+    ) -> FramePlanes:
         """Return the frame at its processing resolution; `rgb` converts it if needed.
 
+        `display_px` is its (height, width) in square pixels, if its own are not: one resize does both.
         Raises SourceError as `smart_resize`.
         """
         native = planes.height_px, planes.width_px
-        target = self.processing_resolution(*native)
-        if self.resizes_like_qwen(*native):
+        display_px = display_px or native
+        target = self.processing_resolution(*display_px)
+        if self.resizes_like_qwen(*display_px):
             picture = rgb()
             reach_px = planes.reach_px if planes.layout == "rgb" else CHROMA_PX
             if target != native:

@@ -15,6 +15,7 @@ from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem, SourceFrame
+from stream.sources.aspect import PixelAspect
 from stream.sources.checks import refuse_time_range
 from stream.sources.connection import (
     LiveTarget,
@@ -37,7 +38,7 @@ from stream.sources.decoder import (
 )
 from stream.sources.fit import FrameFormat
 from stream.sources.motion_vectors import EXPORT_VECTORS
-from stream.sources.planes import to_planes
+from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.sources.timing import Backoff, Pacer
@@ -80,6 +81,7 @@ class LiveDecoder:
         self._key_frame_seen = False
         self._losses = LossTracker()
         self._context = context = decoding_context(stream)
+        self.aspect = PixelAspect(config.aspect, stream, context, config.max_pixels)
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
         one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
@@ -232,7 +234,9 @@ class ReconnectingReader(ReaderThread):
             self._decoder = decoder
             for frame in decoder.frames(self._first_within_s):
                 if self.info is None:
-                    self.info = source_info(self._target.name, stream, frame, live=True, device=device)
+                    self.info = source_info(
+                        self._target.name, stream, frame, shown_size(frame, decoder.aspect), live=True, device=device
+                    )
                     if not timed:
                         self.info = replace(self.info, fps=None)
                     self._first_within_s = max(self._config.stall_s, self._config.open_timeout_s)
@@ -273,7 +277,7 @@ class ReconnectingReader(ReaderThread):
         if self._segments is not None:
             self._segments.shown(frame, media_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
-        planes = to_planes(frame, self._fitter, self._target.name)
+        planes = to_planes(frame, self._fitter, self._target.name, decoder.aspect)
         frame_format = FrameFormat.of((frame.height, frame.width), planes)
         discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
         self._format, self._seen_ns, self._media_ns = frame_format, now_ns, media_ns

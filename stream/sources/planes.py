@@ -14,6 +14,7 @@ from av.video.reformatter import ColorRange, Colorspace
 
 from arr_coc.types import Colour, FramePlanes, Matrix
 from stream.errors import SourceError
+from stream.sources.aspect import PixelAspect
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
 from stream.sources.orientation import Orientation
@@ -62,8 +63,7 @@ def planes_of(frame: av.VideoFrame) -> FramePlanes:
     Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
     packing becomes planar 8-bit YUV of the same sampling, matrix and range; other formats become RGB. A format
     with alpha or a palette becomes RGB over white, like in a player on a white page. The transfer is named, not
-    applied. A rotated or mirrored frame is copied into its upright form. Sample aspect ratio is not applied: pixels
-    stay as coded.
+    applied. A rotated or mirrored frame is copied into its upright form. The shape of pixels stays as coded.
     """
     planes = _coded_planes(frame)
     orientation = Orientation.of(frame)
@@ -183,6 +183,13 @@ def _chroma_would_shift(planes: FramePlanes, orientation: Orientation) -> bool:
     return any(luma.shape[axis] % 2 and chroma.shape[axis] < luma.shape[axis] for axis in orientation.mirrored_axes)
 
 
+def shown_size(frame: av.VideoFrame, aspect: PixelAspect) -> tuple[int, int]:
+    """Return the (height, width) of a frame as it is shown: upright, in square pixels."""
+    swaps_sides = Orientation.of(frame).swaps_sides
+    sides = (frame.width, frame.height) if swaps_sides else (frame.height, frame.width)
+    return aspect.shown_size(*sides, swaps_sides=swaps_sides)
+
+
 def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
     """Return a read-only view [height, width] on a plane's samples; a negative stride means rows stored bottom up."""
     stride = plane.line_size
@@ -192,19 +199,22 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
     return view
 
 
-def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str) -> FramePlanes:
-    """Return a frame's planes at the processing resolution, with its motion vectors, if any.
+def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str, aspect: PixelAspect | None = None) -> FramePlanes:
+    """Return a frame's planes at the processing resolution, in square pixels, with its motion vectors, if any.
 
     Args:
         frame: Decoded frame.
         fit: Scaling to the processing resolution.
         name: Name of the source in errors.
+        aspect: Shape of the frame's pixels; squares by default.
 
     Raises:
         SourceError: If format or shape cannot be converted.
     """
     try:
-        planes = fit.apply(planes_of(frame), partial(rgb_of, frame))
+        planes = planes_of(frame)
+        display_px = None if aspect is None else shown_size(frame, aspect)
+        planes = fit.apply(planes, partial(rgb_of, frame), display_px)
     except av.FFmpegError as error:
         raise SourceError(
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -23,6 +24,7 @@ from stream.events import AskedPicture, Summary
 from stream.runtime.frame_stages import run_in_threads
 from stream.sinks.factory import open_sinks
 from stream.sinks.types import CAPTION_SUFFIXES, CLIPS, FILE_SINKS, SERVICES
+from stream.sources.aspect import PixelAspect
 from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
 from stream.sources.orientation import Orientation
@@ -293,6 +295,8 @@ def _turned(step: tuple[float, float], turns: int) -> tuple[float, float]:
         {"fit": "resize"},
         {"max_tiles": 6},
         {"fit": "resize", "size": "320x320"},
+        {"aspect": "3:1"},
+        {"aspect": "1:2", "max_tiles": 6},
     ],
     ids=str,
 )
@@ -307,8 +311,11 @@ def test_no_size_or_form_mixes_the_masked_part_into_what_is_around(
 ) -> None:
     """Two frames that differ in the whole masked part, up to its border, give the same planes."""
     monkeypatch.setattr(Orientation, "of", lambda _: Orientation(turns))
-    fit, mask = FrameFitter.of(CaptureConfig.model_validate(capture)), PictureMask([box_polygon(BOX)])
-    first, second = (to_planes(coded(pixel_format, size, turns, value), fit, "frame") for value in (0, 255))
+    config, mask = CaptureConfig.model_validate(capture), PictureMask([box_polygon(BOX)])
+    stream, context = Mock(sample_aspect_ratio=None), Mock(sample_aspect_ratio=None)
+    stream.container.format.name = "mpegts"
+    fit, aspect = FrameFitter.of(config), PixelAspect(config.aspect, stream, context, config.max_pixels)
+    first, second = (to_planes(coded(pixel_format, size, turns, value), fit, "frame", aspect) for value in (0, 255))
     assert not all(np.array_equal(a, b) for a, b in zip(first.planes, second.planes, strict=True))
     first, second = mask.apply(first), mask.apply(second)
     assert all(np.array_equal(a, b) for a, b in zip(first.planes, second.planes, strict=True))

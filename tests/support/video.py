@@ -49,6 +49,7 @@ def make_video(
     packet_pts: Sequence[int] | None = None,
     last_duration: int | None = None,
     rotation: int = 0,
+    sample_aspect: Fraction | None = None,
     options: dict[str, str] | None = None,
 ) -> Path:
     """Encodes RGB frames; the suffix of `path` chooses the container.
@@ -64,6 +65,8 @@ def make_video(
             if stream is None:
                 stream = container.add_stream(codec, rate=fps, options=options or {})
                 stream.height, stream.width, stream.pix_fmt = image.shape[0], image.shape[1], pixel_format
+                if sample_aspect is not None:
+                    stream.codec_context.sample_aspect_ratio = sample_aspect
                 if rotation:
                     stream.set_display_rotation(rotation)
             frame = av.VideoFrame.from_ndarray(image, format="rgb24")

@@ -12,7 +12,7 @@ import av
 import pytest
 from av.stream import Disposition
 
-from stream.config import MAX_PIXELS, CaptureConfig
+from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import SkippedItem
 from stream.sources import decoder
@@ -167,7 +167,7 @@ class FailingReads:
 
 def decoder_for(container: Any, reads: Any = None) -> VideoDecoder:
     stream = container.streams.video[0]
-    return VideoDecoder(reads or container, stream, MediaTimeline(stream.time_base, Fraction(25)), MAX_PIXELS)
+    return VideoDecoder(reads or container, stream, MediaTimeline(stream.time_base, Fraction(25)), CaptureConfig())
 
 
 @pytest.fixture

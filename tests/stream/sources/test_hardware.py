@@ -105,7 +105,7 @@ def test_an_address_is_opened_with_the_device(monkeypatch: pytest.MonkeyPatch, w
 
 def test_a_source_names_the_device_that_decodes_it() -> None:
     frame = av.VideoFrame(64, 32, "nv12")
-    assert source_info("x", opened(accelerated=True), frame, live=True, device="cuda").codec == "h264 on cuda"
+    assert source_info("x", opened(accelerated=True), frame, (32, 64), live=True, device="cuda").codec == "h264 on cuda"
 
 
 def opened(*, accelerated: bool) -> Any:
