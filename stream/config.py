@@ -77,6 +77,9 @@ class CaptureConfig(Section):
     aspect: str = Field(default="auto", pattern=r"^(auto|off|[1-9]\d{0,4}:[1-9]\d{0,4})$", examples=["16:9"])
     """Shape of the picture: `auto`, by the sample aspect ratio that the stream states; `off`, as many pixels as are
     coded; or width to height of the picture as it is shown, such as `"16:9"`. See docs/sources.md#shape."""
+    deinterlace: Literal["auto", "on", "off"] = "auto"
+    """Make whole pictures of interlaced video, whose odd and even lines show two moments: `auto`, of frames that are
+    flagged as interlaced; `on`, of all; `off`, of none. See docs/sources.md#interlaced-video."""
     max_tiles: int | None = Field(default=None, ge=1)
     """Largest number of tiles; the frame is scaled down as Qwen's processor would."""
     max_frames: Annotated[

@@ -20,6 +20,7 @@ from stream.media import SkippedItem, SourceInfo
 from stream.sources.aspect import PixelAspect
 from stream.sources.checks import check_file
 from stream.sources.connection import decoder_options, decoding_failure, file_options
+from stream.sources.deinterlace import Deinterlacer
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.orientation import Orientation
@@ -372,8 +373,10 @@ class VideoDecoder:
         self._packets = 0
         self._losses = LossTracker()
         self._max_pixels = config.max_pixels
+        self._deinterlace = config.deinterlace
         self._context = context = decoding_context(stream)
         self._one_thread = context.is_hwaccel or context.width * context.height <= ONE_THREAD_MAX_PX
+        self.deinterlacer = self._new_deinterlacer()
         self.aspect = PixelAspect(config.aspect, stream, context, config.max_pixels)
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "AUTO"
@@ -385,12 +388,16 @@ class VideoDecoder:
             self._segments.restart()
         if self._context.is_open:
             self._context.flush_buffers()  # a seek has flushed the container's own contexts only
+        self.deinterlacer = deinterlacer = self._new_deinterlacer()
         for packet in self._read():
             frames = self._decode(packet)
             if self._segments is not None:
                 self._segments.packet(packet)
-            yield from frames
-        yield from self._flush()
+            for frame in frames:
+                yield from deinterlacer.put(frame)
+        for frame in self._flush():
+            yield from deinterlacer.put(frame)
+        yield from deinterlacer.rest()
 
     def lost_before(self, pts: int | None) -> tuple[SkippedItem, ...]:
         """Remove and return the losses before the frame with this PTS."""
@@ -399,6 +406,9 @@ class VideoDecoder:
     def lost_after_last(self) -> tuple[SkippedItem, ...]:
         """Remove and return the remaining losses."""
         return self._losses.rest()
+
+    def _new_deinterlacer(self) -> Deinterlacer:
+        return Deinterlacer(self._deinterlace, self._context.codec.canonical_name)
 
     def _read(self) -> Iterator[av.Packet]:
         failures = 0

@@ -124,7 +124,7 @@ class ContainerSource(Source):
                 self._segments.shown(frame, media_ns)
             if self._part.ended_by(media_ns):
                 return
-            planes = to_planes(frame, self._fit, self._name, self._decoder.aspect)
+            planes = to_planes(frame, self._fit, self._name, self._decoder.aspect, self._decoder.deinterlacer.reach_px)
             form = FrameFormat.of((frame.height, frame.width), planes)
             duration_ns = self._duration_ns(frame, media_ns)
             change, shown_ns = form.change_since(previous), self._shifted_ns(media_ns)

@@ -64,7 +64,7 @@ class FrameFitter:
         target = self.processing_resolution(*display_px)
         if self.resizes_like_qwen(*display_px):
             picture = rgb()
-            reach_px = planes.reach_px if planes.layout == "rgb" else CHROMA_PX
+            reach_px = planes.reach_px if planes.layout == "rgb" else planes.reach_px + CHROMA_PX
             if target != native:
                 picture, reach_px = resize_rgb(picture, target), _scaled_reach(reach_px, native, target)
             return FramePlanes("rgb", (picture,), reach_px=reach_px)

@@ -36,6 +36,7 @@ from stream.sources.decoder import (
     source_info,
     video_stream,
 )
+from stream.sources.deinterlace import Deinterlacer
 from stream.sources.fit import FrameFormat
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import shown_size, to_planes
@@ -81,6 +82,7 @@ class LiveDecoder:
         self._key_frame_seen = False
         self._losses = LossTracker()
         self._context = context = decoding_context(stream)
+        self.deinterlacer = Deinterlacer(config.deinterlace, context.codec.canonical_name)
         self.aspect = PixelAspect(config.aspect, stream, context, config.max_pixels)
         context.options = {**decoder_options(config.max_pixels), **EXPORT_VECTORS}
         context.thread_type = "SLICE"
@@ -95,16 +97,20 @@ class LiveDecoder:
         before the first one, up to KEY_FRAME_WAIT_S while it awaits its key frame).
         """
         limit_s, since_ns = first_within_s, self._clock.now_ns()
-        while not self._stop.is_set():
-            for packet in self._waiting_packets():
-                for frame in self._decode(packet):
-                    yield frame
-                    limit_s, since_ns = self._stall_s, self._clock.now_ns()
-                if self._stop.is_set():
-                    return
+        try:
+            while not self._stop.is_set():
+                for packet in self._waiting_packets():
+                    for frame in self._decode(packet):
+                        yield from self.deinterlacer.put(frame)
+                        limit_s, since_ns = self._stall_s, self._clock.now_ns()
+                    if self._stop.is_set():
+                        return
+                    self._check(since_ns, limit_s)
                 self._check(since_ns, limit_s)
-            self._check(since_ns, limit_s)
-            self._stop.wait(0.002)  # time between two requests for the next picture of a camera that does not block
+                self._stop.wait(0.002)  # time between two requests for the next picture of a camera that does not block
+        except ConnectionLost:
+            yield from self.deinterlacer.rest()
+            raise
 
     def skipped(self) -> tuple[SkippedItem, ...]:
         """Remove and return the losses since the last call."""
@@ -277,7 +283,7 @@ class ReconnectingReader(ReaderThread):
         if self._segments is not None:
             self._segments.shown(frame, media_ns)
         now_ns = self._wait_until_due(media_ns, now_ns)
-        planes = to_planes(frame, self._fitter, self._target.name, decoder.aspect)
+        planes = to_planes(frame, self._fitter, self._target.name, decoder.aspect, decoder.deinterlacer.reach_px)
         frame_format = FrameFormat.of((frame.height, frame.width), planes)
         discontinuity = self._end_outage(frame_format.change_since(self._format), now_ns)
         self._format, self._seen_ns, self._media_ns = frame_format, now_ns, media_ns

@@ -199,7 +199,9 @@ def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
     return view
 
 
-def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str, aspect: PixelAspect | None = None) -> FramePlanes:
+def to_planes(
+    frame: av.VideoFrame, fit: FrameFitter, name: str, aspect: PixelAspect | None = None, reach_px: int = 0
+) -> FramePlanes:
     """Return a frame's planes at the processing resolution, in square pixels, with its motion vectors, if any.
 
     Args:
@@ -207,12 +209,15 @@ def to_planes(frame: av.VideoFrame, fit: FrameFitter, name: str, aspect: PixelAs
         fit: Scaling to the processing resolution.
         name: Name of the source in errors.
         aspect: Shape of the frame's pixels; squares by default.
+        reach_px: From how far away the decoded frame mixes something into a sample, as a deinterlaced one does.
 
     Raises:
         SourceError: If format or shape cannot be converted.
     """
     try:
         planes = planes_of(frame)
+        if reach_px:
+            planes = replace(planes, reach_px=planes.reach_px + reach_px)
         display_px = None if aspect is None else shown_size(frame, aspect)
         planes = fit.apply(planes, partial(rgb_of, frame), display_px)
     except av.FFmpegError as error:

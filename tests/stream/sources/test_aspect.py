@@ -28,8 +28,8 @@ from tests.support.video import Image, make_video
 def circle(width: int, height: int, sample_aspect: Fraction) -> Image:
     """A bright disc that is round once the picture is shown."""
     y, x = np.mgrid[:height, :width]
-    inside = ((x + 0.5 - width / 2) * float(sample_aspect)) ** 2 + (y + 0.5 - height / 2) ** 2 < (height / 3) ** 2
-    return np.where(inside[..., None], 220, 30).repeat(3, axis=2).astype(np.uint8)
+    squared_px = ((x + 0.5 - width / 2) * float(sample_aspect)) ** 2 + (y + 0.5 - height / 2) ** 2
+    return np.where(squared_px[..., None] < (height / 3) ** 2, 220, 30).repeat(3, axis=2).astype(np.uint8)
 
 
 def video(path: Path, size: tuple[int, int], sample_aspect: Fraction, **options: Any) -> Path:

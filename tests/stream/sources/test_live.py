@@ -293,7 +293,7 @@ def test_packets_whose_times_run_at_a_wrong_rate_are_not_copied(caplog: pytest.L
         recorder.connect(stream)
         for frame in container.decode(stream):
             clock.advance(200 * MS)  # ten times the distance of the frames' own times
-            reader._hand_over(frame, Mock(skipped=lambda: (), aspect=None))
+            reader._hand_over(frame, Mock(skipped=lambda: (), aspect=None, deinterlacer=Mock(reach_px=0)))
     last = frames_of(reader.queue.drain() or [])[-1]
     assert last.media_ns == 199 * 200 * MS
     assert [record.message for record in caplog.records] == [
