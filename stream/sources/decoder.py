@@ -26,6 +26,7 @@ from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.orientation import Orientation
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
+from stream.sources.tonemap import report_hdr
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +232,7 @@ def source_info(
     frames: int | None = None,
     device: str | None = None,
 ) -> SourceInfo:
-    """Return the properties of a stream, from its declaration and first frame.
+    """Return the properties of a stream, from its declaration and first frame; say if it is HDR.
 
     Args:
         name: Name of the source, without secrets.
@@ -244,6 +245,7 @@ def source_info(
         device: Decoding hardware, if any.
     """
     rate = rate_of(stream)
+    report_hdr(name, first)
     orientation = Orientation.of(first)
     return SourceInfo(
         name=name,

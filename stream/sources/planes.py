@@ -18,6 +18,7 @@ from stream.sources.aspect import PixelAspect
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
 from stream.sources.orientation import Orientation
+from stream.sources.tonemap import is_hdr, to_sdr
 
 Plane = npt.NDArray[np.uint8]
 
@@ -57,30 +58,34 @@ def colour_of(frame: av.VideoFrame) -> Colour:
     return Colour(matrix, full, _TRANSFERS.get(int(frame.color_trc), "unspecified"))
 
 
-def planes_of(frame: av.VideoFrame) -> FramePlanes:
+def planes_of(frame: av.VideoFrame, orientation: Orientation | None = None) -> FramePlanes:
     """Return the frame's planes, upright, 8 bits per sample.
 
     Planar and semi-planar 8-bit YUV and gray are read-only views on the decoder's buffer. YUV of another depth or
     packing becomes planar 8-bit YUV of the same sampling, matrix and range; other formats become RGB. A format
-    with alpha or a palette becomes RGB over white, like in a player on a white page. The transfer is named, not
-    applied. A rotated or mirrored frame is copied into its upright form. The shape of pixels stays as coded.
+    with alpha or a palette becomes RGB over white, like in a player on a white page. PQ and HLG become SDR of
+    BT.709; other transfers are named, not applied. A rotated or mirrored frame is copied into its upright form. The
+    shape of pixels stays as coded. `orientation` is the frame's own by default.
     """
     planes = _coded_planes(frame)
-    orientation = Orientation.of(frame)
+    orientation = orientation or Orientation.of(frame)
     if not orientation.changes:
         return planes
     if _chroma_would_shift(planes, orientation):
-        return FramePlanes("rgb", (rgb_of(frame),), reach_px=CHROMA_PX)
+        return FramePlanes("rgb", (rgb_of(frame, orientation),), reach_px=planes.reach_px + CHROMA_PX)
     upright_planes = tuple(map(orientation.upright, planes.planes))
     return FramePlanes(planes.layout, upright_planes, planes.colour, reach_px=planes.reach_px)
 
 
-def rgb_of(frame: av.VideoFrame) -> Plane:
+def rgb_of(frame: av.VideoFrame, orientation: Orientation | None = None) -> Plane:
     """Return the frame as converted by swscale, upright: uint8 [H, W, 3]."""
-    return Orientation.of(frame).upright(_coded_rgb(frame))
+    return (orientation or Orientation.of(frame)).upright(_coded_rgb(frame))
 
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
+    sdr = _sdr_of(frame)
+    if sdr is not None:
+        return replace(_coded_planes(sdr), reach_px=CHROMA_PX)
     if _may_be_transparent(frame.format):
         return _convert(frame)
     colour = colour_of(frame)
@@ -103,11 +108,31 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
 
 
+def _sdr_of(frame: av.VideoFrame) -> av.VideoFrame | None:
+    """Return an HDR frame as SDR; None for other frames, and for gray and transparent ones, which are shown as they
+    are coded."""
+    if not is_hdr(frame) or _may_be_transparent(frame.format) or frame.format.name.startswith("gray"):
+        return None
+    sampling = _sampling(frame.format)
+    if sampling is None:
+        sampling = "444"
+        frame = frame.reformat(
+            format="yuv444p10le", dst_colorspace=Colorspace.BT2020, dst_color_range=ColorRange.MPEG, threads=1
+        )
+        frame.colorspace, frame.color_range = Colorspace.BT2020, ColorRange.MPEG
+    elif frame.format.name not in _PLANAR_YUV and not _DEEP_PLANAR.fullmatch(frame.format.name):
+        matrix = frame.colorspace
+        frame = same_colour(frame, f"yuv{sampling}p10le", colour_of(frame))
+        frame.colorspace = matrix
+    return to_sdr(frame, sampling)
+
+
 def _convert(frame: av.VideoFrame) -> FramePlanes:
     return FramePlanes("rgb", (_coded_rgb(frame),), reach_px=0 if frame.format.is_rgb else CHROMA_PX)
 
 
 def _coded_rgb(frame: av.VideoFrame) -> Plane:
+    frame = _sdr_of(frame) or frame
     stand_in = None
     if int(frame.colorspace) not in _SWSCALE_MATRICES:
         stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
@@ -183,9 +208,9 @@ def _chroma_would_shift(planes: FramePlanes, orientation: Orientation) -> bool:
     return any(luma.shape[axis] % 2 and chroma.shape[axis] < luma.shape[axis] for axis in orientation.mirrored_axes)
 
 
-def shown_size(frame: av.VideoFrame, aspect: PixelAspect) -> tuple[int, int]:
+def shown_size(frame: av.VideoFrame, aspect: PixelAspect, orientation: Orientation | None = None) -> tuple[int, int]:
     """Return the (height, width) of a frame as it is shown: upright, in square pixels."""
-    swaps_sides = Orientation.of(frame).swaps_sides
+    swaps_sides = (orientation or Orientation.of(frame)).swaps_sides
     sides = (frame.width, frame.height) if swaps_sides else (frame.height, frame.width)
     return aspect.shown_size(*sides, swaps_sides=swaps_sides)
 
@@ -215,11 +240,16 @@ def to_planes(
         SourceError: If format or shape cannot be converted.
     """
     try:
-        planes = planes_of(frame)
+        orientation = Orientation.of(frame)
+        sdr = _sdr_of(frame)
+        if sdr is not None:
+            reach_px += CHROMA_PX
+        picture = frame if sdr is None else sdr
+        planes = planes_of(picture, orientation)
         if reach_px:
             planes = replace(planes, reach_px=planes.reach_px + reach_px)
-        display_px = None if aspect is None else shown_size(frame, aspect)
-        planes = fit.apply(planes, partial(rgb_of, frame), display_px)
+        display_px = None if aspect is None else shown_size(frame, aspect, orientation)
+        planes = fit.apply(planes, partial(rgb_of, picture, orientation), display_px)
     except av.FFmpegError as error:
         raise SourceError(
             f"{name} has pictures of the format {frame.format.name}, which FFmpeg cannot convert ({error.strerror}); "
@@ -228,7 +258,5 @@ def to_planes(
     side_data = vectors_of(frame)
     if side_data is None:
         return planes
-    vectors = DecodedVectors(
-        side_data, (frame.height, frame.width), Orientation.of(frame), planes.height_px, planes.width_px
-    )
+    vectors = DecodedVectors(side_data, (frame.height, frame.width), orientation, planes.height_px, planes.width_px)
     return replace(planes, coded_motion=vectors)

@@ -25,6 +25,7 @@ from stream.sources.heif import REMEDY, TiledPicture, tiled_picture
 from stream.sources.orientation import Orientation
 from stream.sources.planes import colour_of, same_colour, to_planes
 from stream.sources.timing import DEFAULT_RATE
+from stream.sources.tonemap import report_hdr
 
 Samples = npt.NDArray[Any]
 """Samples of a plane, of 8 or 16 bits each."""
@@ -45,6 +46,7 @@ class TiledPictureSource(Source):
         self._clock = clock
         self._fit = FrameFitter.of(config)
         self._frame, self._codec = assembled(path, picture, config)
+        report_hdr(self._name, self._frame)
 
     def describe(self) -> SourceInfo:
         """Return the size of the upright picture and the codec of its tiles."""
