@@ -20,6 +20,7 @@ from stream.commands.search import (
     PastFile,
     check_cameras,
     local_time,
+    report_left_out,
     search_of,
 )
 
@@ -60,6 +61,7 @@ def recap(
         moments, has_more = read_moments(reader, request)
     finally:
         reader.close()
+    report_left_out(reader)
     if not moments:
         report_note("nothing found")
         return NOTHING_FOUND

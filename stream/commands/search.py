@@ -14,7 +14,7 @@ from stream.commands.options import parse_count, text_option
 from stream.commands.outcome import report_note
 
 if TYPE_CHECKING:
-    from stream.past.search import FoundMoment, Search
+    from stream.past.search import FoundMoment, PastReader, Search
 
 NOTHING_FOUND = 3
 """Exit status if there is no such moment, as `--until` has it for what was never seen."""
@@ -81,6 +81,7 @@ def search(
         moments = reader.find(request)
     finally:
         reader.close()
+    report_left_out(reader)
     columns = max(COLUMNS_MIN, shutil.get_terminal_size().columns)
     for moment in reversed(moments[:count]):
         for line in [json_line(moment)] if as_json else text_lines(moment, columns):
@@ -133,6 +134,12 @@ def check_cameras(known_cameras: Sequence[str], cameras: Sequence[str], file: st
         if name not in known_cameras:
             names = cut_to(", ".join(known_cameras) or "none", 400)
             raise ConfigError(f"{file!r} has no camera {name!r}; there are: {names}")
+
+
+def report_left_out(reader: PastReader) -> None:
+    """Report the rows of a file that could not be read, if there are any."""
+    if reader.notice is not None:
+        report_note(reader.notice)
 
 
 def text_lines(moment: FoundMoment, columns: int) -> list[str]:

@@ -13,6 +13,9 @@ KINDS = (ANSWER, MATCH, OUTAGE)
 HELD_MAX_MS = 600_000
 """Time after which an answer that still holds is a new moment, with a new picture."""
 
+UNIX_MS_MAX = 253_370_764_800_000
+"""Greatest Unix time that is read: the beginning of the year 9999, the last one of Python's dates."""
+
 
 @dataclass(frozen=True, slots=True)
 class PastRun:

@@ -113,11 +113,17 @@ class Note:
 
 
 def read_moments(reader: PastReader, search: Search) -> tuple[list[FoundMoment], bool]:
-    """Return the moments that a search finds, the oldest first, and whether there are more than MOMENTS_MAX."""
+    """Return the moments that a search finds, the oldest first, and whether there are more than MOMENTS_MAX.
+
+    Of their texts they have what a note needs, so that 20,000 long ones fit into memory.
+    """
     moments: list[FoundMoment] = []
     search = replace(search, limit=FOUND_MAX)
     while len(moments) <= MOMENTS_MAX and (page := reader.find(search)):
-        moments += page
+        moments += [
+            replace(moment, text=cut_to(printable(moment.text), NOTE_CHARS_MAX), question="", fields=None)
+            for moment in page
+        ]
         search = replace(search, before=(page[-1].unix_ms, page[-1].id))
     return moments[:MOMENTS_MAX][::-1], len(moments) > MOMENTS_MAX
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from stream.past.moments import UNIX_MS_MAX
 from stream.past.schema import transaction
 
 DAY_MS = 86_400_000
@@ -71,12 +72,14 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def _oldest_ms(connection: sqlite3.Connection) -> float:
-    ((oldest,),) = connection.execute("SELECT min(unix_ms) FROM moment")
+    ((oldest,),) = connection.execute(
+        "SELECT min(unix_ms) FROM moment WHERE unix_ms BETWEEN ? AND ?", (-UNIX_MS_MAX, UNIX_MS_MAX)
+    )
     return float("inf") if oldest is None else float(oldest)
 
 
 def _shrink(connection: sqlite3.Connection, size_bytes: float, portion: int) -> None:
-    ((pictures,),) = connection.execute("SELECT picture_bytes FROM total")
+    ((pictures,),) = connection.execute("SELECT total(picture_bytes) FROM total")  # a number whatever the rows hold
     if pictures > size_bytes * PICTURES_SHARE:
         connection.execute(
             "DELETE FROM picture WHERE moment IN (SELECT moment FROM picture ORDER BY moment LIMIT ?)", (portion,)

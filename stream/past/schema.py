@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from urllib.parse import quote
 
 from stream.errors import PastError
@@ -21,6 +24,15 @@ BUSY_MS = 5000
 
 WAL_BYTES_MAX = 4 << 20
 """Size to which the write-ahead log is cut back once its pages are in the file."""
+
+ROW_BYTES_MAX = 1 << 20
+"""Longest row, text, picture or statement of SQL (SQLITE_LIMIT_LENGTH). The longest that a run writes have a third."""
+
+OPEN_LIMIT_S = 5.0
+"""Time limit of opening a file."""
+
+STEPS_A_CHECK = 10_000
+"""Instructions of SQLite between two looks at the clock: a millisecond or less."""
 
 TABLES = """
 CREATE TABLE run (
@@ -57,6 +69,8 @@ END;
 """Tables of version 2. `moment.last_ms` is the time until which an answer held, `times` how often it was given;
 `clip_picture` and `clip_video` are names of files in the run's folder of clips."""
 
+SCHEMA_QUERY = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+
 REASONS = {
     "not a database": "it is no SQLite file",
     "malformed": "it is damaged",
@@ -65,6 +79,7 @@ REASONS = {
     "unable to open": "it cannot be opened",
     "no such module: fts5": "the SQLite of this Python has no FTS5",
     "interrupted": "it takes too long",
+    "too big": "a row of it is larger than any that a run writes",
 }
 """Part of an error's text → what it means; the texts of Python 3.10 have no error codes beside them."""
 
@@ -76,6 +91,7 @@ def connect_writer(path: str) -> sqlite3.Connection:
     """
     connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
     try:
+        _restrain(connection)
         if not _is_ours(connection, path):
             # the next two are kept in the file, and only as long as it is empty
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -89,6 +105,8 @@ def connect_writer(path: str) -> sqlite3.Connection:
         # a committed batch survives a power cut, too
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        connection.set_progress_handler(None, 0)
+        connection.execute("PRAGMA trusted_schema = ON")  # its triggers are ours, and write to a virtual table
     except BaseException:
         connection.close()
         raise
@@ -146,21 +164,53 @@ def _reader(address: str, path: str) -> sqlite3.Connection:
         address, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
     )
     try:
+        _restrain(connection)
         connection.execute("PRAGMA query_only = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
         if not _is_ours(connection, path):
             raise PastError(f"{path!r} is empty: no run with --remember has written anything yet")
     except BaseException:
         connection.close()
         raise
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     return connection
 
 
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _restrain(connection: sqlite3.Connection) -> None:
+    """Bound what a file from elsewhere can cost before anything is read from it: rows, time, functions in a schema."""
+    if sys.version_info >= (3, 11):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX)
+    limit_time(connection, OPEN_LIMIT_S)
+    connection.execute("PRAGMA trusted_schema = OFF")
+
+
+def limit_time(connection: sqlite3.Connection, limit_s: float) -> None:
+    """Interrupt all that runs on a connection once a time from now has passed."""
+    ends_s = time.monotonic() + limit_s
+    connection.set_progress_handler(lambda: int(time.monotonic() > ends_s), STEPS_A_CHECK)
+
+
+@cache
+def _own_schema() -> frozenset[tuple[object, ...]]:
+    """Return the rows of the schema of a new file."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for statement in _statements(TABLES):
+            connection.execute(statement)
+        return frozenset(connection.execute(SCHEMA_QUERY))
+
+
 def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Return True if the file has the tables of this version, False if it is empty. Raises PastError otherwise."""
+    """Return True if the file has the tables of this version, False if it is empty. Raises PastError otherwise.
+
+    The schema must be the one of a new file, to the letter: a view in the place of a table, a trigger, or a column that
+    is computed would run SQL of another program.
+    """
     with _reading(connection):  # another run may be making the file
-        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+        tables = connection.execute(f"{SCHEMA_QUERY} LIMIT {len(_own_schema()) + 1}").fetchall()
         ((application,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
     if not tables and not application:
@@ -172,6 +222,8 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
             f"{path!r} has version {version} of the tables, and this program knows {VERSION}; update the program, or "
             "name another file"
         )
+    if set(map(tuple, tables)) != _own_schema():
+        raise PastError(f"{path!r} has other tables or triggers than those that a run makes; name another file")
     return True
 
 

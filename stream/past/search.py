@@ -5,23 +5,32 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+import msgspec
+from msgspec import Meta
+
+from arr_coc.bounded_json import parse_json
+from arr_coc.errors import counted
 from stream.errors import PastError
-from stream.past.moments import HELD_MAX_MS
-from stream.past.schema import connect_reader, unusable
+from stream.past.moments import HELD_MAX_MS, UNIX_MS_MAX
+from stream.past.schema import connect_reader, limit_time, unusable
+from stream.untrusted import ANSWER_CHARS_MAX, Count, Share, Words
 
 LIMIT_S = 5.0
 """Time limit of one query."""
 
-STEPS_A_CHECK = 10_000
-"""Instructions of SQLite between two looks at the clock: a millisecond or less."""
-
 FOUND_MAX = 1000
 """Most moments that one search returns."""
+
+BAD_MAX = 1000
+"""Most rows of one search that no run can have written; with more the file is refused."""
+
+UnixMs = Annotated[int, Meta(ge=0, le=UNIX_MS_MAX)]
+MediaS = Annotated[float, Meta(ge=-1e10, le=1e10)]  # three centuries
 
 TERMS_MAX = 32
 CHARS_MAX = 1000
@@ -92,26 +101,28 @@ class FoundMoment:
     """
 
     id: int
-    kind: str
-    camera: str
-    source: str
-    run: str
-    unix_ms: int
-    last_ms: int
-    frame_index: int
-    pts_s: float
-    start_s: float
-    end_s: float
-    text: str
-    question: str
-    watch: str
-    yes: float | None
-    fields: str | None
-    times: int
-    clip_picture: str | None
-    clip_video: str | None
+    kind: Literal["answer", "match", "outage"]
+    camera: Words
+    source: Words
+    run: Words
+    unix_ms: UnixMs
+    last_ms: UnixMs
+    frame_index: Count
+    pts_s: MediaS
+    start_s: MediaS
+    end_s: MediaS
+    text: Words
+    question: Words
+    watch: Words
+    yes: Share | None
+    fields: Words | None
+    times: Count
+    clip_picture: Words | None
+    clip_video: Words | None
     picture: bool
 
+
+_TABLES = "moment m JOIN run r ON r.id = m.run"
 
 _COLUMNS = (
     "m.id, m.kind, r.camera, r.source, r.key AS run, m.unix_ms, m.last_ms, m.frame_index, m.pts_s, m.start_s, m.end_s, "
@@ -123,24 +134,46 @@ _COLUMNS = (
 class PastReader:
     """The file at `path`, open for reading, also while runs write it. Thread-safe: one query at a time.
 
-    Each query ends after `limit_s`. Raises PastError, as all methods.
+    Each query ends after `limit_s`. Rows that no run can have written are left out and counted. Raises PastError, as
+    all methods.
     """
 
     def __init__(self, path: str, limit_s: float = LIMIT_S) -> None:
-        self._path = path
+        self.path = path
         self._limit_s = limit_s
         self._lock = threading.Lock()
+        self._bad_rows: set[int] = set()
         self._connection = connect_reader(path)
+
+    @property
+    def notice(self) -> str | None:
+        """Note about the rows that were left out, for the user; None if there were none."""
+        if not self._bad_rows:
+            return None
+        return f"note: {counted(len(self._bad_rows), 'row')} of {self.path!r}, which no run has written, left out"
 
     def find(self, search: Search) -> list[FoundMoment]:
         """Return the moments that a search finds, the newest first."""
         where, values = _conditions(search)
+        limit = max(1, min(search.limit, FOUND_MAX))
+        moments: list[FoundMoment] = []
         with self._query() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM {_tables(search)} WHERE {where} ORDER BY m.unix_ms DESC, m.id DESC LIMIT ?",
-                (*values, max(1, min(search.limit, FOUND_MAX))),
-            ).fetchall()
-        return [FoundMoment(**{**dict(row), "picture": bool(row["picture"])}) for row in rows]
+            # one row at a time, so that a bad one costs no other
+            ids = connection.execute(
+                f"SELECT m.id FROM {_tables(search)} WHERE {where} ORDER BY m.unix_ms DESC, m.id DESC LIMIT ?",
+                (*values, limit + BAD_MAX),
+            )
+            bad_rows = 0
+            while len(moments) < limit and (row := ids.fetchone()) is not None:
+                moment = _read_moment(connection, row[0])
+                if moment is not None:
+                    moments.append(moment)
+                    continue
+                self._bad_rows.add(row[0])
+                bad_rows += 1
+                if bad_rows > BAD_MAX:
+                    raise PastError(f"{self.path!r} has too many rows that no run has written; name another file")
+        return moments
 
     def count(self, search: Search, spans: int) -> list[int]:
         """Return the number of moments in each of `spans` equal parts of a search's time, which must have both ends."""
@@ -150,7 +183,8 @@ class PastReader:
         width_ms = max(1, -(-(search.until_ms - search.since_ms) // spans))
         with self._query() as connection:
             rows = connection.execute(
-                f"SELECT (m.unix_ms - ?) / ? AS span, count(*) FROM {_tables(search)} WHERE {where} GROUP BY span",
+                f"SELECT (CAST(m.unix_ms AS INTEGER) - ?) / ? AS span, count(*) FROM {_tables(search)} WHERE {where} "
+                f"AND {_POSSIBLE_TIME} GROUP BY span",
                 (search.since_ms, width_ms, *values),
             ).fetchall()
         counts = [0] * spans
@@ -163,15 +197,19 @@ class PastReader:
         where, values = _conditions(search)
         with self._query() as connection:
             first, last, count = connection.execute(
-                f"SELECT min(m.unix_ms), max(m.unix_ms), count(*) FROM {_tables(search)} WHERE {where}", values
+                f"SELECT min(m.unix_ms), max(m.unix_ms), count(*) FROM {_tables(search)} WHERE {where} "
+                f"AND {_POSSIBLE_TIME}",
+                values,
             ).fetchone()
-        return (first, last, count) if count else None
+        return (int(first), int(last), count) if count else None
 
     def cameras(self) -> list[str]:
         """Return the names of all cameras of the file."""
         with self._query() as connection:
             rows = connection.execute(
-                "SELECT DISTINCT camera FROM run ORDER BY camera LIMIT ?", (FOUND_MAX,)
+                "SELECT DISTINCT camera FROM run WHERE typeof(camera) = 'text' AND length(camera) <= ? ORDER BY camera "
+                "LIMIT ?",
+                (ANSWER_CHARS_MAX, FOUND_MAX),
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -179,7 +217,7 @@ class PastReader:
         """Return the JPEG of a moment; None if it has none."""
         with self._query() as connection:
             row = connection.execute("SELECT jpeg FROM picture WHERE moment = ?", (moment,)).fetchone()
-        return None if row is None else bytes(row[0])
+        return row[0] if row is not None and isinstance(row[0], bytes) else None
 
     def close(self) -> None:
         """Close the file."""
@@ -190,19 +228,32 @@ class PastReader:
     def _query(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one query within the time limit."""
         with self._lock:
-            ends_s = time.monotonic() + self._limit_s
-            self._connection.set_progress_handler(lambda: int(time.monotonic() > ends_s), STEPS_A_CHECK)
+            limit_time(self._connection, self._limit_s)
             try:
                 yield self._connection
             except sqlite3.Error as error:
                 if "interrupted" in str(error):
                     raise PastError(f"the search takes longer than {self._limit_s:g} s; search less time") from error
-                raise unusable(self._path, error) from error
+                raise unusable(self.path, error) from error
+
+
+_POSSIBLE_TIME = f"m.unix_ms BETWEEN 0 AND {UNIX_MS_MAX}"
+
+
+def _read_moment(connection: sqlite3.Connection, number: int) -> FoundMoment | None:
+    """Return the moment of a row; None if no run can have written it. Raises sqlite3.Error."""
+    try:
+        row = connection.execute(f"SELECT {_COLUMNS} FROM {_TABLES} WHERE m.id = ?", (number,)).fetchone()
+        moment = msgspec.convert({**dict(row), "picture": bool(row["picture"])}, FoundMoment)
+        if moment.fields is not None:
+            parse_json(moment.fields)
+    except (sqlite3.DataError, msgspec.ValidationError, ValueError):
+        return None
+    return moment
 
 
 def _tables(search: Search) -> str:
-    tables = "moment m JOIN run r ON r.id = m.run"
-    return f"{tables} JOIN words ON words.rowid = m.id" if search.query.match else tables
+    return f"{_TABLES} JOIN words ON words.rowid = m.id" if search.query.match else _TABLES
 
 
 def _conditions(search: Search) -> tuple[str, list[object]]:

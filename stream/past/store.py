@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stream.clock import AgingClock
-from stream.past.moments import ClipFiles, Extension, Moment, PastRun, Record, RunEnded
+from stream.past.moments import UNIX_MS_MAX, ClipFiles, Extension, Moment, PastRun, Record, RunEnded
 from stream.past.retention import Limits, retain
 from stream.past.schema import connect_writer, transaction
 
@@ -27,7 +27,9 @@ class PastStore:
     ) -> None:
         self._limits = limits or Limits()
         self._connection = connect_writer(path)
-        ((newest_ms,),) = self._connection.execute("SELECT max(last_ms) FROM moment")
+        ((newest_ms,),) = self._connection.execute(
+            "SELECT max(last_ms) FROM moment WHERE last_ms BETWEEN 0 AND ?", (UNIX_MS_MAX,)
+        )
         newest_s = None if newest_ms is None else newest_ms / MS_PER_S
         self._clock = AgingClock(newest_s, path, monotonic_s)
 

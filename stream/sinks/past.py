@@ -44,9 +44,13 @@ from stream.past.writer import WRITERS, PastWriter
 from stream.protocol.picture_files import smaller_jpeg
 from stream.sinks.base import Sink
 from stream.sources.address import camera_name, redacted
+from stream.untrusted import KIB
 
 PICTURE_WIDTH_PX = 320
 """Greatest width of a picture in the file: about 10 kB."""
+
+PICTURE_BYTES_MAX = 256 * KIB
+"""A larger picture, as of a frame many times as tall as wide, is left out."""
 
 PICTURES_KEPT = 16
 """Pictures of frames whose answers have not come yet."""
@@ -208,7 +212,8 @@ def open_writer(output: OutputConfig) -> PastWriter:
 
 
 def _with_small(moment: Moment) -> Moment:
-    """Return a moment with its picture made small, or without one if that is no JPEG."""
+    """Return a moment with its picture made small, or without one if that is no JPEG, or stays large."""
     if moment.jpeg is None:
         return moment
-    return replace(moment, jpeg=smaller_jpeg(moment.jpeg, PICTURE_WIDTH_PX))
+    jpeg = smaller_jpeg(moment.jpeg, PICTURE_WIDTH_PX)
+    return replace(moment, jpeg=jpeg if jpeg is not None and len(jpeg) <= PICTURE_BYTES_MAX else None)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from stream import logs
 from stream.errors import PastError
 from stream.past.moments import KINDS
 from stream.past.search import FoundMoment, PastReader, Query, Search
@@ -45,6 +46,7 @@ class PastFiles:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = tuple(paths)
+        self._reported: set[str] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
@@ -80,6 +82,10 @@ class PastFiles:
         finally:
             for reader in readers:
                 reader.close()
+                if reader.notice is not None and reader.path not in self._reported:
+                    self._reported.add(reader.path)
+                    text = reader.notice
+                    logs.say(text, "warning", event="remember", path=reader.path, message=text.removeprefix("note: "))
 
 
 def past_routes(files: PastFiles) -> list[BaseRoute]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,12 @@ def test_mistakes_are_one_line(
     assert main(["search", *options]) == BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {problem}")
+
+
+def test_rows_that_no_run_writes_are_one_note(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect("past.sqlite")) as connection:
+        connection.executescript("UPDATE moment SET fields = '{', unix_ms = 'x' WHERE number < 3")
+    assert main(["search", "", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert [json.loads(line)["camera"] for line in captured.out.splitlines()] == ["door"]
+    assert captured.err == "note: 2 rows of 'past.sqlite', which no run has written, left out\n"

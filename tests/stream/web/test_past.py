@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -294,3 +295,16 @@ def test_on_a_phone_the_past_is_a_column_with_contrast_and_labels(
     assert text(page, "#past-title") == "Past"
     assert page.evaluate(LABELS) == []
     assert page.evaluate(CONTRAST) == []
+
+
+def test_rows_that_no_run_writes_are_left_out_and_reported_once(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("UPDATE moment SET unix_ms = 'x' WHERE text = 'a person'")
+    with served(remember=path) as run:
+        for _ in range(2):
+            page = ask(run, "/past").json
+            assert page["moments"][0]["text"] == "source lost: <b>unplugged</b>"
+            assert page["count"] == sum(page["spans"]) == 32
+    assert [line for line in capsys.readouterr().err.splitlines() if "left out" in line] == [
+        f"note: 1 row of {path!r}, which no run has written, left out"
+    ]
