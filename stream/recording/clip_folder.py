@@ -5,33 +5,25 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from stream.clock import AgingClock
 from stream.errors import OutputError
+from stream.recording.clip_manifest import CLIP_NAME, MANIFEST, read_manifest
 from stream.recording.mp4_boxes import whole_length
-from stream.untrusted import MIB
-
-MANIFEST = ".arr-coc-clips"
-"""Name of the list of all files that runs have written into the folder, one name a line."""
 
 PICTURE, VIDEO = ".jpg", ".mp4"
 
 PART = ".part"
 """Suffix of a file that is being written; its name begins with a dot."""
 
-CLIP_NAME = re.compile(r"\w[\w.-]{0,150}\.(?:jpg|mp4)")
-
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 """Clips show people: other users of the machine cannot read them."""
-
-MANIFEST_BYTES_MAX = 16 * MIB
 
 DELETED_MAX = 256
 """Number of deleted files after which the manifest is written anew."""
@@ -49,7 +41,7 @@ class ClipFolder:
     A file has its name once it is complete, and stands in the manifest before that. Only files in the manifest are
     deleted: the oldest, if all together have more than `max_bytes` or they are older than `max_age_s`, by a clock that
     is trusted; None for no limit. Videos that a killed run has left unfinished are cut after their last whole fragment
-    and kept.
+    and kept. Nothing is written into a file that is a link, or has another name besides: it may be one of the user's.
 
     Raises OutputError if the folder cannot be written, or another run writes it.
     """
@@ -173,9 +165,8 @@ class ClipFolder:
 
     def _finish_part(self, name: str) -> None:
         part = part_of(name)
-        descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.folder_fd)
-        with os.fdopen(descriptor, "r+b") as file:
-            length = whole_length(file.read()) if name.endswith(VIDEO) else 0
+        with os.fdopen(_open_own(part, os.O_RDWR, self.folder_fd), "r+b") as file:
+            length = whole_length(file) if name.endswith(VIDEO) else 0
             file.truncate(length)
         if length and not _exists(name, self.folder_fd):
             os.rename(part, name, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
@@ -185,20 +176,29 @@ class ClipFolder:
     def _read(self) -> None:
         """Read the manifest; forget the names of files that are gone."""
         names, entries = read_manifest(self.path), {}
-        for name in names:
+        present = set(os.listdir(self.folder_fd))
+        for name in filter(present.__contains__, names):
             with suppress(OSError):
                 status = os.stat(name, dir_fd=self.folder_fd, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     entries[name] = _Entry(status.st_size, status.st_mtime)
         self._entries = dict(sorted(entries.items(), key=lambda item: item[1].unix_s))
-        if len(entries) < len(names):
+        if len(entries) < len(names) or not self._has_own_manifest(present):
             self._rewrite()
+
+    def _has_own_manifest(self, present: set[str]) -> bool:
+        """Return False if a line that is added to the manifest would go into another file."""
+        if MANIFEST not in present:
+            return True
+        with suppress(OSError):
+            os.close(_open_own(MANIFEST, os.O_RDONLY, self.folder_fd))
+            return True
+        return False
 
     def _list(self, name: str) -> None:
         """Append a name to the manifest. Raises OSError."""
         assert CLIP_NAME.fullmatch(name), name
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(MANIFEST, flags, FILE_MODE, dir_fd=self.folder_fd)
+        descriptor = _open_own(MANIFEST, os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder_fd)
         try:
             size = os.fstat(descriptor).st_size
             is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a killed run or a full disk
@@ -223,8 +223,10 @@ class ClipFolder:
         self._deleted = 0
         new = MANIFEST + PART
         names = [*self._entries, *(file.name for file in self._open)]
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=self.folder_fd)  # of a killed run, or a link
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(new, flags, FILE_MODE, dir_fd=self.folder_fd), "wb") as file:
                 file.write("".join(f"{name}\n" for name in names).encode())
             os.rename(new, MANIFEST, src_dir_fd=self.folder_fd, dst_dir_fd=self.folder_fd)
@@ -293,36 +295,6 @@ def whole_name(part: str) -> str:
     return part[1 : -len(PART)] if part.startswith(".") and part.endswith(PART) else ""
 
 
-def read_manifest(folder: Path) -> list[str]:
-    """Return the names in a folder's manifest, each once, in order; lines that are no names of clips are left out."""
-    try:
-        descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return []
-        lines = file.read(MANIFEST_BYTES_MAX).decode(errors="replace").splitlines(keepends=True)
-    return list(dict.fromkeys(_names(lines)))
-
-
-def _names(lines: list[str]) -> Iterator[str]:
-    for line in lines:
-        if line.endswith("\n") and CLIP_NAME.fullmatch(line[:-1]):
-            yield line[:-1]
-
-
-def find_clip(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a run has written into a folder of clips; None for any other name."""
-    if CLIP_NAME.fullmatch(name) is None or name not in read_manifest(folder):
-        return None
-    path = folder / name
-    with suppress(OSError):
-        if stat.S_ISREG(path.lstat().st_mode):
-            return path
-    return None
-
-
 def check_clip_folder(path: str) -> None:
     """Raise OutputError if clips cannot be written into a folder, as far as can be checked without making it."""
     place = Path(path)
@@ -341,6 +313,17 @@ def check_clip_folder(path: str) -> None:
 
 def _refusal(path: str, reason: str | None) -> str:
     return f"cannot write clips into {path!r}: {reason}; name another folder"
+
+
+def _open_own(name: str, flags: int, folder_fd: int) -> int:
+    """Return a descriptor of a regular file without another name, which O_CREAT makes. Raises OSError for others."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, FILE_MODE, dir_fd=folder_fd)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EMLINK, f"{name!r} is a link or no file")
 
 
 def _exists(name: str, folder_fd: int) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _BOX = struct.Struct(">I4s")
 _LARGE = struct.Struct(">Q")
+
+BOXES_MAX = 65_536
+"""Most boxes of a file that are looked at; a video of two minutes with a fragment a frame has 15,000."""
 
 
 class Mp4Box(NamedTuple):
@@ -38,13 +42,21 @@ def header_length(data: bytes) -> int:
     return next((box.start for box in boxes(data) if box.kind not in (b"ftyp", b"moov")), len(data))
 
 
-def whole_length(data: bytes) -> int:
-    """Return the length of a file up to the end of its last whole fragment; 0 without one."""
-    length, follows = 0, False
-    for box in boxes(data):
-        if box.end > len(data) or box.kind not in (b"ftyp", b"moov", b"moof", b"mdat"):
+def whole_length(file: BinaryIO) -> int:
+    """Return the length of a file up to the end of its last whole fragment; 0 without one.
+
+    Only the headers of its boxes are read, of at most BOXES_MAX.
+    """
+    size = file.seek(0, os.SEEK_END)
+    start = length = 0
+    follows = False
+    for _ in range(BOXES_MAX):
+        file.seek(start)
+        box = next(boxes(file.read(_BOX.size + _LARGE.size), 0, size - start), None)
+        if box is None or box.kind not in (b"ftyp", b"moov", b"moof", b"mdat") or start + box.end > size:
             break
-        length = box.end if box.kind == b"mdat" and follows else length
+        start += box.end
+        length = start if box.kind == b"mdat" and follows else length
         follows = box.kind == b"moof"
     return length
 

@@ -180,7 +180,9 @@ class OverlaySink(Sink):
             return
         new = f"{self._path}.{os.getpid()}.new"
         try:
-            with open(new, "w", encoding="utf-8", errors="replace") as file:
+            with suppress(FileNotFoundError):
+                os.unlink(new)  # it may be a link to a file of the user
+            with open(new, "x", encoding="utf-8", errors="replace") as file:
                 file.write(text)
             os.replace(new, self._path)
         except OSError as error:

@@ -35,6 +35,7 @@ from stream.web.uploads.receiver import PictureUploads
 from stream.web.viewer import MESSAGES_A_SECOND, MessageRefused, RateLimit, Viewer, read_message
 
 if TYPE_CHECKING:
+    from stream.recording.clip_manifest import ClipIndex
     from stream.web.compare import CompareDesk
 
 PAGE = Path(__file__).parent / "page"
@@ -198,6 +199,7 @@ def make_application(
 
     files, uploads = StaticFiles(directory=PAGE), PictureUploads()
     sockets: set[WebSocket] = set()
+    clip_indices: dict[str, ClipIndex] = {}
     hubs = {name: camera.hub for name, camera in cameras.items()}
 
     def selection_of(connection: HTTPConnection) -> Mapping[str, PageCamera]:
@@ -235,9 +237,10 @@ def make_application(
     async def clip(request: Request) -> Response:
         for camera in selection_of(request).values():
             if (folder := camera.hub.clips) is not None:
-                from stream.recording.clip_folder import find_clip
+                from stream.recording.clip_manifest import ClipIndex
 
-                path = await asyncio.to_thread(find_clip, Path(folder), request.path_params["name"])
+                index = clip_indices.setdefault(folder, ClipIndex(Path(folder)))
+                path = await asyncio.to_thread(index.find, request.path_params["name"])
                 if path is not None:
                     return FileResponse(path)
         return PlainTextResponse("There is no such clip; the folder's oldest clips are deleted.\n", 404)

@@ -16,7 +16,8 @@ from typing import Any
 
 from stream.config import OutputConfig
 from stream.events import VideoFragment
-from stream.recording.clip_folder import ClipFolder, read_manifest
+from stream.recording.clip_folder import ClipFolder
+from stream.recording.clip_manifest import read_manifest
 from stream.sinks.clips import sink as module
 from stream.sinks.clips.sink import ClipSink
 from tests.support.events import match

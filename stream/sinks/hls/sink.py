@@ -206,6 +206,7 @@ class HlsSink(Sink):
         """Replace a file atomically."""
         new = self._folder / f".{name}.{os.getpid()}{NEW}"
         try:
+            new.unlink(missing_ok=True)  # it may be a link to a file of the user
             new.write_text(text, encoding="utf-8", errors="replace")
             new.replace(self._folder / name)
         except OSError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from stream.errors import OutputError
-from stream.recording.clip_folder import MANIFEST, ClipFolder, check_clip_folder, find_clip, part_of, read_manifest
+from stream.recording import clip_manifest
+from stream.recording.clip_folder import PART, ClipFolder, check_clip_folder, part_of
+from stream.recording.clip_manifest import MANIFEST, ClipIndex, read_manifest
 from tests.support.fragments import fragments_of, packets_of, video_file
 from tests.support.full_disk import room_for
 
@@ -48,10 +50,10 @@ def test_a_file_has_its_name_once_it_is_complete(folder: ClipFolder) -> None:
     file = folder.create("a.mp4")
     file.append(b"abc")
     assert names(folder.path) == {part_of("a.mp4")}
-    assert find_clip(folder.path, "a.mp4") is None
+    assert ClipIndex(folder.path).find("a.mp4") is None
     file.finish()
     assert names(folder.path) == {"a.mp4"}
-    assert find_clip(folder.path, "a.mp4") == folder.path / "a.mp4"
+    assert ClipIndex(folder.path).find("a.mp4") == folder.path / "a.mp4"
 
 
 def test_an_empty_file_is_not_kept(folder: ClipFolder) -> None:
@@ -145,7 +147,7 @@ def test_a_manifest_names_no_other_files(tmp_path: Path, line: str) -> None:
     (path / MANIFEST).write_text(f"{line}\n")
     with closing(ClipFolder(str(path), max_bytes=1, max_age_s=1, now_s=lambda: 1e12)):
         assert (tmp_path / "victim.jpg").exists()
-    assert find_clip(path, line) is None
+    assert ClipIndex(path).find(line) is None
 
 
 def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
@@ -157,8 +159,8 @@ def test_links_are_neither_followed_nor_deleted(tmp_path: Path) -> None:
     (path / "b.jpg").mkdir()
     with closing(ClipFolder(str(path), max_age_s=1, now_s=lambda: 1e12)):
         assert (path / "a.jpg").is_symlink()
-    assert find_clip(path, "a.jpg") is None
-    assert find_clip(path, "b.jpg") is None
+    assert ClipIndex(path).find("a.jpg") is None
+    assert ClipIndex(path).find("b.jpg") is None
     assert (tmp_path / "victim").read_text() == "of the user"
 
 
@@ -265,3 +267,63 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "not here")))
     with pytest.raises(OutputError, match="not here"):
         ClipFolder(str(tmp_path / "new"))
+
+
+def test_files_with_another_name_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "clips"
+    path.mkdir()
+    victim = tmp_path / "letter.txt"
+    victim.write_text("of the user")
+    (path / MANIFEST).write_text("hard.mp4\nsoft.mp4\nhard.jpg\n")
+    os.link(victim, path / part_of("hard.mp4"))
+    os.link(victim, path / part_of("hard.jpg"))
+    os.link(victim, path / (MANIFEST + PART))
+    (path / part_of("soft.mp4")).symlink_to(victim)
+    with closing(ClipFolder(str(path), max_bytes=1000)) as folder:
+        put(folder, "a.jpg")
+        put(folder, "b.jpg", 995)
+        assert victim.read_text() == "of the user"
+        assert {part_of("hard.mp4"), part_of("hard.jpg"), part_of("soft.mp4")} < names(path)
+
+
+@pytest.mark.parametrize("make", [os.link, os.symlink, lambda _, path: os.mkfifo(path)])
+def test_a_manifest_that_is_a_link_is_replaced(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    path = tmp_path / "clips"
+    path.mkdir()
+    victim = tmp_path / "letter.txt"
+    victim.write_text("of the user")
+    make(victim, path / MANIFEST)
+    with closing(ClipFolder(str(path))) as folder:
+        put(folder, "a.jpg")
+    assert victim.read_text() == "of the user"
+    assert read_manifest(path) == ["a.jpg"]
+
+
+def test_a_manifest_that_becomes_a_link_is_not_written(folder: ClipFolder, tmp_path: Path) -> None:
+    put(folder, "a.jpg")
+    os.link(folder.path / MANIFEST, tmp_path / "backup")
+    with pytest.raises(OSError, match="is a link or no file"):
+        folder.create("b.jpg")
+    assert (tmp_path / "backup").read_text() == "a.jpg\n"
+
+
+def test_the_newest_names_of_a_long_manifest_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / MANIFEST).write_text("".join(f"{number:04}.jpg\n" for number in range(1000)))
+    monkeypatch.setattr(clip_manifest, "MANIFEST_BYTES_MAX", 9 * 10 + 4)
+    assert read_manifest(tmp_path)[-10:] == [f"{number:04}.jpg" for number in range(990, 1000)]
+
+
+def test_a_manifest_is_read_again_only_if_it_changed(folder: ClipFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+
+    def read(path: Path) -> list[str]:
+        reads.append(path)
+        return read_manifest(path)
+
+    monkeypatch.setattr(clip_manifest, "read_manifest", read)
+    index = ClipIndex(folder.path)
+    assert index.find("a.jpg") is None
+    path = put(folder, "a.jpg")
+    assert [index.find("a.jpg") for _ in range(5)] == [path] * 5
+    assert index.find("b.jpg") is None
+    assert len(reads) == 1, "there was none at first"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import struct
+from pathlib import Path
 
 import pytest
 
 from stream.events import VideoFragment
-from stream.recording.mp4_boxes import begin_ticks, boxes, earlier, header_length, whole_length
+from stream.recording.mp4_boxes import BOXES_MAX, begin_ticks, boxes, earlier, header_length, whole_length
 from tests.support.fragments import fragments_of, packets_of, video_file
 
 
@@ -25,12 +27,35 @@ def test_the_header_ends_before_the_first_fragment(fragments: list[VideoFragment
 def test_a_torn_end_is_found_at_every_length(fragments: list[VideoFragment]) -> None:
     first = fragments[0].init + fragments[0].data
     data = first + fragments[1].data
-    assert whole_length(data) == len(data)
+    assert whole_length(io.BytesIO(data)) == len(data)
     for cut in range(1, len(fragments[1].data), 97):
-        assert whole_length(data[:-cut]) == len(first)
-    assert whole_length(fragments[0].init) == 0
-    assert whole_length(b"no video at all") == 0
-    assert whole_length(data + bytes(64)) == len(data)
+        assert whole_length(io.BytesIO(data[:-cut])) == len(first)
+    assert whole_length(io.BytesIO(fragments[0].init)) == 0
+    assert whole_length(io.BytesIO(b"no video at all")) == 0
+    assert whole_length(io.BytesIO(data + bytes(64))) == len(data)
+
+
+def test_a_large_file_is_not_read_into_memory(tmp_path: Path, fragments: list[VideoFragment]) -> None:
+    data = fragments[0].init + fragments[0].data
+    with (tmp_path / "a.mp4").open("w+b") as file:
+        file.write(data)
+        file.truncate(1 << 40)
+        assert whole_length(file) == len(data)
+    last = struct.pack(">I4s", 8, b"moof") + struct.pack(">I4s", 0, b"mdat") + b"to the end of the file"
+    assert whole_length(io.BytesIO(data + last)) == len(data + last)
+
+
+def test_a_limited_number_of_boxes_is_read() -> None:
+    class CountedReads(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.reads += 1
+            return super().read(size)
+
+    file = CountedReads(struct.pack(">I4s", 8, b"moof") * (BOXES_MAX + 1000))
+    assert whole_length(file) == 0
+    assert file.reads == BOXES_MAX
 
 
 def test_fragments_can_be_decoded_earlier(fragments: list[VideoFragment]) -> None:

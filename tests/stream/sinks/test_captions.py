@@ -210,3 +210,13 @@ def test_an_overlay_shows_labels_in_place_of_boxes(tmp_path: Path) -> None:
     sink.write(answer(0.0, '[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}]'))
     assert (tmp_path / "a.txt").read_text() == "cat"
     sink.close()
+
+
+def test_an_overlay_does_not_write_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "letter.txt"
+    victim.write_text("of the user")
+    os.link(victim, tmp_path / f"overlay.txt.{os.getpid()}.new")
+    sink = OverlaySink(str(tmp_path / "overlay.txt"))
+    sink.write(answer(0.0, "a red car"))
+    assert (tmp_path / "overlay.txt").read_text() == "a red car"
+    assert victim.read_text() == "of the user"

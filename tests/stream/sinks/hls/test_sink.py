@@ -286,3 +286,14 @@ def test_a_run_writes_all_frames_of_its_source_and_its_answers(tmp_path: Path) -
     options = {"allowed_extensions": "ALL", "allowed_segment_extensions": "ALL"}
     with av.open(str(folder / "video.m3u8"), options=options) as container:
         assert len(list(container.decode(video=0))) == 75
+
+
+def test_a_playlist_is_not_written_through_a_link(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    (tmp_path / "letter.txt").write_text("of the user")
+    os.link(tmp_path / "letter.txt", tmp_path / f".video.m3u8.{os.getpid()}.new")
+    with closing(stream.sink):
+        stream.show(0.0)
+        stream.sink.write(summary())
+    assert stream.listed() == ["segment-00000.m4s"]
+    assert (tmp_path / "letter.txt").read_text() == "of the user"
