@@ -68,9 +68,10 @@ def can_fork() -> bool:
 
 
 class ForkedProcess:
-    """Process that a fork server made, as far as `subprocess.Popen` handles one."""
+    """Process that `server` made, as far as `subprocess.Popen` handles one."""
 
-    def __init__(self, pid: int, stdin: IO[bytes], status: int) -> None:
+    def __init__(self, server: ForkServer, pid: int, stdin: IO[bytes], status: int) -> None:
+        self._server = server
         self.pid = pid
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
@@ -80,6 +81,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Returns how it ended: its exit status, minus the number of the signal, or None while it runs."""
         if self.returncode is None:
+            self._server.reap()
             with contextlib.suppress(BlockingIOError):
                 data = os.read(self._status, _STATUS.size)
                 self.returncode = _STATUS.unpack(data)[0] if data else -signal.SIGKILL
@@ -115,6 +117,7 @@ class ForkServer:
         self._process = process
         self._lock = threading.Lock()
         self._closed = False
+        self._reaped = False
         connection.settimeout(REPLY_LIMIT_S)
 
     @classmethod
@@ -186,7 +189,7 @@ class ForkServer:
             if not pid:
                 os.close(stdin_write)
                 os.close(status_read)
-        return ForkedProcess(pid, os.fdopen(stdin_write, "wb"), status_read) if pid else None
+        return ForkedProcess(self, pid, os.fdopen(stdin_write, "wb"), status_read) if pid else None
 
     def _ask(self, request: ForkRequest, descriptors: list[int]) -> int:
         """Returns the new process's pid, 0 if there is none. A server that does not reply gets no further requests."""
@@ -197,6 +200,7 @@ class ForkServer:
             reply = b""
         if len(reply) != _STATUS.size:
             self._connection.close()
+            self.reap()
             return 0
         return int(_STATUS.unpack(reply)[0])
 
@@ -205,13 +209,29 @@ class ForkServer:
         """The server's process id."""
         return self._process if isinstance(self._process, int) else self._process.pid
 
+    def reap(self) -> None:
+        """Takes the exit status of a server that has ended; without that it would stay a zombie as long as this run.
+
+        Called whenever one of its children is looked after.
+        """
+        if not isinstance(self._process, int):
+            self._process.poll()
+        elif not self._reaped:
+            try:
+                self._reaped = os.waitpid(self._process, os.WNOHANG) != (0, 0)
+            except ChildProcessError:
+                self._reaped = True
+
     def close(self) -> None:
         """Ends the server, after its children. May be called twice."""
         if self._closed:
             return
         self._closed = True
         self._connection.close()
+        self.reap()
         if isinstance(self._process, int):
+            if self._reaped:
+                return
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._process, signal.SIGKILL)
                 os.waitpid(self._process, 0)

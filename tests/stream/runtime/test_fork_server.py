@@ -15,8 +15,10 @@ from typing import IO
 import psutil
 import pytest
 
+from stream.clock import MonotonicClock
+from stream.events import Restarted
 from stream.runtime import fork_server
-from stream.runtime.child import ChildProcess, start_fork_server
+from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy, start_fork_server
 from stream.runtime.fork_server import ForkedProcess, ForkServer, can_fork
 from tests.support.network import until
 
@@ -83,6 +85,19 @@ def ended(process: ForkedProcess) -> int:
     return process.returncode
 
 
+def polled(supervisor: ProcessSupervisor) -> Restarted:
+    """Return the next restart."""
+    events: list[Restarted] = []
+
+    def is_restarted() -> bool:
+        event = supervisor.poll()
+        events.extend([] if event is None else [event])
+        return bool(events)
+
+    until(is_restarted)
+    return events[0]
+
+
 def test_imported_modules_are_there_at_once_and_a_child_leaves_nothing(server: ForkServer, children: Children) -> None:
     first, second = children.fork("modules"), children.fork("exit 7 done")
     assert ended(second) == 7
@@ -138,6 +153,34 @@ def test_children_outlive_a_server_that_dies(mortal: ForkServer, tmp_path: Path)
     child.stop()
 
 
+def test_a_server_that_dies_stays_no_zombie(mortal: ForkServer, tmp_path: Path) -> None:
+    with (tmp_path / "output").open("w+b") as file, contextlib.closing(Children(mortal, file)) as children:
+        process = children.fork("wait")
+        os.kill(mortal.pid, signal.SIGKILL)
+        until(lambda: process.poll() is None and not psutil.pid_exists(mortal.pid))
+        mortal.reap()
+
+
+def test_a_live_child_is_restarted_after_its_server_died(mortal: ForkServer) -> None:
+    def start() -> ChildProcess:
+        return ChildProcess("answer", "tests.support.child", forks=mortal)
+
+    supervisor = ProcessSupervisor("answers", start, RestartPolicy(restart=True), MonotonicClock())
+    try:
+        first = supervisor.child.pid
+        os.kill(mortal.pid, signal.SIGKILL)
+        until(lambda: supervisor.poll() is None and not psutil.pid_exists(mortal.pid))
+        assert supervisor.child.pid == first
+        for count in (1, 2):
+            os.kill(supervisor.child.pid, signal.SIGKILL)
+            assert polled(supervisor) == Restarted(
+                process="answers", cause="its process was killed by SIGKILL", count=count
+            )
+            assert psutil.Process(supervisor.child.pid).ppid() == os.getpid(), "it was started afresh"
+    finally:
+        supervisor.child.stop()
+
+
 def test_a_server_goes_with_its_client(mortal: ForkServer) -> None:
     process = psutil.Process(mortal.pid)
     mortal._connection.close()
@@ -191,5 +234,34 @@ except ChildProcessError:
 def test_a_server_is_split_off_the_process_itself(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-c", SPLIT, str(tmp_path / "kept")], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert (process.stdout, process.returncode) == ("no child is left\n", 0), process.stderr[-2000:]
+
+
+SPLIT_KILLED = """
+import os, signal, sys
+from stream.runtime.fork_server import ForkServer
+kept = open(sys.argv[1], "w+b")
+with ForkServer.split_off() as server:
+    process = server.fork("tests.support.child", kept.fileno())
+    os.kill(server.pid, signal.SIGKILL)
+    while os.path.exists(f"/proc/{server.pid}"):
+        assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(60) == -signal.SIGKILL
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def test_a_server_that_was_split_off_and_dies_stays_no_zombie(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", SPLIT_KILLED, str(tmp_path / "kept")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
     )
     assert (process.stdout, process.returncode) == ("no child is left\n", 0), process.stderr[-2000:]
