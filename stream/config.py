@@ -817,9 +817,12 @@ class OutputConfig(Section):
     """Outline the things of a drawn scene (`scene:NAME`) in the heat map, marked as ground truth: what is really there,
     and not what the model has found."""
     why: Annotated[
-        str | None, Option("--why FILE", "Also write the reasons for each token, as .jsonl.", without="web")
+        str | None,
+        Option("--why FILE", "Also write the reasons for each token, as .jsonl: the newest 64 MiB.", without="web"),
     ] = None
     """Reasons for each token of each frame that was answered about (.jsonl). See docs/cli.md#why-this-token."""
+    why_max_mib: int | None = Field(default=64, ge=1)
+    """Most disk space of the reasons, in MiB: the newest are kept, in FILE and FILE.1. none: no limit."""
     record: Annotated[
         FileName | None,
         Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web"),

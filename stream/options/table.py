@@ -53,7 +53,7 @@ OPTIONS = (
     Option("-o, --output FILE", "Also write .vtt, .srt, .jsonl, .m3u8, .mcap, .rosbag, .rrd, - for JSON lines on stdout; repeatable.", only="watch fleet", key="output.paths", kind="list"),
     Option("--timing / --no-timing", "Latencies in .jsonl; without them two runs write the same bytes. [timing]", only="caption", key="output.timing", kind="switch"),
     Option("--heatmap FILE", "Also write an .mp4 or .png that shows which tokens were chosen.", without="web demo", key="output.heatmap", kind="text"),
-    Option("--why FILE", "Also write the reasons for each token, as .jsonl.", without="web", key="output.why", kind="text"),
+    Option("--why FILE", "Also write the reasons for each token, as .jsonl: the newest 64 MiB.", without="web", key="output.why", kind="text"),
     Option("--record FOLDER", "Also record packets, questions and answers, for `replay`.", without="web", key="output.record", kind="text"),
     Option("--clips FOLDER", "With --until: write a picture and a clip of each yes into a folder.", without="demo", key="output.clips", kind="text"),
     Option("--publish ENDPOINT", "Publish events over ZeroMQ, for example at tcp://127.0.0.1:5556.", without="demo", key="output.publish", kind="text"),

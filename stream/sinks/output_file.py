@@ -21,7 +21,6 @@ from stream.events import (
     OF_FRAMES,
     AnswerPoint,
     Event,
-    Explanation,
     Glance,
     Summary,
     YesNoResult,
@@ -375,20 +374,6 @@ class JsonlSink(Sink):
         self._file.append(encode_event(event if self._timing else without_timing(event), self._camera) + "\n")
         if isinstance(event, Summary) and event.ended == "finished":
             self._file.catch_up()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class ExplanationSink(Sink):
-    """Writer of `why` events only."""
-
-    def __init__(self, path: str) -> None:
-        self._file = OutputFile(path)
-
-    def write(self, event: Event) -> None:
-        if isinstance(event, Explanation):
-            self._file.append(encode_event(event) + "\n")
 
     def close(self) -> None:
         self._file.close()

@@ -153,9 +153,9 @@ def _clips(at: FileOpening) -> Sink:
 
 
 def _explanations(at: FileOpening) -> Sink:
-    from stream.sinks.output_file import ExplanationSink
+    from stream.sinks.explanations import ExplanationSink
 
-    return ExplanationSink(at.path)
+    return ExplanationSink(at.path, at.output.why_max_mib)
 
 
 def _overlay(at: FileOpening) -> Sink:

@@ -19,7 +19,8 @@ from arr_coc.types import FramePlanes, FrameStamp
 from arr_coc.video.texture_updater import TextureUpdater
 from stream.config import AnswerConfig, OutputConfig
 from stream.events import Answer, AskedPicture, Explanation, FrameReady
-from stream.sinks.output_file import ExplanationSink, JsonlSink
+from stream.sinks.explanations import ExplanationSink
+from stream.sinks.output_file import JsonlSink
 from tests.stream.runtime.test_pipeline import configured, run
 from tests.support.events import answer
 from tests.support.selection import frame_of

@@ -15,10 +15,11 @@ from stream.errors import OutputError
 from stream.monitor.health import RunMonitor
 from stream.sinks import output_file
 from stream.sinks.captions import CaptionSink
+from stream.sinks.explanations import ExplanationSink
 from stream.sinks.factory import MonitorSink, open_services, open_sinks
 from stream.sinks.heatmap import FramePictures, HeatmapSink
 from stream.sinks.metrics import MetricsSink
-from stream.sinks.output_file import ExplanationSink, JsonlSink, check_distinct
+from stream.sinks.output_file import JsonlSink, check_distinct
 from stream.sinks.services import ControlSink, PublishSink, ask_request, read_reply
 from stream.transport.services import request
 from tests.support.events import frame
