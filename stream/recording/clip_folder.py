@@ -16,6 +16,7 @@ from stream.clock import AgingClock
 from stream.errors import OutputError
 from stream.recording.clip_manifest import CLIP_NAME, MANIFEST, read_manifest
 from stream.recording.mp4_boxes import whole_length
+from stream.recording.writable import write_obstacle
 
 PICTURE, VIDEO = ".jpg", ".mp4"
 
@@ -301,14 +302,14 @@ def check_clip_folder(path: str) -> None:
     if os.path.lexists(place):
         if not place.is_dir():
             raise OutputError(_refusal(path, "it is a file"))
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise OutputError(_refusal(path, os.strerror(errno.EACCES)))
+        if (obstacle := write_obstacle(place, os.W_OK | os.X_OK)) is not None:
+            raise OutputError(_refusal(path, obstacle))
         return
     above = next((folder for folder in (place.parent, place.parent.parent) if folder.is_dir()), None)
     if above is None:
         raise OutputError(f"cannot write clips into {path!r}: there is no folder {str(place.parent)!r}; make it first")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise OutputError(_refusal(path, os.strerror(errno.EACCES)))
+    if (obstacle := write_obstacle(above, os.W_OK | os.X_OK)) is not None:
+        raise OutputError(_refusal(path, obstacle))
 
 
 def _refusal(path: str, reason: str | None) -> str:

@@ -26,6 +26,7 @@ from stream.events import (
     YesNoResult,
     encode_event,
 )
+from stream.recording.writable import write_obstacle
 from stream.sinks.base import Sink
 from stream.sources.address import STDIN
 
@@ -213,8 +214,8 @@ def check_writable(path: str) -> None:
         raise OutputError(_refusal(path, OSError()))
     if is_hls(path):
         _check_stream_folder(path)
-    if not os.access(path if os.path.lexists(path) else parent, os.W_OK):
-        raise OutputError(_refusal(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
+    if (obstacle := write_obstacle(path if os.path.exists(path) else parent)) is not None:
+        raise OutputError(_refusal(path, OSError(0, obstacle)))
 
 
 def check_new_folder(path: str) -> None:
