@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -78,6 +79,7 @@ class LiveDecoder:
         self._stop = stop
         self._packets = 0
         self._waited_ns = 0
+        self._read_limit_s = container.read_timeout or math.inf
         self._packet_ns = 0
         self._key_frame_seen = False
         self._losses = LossTracker()
@@ -102,7 +104,7 @@ class LiveDecoder:
                 for packet in self._waiting_packets():
                     for frame in self._decode(packet):
                         yield from self.deinterlacer.put(frame)
-                        limit_s, since_ns = self._stall_s, self._clock.now_ns()
+                        limit_s, since_ns = self._stall_s, self._clock.now_ns() - self.held_back_ns
                     if self._stop.is_set():
                         return
                     self._check(since_ns, limit_s)
@@ -116,6 +118,12 @@ class LiveDecoder:
         """Remove and return the losses since the last call."""
         return self._losses.rest()
 
+    @property
+    def held_back_ns(self) -> int:
+        """Time that FFmpeg held the newest picture back because no other followed: it gives it at the end of a read
+        that times out, and that picture is no sign of life."""
+        return self._waited_ns if self._waited_ns >= self._read_limit_s * NS_PER_S else 0
+
     def awaits_key_frame(self) -> bool:
         """Return True while packets arrive, but no key frame was among them."""
         silence_ns = self._clock.now_ns() - self._packet_ns
@@ -124,7 +132,7 @@ class LiveDecoder:
     def _check(self, since_ns: int, limit_s: float) -> None:
         if self.awaits_key_frame():
             limit_s = max(limit_s, KEY_FRAME_WAIT_S)
-        if self._clock.now_ns() - since_ns > limit_s * NS_PER_S:
+        if self._clock.now_ns() - since_ns >= limit_s * NS_PER_S:
             raise ConnectionLost(silent(limit_s))
 
     def _waiting_packets(self) -> Iterator[av.Packet]:
@@ -266,7 +274,7 @@ class ReconnectingReader(ReaderThread):
 
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
         """Timestamp a frame and put it into the queue; the first frame after an outage ends the outage."""
-        now_ns = self._clock.now_ns()
+        now_ns = self._clock.now_ns() - decoder.held_back_ns
         losses = decoder.skipped()
         if not self._begin_event.is_set():
             if self._outage is None:

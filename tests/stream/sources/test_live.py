@@ -242,6 +242,8 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
 class SlowContainer:
     """Packets of a container, each of them a second after the one before."""
 
+    read_timeout = None
+
     def __init__(self, packets: list[av.Packet], clock: FakeClock) -> None:
         self._packets = packets
         self._clock = clock
@@ -265,6 +267,36 @@ def test_a_connection_may_begin_long_before_its_next_key_frame(gop: int, is_foun
         else:
             with pytest.raises(ConnectionLost, match="no picture for 60 s"):
                 next(frames)
+
+
+class StalledContainer:
+    """Packets of a container every 40 ms; the last one comes with the end of the read that times out."""
+
+    read_timeout = 5.0
+
+    def __init__(self, packets: list[av.Packet], clock: FakeClock) -> None:
+        self._packets = packets
+        self._clock = clock
+
+    def demux(self, stream: object) -> Iterator[av.Packet]:
+        while self._packets:
+            self._clock.advance(40 * MS if self._packets[1:] else 5000 * MS)
+            yield self._packets.pop(0)
+        self._clock.advance(100 * MS)
+        raise av.error.ExitError(0, "Immediate exit requested")
+
+
+def test_the_picture_of_a_read_that_timed_out_is_no_sign_of_life() -> None:
+    clock = FakeClock()
+    with av.open(io.BytesIO(ts_bytes(20, 5)), format="mpegts") as container:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        decoder = LiveDecoder(StalledContainer(packets, clock), stream, CaptureConfig(), clock, threading.Event())
+        times_ms: list[int] = []
+        with pytest.raises(ConnectionLost, match="no picture for 5 s"):
+            times_ms.extend((clock.now_ns() - decoder.held_back_ns) // MS for _ in decoder.frames(10.0))
+    assert times_ms == [40 * number for number in range(1, 20)] + [19 * 40]
+    assert clock.now_ns() == (19 * 40 + 5000) * MS, "it waits no second time"
 
 
 def test_a_source_without_a_key_frame_is_named() -> None:
@@ -293,7 +325,9 @@ def test_packets_whose_times_run_at_a_wrong_rate_are_not_copied(caplog: pytest.L
         recorder.connect(stream)
         for frame in container.decode(stream):
             clock.advance(200 * MS)  # ten times the distance of the frames' own times
-            reader._hand_over(frame, Mock(skipped=lambda: (), aspect=None, deinterlacer=Mock(reach_px=0)))
+            reader._hand_over(
+                frame, Mock(skipped=lambda: (), held_back_ns=0, aspect=None, deinterlacer=Mock(reach_px=0))
+            )
     last = frames_of(reader.queue.drain() or [])[-1]
     assert last.media_ns == 199 * 200 * MS
     assert [record.message for record in caplog.records] == [
