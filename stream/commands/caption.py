@@ -74,7 +74,10 @@ def _journal(config: Config, *, resume: bool) -> Journal | None:
     if journal is None:
         return None
     if journal.earlier_answers:
-        report_note(f"note: taking {counted(journal.earlier_answers, 'answer')} from {journal.path}")
+        damage = ""
+        if journal.damaged_bytes:
+            damage = f"; what follows ({counted(journal.damaged_bytes, 'byte')}) is damaged and answered again"
+        report_note(f"note: taking {counted(journal.earlier_answers, 'answer')} from {journal.path}{damage}")
     elif resume:
         report_note("note: nothing was answered yet; starting from the beginning")
     elif could_continue(journal):

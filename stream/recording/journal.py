@@ -147,6 +147,11 @@ class Journal:
         """Number of answers that need not be given again."""
         return len(self._entries)
 
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes after the last answer that could be read: a torn end, or a damaged answer with all that follow it."""
+        return self._log.torn_bytes
+
     def open(self) -> None:
         """Open the file: emptied for a fresh run, without its incomplete end for a continued one.
 

@@ -165,8 +165,11 @@ def test_a_damaged_record_and_what_follows_it_is_dropped(path: Path) -> None:
     record_bytes = len(kept(path, 1).read_bytes())
     data = bytearray(kept(path).read_bytes())
     data[record_bytes + FRAMING.size + 2] ^= 1
+    assert Journal.continued(path, IDENTITY).damaged_bytes == 0
     path.write_bytes(data)
-    assert Journal.continued(path, IDENTITY).earlier_answers == 1
+    journal = Journal.continued(path, IDENTITY)
+    assert journal.earlier_answers == 1
+    assert journal.damaged_bytes == len(data) - record_bytes
 
 
 @pytest.mark.parametrize(
@@ -441,7 +444,8 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(
     assert runs.run("broken", "--resume") == 0
     assert runs.files("broken") == reference
     assert frames == [20, 25, 29], "what was answered is not asked again"
-    assert "note: taking 4 answers from" in capsys.readouterr().err
+    note = f"note: taking 4 answers from {runs.journal('broken')}; what follows (3 bytes) is damaged and answered again"
+    assert note in capsys.readouterr().err
 
 
 def failing(runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str, *options: str) -> dict[str, bytes]:
