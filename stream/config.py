@@ -99,7 +99,8 @@ class CaptureConfig(Section):
         int | None,
         Option("--stream N", "Video stream of a file with several, from 0. [its default]", without="web demo"),
     ] = Field(default=None, ge=0)
-    """Video stream of a file that holds several, counted from 0; its default one when absent."""
+    """Video stream of a file or a playlist that holds several, counted from 0; its default one, or the variant that
+    fits the run (docs/sources.md#hls-and-dash), when absent."""
     realtime: Annotated[
         bool,
         Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench"),

@@ -32,6 +32,7 @@ from stream.runtime.worker_messages import (
     SourceOpened,
     WorkerCommand,
     WorkerFinished,
+    WorkerNote,
     unpack_report,
 )
 from stream.transport import Transport, ipc_endpoint, private_directory
@@ -124,6 +125,9 @@ class FrameProcess:
             reports.append(self._restarts.popleft())
         if data is not None:
             report = unpack_report(data)
+            if isinstance(report, WorkerNote):
+                logging.getLogger(report.logger).warning("%s", report.message)
+                return reports
             if isinstance(report, AnswerTimeout):
                 if self._answers is not None:
                     self._answers.report_hung()

@@ -7,6 +7,7 @@ is lost when the frame stages die.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ from stream.runtime.worker_messages import (
     FrameWorkerConfig,
     WorkerCommand,
     WorkerFailed,
+    WorkerNote,
     pack_report,
 )
 from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
@@ -50,6 +52,20 @@ class ReportSender:
     def close(self) -> None:
         """Closes the socket."""
         self._sink.close()
+
+
+class ParentLog(logging.Handler):
+    """Sends warnings to the parent, whose log the user sees; one that the parent does not take at once is lost."""
+
+    def __init__(self, transport: Transport, endpoint: str) -> None:
+        super().__init__(logging.WARNING)
+        self._transport = transport
+        self._endpoint = endpoint
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # any thread may warn, so each warning has its own socket
+        with closing(self._transport.event_sender(self._endpoint)) as sender:
+            sender.send(pack_report(WorkerNote(record.name, record.getMessage())), SEND_MS)
 
 
 class ParentCommands:
@@ -104,10 +120,13 @@ def main() -> int:
     if worker.nice:
         _be_nice(worker.nice)
     transport = Transport()
+    log_handler = ParentLog(transport, worker.reports_to)
+    logging.getLogger().addHandler(log_handler)
     try:
         with closing(ReportSender(transport, worker.reports_to)) as reports:
             return _run(worker, transport, reports)
     finally:
+        logging.getLogger().removeHandler(log_handler)
         transport.close()
 
 

@@ -79,6 +79,13 @@ class DropReport(msgspec.Struct, frozen=True, tag_field="type", tag="drops"):
     drops: dict[str, int]
 
 
+class WorkerNote(msgspec.Struct, frozen=True, tag_field="type", tag="note"):
+    """Report of a warning in the worker's log, for the log of the run."""
+
+    logger: str
+    message: str
+
+
 class AnswerTimeout(msgspec.Struct, frozen=True, tag_field="type", tag="answer-timeout"):
     """Report that the answer process has been silent for too long."""
 
@@ -94,7 +101,7 @@ class WorkerFailed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
     message: str
 
 
-Report: TypeAlias = AnyEvent | SourceOpened | DropReport | AnswerTimeout | WorkerFinished | WorkerFailed
+Report: TypeAlias = AnyEvent | SourceOpened | DropReport | WorkerNote | AnswerTimeout | WorkerFinished | WorkerFailed
 """Report of a frame worker. An event is one as it was packed by its stage: nothing between packs it again."""
 
 pack_report = msgspec.msgpack.Encoder().encode

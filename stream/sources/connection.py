@@ -42,6 +42,10 @@ _PROTOCOLS = {
 }
 
 
+_ANY_SEGMENT = {"extension_picky": "0", "allowed_extensions": "ALL", "allowed_segment_extensions": "ALL"}
+"""Options of HLS: segments may have any name (`.jpg`, `.php`, `?session=`), as in players. The list of protocols, not
+their names, keeps a playlist from files."""
+
 _ONE_PROGRAM = {"merge_pmt_versions": "1"}
 """Option of MPEG-TS: a stream goes on if its PID changes midway. Otherwise FFmpeg begins another one, which is not
 read."""
@@ -68,6 +72,7 @@ def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
     options = {**decoder_options(config.max_pixels), **_ONE_PROGRAM, "protocol_whitelist": _PROTOCOLS[scheme]}
     if scheme in ("http", "https"):
         options["format_whitelist"] = _formats_without((PLAYLISTS - OVER_HTTP) | SIBLINGS)
+        options |= _ANY_SEGMENT
     elif scheme in ("tcp", "udp"):
         options["format_whitelist"] = _formats_without(PLAYLISTS | SIBLINGS)
     return options

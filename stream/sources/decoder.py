@@ -121,6 +121,11 @@ def open_container(path: Path, config: CaptureConfig, hardware: HardwareDecoding
     return container
 
 
+def video_streams(container: av.container.InputContainer) -> list[av.video.stream.VideoStream]:
+    """Return the video streams of a container; cover art is none."""
+    return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+
+
 def video_stream(
     container: av.container.InputContainer, name: str, index: int | None = None
 ) -> av.video.stream.VideoStream:
@@ -129,7 +134,7 @@ def video_stream(
     Cover art is no video stream. Raises SourceError if there is no video stream, or none of that number, and for a
     picture in tiles, each of which is a stream.
     """
-    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    streams = video_streams(container)
     if not streams:
         kinds = sorted({stream.type for stream in container.streams} - {"video"})
         content = f"only {' and '.join(kinds)}" if kinds else "nothing that moves"

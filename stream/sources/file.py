@@ -32,7 +32,6 @@ from stream.sources.decoder import (
     open_container,
     source_info,
     timeline_of,
-    video_stream,
 )
 from stream.sources.fit import FrameFitter, FrameFormat
 from stream.sources.hardware import HardwareDecoding
@@ -40,6 +39,7 @@ from stream.sources.lerobot import AGAIN, EpisodeAddress
 from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import MediaTimeline
+from stream.sources.variants import chosen_stream
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ContainerSource(Source):
         self._trailing: tuple[SkippedItem, ...] = ()
         try:
             self._fit = FrameFitter.of(config)
-            self._stream = video_stream(self._container, self._name, config.stream)
+            self._stream = chosen_stream(self._container, self._name, config)
             self._timeline = timeline_of(self._container, self._stream)
             self._declared_ns = self._part.limit_ns or declared_end_ns(self._container, self._stream)
             if segments is not None:

@@ -35,7 +35,6 @@ from stream.sources.decoder import (
     decoding_context,
     rate_of,
     source_info,
-    video_stream,
 )
 from stream.sources.deinterlace import Deinterlacer
 from stream.sources.fit import FrameFormat
@@ -44,6 +43,7 @@ from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import ReaderThread, ThreadedSource
 from stream.sources.timing import Backoff, Pacer
+from stream.sources.variants import chosen_stream
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class ReconnectingReader(ReaderThread):
         """Read one connection to its end; return why it was lost, or None if reading is to stop."""
         begin_ns = self._clock.now_ns()
         try:
-            stream = video_stream(container, self._target.name, self._config.stream)
+            stream = chosen_stream(container, self._target.name, self._config, reports=self.info is None)
         except SourceError as error:
             if self.info is None:
                 raise

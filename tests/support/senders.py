@@ -217,6 +217,8 @@ class Server(ThreadingHTTPServer):
         self.login: tuple[str, str] | None = None
         self.ranges = True
         """True if a client may ask for a part of a file."""
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        """Path and headers of each request."""
         self.clients: set[socket.socket] = set()
         self.stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
@@ -225,6 +227,10 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def requested(self, part: str) -> list[str]:
+        """Paths with this in them that were asked for."""
+        return [path for path, _ in self.requests if part in path]
 
     def cut(self) -> None:
         """Closes every socket."""
@@ -259,6 +265,7 @@ class Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def do_GET(self) -> None:
+        self.server.requests.append((self.path, dict(self.headers)))
         name = self.path.partition("?")[0].lstrip("/")
         path = self.server.folder / name
         if self.server.login is not None:

@@ -12,10 +12,13 @@ import pytest
 
 from stream.config import Config
 from stream.runtime.child import ChildProcess
+from stream.runtime.frame_process import run_in_child
 from stream.runtime.worker_messages import FrameWorkerConfig, WorkerCommand
 from stream.transport import SocketDirectory
 from tests.support.children import SHARED
+from tests.support.hls import make_variants
 from tests.support.network import LIMIT_S, until
+from tests.support.senders import Server
 
 
 def request_end(child: ChildProcess) -> None:
@@ -48,3 +51,15 @@ def test_it_ends_at_once_although_its_source_does_not_open(
                 assert child._process.returncode == status
         finally:
             child.stop()
+
+
+def test_warnings_of_its_log_reach_the_run(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """A source warns in the frame process, whose stderr is not shown."""
+    make_variants(tmp_path, {"low": (64, 48), "high": (128, 96)})
+    with Server(tmp_path) as web:
+        config = Config.model_validate({"source": f"{web.url}/all.m3u8", "capture": {"max_frames": 2}})
+        run = run_in_child(config, model_loader="tests.support.answer_models:FakeAnswerModel", forks=SHARED)
+        for _ in run.run():
+            pass
+    assert caplog.records[0].name == "stream.sources.variants"
+    assert "has 2 variants; reading 1: 128x96 at 0.1 Mbit/s, not 0: 64x48 at 0.1 Mbit/s" in caplog.messages[0]
