@@ -21,6 +21,7 @@ from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
 from stream.sources.checks import more_than
 from stream.sources.hardware import HardwareDecoding
+from stream.sources.mjpeg import MULTIPART, AddressRequest, HttpOpening
 from stream.sources.tls import ffmpeg_options, problem_at
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
@@ -227,8 +228,6 @@ _RTP_WAIT = str(US_PER_S // 10)
 _UDP_BUFFER_BYTES = 1 << 22
 """Receive buffer of a UDP stream in bytes: a key frame arrives in one burst."""
 
-_HTTP_LIVE_FORMATS = frozenset({"mpjpeg"})
-
 Open = Callable[[float], av.container.InputContainer]
 """Open a live source within a time limit in seconds. Raises SourceError."""
 
@@ -239,6 +238,7 @@ class LiveTarget:
 
     `name` has no secrets. `too_slow` returns the advice if nothing arrives within a time limit. `paced`: pictures
     arrive in bursts and are released at the pace of their PTS. `hardware` chose the decoder; None is software.
+    `release` closes what the container that was opened last leaves open when it is closed.
     """
 
     name: str
@@ -246,21 +246,29 @@ class LiveTarget:
     too_slow: Callable[[float], FailureAdvice] = too_slow
     paced: bool = False
     hardware: HardwareDecoding | None = None
+    release: Callable[[], None] = lambda: None
 
 
 def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     """Return the target for an address on a network."""
     name = redacted(address)
     hardware = HardwareDecoding(config, name)
+    opening = HttpOpening()
+    opened = opening.open if scheme_of(address) in ("http", "https") else AddressRequest.open
 
     def open_it(limit_s: float) -> av.container.InputContainer:
-        return opened_network(address, name, config, hardware, limit_s)
+        return opened_network(address, name, config, hardware, limit_s, opened)
 
-    return LiveTarget(name, open_it, hardware=hardware)
+    return LiveTarget(name, open_it, hardware=hardware, release=opening.close)
 
 
 def opened_network(
-    address: str, name: str, config: CaptureConfig, hardware: HardwareDecoding, limit_s: float
+    address: str,
+    name: str,
+    config: CaptureConfig,
+    hardware: HardwareDecoding,
+    limit_s: float,
+    opened: Callable[[AddressRequest], av.container.InputContainer] = AddressRequest.open,
 ) -> av.container.InputContainer:
     """Open a network address with FFmpeg.
 
@@ -270,6 +278,7 @@ def opened_network(
         config: Options of the capture; `stall_s` limits each read.
         hardware: Decoding hardware to use.
         limit_s: Time limit of opening.
+        opened: Function that opens it.
 
     Raises:
         SourceError: If the address cannot be opened.
@@ -277,12 +286,10 @@ def opened_network(
     """
     scheme = scheme_of(address) or ""
     options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
-    timeout = (limit_s, config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s)
+    read_s = config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s
     start_s = time.monotonic()
     try:
-        return av.open(
-            address, options=options, timeout=timeout, metadata_errors="replace", hwaccel=hardware.accelerator
-        )
+        return opened(AddressRequest(address, options, limit_s, read_s, hardware.accelerator))
     except av.FFmpegError as error:
         took_s = time.monotonic() - start_s
         problem = problem_at(address, config, limit_s - took_s) if error.errno == errno.EIO else None
@@ -320,7 +327,7 @@ def has_times(container: av.container.InputContainer) -> bool:
 
 def is_endless(container: av.container.InputContainer) -> bool:
     """Return True if a resource over HTTP is live: its length is unknown, in bytes and in time."""
-    if container.format.name in _HTTP_LIVE_FORMATS:
+    if container.format.name == MULTIPART:
         return True
     if container.format.name == "hls":
         return container.duration is None
@@ -345,6 +352,7 @@ def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputConta
             opening.set_result(container)
         else:
             container.close()
+            target.release()
 
     threading.Thread(target=attempt, name="open source", daemon=True).start()
     try:

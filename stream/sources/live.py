@@ -211,6 +211,7 @@ class ReconnectingReader(ReaderThread):
             finally:
                 self._container.close()
                 self._container = None
+                self._target.release()
             if reason is None:
                 return
             if self.info is None:
