@@ -129,6 +129,9 @@ class CaptureConfig(Section):
     where `ca_file` is given: cameras usually sign their own."""
     ca_file: FileName | None = Field(default=None, examples=['"camera.pem"'])
     """PEM file with the certificates that are trusted, such as a camera's own; those of the system when absent."""
+    headers: dict[str, str] = Field(default={}, examples=['{Authorization = "Bearer $CAMERA_TOKEN"}'])
+    """Headers of requests over HTTP and HTTPS, as a table, also `User-Agent` and `Cookie`. `$NAME` is the value of an
+    environment variable, which is written nowhere; `$$` is a $ (docs/sources.md#headers)."""
     reconnect: bool = True
     """Try a live source that is lost again and again, with growing waits; otherwise its loss ends the run."""
     open_timeout_s: float = Field(default=10.0, gt=0)

@@ -49,8 +49,8 @@ REMOVED_KEYS = {
 ZONES, NAME = "zones", "NAME"
 """Section whose tables have names of their own, and what stands for a name in the list of keys."""
 
-FREE_TABLE = "answer.api.extra"
-"""Table whose keys are any."""
+FREE_TABLES = ("answer.api.extra", "capture.headers")
+"""Tables whose keys are any."""
 
 ZONE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 REMOVED_SECTION = "answer.until."
@@ -421,7 +421,7 @@ def layer_from_option(option: str, key: str, text: str) -> ConfigLayer:
         value = table["value"]
     elif field is not None and text in SWITCHES and bool in (field.annotation, *get_args(field.annotation)):
         value = SWITCHES[text]
-    return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) == FREE_TABLE else {key: value})
+    return ConfigLayer(option, dict(leaves({key: value})) if known_as(key) in FREE_TABLES else {key: value})
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> dict[str, FieldInfo]:
@@ -445,9 +445,10 @@ def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
 
 
 def known_as(key: str) -> str:
-    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`, FREE_TABLE for a key in it."""
-    if key.startswith(f"{FREE_TABLE}."):
-        return FREE_TABLE
+    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`, the table for a key in a free one."""
+    for table in FREE_TABLES:
+        if key.startswith(f"{table}."):
+            return table
     section, _, rest = key.partition(".")
     return f"{ZONES}.{NAME}.{rest.partition('.')[2]}" if section == ZONES and rest else key
 

@@ -45,6 +45,7 @@ UNKNOWN = "unknown"
 
 WITHOUT_EFFECT = (
     "source",
+    "capture.headers.",
     "answer.model",
     "answer.allocator",
     "answer.api.url",

@@ -129,12 +129,13 @@ def scrubbed(text: str, address: str) -> str:
 
 def shown_config(config: Config) -> Config:
     """Return a configuration for logs and recordings: addresses without secrets; a webhook, whose path may be secret,
-    as `***`."""
+    and the values of headers as `***`."""
     output = config.output
     mqtt = None if output.mqtt is None else redacted(output.mqtt)
     webhook = None if output.webhook is None else HIDDEN
     redacted_output = output.model_copy(update={"mqtt": mqtt, "webhook": webhook})
-    return config.model_copy(update={"source": redacted(config.source), "output": redacted_output})
+    capture = config.capture.model_copy(update={"headers": dict.fromkeys(config.capture.headers, HIDDEN)})
+    return config.model_copy(update={"source": redacted(config.source), "capture": capture, "output": redacted_output})
 
 
 def _secrets(address: str) -> list[str]:

@@ -21,6 +21,7 @@ from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
 from stream.sources.checks import more_than
 from stream.sources.hardware import HardwareDecoding
+from stream.sources.headers import HTTP, RequestHeaders, redirect_of, same_server
 from stream.sources.mjpeg import MULTIPART, AddressRequest, HttpOpening
 from stream.sources.tls import ffmpeg_options, problem_at
 
@@ -228,6 +229,11 @@ _RTP_WAIT = str(US_PER_S // 10)
 _UDP_BUFFER_BYTES = 1 << 22
 """Receive buffer of a UDP stream in bytes: a key frame arrives in one burst."""
 
+REDIRECTS_MAX = 8
+"""Redirects that are followed, as by FFmpeg."""
+
+_REDIRECTS_TOO_OFTEN = FailureAdvice("redirects again and again", "check the address in a browser")
+
 Open = Callable[[float], av.container.InputContainer]
 """Open a live source within a time limit in seconds. Raises SourceError."""
 
@@ -254,7 +260,7 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     name = redacted(address)
     hardware = HardwareDecoding(config, name)
     opening = HttpOpening()
-    opened = opening.open if scheme_of(address) in ("http", "https") else AddressRequest.open
+    opened = opening.open if scheme_of(address) in HTTP else AddressRequest.open
 
     def open_it(limit_s: float) -> av.container.InputContainer:
         return opened_network(address, name, config, hardware, limit_s, opened)
@@ -282,21 +288,44 @@ def opened_network(
 
     Raises:
         SourceError: If the address cannot be opened.
-        ConfigError: If `capture.ca_file` is invalid.
+        ConfigError: If `capture.ca_file` or `capture.headers` is invalid.
     """
+    headers = RequestHeaders.of(config)
+    start_s = time.monotonic()
+    for _ in range(REDIRECTS_MAX):
+        left_s = limit_s - (time.monotonic() - start_s)
+        request = _request_to(address, config, hardware, headers, left_s)
+        try:
+            return opened(request)
+        except av.FFmpegError as error:
+            took_s = time.monotonic() - start_s
+            left_s = max(limit_s - took_s, 1.0)
+            target = None
+            if headers.follow_no_redirect and error.errno == errno.EIO:
+                target = redirect_of(address, headers, config, left_s)
+            if target is None:
+                problem = problem_at(address, config, left_s) if error.errno == errno.EIO else None
+                raise cannot(
+                    name, network_failure(error, took_s, limit_s) if problem is None else FailureAdvice(*problem)
+                ) from error
+            if not same_server(address, target):
+                headers = headers.for_others()
+            address = target
+        except ValueError as error:
+            reason = f"cannot be opened: {scrubbed(str(error), address)}"
+            raise cannot(name, FailureAdvice(reason, "check the address")) from error
+    raise cannot(name, _REDIRECTS_TOO_OFTEN)
+
+
+def _request_to(
+    address: str, config: CaptureConfig, hardware: HardwareDecoding, headers: RequestHeaders, limit_s: float
+) -> AddressRequest:
     scheme = scheme_of(address) or ""
     options = {**network_options(address, config), **address_options(scheme, config), **ffmpeg_options(scheme, config)}
+    if scheme in HTTP:
+        options |= headers.ffmpeg_options(address)
     read_s = config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s
-    start_s = time.monotonic()
-    try:
-        return opened(AddressRequest(address, options, limit_s, read_s, hardware.accelerator))
-    except av.FFmpegError as error:
-        took_s = time.monotonic() - start_s
-        problem = problem_at(address, config, limit_s - took_s) if error.errno == errno.EIO else None
-        advice = network_failure(error, took_s, limit_s) if problem is None else FailureAdvice(*problem)
-    except ValueError as error:
-        advice = FailureAdvice(f"cannot be opened: {scrubbed(str(error), address)}", "check the address")
-    raise cannot(name, advice)
+    return AddressRequest(address, options, limit_s, read_s, hardware.accelerator)
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:

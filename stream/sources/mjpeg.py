@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import av
 from av.codec.hwaccel import HWAccel
@@ -32,10 +32,13 @@ _PROLOGUE_BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class AddressRequest:
-    """Address on a network, FFmpeg's options for it, and limits of opening and of each read, in seconds."""
+    """Address on a network, FFmpeg's options for it, and limits of opening and of each read, in seconds.
 
-    address: str
-    options: Mapping[str, str]
+    Address and options may hold secrets.
+    """
+
+    address: str = field(repr=False)
+    options: Mapping[str, str] = field(repr=False)
     open_s: float
     read_s: float
     accelerator: HWAccel | None = None

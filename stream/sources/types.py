@@ -131,6 +131,14 @@ def _onvif(at: SourceOpening) -> Source:
     return LiveSource(onvif_target(at.address, at.capture), at.capture, at.clock, segments=at.segments)
 
 
+def _check_network(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
+    check_address(address)
+    if capture.headers:
+        from stream.sources.headers import check_headers
+
+        check_headers(address, capture)
+
+
 def _network(at: SourceOpening) -> Source:
     from stream.sources.network import open_network
 
@@ -221,7 +229,7 @@ SOURCES = (
         forms="`onvif://USER:PASSWORD@HOST`, `onvifs://…`",
         help="an [ONVIF camera](#onvif-cameras), which reports its RTSP address; over HTTPS",
         matches=lambda address: scheme_of(address) in ("onvif", "onvifs"),
-        check=lambda address, *_: check_address(address),
+        check=_check_network,
         open=_onvif,
     ),
     SourceType(
@@ -230,7 +238,7 @@ SOURCES = (
         help="a network camera or RTMP server; a file on a web server, MJPEG, or HLS; MPEG-TS, and other formats that "
         "FFmpeg detects by their first bytes",
         matches=lambda address: scheme_of(address) is not None,
-        check=lambda address, *_: check_address(address),
+        check=_check_network,
         open=_network,
     ),
     SourceType(
