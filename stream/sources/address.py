@@ -13,7 +13,9 @@ from stream.untrusted import replace_surrogates
 HIDDEN = "***"
 """Replacement for a secret in an address that is shown."""
 
-NETWORK_SCHEMES = frozenset({"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "tcp", "onvif", "onvifs"})
+NETWORK_SCHEMES = frozenset(
+    {"rtsp", "rtsps", "http", "https", "udp", "rtp", "rtmp", "rtmps", "srt", "tcp", "onvif", "onvifs"}
+)
 
 SCENE_PREFIX = "scene:"
 """Prefix of the name of a generated scene."""
@@ -45,7 +47,7 @@ _SLASHED_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s@:]*:(?!\d+[/?#])[^\s]*@")
 """A password with an unescaped "/": an invalid address that users may type."""
 
 _PARAMETER = re.compile(
-    r"([?&;/#][\w.%-]*(?:pass|pwd|psw|token|secret|key|sig|auth|cred|session|jwt|user|usr|login)[\w.%-]*=)([^&;#\s]*)",
+    r"([?&;/#][\w.%-]*(?:pass|pwd|psw|token|secret|key|sig|auth|cred|session|streamid|jwt|user|usr|login)[\w.%-]*=)([^&;#\s]*)",
     re.IGNORECASE,
 )
 _CAMERA = re.compile(r"\d{1,3}|/dev/(video\d+|v4l/.+)")

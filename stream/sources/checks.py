@@ -37,10 +37,29 @@ _FORMS = {
     "rtsp": "rtsp://HOST/PATH", "rtsps": "rtsps://HOST/PATH", "http": "http://HOST/PATH", "https": "https://HOST/PATH",
     "rtmp": "rtmp://HOST/APP/STREAM", "rtmps": "rtmps://HOST/APP/STREAM",
     "onvif": "onvif://USER:PASSWORD@HOST", "onvifs": "onvifs://USER:PASSWORD@HOST",
-    "udp": "udp://HOST:PORT", "rtp": "rtp://HOST:PORT", "tcp": "tcp://HOST:PORT",
+    "udp": "udp://HOST:PORT", "rtp": "rtp://HOST:PORT", "tcp": "tcp://HOST:PORT", "srt": "srt://HOST:PORT",
 }  # fmt: skip
 
-_NEED_A_PORT = frozenset({"udp", "rtp", "tcp"})
+RELAY = "let mediamtx read it, and give the address that it serves: rtsp://HOST:8554/NAME"
+"""Remedy for a protocol that FFmpeg, or its build, lacks."""
+
+_FETCH = "download the file, or mount its folder, and give its path"
+
+_NOT_READ = {
+    **dict.fromkeys(("whep", "wheps", "webrtc", "whip", "whips"), f"is WebRTC, which is not read; {RELAY}"),
+    "rist": "is RIST, which is not read; pass it on with ristreceiver, and give udp://127.0.0.1:PORT",
+    **dict.fromkeys(
+        ("rtmpe", "rtmpt", "rtmpte", "rtmpts"), "is RTMP in a disguise that is not read; write rtmp:// or rtmps://"
+    ),
+    **dict.fromkeys(("mms", "mmsh", "mmst"), "is MMS, which is not read; write http://, which such servers offer too"),
+    **dict.fromkeys(("ws", "wss"), f"is a web socket, which is not read; {RELAY}"),
+    "ndi": "is NDI, which is not read; turn it into RTSP or SRT with a program of its maker",
+    **dict.fromkeys(("ftp", "ftps", "sftp", "smb", "nfs", "s3", "gs"), f"is not read; {_FETCH}"),
+    "file": "is not read; write the path alone, without file://",
+}
+"""Schemes of other programs → what they are, and the remedy."""
+
+_NEED_A_PORT = frozenset({"udp", "rtp", "srt", "tcp"})
 
 _MAY_LISTEN_ANYWHERE = frozenset({"udp", "rtp"})
 """Schemes that, without a host, receive at the port on any address of this machine, as with `udp://@:5000`."""
@@ -77,6 +96,8 @@ def check_address(address: str) -> None:
 
 def _check_network(scheme: str, address: str) -> None:
     name = redacted(address)
+    if scheme in _NOT_READ:
+        raise SourceError(f"{name} {_NOT_READ[scheme]}")
     if scheme not in NETWORK_SCHEMES:
         schemes = ", ".join(f"{entry}://" for entry in sorted(NETWORK_SCHEMES))
         raise SourceError(f"{name} begins with no scheme that can be read; there are {schemes}")

@@ -19,7 +19,7 @@ import av
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.sources.address import redacted, scheme_of, scrubbed
-from stream.sources.checks import more_than
+from stream.sources.checks import RELAY, more_than
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.headers import HTTP, RequestHeaders, redirect_of, same_server
 from stream.sources.mjpeg import MULTIPART, AddressRequest, HttpOpening
@@ -41,6 +41,7 @@ _PROTOCOLS = {
     "rtp": "rtp,srtp,udp,crypto",
     "udp": "udp",
     "tcp": "tcp",
+    "srt": "srt",
 }
 
 
@@ -75,7 +76,7 @@ def address_options(scheme: str, config: CaptureConfig) -> dict[str, str]:
     if scheme in ("http", "https"):
         options["format_whitelist"] = _formats_without((PLAYLISTS - OVER_HTTP) | SIBLINGS)
         options |= _ANY_SEGMENT
-    elif scheme in ("tcp", "udp"):
+    elif scheme in ("srt", "tcp", "udp"):
         options["format_whitelist"] = _formats_without(PLAYLISTS | SIBLINGS)
     return options
 
@@ -124,9 +125,7 @@ _TRANSPORT = FailureAdvice(
 _PORT_TAKEN = FailureAdvice(
     "is an address that another program on this machine uses", "end that program, or use another"
 )
-_UNSUPPORTED = FailureAdvice(
-    "needs a protocol that this FFmpeg lacks", "use rtsp://, http://, udp:// or rtmp:// instead"
-)
+_UNSUPPORTED = FailureAdvice("needs a protocol that this FFmpeg lacks", RELAY)
 
 _NETWORK: tuple[tuple[type[Exception], FailureAdvice], ...] = (
     (av.error.HTTPUnauthorizedError, CREDENTIALS),
@@ -216,7 +215,7 @@ _PROBED = {"fpsprobesize": "4", "analyzeduration": str(US_PER_S // 2)}
 
 _OPTIONS = {
     **dict.fromkeys(("rtsp", "rtsps"), _DESCRIBED),
-    **dict.fromkeys(("udp", "rtp", "tcp", "rtmp", "rtmps"), _PROBED),
+    **dict.fromkeys(("udp", "rtp", "srt", "tcp", "rtmp", "rtmps"), _PROBED),
 }
 
 _RESUMABLE = frozenset({"rtsp", "rtsps"})

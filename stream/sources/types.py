@@ -234,9 +234,9 @@ SOURCES = (
     ),
     SourceType(
         forms="`rtsp://…`, `rtsps://…`, `rtmp://…`, `rtmps://…`, `http://…`, `https://…`, `udp://HOST:PORT`, "
-        "`rtp://…`, `tcp://…`",
+        "`rtp://…`, `tcp://…`, `srt://HOST:PORT`",
         help="a network camera or RTMP server; a file on a web server, MJPEG, or HLS; MPEG-TS, and other formats that "
-        "FFmpeg detects by their first bytes",
+        "FFmpeg detects by their first bytes; SRT if FFmpeg has it",
         matches=lambda address: scheme_of(address) is not None,
         check=_check_network,
         open=_network,

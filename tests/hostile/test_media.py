@@ -300,7 +300,7 @@ class TestOtherFiles:
         "address", ["file://{a}", "data://text/plain,x", "concat://{a}", "gopher://x/", "ftp://x/a"]
     )
     def test_other_schemes_are_refused(self, private: Path, address: str) -> None:
-        with pytest.raises(SourceError, match="begins with no scheme that can be read"):
+        with pytest.raises(SourceError, match=r"begins with no scheme that can be read|is not read; "):
             open_source(address.format(a=private), CaptureConfig(), FakeClock())
 
     def test_a_number_in_a_name_is_no_sequence(self, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class TestContract:
         ("n" * 5000, SourceNotFound, "does not exist"),
         ("null\0.mp4", SourceNotFound, "does not exist"),
         ("~no-such-user/a.mp4", SourceNotFound, "~no-such-user/a.mp4 does not exist"),
-        ("ftp://u:hush@camera/1", SourceError, r"ftp://\*\*\*@camera/1 begins with no scheme that can be read"),
+        ("ftp://u:hush@camera/1", SourceError, r"ftp://\*\*\*@camera/1 is not read; download"),
     ],
 )
 def test_an_address_that_leads_nowhere_says_what_to_do(address: str, kind: type[Exception], pattern: str) -> None:
