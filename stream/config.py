@@ -101,6 +101,13 @@ class CaptureConfig(Section):
     ] = Field(default=None, ge=0)
     """Video stream of a file or a playlist that holds several, counted from 0; its default one, or the variant that
     fits the run (docs/sources.md#hls-and-dash), when absent."""
+    follow: Annotated[
+        bool, Option("--follow", "Wait for more at the end of a file that still grows.", only="caption watch")
+    ] = False
+    """Wait for more at the end of a file that still grows, such as a recording that goes on. See
+    docs/sources.md#files-that-still-grow."""
+    follow_idle_s: float = Field(default=30.0, gt=0)
+    """Time in which a followed file does not grow, after which it has ended, in seconds."""
     realtime: Annotated[
         bool,
         Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench"),

@@ -11,6 +11,7 @@ OPTIONS = (
     Option("--start TIME", "Start of the part to read: 90, 1:30, 0:01:30.5. [0]", without="web", key="capture.start_s", kind="time"),
     Option("--duration TIME", "Length of the part to read. [to the end]", without="web", key="capture.duration_s", kind="time"),
     Option("--stream N", "Video stream of a file with several, from 0. [its default]", without="web demo", key="capture.stream", kind="value"),
+    Option("--follow", "Wait for more at the end of a file that still grows.", only="caption watch", key="capture.follow", kind="flag"),
     Option("--realtime", "Play a file at its own pace; late frames are dropped.", only="caption bench", key="capture.realtime", kind="flag"),
     Option("--realtime", "Play a file at its own pace; late frames are dropped. [always]", only="watch fleet", key="capture.realtime", kind="flag"),
     Option("--backend NAME", "Texture backend: cpu, gl, cuda. [auto]", also="doctor", key="texture.backend", kind="value"),

@@ -10,7 +10,7 @@ from stream.errors import ConfigError, SourceNotFound
 from stream.media import Source
 from stream.sources.address import is_live_address, redacted, scheme_of
 from stream.sources.checks import refuse_stream, refuse_time_range
-from stream.sources.types import SCENE, SourceOpening, source_type
+from stream.sources.types import FILE, SCENE, SourceOpening, SourceType, source_type
 
 if TYPE_CHECKING:
     from stream.sources.segments import SegmentRecorder
@@ -23,6 +23,7 @@ def check_source(address: str, capture: CaptureConfig, network: NetworkConfig) -
         refuse_time_range(capture, redacted(address))
     if kind.one_stream:
         refuse_stream(capture, redacted(address))
+    _refuse_follow(address, capture, kind)
     if kind.check is not None:
         kind.check(address, capture, network)
 
@@ -53,6 +54,16 @@ def open_source(
     kind = source_type(address)
     if kind.one_stream:
         refuse_stream(config, redacted(address))
+    _refuse_follow(address, config, kind)
     if config.loop and kind is not SCENE:
         raise ConfigError(f"capture.loop repeats drawn scenes, and {redacted(address)!r} is none; set it to false")
     return kind.open(SourceOpening(address, config, clock, network or NetworkConfig(), segments))
+
+
+def _refuse_follow(address: str, config: CaptureConfig, kind: SourceType) -> None:
+    """Raise ConfigError if a growing file is meant, and the source is no file."""
+    if config.follow and kind is not FILE:
+        raise ConfigError(
+            f"--follow (capture.follow) waits for more of a file on this machine, and {redacted(address)!r} is none; "
+            "leave it out"
+        )

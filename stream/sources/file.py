@@ -9,6 +9,7 @@ import select
 import stat
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -282,30 +283,45 @@ SAY_WAITING_S = 3.0
 REMEDY = "send MPEG-TS or Matroska, or an MP4 with its index in front (-movflags +faststart)"
 
 
-class StdinSource(ContainerSource):
-    """Container from a descriptor, read to its end without seeking; a redirected file may seek."""
-
-    _remedy = REMEDY
+class ReaderSource(ContainerSource):
+    """Container that is read through a Python object to its end, which may wait for a writer."""
 
     def __init__(
-        self, config: CaptureConfig, clock: Clock, descriptor: int = 0, segments: SegmentRecorder | None = None
+        self, reader: WaitingReader, name: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None
     ) -> None:
-        """Wait for the first frame. Raises SourceError, or ConfigError for a `capture.size` that is too large."""
-        self._reader = _reader(descriptor)
-        hardware = HardwareDecoding(config, NAME)
+        """Wait for the first frame.
+
+        Args:
+            reader: Reader of the container's bytes.
+            name: Name of the source in messages.
+            config: Options of the capture.
+            clock: Clock of the capture times.
+            segments: Recorder of the source's video.
+
+        Raises:
+            SourceError: If the bytes are no video.
+            ConfigError: If `capture.size` is too large.
+        """
+        self._reader = reader
+        hardware = HardwareDecoding(config, name)
         try:
             container = av.open(
-                self._reader, options=file_options(config), metadata_errors="replace", hwaccel=hardware.accelerator
+                reader, options=file_options(config), metadata_errors="replace", hwaccel=hardware.accelerator
             )
             if container.format.name in TEXT_DEMUXERS:
                 container.close()
-                raise _unreadable(self._reader, "it looks like text")
-            super().__init__(container, NAME, config, clock, hardware, segments=segments)
-        except av.FFmpegError as error:
-            raise _unreadable(self._reader, error.strerror or str(error)) from error
-        finally:
-            if self._reader.interrupted:
-                raise KeyboardInterrupt
+                raise reader.unreadable("it looks like text")
+            super().__init__(container, name, config, clock, hardware, segments=segments)
+        except BaseException as error:
+            reader.close()
+            if reader.interrupted:
+                raise KeyboardInterrupt from error
+            if isinstance(error, av.FFmpegError):
+                raise reader.unreadable(error.strerror or str(error)) from error
+            raise
+        if reader.interrupted:
+            self.close()
+            raise KeyboardInterrupt
 
     def frames(self, should_stop: Callable[[], bool] = never_stop) -> Iterator[SourceFrame]:
         """Yield frames as for a file; if `should_stop` returns True, a wait for the writer counts as the end."""
@@ -316,37 +332,84 @@ class StdinSource(ContainerSource):
         """Return losses as for a file; none after a requested stop."""
         return () if self._reader.stopped else super().trailing_skipped()
 
+    def close(self) -> None:
+        """Close the container and its reader; yielded frames stay valid."""
+        super().close()
+        self._reader.close()
 
-class PipeReader:
-    """Pipe as an input of FFmpeg: it waits for the writer in slices, and reports the end once `should_stop` is True."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLIN)
+class StdinSource(ReaderSource):
+    """Container from a descriptor, read to its end without seeking; a redirected file may seek."""
+
+    _remedy = REMEDY
+
+    def __init__(
+        self, config: CaptureConfig, clock: Clock, descriptor: int = 0, segments: SegmentRecorder | None = None
+    ) -> None:
+        """Wait for the first frame. Raises SourceError, or ConfigError for a `capture.size` that is too large."""
+        super().__init__(_reader(descriptor), NAME, config, clock, segments)
+
+
+class WaitingReader(ABC):
+    """Input of FFmpeg that waits for a writer in slices, and reports the end once `should_stop` is True."""
+
+    def __init__(self) -> None:
         self.should_stop: Callable[[], bool] = never_stop
         self.stopped = False
         self.interrupted = False
         self.bytes_read = 0
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes as soon as any arrive; none at the end, and none after an interrupt, which PyAV
+        """Return up to `size` bytes as soon as there are any; none at the end, and none after an interrupt, which PyAV
         would print and then ignore."""
         try:
-            since, reported = time.monotonic(), False
-            while not self.stopped:
-                if self._poll.poll(WAIT_MS):
-                    data = os.read(self._descriptor, size)
-                    self.bytes_read += len(data)
-                    return data
-                self.stopped = self.should_stop()
-                if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
-                    log.warning("waiting for a video on standard input")
-                    reported = True
-            return b""
+            data = b"" if self.stopped else self.read_some(size)
         except KeyboardInterrupt:
             self.stopped = self.interrupted = True
             return b""
+        self.bytes_read += len(data)
+        return data
+
+    @abstractmethod
+    def read_some(self, size: int) -> bytes:
+        """Return up to `size` bytes as soon as there are any; none at the end, or once `stopped` is True."""
+
+    @abstractmethod
+    def unreadable(self, reason: str) -> SourceError:
+        """Return the error of bytes that are no video."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what the reader has opened. Idempotent."""
+
+
+class PipeReader(WaitingReader):
+    """Pipe as an input of FFmpeg."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def read_some(self, size: int) -> bytes:
+        since, reported = time.monotonic(), False
+        while not self.stopped:
+            if self._poll.poll(WAIT_MS):
+                return os.read(self._descriptor, size)
+            self.stopped = self.should_stop()
+            if not self.bytes_read and not reported and time.monotonic() - since > SAY_WAITING_S:
+                log.warning("waiting for a video on standard input")
+                reported = True
+        return b""
+
+    def unreadable(self, reason: str) -> SourceError:
+        if not self.bytes_read:
+            return SourceError(f"{NAME} ended without any data; does the program that writes it work?")
+        return SourceError(f"{NAME} is not a video that FFmpeg can read from a pipe: {reason}; {REMEDY}")
+
+    def close(self) -> None:
+        """Close nothing: the descriptor is the caller's."""
 
 
 class FileReader(PipeReader):
@@ -370,9 +433,3 @@ def _reader(descriptor: int) -> PipeReader:
     if os.isatty(descriptor):
         raise SourceError(f"{NAME} is the terminal; pipe a video into it: cat a.ts | ...")
     return FileReader(descriptor) if stat.S_ISREG(mode) else PipeReader(descriptor)
-
-
-def _unreadable(reader: PipeReader, reason: str) -> SourceError:
-    if not reader.bytes_read:
-        return SourceError(f"{NAME} ended without any data; does the program that writes it work?")
-    return SourceError(f"{NAME} is not a video that FFmpeg can read from a pipe: {reason}; {REMEDY}")

@@ -158,7 +158,9 @@ def _folder(at: SourceOpening) -> Source:
 
 def _check_file(address: str, capture: CaptureConfig, network: NetworkConfig) -> None:
     check_address(address)
-    check_file(Path(os.path.expanduser(address)), capture.max_pixels)
+    path = Path(os.path.expanduser(address))
+    if not (capture.follow and path.is_file() and path.stat().st_size == 0):  # its recording has just begun
+        check_file(path, capture.max_pixels)
 
 
 def _file(at: SourceOpening) -> Source:
@@ -168,6 +170,10 @@ def _file(at: SourceOpening) -> Source:
     from stream.sources.tiled import TiledPictureSource
 
     check_address(at.address)
+    if at.capture.follow and at.path.is_file():  # a pipe is waited for in any case
+        from stream.sources.growing import GrowingFileSource
+
+        return GrowingFileSource(at.path, at.capture, at.clock, at.segments)
     if durations_ms := frame_durations_ms(at.path):
         return AnimationSource(at.path, durations_ms, at.capture, at.clock)
     if picture := tiled_picture(at.path):

@@ -51,6 +51,7 @@ def make_video(
     rotation: int = 0,
     sample_aspect: Fraction | None = None,
     options: dict[str, str] | None = None,
+    container_options: dict[str, str] | None = None,
 ) -> Path:
     """Encodes RGB frames; the suffix of `path` chooses the container.
 
@@ -58,7 +59,7 @@ def make_video(
     which may then go backward, `last_duration` the duration of the last one; `packet_pts` needs a codec without frame
     reordering, such as mjpeg or ffv1.
     """
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=container_options) as container:
         stream = None
         packets: list[av.Packet] = []
         for index, image in enumerate(frames):
