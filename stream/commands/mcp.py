@@ -46,7 +46,8 @@ def mcp(
 
     from stream import logs
     from stream.mcp.page import CameraPage
-    from stream.mcp.server import PATH, make_server, serve_http
+    from stream.mcp.server import make_server
+    from stream.mcp.serving import PATH, serve_http
 
     server = make_server(CameraPage(address, token))
     if place is None:

@@ -1,24 +1,21 @@
-"""Tools of the MCP server, and its two transports: standard streams, and streamable HTTP behind a token."""
+"""MCP server of a page: its tools."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
-import uvicorn
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from arr_coc.errors import ArrCocError
-from stream.errors import OutputError, StreamError
+from stream.errors import StreamError
 from stream.mcp.page import CameraPage
 from stream.mcp.pictures import with_tokens
 from stream.past.times import iso_time, parse_past_time
@@ -30,14 +27,6 @@ checked again and again; its matches are reported. Leave `camera` out if there i
 
 CALLS_MAX = 8
 """Calls at a time; further ones are refused."""
-
-SESSIONS_MAX = 64
-
-BODY_BYTES_MAX = 64 * 1024
-
-SESSION_IDLE_S = 600.0
-
-PATH = "/mcp"
 
 Camera = Annotated[str, Field(description="Name of the camera, as list_cameras gives it; empty for the only one.")]
 
@@ -56,10 +45,6 @@ MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times", 
 
 UNIX_MS_MAX = 253_402_300_799_000
 """End of the year 9999."""
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[Scope], Awaitable[None]]
-Receive = Callable[[], Awaitable[Scope]]
 
 
 class CameraTools:
@@ -178,64 +163,6 @@ def make_server(page: CameraPage) -> MCPServer:
     for change in (tools.add_watch, tools.remove_watch):
         server.tool(annotations=CHANGES, structured_output=False)(change)
     return server
-
-
-def serve_http(server: MCPServer, host: str, port: int, token: str | None, *, allowed_hosts: tuple[str, ...]) -> None:
-    """Serve at http://HOST:PORT/mcp until a signal ends it.
-
-    Args:
-        server: the MCP server.
-        host: address to bind.
-        port: TCP port to bind.
-        token: bearer token that clients must send; None admits all clients.
-        allowed_hosts: accepted values of the Host header; empty turns the check off.
-
-    Raises:
-        OutputError: the address cannot be bound.
-    """
-    application = server.streamable_http_app(
-        streamable_http_path=PATH,
-        max_request_body_size=BODY_BYTES_MAX,
-        max_sessions=SESSIONS_MAX,
-        session_idle_timeout=SESSION_IDLE_S,
-        host=host,
-        transport_security=TransportSecuritySettings(
-            enable_dns_rebinding_protection=bool(allowed_hosts), allowed_hosts=list(allowed_hosts)
-        ),
-    )
-    config = uvicorn.Config(
-        TokenGate(application, token),
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=2 * SESSIONS_MAX,
-        timeout_graceful_shutdown=1,
-    )
-    try:
-        uvicorn.Server(config).run()
-    except (SystemExit, OSError) as error:  # uvicorn exits if it cannot bind
-        raise OutputError(f"cannot serve at {host}:{port}: the port is in use or not allowed; name another") from error
-
-
-class TokenGate:
-    """Middleware that refuses requests without the token."""
-
-    def __init__(self, application: Callable[[Scope, Receive, Send], Awaitable[None]], token: str | None) -> None:
-        self._application = application
-        self._expected = None if token is None else f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http" and self._expected is not None:
-            authorization = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(authorization, self._expected):
-                headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
-                await send({"type": "http.response.start", "status": 401, "headers": headers})
-                await send({"type": "http.response.body", "body": b"send the token as a bearer token\n"})
-                return
-        await self._application(scope, receive, send)
 
 
 def _moment(moment: dict[str, Any]) -> dict[str, Any]:

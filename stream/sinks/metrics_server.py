@@ -15,11 +15,14 @@ from socketserver import TCPServer
 from typing import Any
 
 from stream.errors import OutputError
+from stream.http.guard import Awaited, ConnectionGuard, ConnectionProgress, GuardLimits, peer_of
+from stream.http.traffic import discard_unread, traffic_of
 from stream.web.access import names_server
 
 CONNECTIONS_MAX = 8
-"""Limit of open connections. A new one closes the oldest, so that a thousand idle clients occupy eight threads and
-block no other client."""
+"""Limit of open connections, each of which has a thread; for a new one, the slowest is closed."""
+
+LIMITS = GuardLimits(CONNECTIONS_MAX, CONNECTIONS_MAX)
 
 POLL_S = 0.1
 STOP_LIMIT_S = 5.0
@@ -54,9 +57,10 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(self, host: str, port: int, pages: Pages, guard: ConnectionGuard | None = None) -> None:
         self.pages = pages
-        self._open: list[socket.socket] = []
+        self.guard = guard or ConnectionGuard("the metrics server", LIMITS)
+        self._checked_s = time.monotonic()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -72,28 +76,36 @@ class HttpServer(ThreadingHTTPServer):
             self.shutdown()
             self._thread.join(STOP_LIMIT_S)
         self.server_close()
-        for connection in self._open:
-            _hang_up(connection)
+        for connection in self.guard.connections:
+            connection.abort()
 
     def server_bind(self) -> None:
         """Bind like a TCP server: HTTPServer would look up the host's name, which may wait for a name server."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
-    def get_request(self) -> tuple[socket.socket, Any]:
+    def get_request(self) -> tuple[_Client, Any]:
         """Accept a connection. Wait if no descriptor is free, because the server retries at once."""
         try:
-            return super().get_request()
+            accepted, address = super().get_request()
         except OSError:
             time.sleep(POLL_S)
             raise
+        return _Client(accepted, peer_of(address[0])), address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection; close the oldest if too many are open."""
-        self._open = [*(connection for connection in self._open if connection.fileno() >= 0), request]
-        if len(self._open) > CONNECTIONS_MAX:
-            _hang_up(self._open.pop(0))
-        super().process_request(request, client_address)
+        """Start a thread for a connection; if too many are open, the slowest is closed, or the new one."""
+        if self.guard.admit(request):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close connections that keep a thread waiting; called between requests, and every POLL_S."""
+        now_s = time.monotonic()
+        if now_s - self._checked_s >= self.guard.limits.check_s:
+            self._checked_s = now_s
+            self.guard.close_overdue()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log at debug level instead of printing a traceback on stderr."""
@@ -103,7 +115,6 @@ class HttpServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Handler of one request for a page of the server."""
 
-    timeout = 5.0  # seconds that a client may be silent
     server_version = "arr-coc-stream"
 
     def version_string(self) -> str:
@@ -114,6 +125,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._send_page(with_body=False)
+
+    def parse_request(self) -> bool:
+        """Read the header; from here on the client waits for the server."""
+        is_valid = super().parse_request()
+        self.connection.has_asked = True
+        return is_valid
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log requests."""
@@ -134,9 +151,28 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.body)
 
 
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+class _Client(socket.socket):
+    """An accepted connection, as the guard sees it."""
+
+    def __init__(self, accepted: socket.socket, peer: str) -> None:
+        super().__init__(fileno=accepted.detach())
+        self.peer = peer
+        self.has_asked = False
+
+    def progress(self) -> ConnectionProgress | None:
+        """Return what the server waits for."""
+        traffic = traffic_of(self)
+        if traffic is None:
+            return None
+        if traffic.unread_bytes:
+            return ConnectionProgress(Awaited.READING, None, traffic.read_bytes, traffic.unread_bytes)
+        return ConnectionProgress(Awaited.NOTHING if self.has_asked else Awaited.REQUEST)
+
+    def abort(self) -> None:
+        """Hang up; the connection's thread then closes it."""
+        discard_unread(self)
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: OSError | OverflowError) -> str:

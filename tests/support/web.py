@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from stream.config import Config, OutputConfig, WatchConfig, ZoneConfig
 from stream.control import SideQuestion, WatchChange
 from stream.events import Event, FrameMap, QueryChanged, SideText, StandingQuestion, Started, WatchesChanged
+from stream.http.guard import ConnectionGuard
 from stream.monitor.health import RunMonitor
 from stream.protocol.inspection import InspectedFrame, InspectionRequest, TileMap
 from stream.protocol.picture_files import encode_jpeg
@@ -222,6 +223,7 @@ class ServedPage(LiveRun):
         compare: CompareDesk | None = None,
         watches: tuple[WatchConfig, ...] = (),
         zones: dict[str, ZoneConfig] | None = None,
+        guard: ConnectionGuard | None = None,
         **output: Any,
     ) -> None:
         outputs = OutputConfig(**{"web": "127.0.0.1:0", **output})
@@ -234,7 +236,7 @@ class ServedPage(LiveRun):
         )
         place = PageCamera(Hub(options, chooser=chooser))
         super().__init__(config, place)
-        self.server = WebServer(self.access, {"": place}, camera, compare, remembered)
+        self.server = WebServer(self.access, {"": place}, camera, compare, remembered, guard)
         self.port = self.server.port
         self.go_live()
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from stream.control import WatchChange
 from stream.mcp.page import NOT_REMEMBERED, CameraPage
-from stream.mcp.server import CALLS_MAX, TokenGate, make_server
+from stream.mcp.server import CALLS_MAX, make_server
 from stream.past.moments import PastRun
 from tests.support.events import answer, side_answer
 from tests.support.network import until
@@ -179,28 +179,3 @@ def test_without_a_page_a_call_names_what_to_start() -> None:
     result = asyncio.run(asked())
     assert result.is_error
     assert "start a run with --web" in result.content[0].text
-
-
-@pytest.mark.parametrize(
-    ("token", "header", "passes"),
-    [
-        (None, None, True),
-        ("a-secret", "Bearer a-secret", True),
-        ("a-secret", "Bearer another", False),
-        ("a-secret", None, False),
-    ],
-)
-def test_requests_without_the_token_do_not_pass(token: str | None, header: str | None, passes: bool) -> None:
-    scopes: list[Any] = []
-    messages: list[Any] = []
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        scopes.append(scope)
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    headers = [] if header is None else [(b"authorization", header.encode())]
-    asyncio.run(TokenGate(application, token)({"type": "http", "headers": headers}, None, send))  # type: ignore[arg-type]
-    assert bool(scopes) is passes
-    assert [message["status"] for message in messages if "status" in message] == ([] if passes else [401])

@@ -22,10 +22,10 @@ from websockets.sync.client import connect
 from stream.errors import OutputError
 from stream.events import AnswerDeltaEvent, Cut, Explanation, Outage
 from stream.web import application, connection, server
-from stream.web.access import WebAccess
 from stream.web.application import VIEWERS_MAX
 from stream.web.viewer import MESSAGES_A_SECOND
 from tests.support.events import answer, look, summary
+from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 from tests.support.pictures import picture_fields
 from tests.support.tls import make_certificate
@@ -210,14 +210,13 @@ def test_viewers_that_never_read_lose_their_places(monkeypatch: pytest.MonkeyPat
 def test_a_viewer_that_never_reads_keeps_no_connection_with_a_full_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SEND_LIMIT_S", 0.01)
     monkeypatch.setattr(connection, "CLOSE_LIMIT_S", 0.01)
-    monkeypatch.setattr("stream.web.server.SILENT_CHECK_S", 0.01)
-    with served() as page, ExitStack() as stack:
+    time_up = TimeUp(connections=100)
+    with served(guard=time_up.guard) as page, ExitStack() as stack:
         open_deaf(page, stack)
         until(lambda: page.hub.viewers == 1)
-        monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
         while page.hub.viewers:
             page.emit(answer(0.0, "x" * 5000))
-        until(lambda: not page.server._server.server_state.connections)
+        time_up.until(lambda: page.server.connections == 0)
 
 
 def test_a_question_reaches_the_run_and_all_viewers_hear_it(run: ServedPage) -> None:
@@ -290,44 +289,36 @@ def test_viewers_are_limited_and_one_more_is_refused(run: ServedPage, monkeypatc
         viewer.next("hello")
 
 
-def test_connections_that_ask_for_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
-    with served() as page, ExitStack() as stack:
+def test_connections_that_ask_for_nothing_are_closed() -> None:
+    time_up = TimeUp(connections=100)
+    with served(guard=time_up.guard) as page, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", page.port))) for _ in range(50)]
         for connection in silent:
-            connection.settimeout(LIMIT_S)
-            with suppress(ConnectionResetError):
-                assert connection.recv(1) == b""
+            assert time_up.received(connection) == b""
         with viewing(page) as viewer:
             viewer.picture()
 
 
-def test_a_connection_that_stops_within_its_second_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
-    with served() as page, socket.create_connection(("127.0.0.1", page.port), LIMIT_S) as client:
+def test_a_connection_that_stops_within_its_second_request_is_closed() -> None:
+    time_up = TimeUp(connections=100)
+    with served(guard=time_up.guard) as page, socket.create_connection(("127.0.0.1", page.port)) as client:
         request = f"HEAD / HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
         client.sendall(f"{request}\r\n{request}".encode())
-        received = b""
-        with suppress(ConnectionResetError):
-            while data := client.recv(65536):
-                received += data
-        assert received.count(b"HTTP/1.1 200") == 1
+        assert client.recv(1) == b"H"  # the first one is answered
+        assert time_up.received(client).count(b"TTP/1.1 200") == 1
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_too_many_connections_leave_room_for_viewers(
-    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tls: bool
-) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
-    monkeypatch.setattr(server, "SILENT_LIMIT_S", 1.0)
+def test_too_many_connections_leave_room_for_viewers(certificate: tuple[str, str], tls: bool) -> None:
     options: dict[str, Any] = {"web_cert": certificate[0], "web_key": certificate[1]} if tls else {}
     trust: dict[str, Any] = {"ssl": ssl.create_default_context(cafile=certificate[0])} if tls else {}
-    with served(**options) as page, ExitStack() as stack:
+    guard = TimeUp(connections=8).guard
+    with served(guard=guard, **options) as page, ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
         with viewing(page, open_timeout=LIMIT_S, **trust) as viewer:
             viewer.picture()
-            assert len(page.server._server.server_state.connections) <= 8
+            assert len(guard.connections) <= 8
 
 
 class ExhaustedListener(socket.socket):
@@ -342,15 +333,15 @@ class ExhaustedListener(socket.socket):
 
 
 def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    bound = server._bound
+    bound = server.listen
 
-    def exhausted(access: WebAccess) -> socket.socket:
-        listener = ExhaustedListener(fileno=bound(access).detach())
+    def exhausted(*address: Any) -> socket.socket:
+        listener = ExhaustedListener(fileno=bound(*address).detach())
         listener.setblocking(False)
         return listener
 
-    monkeypatch.setattr(server, "_bound", exhausted)
-    monkeypatch.setattr(server, "ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(server, "listen", exhausted)
+    monkeypatch.setattr("stream.http.server.ACCEPT_RETRY_S", 0.01)
     monkeypatch.setattr(ExhaustedListener, "descriptors", threading.Event())
     with served() as page:
         until(lambda: len(caplog.messages) > 3)

@@ -17,6 +17,7 @@ from PIL import Image
 from stream.web.uploads import decoder, receiver
 from stream.web.uploads.decoder import PictureRefused
 from stream.web.uploads.store import KEPT, PictureStore, Rgb, keyed
+from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 from tests.support.web import ServedPage, ask, png, served, written
 from tests.test_imports import imports_of
@@ -144,12 +145,11 @@ def test_uploads_have_one_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_upload_that_stalls_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "SILENCE_LIMIT_S", 0.01)
-    monkeypatch.setattr("stream.web.server.SILENT_LIMIT_S", 0.0)
-    with served() as page, ExitStack() as stack:
+    time_up = TimeUp(connections=100)
+    with served(guard=time_up.guard) as page, ExitStack() as stack:
         upload = start_upload(page, stack, 1000)
-        reply = b""
-        while part := upload.recv(65536):  # and the connection is closed
-            reply += part
+        reply = upload.recv(65536)
+        reply += time_up.received(upload)  # and the connection is closed
     assert reply.startswith(b"HTTP/1.1 400")
     assert b"no part of the picture came" in reply
 
