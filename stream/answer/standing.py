@@ -7,6 +7,7 @@ Pure logic; `stream/answer/scheduler.py` calls it between two requests.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from arr_coc.types import NS_PER_S, QueryEmbedding
 from stream.answer.client import AnswerClient
@@ -76,7 +77,8 @@ class WatchChanges:
     """Changes of the watches of one run: those in `waiting`, and the new one whose question was sent to the server.
 
     `watches_only`: nothing else is asked, so that one watch stays; `knows_source`: the source shows the world of a
-    model of drawn scenes; `fixed`: changes are refused.
+    model of drawn scenes; `fixed`: changes are refused. In a run with a forced watch (`--force`) new ones are forced
+    too.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class WatchChanges:
         self._watches_only = watches_only
         self._knows_source = knows_source
         self._fixed = fixed
+        self._forces = any(watch.options.force for watch in watches)
         self._new: WatchRules | None = None
         self._added_names: set[str] = set()
         self.waiting: deque[WatchChange] = deque()
@@ -167,10 +170,11 @@ class WatchChanges:
         """Add a watch whose question was accepted, unless the model cannot evaluate it."""
         assert self._client.hello is not None
         doubt = self._doubt(self._client.hello, new)
-        if doubt is not None:
+        if doubt is not None and not self._forces:
             self._client.set_watches(self._questions)
             return [self._event(new.name, new.question, MEANS_NOTHING.format(warning=doubt.warning))]
-        self._watches.add(new)
+        watch = self._watches.add(replace(new, force=self._forces))
+        watch.warning = None if doubt is None else doubt.warning
         self._added_names.add(new.name)
         return [self._event(new.name, new.question)]
 

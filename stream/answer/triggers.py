@@ -473,9 +473,10 @@ class WatchList:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def add(self, options: WatchRules) -> None:
-        """Add a watch, which is evaluated with the next frame."""
-        self._watches[options.name] = Watch(options)
+    def add(self, options: WatchRules) -> Watch:
+        """Add a watch, which is evaluated with the next frame, and return it."""
+        watch = self._watches[options.name] = Watch(options)
+        return watch
 
     def remove(self, name: str) -> None:
         """Remove a watch of which no result is awaited."""

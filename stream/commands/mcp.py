@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Annotated
+import threading
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stream.mcp.page import CameraPage
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8090"
 
@@ -45,17 +50,36 @@ def mcp(
         )
 
     from stream import logs
+    from stream.http.server import open_listener
     from stream.mcp.page import CameraPage
     from stream.mcp.server import make_server
     from stream.mcp.serving import PATH, serve_http
 
     server = make_server(CameraPage(address, token))
+    # Beside the server: the agent's first message must not wait for a host that is not there.
+    check = threading.Thread(target=_report_problem, args=(CameraPage(address, token),), daemon=True)
     if place is None:
+        check.start()
         server.run("stdio")
         return 0
     host, port = place
     hosts = tuple(f"{name}:*" for name in (*LOCAL_NAMES, host, "[::1]")) if is_loopback(host) else ()
     access = "with a token" if token else "without a token"
-    logs.say(f"MCP server at http://{host}:{port}{PATH}, {access}; Ctrl-C ends")
-    serve_http(server, host, port, token, allowed_hosts=hosts)
+    with open_listener("MCP", host, port) as listener:
+        logs.say(f"MCP server at http://{host}:{port}{PATH}, {access}; Ctrl-C ends")
+        check.start()
+        serve_http(server, listener, host, token, allowed_hosts=hosts)
     return 0
+
+
+def _report_problem(page: CameraPage) -> None:
+    """Print one line if no page answers; the server goes on, for a run may start later."""
+    from stream import logs
+
+    async def problem() -> str | None:
+        async with page:
+            return await page.problem()
+
+    reason = asyncio.run(problem())
+    if reason is not None:
+        logs.say(f"{reason}. Tools work once it answers", "warning", "no-page", reason=reason)

@@ -49,7 +49,7 @@ class GuardedServer:
 
     Args:
         application: the application.
-        listener: socket that `listen` returned; the caller closes it.
+        listener: socket that `open_listener` returned; the caller closes it.
         guard: guard of the connections, which has the server's name.
         options: further options of uvicorn.Config.
 
@@ -172,7 +172,7 @@ class _Connection:
             self.opening.cancel()
 
 
-def listen(name: str, host: str, port: int) -> socket.socket:
+def open_listener(name: str, host: str, port: int) -> socket.socket:
     """Return a listening socket at an address. Raises OutputError, naming the server, if that cannot be bound."""
     address = f"{host}:{port}"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -61,6 +62,16 @@ class CameraPage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.aclose()
+
+    async def problem(self) -> str | None:
+        """Return why the page does not answer, in one line; None if it does, within CONNECT_LIMIT_S."""
+        try:
+            await asyncio.wait_for(self.cameras(), CONNECT_LIMIT_S)
+        except asyncio.TimeoutError:
+            return f"the page at {self.base} does not answer within {CONNECT_LIMIT_S:.0f} s; is it the page of a run?"
+        except PageError as error:
+            return str(error)
+        return None
 
     async def cameras(self) -> list[dict[str, Any]]:
         """Return the state of each camera."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Image, MCPServer
@@ -15,6 +16,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from arr_coc.errors import ArrCocError
+from arr_coc.types import NS_PER_S
 from stream.errors import StreamError
 from stream.mcp.page import CameraPage
 from stream.mcp.pictures import with_tokens
@@ -24,6 +26,8 @@ from stream.untrusted import WATCH_CHARS_MAX
 INSTRUCTIONS = """Live cameras that a vision-language model watches. `ask` puts a question to the newest frame of one; \
 `recent_answers` is what it has reported by itself, `search` what it saw before. A watch is a yes/no question that is \
 checked again and again; its matches are reported. Leave `camera` out if there is one camera only."""
+
+PACKAGE = "arr-coc-stream"
 
 CALLS_MAX = 8
 """Calls at a time; further ones are refused."""
@@ -39,7 +43,10 @@ CHANGES = ToolAnnotations(read_only_hint=False, open_world_hint=False)
 KEPT = ("name", "state", "reason", "query", "model", "live", "fps", "width_px", "height_px", "known_world")
 """Fields of a camera that an agent gets."""
 
-ANSWER_FIELDS = ("topic", "pts_s", "unix_ns", "query", "question", "text", "to", "yes", "watch", "message", "reason")
+ANSWER_FIELDS = (
+    *("topic", "pts_s", "query", "question", "text", "to", "yes", "watch", "holds", "warning", "message", "reason"),
+    "error",
+)
 
 MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times", "clip_video")
 
@@ -88,10 +95,15 @@ class CameraTools:
     async def recent_answers(
         self, camera: Camera = "", limit: Annotated[int, Field(ge=1, le=100, description="Newest events.")] = 20
     ) -> str:
-        """List what a camera has reported: answers, changes of standing questions, cuts and outages; newest last."""
+        """List what a camera has reported: answers, changes of standing questions, cuts and outages; newest last.
+
+        `local_time` is when the frame was taken, or, of a file or an outage, when it was reported; `time` is the same
+        with its offset, and `pts_s` are seconds since the start of the source.
+        """
         async with self._call():
             events = await self._page.answers(camera, limit)
-        return _json([{name: event[name] for name in ANSWER_FIELDS if event.get(name) is not None} for event in events])
+            names = [camera] if camera else [str(fields.get("name", "")) for fields in await self._page.cameras()]
+        return _json([_report(event, names[0] if len(names) == 1 else "") for event in events])
 
     async def list_watches(self, camera: Camera = "") -> str:
         """List the standing questions of a camera, with their names."""
@@ -155,7 +167,13 @@ class CameraTools:
 
 def make_server(page: CameraPage) -> MCPServer:
     """Return a server with the tools of a page."""
-    server = MCPServer("arr-coc-stream", title="ARR-COC Stream cameras", instructions=INSTRUCTIONS, log_level="WARNING")
+    server = MCPServer(
+        PACKAGE,
+        title="ARR-COC Stream cameras",
+        version=version(PACKAGE),
+        instructions=INSTRUCTIONS,
+        log_level="WARNING",
+    )
     tools = CameraTools(page)
     reads = tools.list_cameras, tools.newest_picture, tools.ask, tools.recent_answers, tools.list_watches, tools.search
     for tool in reads:
@@ -163,6 +181,20 @@ def make_server(page: CameraPage) -> MCPServer:
     for change in (tools.add_watch, tools.remove_watch):
         server.tool(annotations=CHANGES, structured_output=False)(change)
     return server
+
+
+def _report(event: dict[str, Any], camera: str) -> dict[str, Any]:
+    """Return what an agent gets of an event: its camera, its time for people and in ISO 8601, and its fields."""
+    at, unix_ns = event.get("time"), event.get("unix_ns")
+    times = {}
+    with suppress(ValueError, OverflowError, OSError):  # a page of another version
+        if isinstance(at, str):
+            time = datetime.fromisoformat(at)
+        else:
+            time = datetime.fromtimestamp(int(unix_ns or 0) / NS_PER_S).astimezone()
+        times = {"local_time": f"{time:%Y-%m-%d %H:%M:%S}", "time": time.isoformat(timespec="milliseconds")}
+    fields = {name: event[name] for name in ANSWER_FIELDS if event.get(name) is not None}
+    return {"camera": event.get("camera", camera), **times, **fields}
 
 
 def _moment(moment: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportS
 
 from stream.clock import Clock, MonotonicClock
 from stream.http.guard import ConnectionGuard
-from stream.http.server import GuardedServer, default_limits, listen
+from stream.http.server import GuardedServer, default_limits
 
 PATH = "/mcp"
 
@@ -39,8 +39,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 def serve_http(
     server: MCPServer,
+    listener: socket.socket,
     host: str,
-    port: int,
     token: str | None,
     *,
     allowed_hosts: tuple[str, ...],
@@ -49,25 +49,20 @@ def serve_http(
 
     Args:
         server: the MCP server.
-        host: address to bind.
-        port: TCP port to bind.
+        listener: listening socket of HOST and PORT; the caller closes it.
+        host: address to which it is bound.
         token: bearer token that clients must send; None admits all clients.
         allowed_hosts: accepted values of the Host header; empty turns the check off.
-
-    Raises:
-        OutputError: the address cannot be bound.
     """
-    application = http_application(server, host, token, allowed_hosts)
-    with closing(listen("MCP", host, port)) as listener:
-        guarded = GuardedServer(
-            application,
-            listener,
-            ConnectionGuard("the MCP server", default_limits()),
-            lifespan="on",
-            ws="none",
-            timeout_graceful_shutdown=LEAVE_LIMIT_S,
-        )
-        asyncio.run(guarded.serve())
+    guarded = GuardedServer(
+        http_application(server, host, token, allowed_hosts),
+        listener,
+        ConnectionGuard("the MCP server", default_limits()),
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=LEAVE_LIMIT_S,
+    )
+    asyncio.run(guarded.serve())
 
 
 def http_application(

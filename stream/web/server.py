@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stream.errors import OutputError
 from stream.http.guard import ConnectionGuard
-from stream.http.server import GuardedServer, default_limits, listen
+from stream.http.server import GuardedServer, default_limits, open_listener
 from stream.web.access import WebAccess
 from stream.web.application import PageCamera, make_application
 from stream.web.camera import FRAME_BYTES_MAX, BrowserCamera
@@ -52,7 +52,7 @@ class WebServer:
         self._cameras = cameras
         self._compare = compare
         self._browser_camera = browser_camera
-        self._listener = listen("the web page", access.host, access.port)
+        self._listener = open_listener("the web page", access.host, access.port)
         try:
             self._server = GuardedServer(
                 make_application(access, cameras, browser_camera, compare, remembered),

@@ -854,6 +854,24 @@ def test_an_added_watch_leaves_with_a_server_whose_model_cannot_evaluate_it(open
     assert [(names, error is None) for _, names, error in changes(run)] == [(["door"], True), ([], False)]
 
 
+def test_a_watch_added_to_a_forced_run_is_forced_and_has_the_warning(opened: Opener) -> None:
+    run = opened(source_is_drawn=False, watches=(watched(force=True),), watches_only=True, lockstep=False)
+    run.peer.known_world = "cats"
+    run.greet()
+    run.control.change_watch(DOOR)
+    run.go_on()
+    assert changes(run) == [("door", ["there", "door"], None)]
+    run.show(0)
+    run.go_on()
+    looks = [event for event in run.events if isinstance(event, YesNoResult)]
+    assert {look.watch: look.warning for look in looks} == dict.fromkeys(
+        ("there", "door"), "means nothing: the model only knows cats"
+    )
+    run.scheduler.connection.give_up("test")
+    run.go_on(4)
+    assert len(changes(run)) == 1, "it stays with the next server"
+
+
 def test_a_lost_check_is_repeated(opened: Opener) -> None:
     run = opened(**ONLY, reconnect=True, lockstep=False).greet()
     run.peer.answers = False

@@ -47,6 +47,25 @@ def test_an_agent_starts_it_and_asks_on_standard_streams() -> None:
         assert asyncio.run(ask(server)) == "a red car"
 
 
+def test_without_a_page_it_says_so_in_one_line_and_serves() -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        [sys.executable, *PROGRAM, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
+        line = process.stderr.readline().decode()
+        assert line.startswith(f"the page at {address} cannot be reached")
+        assert line.endswith("start a run with --web. Tools work once it answers\n")
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+        assert process.stderr.read() == b""
+
+
 @contextmanager
 def listening(page: str, port: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, *PROGRAM, page, "--listen", str(port)]

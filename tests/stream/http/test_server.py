@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stream.errors import OutputError
-from stream.http.server import GuardedServer, listen
+from stream.http.server import GuardedServer, open_listener
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 
@@ -43,7 +43,7 @@ class Served:
 
     def __init__(self, connections: int) -> None:
         self.time_up = TimeUp(connections)
-        self.listener = listen("a test", "127.0.0.1", 0)
+        self.listener = open_listener("a test", "127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
         self.server = GuardedServer(application, self.listener, self.time_up.guard, lifespan="off", ws="none")
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()))
@@ -138,7 +138,7 @@ def test_a_crowd_of_requests_under_way_refuses_new_ones() -> None:
 
 
 def test_an_address_that_cannot_be_bound_is_one_line() -> None:
-    with listen("a test", "127.0.0.1", 0) as listener:
+    with open_listener("a test", "127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(OutputError, match=f"cannot serve a test at 127.0.0.1:{port}: the port is in use"):
-            listen("a test", "127.0.0.1", port)
+            open_listener("a test", "127.0.0.1", port)

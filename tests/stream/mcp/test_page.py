@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,3 +87,17 @@ def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(page_module, "REPLY_BYTES_MAX", 10)
     with replying(b"x" * 100_000) as address, pytest.raises(PageError, match="sent more than"):
         asyncio.run(_cameras(address))
+
+
+def test_the_problem_of_a_page_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def problem(address: str) -> str | None:
+        async with CameraPage(address) as page:
+            return await page.problem()
+
+    with served() as page:
+        assert asyncio.run(problem(page.url)) is None
+    assert "cannot be reached" in (asyncio.run(problem(page.url)) or "")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(page_module, "CONNECT_LIMIT_S", 0.05)
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert "does not answer within" in (asyncio.run(problem(address)) or "")

@@ -9,11 +9,14 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
+from msgspec.structs import replace
 from PIL import Image
 
 from stream.control import WatchChange
@@ -88,11 +91,33 @@ def test_it_sees_the_newest_picture_with_and_without_tokens(run: ServedPage) -> 
     assert low < 60 < 100 < high, "what is not seen is dark, tokens are outlined"
 
 
-def test_it_reads_recent_answers(run: ServedPage) -> None:
-    run.emit(answer(1.0, "a cat"))
-    until(lambda: bool(run.hub.history))
-    (event,) = fields(call(run, "recent_answers", limit=5))
-    assert (event["topic"], event["text"], event["pts_s"]) == ("answer", "a cat", 1.0)
+def test_it_reads_recent_answers_with_the_camera_and_the_local_time(run: ServedPage) -> None:
+    run.emit(replace(answer(1.0, "a cat"), time="2026-11-28T09:05:00.250+02:00"))
+    run.emit(answer(2.0, "a dog"))
+    until(lambda: len(run.hub.history) == 2)
+    dated, other = fields(call(run, "recent_answers", limit=5))
+    assert (dated["topic"], dated["text"], dated["pts_s"]) == ("answer", "a cat", 1.0)
+    assert (dated["camera"], other["camera"]) == ("camera", "camera")
+    assert (dated["local_time"], dated["time"]) == ("2026-11-28 09:05:00", "2026-11-28T09:05:00.250+02:00")
+    reported = datetime.fromisoformat(other["time"])
+    assert reported.utcoffset() is not None
+    assert abs(reported.timestamp() - time.time()) < 3600
+    assert other["local_time"] == f"{reported.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def test_of_several_cameras_it_says_which() -> None:
+    with closing(SharedPage(("yard", "door"))) as page:
+        page.cameras["yard"].emit(answer(1.0, "a cat"))
+        until(lambda: bool(page.cameras["yard"].hub.history))
+        (event,) = fields(call(page, "recent_answers", camera="yard"))
+        assert event["camera"] == "yard"
+
+
+def test_the_server_has_the_version_of_the_program(run: ServedPage) -> None:
+    async def server_version(client: Client) -> str:
+        return client.server_info.version
+
+    assert calls(run, server_version) == version("arr-coc-stream")
 
 
 def test_it_adds_lists_and_removes_watches(run: ServedPage) -> None:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from mcp import Client
 
-from stream.http.server import GuardedServer, listen
+from stream.http.server import GuardedServer, open_listener
 from stream.mcp.page import CameraPage
 from stream.mcp.server import make_server
 from stream.mcp.serving import BODY_BYTES_MAX, LEAVE_LIMIT_S, PATH, TokenGate, http_application
@@ -47,7 +47,7 @@ class ServedTools:
     def __init__(self) -> None:
         server = make_server(CameraPage("http://127.0.0.1:9"))
         application = http_application(server, "127.0.0.1", TOKEN, ("127.0.0.1:*",), SESSIONS)
-        self._listener = listen("MCP", "127.0.0.1", 0)
+        self._listener = open_listener("MCP", "127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.time_up = TimeUp(connections=100)
         options: dict[str, Any] = {"lifespan": "on", "ws": "none", "timeout_graceful_shutdown": LEAVE_LIMIT_S}

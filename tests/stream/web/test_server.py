@@ -333,14 +333,14 @@ class ExhaustedListener(socket.socket):
 
 
 def test_without_descriptors_the_page_waits(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    bound = server.listen
+    bound = server.open_listener
 
     def exhausted(*address: Any) -> socket.socket:
         listener = ExhaustedListener(fileno=bound(*address).detach())
         listener.setblocking(False)
         return listener
 
-    monkeypatch.setattr(server, "listen", exhausted)
+    monkeypatch.setattr(server, "open_listener", exhausted)
     monkeypatch.setattr("stream.http.server.ACCEPT_RETRY_S", 0.01)
     monkeypatch.setattr(ExhaustedListener, "descriptors", threading.Event())
     with served() as page:
