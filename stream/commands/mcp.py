@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,12 +55,14 @@ def mcp(
     from stream.mcp.page import CameraPage
     from stream.mcp.server import make_server
     from stream.mcp.serving import PATH, serve_http
+    from stream.mcp.standard_input import bounded_stdin
 
     server = make_server(CameraPage(address, token))
     # Beside the server: the agent's first message must not wait for a host that is not there.
     check = threading.Thread(target=_report_problem, args=(CameraPage(address, token),), daemon=True)
     if place is None:
         check.start()
+        sys.stdin = bounded_stdin()
         server.run("stdio")
         return 0
     host, port = place
