@@ -15,7 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 from stream.errors import ConnectionRefused, OutputError, TransportError
 from stream.protocol.messages import AnyMessage, Message, decode, encode
 from stream.transport.security import ClientCurve, ServerCurve, bind_endpoint
-from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX
+from stream.untrusted import ARRAYS_MAX, PART_BYTES_MAX, REPLY_PART_BYTES_MAX, WATCHES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,10 @@ HEARTBEAT_EVERY_MS, HEARTBEAT_LIMIT_MS = 1000, 2000
 
 TURNED_AWAY_MAX = 3
 """Connections closed by a peer before a handshake after which it counts as refusing: a wrong key, or not ZeroMQ."""
+
+REPLIES_MAX = WATCHES_MAX + 16
+"""Queue of a server's messages for one client, beside the kernel's: a client that connects is sent one for each of its
+watches at once. One whose queue is full counts as gone."""
 
 QUEUE_MESSAGES = 64
 """Bound of each socket's queue; data stay far below it, because they need credits."""
@@ -397,12 +401,13 @@ class ServerLink:
         self._socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, LINGER_MS),
-            (zmq.SNDHWM, 64),  # queue of messages per client
+            (zmq.SNDHWM, REPLIES_MAX),
             # received messages per client: a client that keeps to its turns has one packet in flight
             (zmq.RCVHWM, 8),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.MAXMSGSIZE, PART_BYTES_MAX),
-            (zmq.SNDTIMEO, SEND_LIMIT_MS),
+            # never wait: a client that does not read would make all others wait with it
+            (zmq.SNDTIMEO, 0),
         ):
             self._socket.setsockopt(option, value)
         keep_alive(self._socket)

@@ -40,6 +40,7 @@ from stream.transport import context as bus_module
 from stream.transport import links as link_module
 from stream.transport.links import FRAME_QUEUE_MESSAGES, FrameSubscriber
 from stream.transport.security import ClientCurve, client_curve, server_curve
+from stream.untrusted import WATCHES_MAX
 from tests.support.network import LIMIT_MS, keyed
 from tests.support.runs import expect, expect_whole
 
@@ -439,15 +440,17 @@ def test_a_client_that_is_gone_gets_nothing(places: Places, scheme: str) -> None
     assert expect(other, AnswerDelta).answer == 1
 
 
-def test_a_client_that_never_reads_counts_as_gone(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "SEND_LIMIT_MS", 1)
+def test_a_client_that_never_reads_counts_as_gone_at_once(places: Places) -> None:
+    """It must not make others wait: each of its messages would cost them the limit of a wait."""
     port = places.port("inproc://answers")
     idle = places.link("inproc://answers", watched=False)
     client = met(port, idle)
     count = 0
     while port.send(client, AnswerDelta(answer=count, text="x")):
         count += 1
-        assert count <= 2 * link_module.QUEUE_MESSAGES
+        assert count <= 2 * link_module.REPLIES_MAX
+    assert count >= WATCHES_MAX + 2, "the reply to a client with all watches fits"
+    assert port._socket.getsockopt(zmq.SNDTIMEO) == 0
     texts = [idle.receive() for _ in range(count)]
     assert [text is not None and text.message for text in texts] == [
         AnswerDelta(answer=n, text="x") for n in range(count)
