@@ -445,7 +445,7 @@ def section_of(annotation: Any) -> tuple[str, type[BaseModel]] | None:
 
 
 def known_as(key: str) -> str:
-    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`; of one in a free table that table."""
+    """Return a key as `known_keys` has it: `zones.NAME.box` for `zones.porch.box`, a free table for a key in it."""
     for table in FREE_TABLES:
         if key.startswith(f"{table}."):
             return table
