@@ -137,7 +137,9 @@ class ConnectionGuard:
                     return False
                 self._close("evicted", slowest)
                 self._evicted += 1
-        self._accounts.append(_Account(connection, now_s, self.limits.least_bytes_s))
+        account = _Account(connection, now_s, self.limits.least_bytes_s)
+        self._accounts.append(account)
+        self._slowest_first.append(account)  # the newest is the last to make room, until all are ordered anew
         return True
 
     def close_overdue(self) -> None:
@@ -149,12 +151,9 @@ class ConnectionGuard:
 
     def _slowest(self, peer: str | None, now_s: float) -> _Account | None:
         """Return the slowest connection, of a peer or of all; None if the server waits for none."""
-        slowest = self._next_slowest(peer, now_s)
-        pays = 2 * self._evicted >= len(self._accounts) or now_s - self._ordered_s >= REORDER_S
-        if slowest is None and pays:
+        if 2 * self._evicted >= len(self._accounts) or now_s - self._ordered_s >= REORDER_S:
             self._order(now_s)
-            slowest = self._next_slowest(peer, now_s)
-        return slowest
+        return self._next_slowest(peer, now_s)
 
     def _next_slowest(self, peer: str | None, now_s: float) -> _Account | None:
         for account in self._slowest_first:

@@ -181,6 +181,15 @@ def test_a_flood_closes_itself_and_no_viewer() -> None:
     assert [connection.aborted for connection in flood] == [True] * 9996 + [False] * 4
 
 
+def test_connections_that_came_since_the_last_look_make_room() -> None:
+    room = Room(connections=8)
+    room.enter()
+    room.guard.close_overdue()
+    for _ in range(20):  # no time goes
+        room.enter()
+    assert room.guard.closed == {"evicted": 13}
+
+
 def test_one_address_leaves_places_for_others() -> None:
     room = Room(connections=4, of_a_peer=3)
     other = room.enter("10.0.0.2")
