@@ -119,7 +119,7 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while at + 8 <= len(data):
         size, kind = struct.unpack_from(">I4s", data, at)
         if size < 8 or at + size > len(data):
-            raise ValueError(f"a box of {size} bytes")
+            raise ValueError(f"the size of a box is {size}")
         yield kind, data[at + 8 : at + size]
         at += size
 

@@ -11,6 +11,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
+from arr_coc.errors import of_counted
 from arr_coc.types import NS_PER_S
 from stream.clock import Clock
 from stream.config import CaptureConfig
@@ -102,7 +103,8 @@ def assembled(path: Path, picture: TiledPicture, config: CaptureConfig) -> tuple
         raise SourceError(f"{path} has a tile that cannot be decoded ({reason}); {REMEDY}") from error
     if places or canvas is None:
         missing = sum(map(len, places.values()))
-        raise SourceError(f"{path} lacks {missing} of the {len(picture.tiles)} tiles of its picture; {REMEDY}")
+        tiles = of_counted(missing, len(picture.tiles), "tile")
+        raise SourceError(f"{path} lacks {tiles} of its picture; {REMEDY}")
     return canvas.upright(), codec
 
 

@@ -92,6 +92,7 @@ SETTINGS = {
     *("web_camera", "web_sources", "web_cert", "web_key"),
     *("mqtt_name", "remember_camera", "remember_max_mib", "remember_max_days"),
     *("clip_before_s", "clip_after_s", "clips_max_mib", "clips_max_days", "on_match", "on_match_limit_s"),
+    "why_max_mib",
 }
 """Keys of `output` that are no outputs; commands of `on_match` get words. `web_camera` gives out what a viewer's camera
 sends, before a run has it; `web_compare` has pictures that viewers send."""

@@ -206,9 +206,9 @@ def test_a_missed_target_is_reported_after_the_answer(runner: StageRunner) -> No
 
 
 def test_wrong_targets_name_the_key() -> None:
-    message = r"answer\.target_ms should be (greater than 0|a finite number|a valid number), or be none"
+    message = "--target-ms should be (more than 0|a number), or be none"
     for text in ("0", "-5", "nan", "soon", "true"):
-        with pytest.raises(ConfigError, match=rf"--target-ms: {message}, got"):
+        with pytest.raises(ConfigError, match=f"{message}, got"):
             build_config([layer_from_option("--target-ms", "answer.target_ms", text)])
     assert build_config([layer_from_option("--target-ms", "answer.target_ms", "250")]).answer.target_ms == 250
 

@@ -160,8 +160,8 @@ def test_a_page_that_remembers_nothing_says_so(run: ServedPage) -> None:
         ("ask", {"question": "x", "camera": "nix"}, "no camera is called 'nix'; the cameras are: camera"),
         ("ask", {"question": ""}, "at least 1 character"),
         ("ask", {"question": "x" * 4001}, "at most 4000 characters"),
-        ("recent_answers", {"limit": 101}, "at most 100"),
-        ("newest_picture", {"width": 1}, "64 or more"),
+        ("recent_answers", {"limit": 101}, "less than or equal to 100"),
+        ("newest_picture", {"width": 1}, "greater than or equal to 64"),
         ("recent_answers", {"camera": "nix"}, "no camera is called 'nix'"),
     ],
 )

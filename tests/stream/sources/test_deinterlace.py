@@ -195,7 +195,8 @@ def test_a_live_source_that_is_lost_gives_its_last_frame(interlaced_file: Path, 
     config = CaptureConfig(deinterlace=setting)
     with av.open(str(interlaced_file)) as container:
         stream = container.streams.video[0]
-        packets = Mock(demux=lambda _: iter([packet for packet in container.demux(stream) if packet.size]))
+        packets = Mock(read_timeout=None)
+        packets.demux.return_value = iter([packet for packet in container.demux(stream) if packet.size])
         decoder = LiveDecoder(packets, stream, config, MonotonicClock(), threading.Event())
         times = []
         with suppress(ConnectionLost):

@@ -102,7 +102,7 @@ def test_the_whole_picture_is_scaled_as_any(tmp_path: Path) -> None:
         ({"derived": b"iovl"}, {}, r"holds a picture made of others \(iovl\)"),
         ({}, {"max_pixels": 150 * 99}, "has 150x100 pixels, more than capture.max_pixels = 14850"),
         ({}, {"stream": 1}, "has no video stream 1, only stream 0"),
-        ({}, {"start_s": 1.0}, "ends before capture.start_s = 1"),
+        ({}, {"start_s": 1.0}, "has no frame from 1 s on"),
     ],
 )
 def test_a_picture_that_cannot_be_shown_whole_is_refused(
