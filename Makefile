@@ -45,7 +45,8 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m scripts.check_words
-	$(BIN)/python -m pytest tests/test_imports.py
+	$(BIN)/python -m scripts.habits
+	$(BIN)/python -m pytest tests/test_imports.py tests/test_core.py
 
 docs: $(READY)
 	$(BIN)/python -m scripts.generate

@@ -1,0 +1,95 @@
+"""The core and the features of the product, and how large each is: `python -m scripts.core`.
+
+The core is what `caption FILE` and `watch` without options need. A feature is to lie in one folder and to hang on the
+core by a protocol; until it does, FEATURES names the modules that are its own. Every other module is of the core.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("stream", "arr_coc")
+
+FEATURES = {
+    "adapt": "stream.adaptation stream.commands.adapt arr_coc.adaptation",
+    "api": "stream.answer.api",
+    "bench": "stream.bench stream.commands.bench",
+    "cameras": "stream.sources.cameras stream.sources.devices",
+    "clips": (
+        "stream.sinks.clips stream.recording.clip_folder stream.recording.clip_manifest stream.recording.mp4_boxes"
+    ),
+    "compare": "stream.compare stream.web.compare stream.protocol.comparison",
+    "cuda": "arr_coc.ops.cuda",
+    "detections": (
+        "stream.answer.detections stream.stages.detection_feed stream.protocol.detections stream.sinks.detections"
+    ),
+    "doctor": "stream.doctor stream.commands.doctor stream.commands.gpu_check stream.commands.kernel_build",
+    "finetune": "arr_coc.qwen.finetune",
+    "fleet": "stream.fleet stream.commands.fleet",
+    "fragments": "stream.sources.segments stream.sources.fragments stream.sources.encoding",
+    "gl": "arr_coc.ops.gl",
+    "heatmap": "stream.sinks.heatmap stream.sinks.drawing stream.sinks.fonts",
+    "hls": "stream.sinks.hls",
+    "journal": "stream.recording.journal",
+    "latency": "stream.answer.latency arr_coc.allocation.latency_budget",
+    "lerobot": "stream.sources.lerobot",
+    "live display": "stream.display.live stream.display.panes stream.display.layout",
+    "mcp": "stream.mcp stream.commands.mcp",
+    "metrics": "stream.sinks.metrics stream.sinks.metrics_server",
+    "mqtt": "stream.mqtt stream.sinks.mqtt",
+    "on match": "stream.sinks.on_match",
+    "onvif": "stream.sources.onvif stream.sources.soap",
+    "otlp": "stream.sinks.otlp",
+    "past": "stream.past stream.sinks.past stream.web.past stream.commands.search stream.commands.recap",
+    "reasons": "stream.sinks.explanations",
+    "record": "stream.recording.recorder stream.runtime.replay stream.commands.replay",
+    "rerun": "stream.sinks.rerun",
+    "robotics": "stream.sinks.robotics",
+    "scenes": "stream.scenes stream.sources.scene",
+    "schema": "arr_coc.answer_schema arr_coc.schema_reader arr_coc.qwen.constraint",
+    "serve": "stream.commands.serve",
+    "service manager": "stream.monitor.service_manager",
+    "shadow": "stream.answer.quality",
+    "side questions": "stream.answer.side",
+    "small weights": "arr_coc.qwen.small_weights arr_coc.qwen.weight_cache arr_coc.qwen.linear_kernel",
+    "texturevlm": "arr_coc.ops.texturevlm arr_coc.texturevlm",
+    "watches": "stream.answer.standing",
+    "web": (
+        "stream.web stream.http stream.sinks.web stream.commands.web stream.runtime.pictures stream.protocol.pictures "
+        "stream.protocol.inspection stream.transport.pictures stream.transport.camera arr_coc.allocation.inspection"
+    ),
+    "webhook": "stream.sinks.webhook",
+    "zeromq": "stream.sinks.services stream.sources.zeromq stream.monitor.schema stream.transport.services",
+    "zones": "arr_coc.allocation.zones",
+}
+
+
+def feature_of(module: str) -> str | None:
+    """Return the feature of a module, by the longest name that fits; None for one of the core."""
+    features = {place: feature for feature, names in FEATURES.items() for place in names.split()}
+    places = [place for place in features if module == place or module.startswith(f"{place}.")]
+    return features[max(places, key=len)] if places else None
+
+
+def lines_of_parts() -> Counter[str]:
+    """Return the lines of the core, "core", and of each feature."""
+    lines: Counter[str] = Counter()
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            lines[feature_of(module) or "core"] += file.read_text("utf-8").count("\n")
+    return lines
+
+
+def main() -> None:
+    lines = lines_of_parts()
+    for part, count in lines.most_common():
+        print(f"{count:7,}  {part}")
+    print(f"{lines.total():7,}  in all")
+
+
+if __name__ == "__main__":
+    main()

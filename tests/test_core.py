@@ -1,0 +1,70 @@
+"""Three rules of imports: `arr_coc` never imports `stream`, the core no feature, a feature no other one.
+
+`core_breaches.txt` has the imports that break a rule today. The list only shrinks: a new breach fails, and so does one
+that is listed and gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.core import FEATURES, feature_of, lines_of_parts
+from tests.test_imports import IMPORTS, within
+
+LISTED = Path(__file__).with_name("core_breaches.txt")
+
+
+def module_in(name: str) -> str | None:
+    """Return the project's module that a dotted name is, or lies in; None for another project's."""
+    parts = name.split(".")
+    candidates = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((candidate for candidate in candidates if candidate in IMPORTS), None)
+
+
+def breaches(imports: dict[str, set[str]]) -> Iterator[str]:
+    """Yield `importer imports imported` for each import that breaks a rule."""
+    for importer, names in imports.items():
+        feature = feature_of(importer)
+        for imported in {module for name in names if (module := module_in(name))} - {importer}:
+            other = feature_of(imported)
+            upward = within(importer, "arr_coc") and within(imported, "stream")
+            if upward or (other is not None and other != feature):
+                yield f"{importer} imports {imported}"
+
+
+def test_the_three_rules_are_broken_where_the_list_says_and_nowhere_else() -> None:
+    lines = [line for line in LISTED.read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    present = sorted(breaches(IMPORTS))
+    assert [breach for breach in present if breach not in lines] == [], "new breaches"
+    assert [breach for breach in lines if breach not in present] == [], "gone: take them off the list"
+    assert lines == sorted(lines)
+
+
+def test_each_kind_of_breach_is_found() -> None:
+    imports = {
+        "arr_coc.types": {"stream.clock"},
+        "stream.runtime.run": {"stream.mqtt.link.MqttLink"},
+        "stream.mqtt.link": {"stream.web.viewer", "stream.mqtt.broker", "stream.clock", "paho.mqtt"},
+    }
+    assert sorted(breaches(imports)) == [
+        "arr_coc.types imports stream.clock",
+        "stream.mqtt.link imports stream.web.viewer",
+        "stream.runtime.run imports stream.mqtt.link",
+    ]
+
+
+def test_every_module_of_a_feature_exists() -> None:
+    assert [place for names in FEATURES.values() for place in names.split() if place not in IMPORTS] == []
+
+
+def test_a_module_belongs_to_the_longest_name_that_fits() -> None:
+    assert feature_of("stream.web.past") == "past"
+    assert feature_of("stream.web.viewer") == feature_of("stream.web") == "web"
+    assert feature_of("stream.webhook") is feature_of("stream.runtime.run") is None
+
+
+def test_the_core_is_measured() -> None:
+    lines = lines_of_parts()
+    assert set(lines) == {"core", *FEATURES}
+    assert min(lines.values()) > 0
