@@ -146,14 +146,14 @@ def main() -> None:
     parser.add_argument("--outputs", action="store_true", help="also page, zones, watch, clips, past and reasons")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    name = "watch_memory_outputs" if options.outputs else "watch_memory"
+    out = options.out or RESULTS / ("watch_memory_outputs.json" if options.outputs else "watch_memory.json")
     with tempfile.TemporaryDirectory() as folder:
         samples = watch(options.minutes, Path(folder), with_outputs=options.outputs)
     report = document(samples, options.minutes)
     for name, growth in report["growth_per_hour"].items():
         print(f"{name}: {samples.series[name][-1]:.1f} at the end, {growth:+.2f} an hour")
     print("; ".join(report["faults"]) or "nothing grew")
-    write_report(options.out or RESULTS / f"{name}.json", report)
+    write_report(out, report)
 
 
 if __name__ == "__main__":

@@ -116,15 +116,16 @@ class Transcript:
             entry = None if line is None else TranscriptEntry("", line, is_message=True)
         if entry is None:
             return None
+        if isinstance(event, Answer) and self._question not in (None, event.query):
+            # to the question before: it stands above the one that was asked while it was on its way
+            question = self._entries.pop()
+            self._begin_day(self.clock.day(event.pts_s))
+            self._entries += [entry, question]
+            return entry
         if isinstance(event, Answer | VerdictChanged):
             self._begin_day(self.clock.day(event.pts_s))
         if isinstance(event, Answer) and self._newest is not None and self._newest.text == entry.text:
             self._entries[-1] = self._newest.with_repetition(entry.at)
-        elif isinstance(event, Answer) and self._question not in (None, event.query):
-            # to the question before: it stands above the one that was asked while it was on its way
-            question = self._entries.pop()
-            self._entries += [entry, question]
-            return entry
         else:
             self._entries.append(entry)
         self._newest_is_answer = isinstance(event, Answer)
@@ -140,8 +141,8 @@ class Transcript:
     def _begin_day(self, day: str) -> None:
         """Adds the date before the first answer of a day."""
         if day and day != self._day:
-            self._day = day
-            self.add_message(day)
+            self._day, self._newest_is_answer = day, False
+            self._entries.append(TranscriptEntry("", day, is_message=True))
 
     @property
     def _newest(self) -> TranscriptEntry | None:

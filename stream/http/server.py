@@ -40,7 +40,10 @@ log = logging.getLogger(__name__)
 
 def default_limits() -> GuardLimits:
     """Return the limits of a server in this process."""
-    connections = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = CONNECTIONS_MAX
+    if descriptors != resource.RLIM_INFINITY:
+        connections = min(CONNECTIONS_MAX, descriptors // 2)
     return GuardLimits(connections, max(1, int(OF_A_PEER * connections)))
 
 

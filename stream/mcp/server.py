@@ -50,9 +50,6 @@ ANSWER_FIELDS = (
 
 MOMENT_FIELDS = ("kind", "camera", "text", "question", "watch", "yes", "times", "clip_video")
 
-UNIX_MS_MAX = 253_402_300_799_000
-"""End of the year 9999."""
-
 
 class CameraTools:
     """Tools over one page. Each returns text or a picture, and raises ToolError with one line."""
@@ -199,8 +196,10 @@ def _report(event: dict[str, Any], camera: str) -> dict[str, Any]:
 
 def _moment(moment: dict[str, Any]) -> dict[str, Any]:
     """Return what an agent gets of a moment, with its time in ISO 8601."""
-    at = moment.get("unix_ms")
-    time = {"time": iso_time(at)} if isinstance(at, int) and 0 <= at <= UNIX_MS_MAX else {}
+    at, time = moment.get("unix_ms"), {}
+    with suppress(ValueError, OverflowError, OSError):  # a page of another version
+        if isinstance(at, int):
+            time = {"time": iso_time(at)}
     return {**time, **{name: moment[name] for name in MOMENT_FIELDS if moment.get(name) not in (None, "")}}
 
 

@@ -69,7 +69,8 @@ END;
 """Tables of version 2. `moment.last_ms` is the time until which an answer held, `times` how often it was given;
 `clip_picture` and `clip_video` are names of files in the run's folder of clips."""
 
-SCHEMA_QUERY = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+SCHEMA_QUERY = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
+"""Query of the schema, without the statistics that ANALYZE makes; SQLite refuses such names to others."""
 
 REASONS = {
     "not a database": "it is no SQLite file",

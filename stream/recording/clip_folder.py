@@ -224,9 +224,9 @@ class ClipFolder:
         self._deleted = 0
         new = MANIFEST + PART
         names = [*self._entries, *(file.name for file in self._open)]
-        with suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=self.folder_fd)  # of a killed run, or a link
         with suppress(OSError):
+            with suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=self.folder_fd)  # of a killed run, or a link
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(new, flags, FILE_MODE, dir_fd=self.folder_fd), "wb") as file:
                 file.write("".join(f"{name}\n" for name in names).encode())

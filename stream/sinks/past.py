@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -193,8 +194,10 @@ class PastSink(Sink):
         return replace(moment, jpeg=None)
 
     def _time_of(self, event: AnswerPoint | Match) -> int:
-        """Return the Unix time of an event's frame: that of its picture, which comes as it is asked about, or the
-        present less the latency."""
+        """Return the Unix time of an event's frame: of a live source its own, else that of its picture, which comes as
+        it is asked about, or the present less the latency."""
+        if event.time is not None:
+            return round(datetime.fromisoformat(event.time).timestamp() * 1000)
         if event.frame_index in self._pictures:
             return self._pictures[event.frame_index][0]
         timing = getattr(event, "timing", None)

@@ -33,7 +33,8 @@ AT_ONCE = 2
 WAITING_MAX = 16
 """Queries that wait; further ones are refused."""
 
-UNIX_MS_MAX = 1 << 53
+NUMBER_MAX = 1 << 53
+"""Limit of times and numbers in a request: JSON holds them exactly up to it."""
 
 Result = TypeVar("Result")
 
@@ -102,7 +103,7 @@ def past_routes(files: PastFiles) -> list[BaseRoute]:
     async def picture(request: Request) -> Response:
         file, moment = request.path_params["file"], request.path_params["moment"]
         jpeg = None
-        if file < len(files) and moment < UNIX_MS_MAX:
+        if file < len(files) and moment < NUMBER_MAX:
             try:
                 jpeg = await files.query(lambda readers: readers[0].picture(moment), file)
             except PastError as error:
@@ -125,7 +126,7 @@ def _search(request: Request) -> tuple[Search, int]:
         until_ms=None if until is None else max(_number(until, 0), since_ms + 1),
         cameras=tuple(params.getlist("camera")[:64]),
         kinds=kinds,
-        before=None if before is None else (_number(before, 0), UNIX_MS_MAX),
+        before=None if before is None else (_number(before, 0), NUMBER_MAX),
         limit=PAGE_MOMENTS + 1,
     )
     return search, SPANS if before is None else 0
@@ -135,7 +136,7 @@ def _number(text: str | None, default: int) -> int:
     if text is None:
         return default
     try:
-        return max(0, min(int(text[:20]), UNIX_MS_MAX))
+        return max(0, min(int(text[:20]), NUMBER_MAX))
     except ValueError:
         raise PastError(f"{text[:40]!r} is no time in milliseconds") from None
 

@@ -207,7 +207,8 @@ class HlsSink(Sink):
         new = self._folder / f".{name}.{os.getpid()}{NEW}"
         try:
             new.unlink(missing_ok=True)  # it may be a link to a file of the user
-            new.write_text(text, encoding="utf-8", errors="replace")
+            with open(new, "x", encoding="utf-8", errors="replace") as file:
+                file.write(text)
             new.replace(self._folder / name)
         except OSError as error:
             with suppress(OSError):

@@ -191,6 +191,16 @@ def test_an_answer_to_the_question_before_stands_above_the_new_one(transcript: T
     assert [entry.text for entry in transcript.entries] == ["a cat", "asked: What colour?", "a red one", "blue"]
 
 
+def test_the_date_stands_above_an_answer_to_the_question_before() -> None:
+    transcript = Transcript(DisplayClock(live=True, wall_s=lambda: 0.0))
+    transcript.clock.sync(0.0, 0.0)
+    transcript.add(QueryChanged(query="What colour?"))
+    transcript.add(answer(1.0, "a cat"))
+    day, old, question = (entry.text for entry in transcript.entries)
+    assert "1970-01-01" in day or "1969-12-31" in day
+    assert (old, question) == ("a cat", "asked: What colour?")
+
+
 def test_a_day_begins_with_its_date() -> None:
     noon = time.mktime((2026, 1, 2, 12, 0, 0, 0, 0, -1))
     transcript = Transcript(DisplayClock(live=True, wall_s=lambda: noon))

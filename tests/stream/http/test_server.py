@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from stream.errors import OutputError
-from stream.http.server import GuardedServer, open_listener
+from stream.http.server import GuardedServer, default_limits, open_listener
 from tests.support.guards import TimeUp
 from tests.support.network import LIMIT_S, until
 
@@ -20,8 +21,18 @@ LARGE_BYTES = 32 << 20
 """More than the kernels' buffers on both sides hold."""
 
 
-async def application(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """Replies at once, with much, after the body, or not before the connection ends."""
+class Application:
+    """Replies at once, with much, after the body, or not before the connection ends; `requests`: those that it got."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        self.requests += 1
+        await reply(scope, receive, send)
+
+
+async def reply(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
     if scope["path"] == "/body":
         while (await receive()).get("more_body"):
             pass
@@ -45,7 +56,8 @@ class Served:
         self.time_up = TimeUp(connections)
         self.listener = open_listener("a test", "127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.server = GuardedServer(application, self.listener, self.time_up.guard, lifespan="off", ws="none")
+        self.application = Application()
+        self.server = GuardedServer(self.application, self.listener, self.time_up.guard, lifespan="off", ws="none")
         self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve()))
         self._thread.start()
 
@@ -54,6 +66,10 @@ class Served:
         lines = ("GET" if not headers else "POST") + f" {path} HTTP/1.1", "Host: here", *headers, "", ""
         connection.sendall("\r\n".join(lines).encode() + body)
         return connection
+
+    def wait_for_requests(self, count: int) -> None:
+        """Wait until the application has so many requests: before that, time must not go."""
+        until(lambda: self.application.requests == count)
 
     def close(self) -> None:
         self.server.stop()
@@ -85,6 +101,7 @@ UNSENT = "Content-Length: 5000"
 def test_a_body_that_never_comes_is_not_waited_for(path: str, headers: tuple[str, ...], body: bytes) -> None:
     with served() as (page, stack):
         connection = page.send(path, *headers, body=body, stack=stack)
+        page.wait_for_requests(1)
         received = page.time_up.received(connection)
     assert received.startswith(b"HTTP/1.1 200") is (path == "/")
 
@@ -95,7 +112,7 @@ def test_a_reply_that_is_not_read_is_not_waited_for() -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", page.port))
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n")
-        until(lambda: page.server.connections == 1)
+        page.wait_for_requests(1)
         page.time_up.until(lambda: page.server.connections == 0)
         with pytest.raises(ConnectionResetError):  # the kernel keeps nothing of it
             read_to_end(connection)
@@ -104,6 +121,7 @@ def test_a_reply_that_is_not_read_is_not_waited_for() -> None:
 def test_a_request_that_waits_for_the_application_is_not_closed() -> None:
     with served() as (page, stack):
         waiting = page.send("/wait", stack=stack)
+        page.wait_for_requests(1)
         idle = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), LIMIT_S))
         assert page.time_up.received(idle) == b""
         waiting.setblocking(False)
@@ -129,12 +147,23 @@ def test_a_crowd_that_keeps_the_server_waiting_leaves_room_for_others(path: str)
 def test_a_crowd_of_requests_under_way_refuses_new_ones() -> None:
     with served(connections=4) as (page, stack):
         waiting = [page.send("/wait", stack=stack) for _ in range(4)]
-        until(lambda: page.server.connections == 4)
+        page.wait_for_requests(4)
         with suppress(ConnectionResetError, BrokenPipeError):
             assert page.send("/", stack=stack).recv(1) == b""
         waiting[0].close()
         until(lambda: page.server.connections == 3)
         assert page.send("/", stack=stack).recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"), [(resource.RLIM_INFINITY, 512), (1024, 512), (256, 128), (2, 1)]
+)
+def test_half_of_the_descriptors_may_be_connections(
+    descriptors: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    limits = default_limits()
+    assert (limits.connections, limits.of_a_peer) == (connections, max(1, 3 * connections // 4))
 
 
 def test_an_address_that_cannot_be_bound_is_one_line() -> None:

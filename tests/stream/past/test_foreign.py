@@ -64,8 +64,8 @@ def test_a_schema_that_no_run_makes_is_refused(tmp_path: Path, change: str) -> N
     assert Path(path).read_bytes() == before
 
 
-def test_the_schema_of_a_vacuumed_copy_is_ours(tmp_path: Path) -> None:
-    path = changed(tmp_path / "past.sqlite", f"VACUUM INTO '{tmp_path / 'copy.sqlite'}'; VACUUM;")
+def test_the_schema_of_a_vacuumed_and_analysed_copy_is_ours(tmp_path: Path) -> None:
+    path = changed(tmp_path / "past.sqlite", f"VACUUM INTO '{tmp_path / 'copy.sqlite'}'; VACUUM; ANALYZE;")
     for name in (path, str(tmp_path / "copy.sqlite")):
         with closing(PastReader(name)) as reader:
             assert len(reader.find(Search(query=Query.of("moment")))) == 3

@@ -191,6 +191,15 @@ def test_the_manifest_does_not_grow(tmp_path: Path) -> None:
         assert lines[-3:] == ["597.jpg", "598.jpg", "599.jpg"]
 
 
+def test_a_manifest_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
+    path = tmp_path / "clips"
+    (path / (MANIFEST + PART)).mkdir(parents=True)
+    with closing(ClipFolder(str(path), max_bytes=30)) as folder:
+        for number in range(600):
+            put(folder, f"{number}.jpg")
+        assert len((path / MANIFEST).read_text().splitlines()) == 600
+
+
 def test_a_file_of_a_killed_run_is_cut_after_its_last_fragment(tmp_path: Path) -> None:
     first, second, *_ = fragments_of(str(video_file(tmp_path / "a.mp4", 3)))
     path = tmp_path / "clips"

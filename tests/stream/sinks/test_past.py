@@ -115,6 +115,13 @@ def test_without_a_picture_the_time_is_that_of_the_latency(open_run: Callable[..
     ]
 
 
+def test_an_answer_of_a_live_source_has_the_time_of_its_frame(open_run: Callable[..., RememberedRun]) -> None:
+    run = open_run()
+    run.write(replace(answer(2.0, "a car"), time="2026-11-28T10:00:02.500+01:00"))
+    (moment,) = run.found()
+    assert moment.unix_ms == 1_795_856_402_500
+
+
 def test_a_small_picture_stays_and_a_broken_one_is_left_out(open_run: Callable[..., RememberedRun]) -> None:
     run, small = open_run(), picture(1, 64)
     broken = AskedPicture(frame_index=2, pts_s=0.0, jpeg=b"no picture")
