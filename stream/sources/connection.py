@@ -18,11 +18,11 @@ import av
 
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.sources.address import redacted, scheme_of, scrubbed
+from stream.sources.address import scheme_of, scrubbed
 from stream.sources.checks import RELAY, more_than
 from stream.sources.hardware import HardwareDecoding
-from stream.sources.headers import HTTP, RequestHeaders, redirect_of, same_server
-from stream.sources.mjpeg import MULTIPART, AddressRequest, HttpOpening
+from stream.sources.headers import HTTP, REDIRECTS_MAX, RequestHeaders, redirect_of, same_server
+from stream.sources.mjpeg import MULTIPART, AddressRequest
 from stream.sources.tls import ffmpeg_options, problem_at
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
@@ -228,9 +228,6 @@ _RTP_WAIT = str(US_PER_S // 10)
 _UDP_BUFFER_BYTES = 1 << 22
 """Receive buffer of a UDP stream in bytes: a key frame arrives in one burst."""
 
-REDIRECTS_MAX = 8
-"""Redirects that are followed, as by FFmpeg."""
-
 _REDIRECTS_TOO_OFTEN = FailureAdvice("redirects again and again", "check the address in a browser")
 
 Open = Callable[[float], av.container.InputContainer]
@@ -243,7 +240,8 @@ class LiveTarget:
 
     `name` has no secrets. `too_slow` returns the advice if nothing arrives within a time limit. `paced`: pictures
     arrive in bursts and are released at the pace of their PTS. `hardware` chose the decoder; None is software.
-    `release` closes what the container that was opened last leaves open when it is closed.
+    `release` closes what the container that was opened last leaves open when it is closed. `is_variant` returns True if
+    that container is the chosen variant of several.
     """
 
     name: str
@@ -252,19 +250,7 @@ class LiveTarget:
     paced: bool = False
     hardware: HardwareDecoding | None = None
     release: Callable[[], None] = lambda: None
-
-
-def network_target(address: str, config: CaptureConfig) -> LiveTarget:
-    """Return the target for an address on a network."""
-    name = redacted(address)
-    hardware = HardwareDecoding(config, name)
-    opening = HttpOpening()
-    opened = opening.open if scheme_of(address) in HTTP else AddressRequest.open
-
-    def open_it(limit_s: float) -> av.container.InputContainer:
-        return opened_network(address, name, config, hardware, limit_s, opened)
-
-    return LiveTarget(name, open_it, hardware=hardware, release=opening.close)
+    is_variant: Callable[[], bool] = lambda: False
 
 
 def opened_network(
@@ -324,7 +310,7 @@ def _request_to(
     if scheme in HTTP:
         options |= headers.ffmpeg_options(address)
     read_s = config.stall_s / 2 if scheme in _RESUMABLE else config.stall_s
-    return AddressRequest(address, options, limit_s, read_s, hardware.accelerator)
+    return AddressRequest(address, options, limit_s, read_s, hardware.accelerator, headers)
 
 
 def network_options(address: str, config: CaptureConfig) -> dict[str, str]:

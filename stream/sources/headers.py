@@ -1,4 +1,4 @@
-"""Headers of requests over HTTP, with values from the environment, and redirects, to which only some are sent.
+"""Headers of requests over HTTP, with values from the environment, redirects, to which only some go, and small fetches.
 
 FFmpeg sends its option `headers` wherever a server redirects to. So it follows no redirect if there are such headers;
 the new address is opened in place of the old one, on another server without them. FFmpeg sends cookies to their
@@ -11,7 +11,9 @@ import base64
 import http.client
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -19,7 +21,7 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError
 from stream.sources.address import redacted, scheme_of
 from stream.sources.tls import context_of
-from stream.transport.http_replies import TimedConnection, TimedTlsConnection
+from stream.transport.http_replies import REPLY_BYTES_MAX, TimedConnection, TimedTlsConnection
 
 HTTP = frozenset({"http", "https"})
 """Schemes whose requests have headers."""
@@ -38,6 +40,9 @@ _OWN = frozenset(
 
 _FOR_ALL = frozenset({"accept", "accept-language", "origin", "referer", "user-agent"})
 """Headers that a redirect takes along to another server."""
+
+REDIRECTS_MAX = 8
+"""Redirects that are followed, as by FFmpeg."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -112,6 +117,56 @@ def redirect_of(address: str, headers: RequestHeaders, config: CaptureConfig, li
         config: Checks of certificates.
         limit_s: Time limit.
     """
+    try:
+        with _reply_of(address, headers, config, limit_s) as reply:
+            return _target_of(reply, address)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+
+
+def fetched(
+    address: str, headers: RequestHeaders, config: CaptureConfig, limit_s: float, beginning: bytes
+) -> tuple[str, bytes] | None:
+    """Return the content of a small resource that begins in a certain way, and its address after redirects.
+
+    None if there is none, or another one, of which no more than its beginning is read. Redirects are followed if
+    FFmpeg follows them.
+
+    Args:
+        address: URL of the resource.
+        headers: Headers of the request.
+        config: Checks of certificates.
+        limit_s: Time limit.
+        beginning: First bytes of the resource.
+    """
+    end_s = time.monotonic() + limit_s
+    try:
+        for _ in range(REDIRECTS_MAX):
+            with _reply_of(address, headers, config, max(end_s - time.monotonic(), 0.1)) as reply:
+                target = _target_of(reply, address)
+                if target is None:
+                    if reply.status != http.client.OK or reply.read(len(beginning)) != beginning:
+                        return None
+                    rest = reply.read(REPLY_BYTES_MAX + 1)
+                    return (address, beginning + rest) if len(rest) <= REPLY_BYTES_MAX else None
+            if headers.follow_no_redirect:
+                return None
+            if not same_server(address, target):
+                headers = headers.for_others()
+            address = target
+    except (OSError, http.client.HTTPException, ValueError):
+        pass
+    return None
+
+
+@contextmanager
+def _reply_of(
+    address: str, headers: RequestHeaders, config: CaptureConfig, limit_s: float
+) -> Iterator[http.client.HTTPResponse]:
+    """Ask for an address, and close the connection after the block.
+
+    Raises OSError, http.client.HTTPException, or ValueError for an address that cannot be asked for.
+    """
     parts = urlsplit(address)
     tls = context_of("https", config) if parts.scheme == "https" else None
     place = parts.hostname or "", parts.port or PORTS[parts.scheme]
@@ -124,18 +179,19 @@ def redirect_of(address: str, headers: RequestHeaders, config: CaptureConfig, li
     if parts.username is not None and "authorization" not in map(str.lower, values):
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         values["Authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
-    try:
+    with closing(connection):
         connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=values)
-        response = connection.getresponse()
-        location = response.headers.get("Location")
-        if response.status not in _REDIRECTS or not location:
-            return None
-        target = urljoin(address, location)
-        _ = urlsplit(target).port
-    except (OSError, http.client.HTTPException, ValueError):
+        with connection.getresponse() as reply:
+            yield reply
+
+
+def _target_of(reply: http.client.HTTPResponse, address: str) -> str | None:
+    """Return where a reply redirects to; None if it does not. Raises ValueError for an invalid address."""
+    location = reply.headers.get("Location")
+    if reply.status not in _REDIRECTS or not location:
         return None
-    finally:
-        connection.close()
+    target = urljoin(address, location)
+    _ = urlsplit(target).port
     return target if scheme_of(target) in HTTP and urlsplit(target).hostname else None
 
 

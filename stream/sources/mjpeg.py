@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import av
 from av.codec.hwaccel import HWAccel
 
+from stream.sources.headers import RequestHeaders
 from stream.sources.jpeg_splitter import JpegSplitter
 
 MULTIPART = "mpjpeg"
@@ -34,7 +35,7 @@ _PROLOGUE_BYTES_MAX = 1 << 16
 class AddressRequest:
     """Address on a network, FFmpeg's options for it, and limits of opening and of each read, in seconds.
 
-    Address and options may hold secrets.
+    `headers` are those that the options contain. Address, options and headers may hold secrets.
     """
 
     address: str = field(repr=False)
@@ -42,6 +43,7 @@ class AddressRequest:
     open_s: float
     read_s: float
     accelerator: HWAccel | None = None
+    headers: RequestHeaders = field(default_factory=RequestHeaders)
 
     def open(self) -> av.container.InputContainer:
         """Open whatever the address sends. Raises av.FFmpegError."""

@@ -7,18 +7,21 @@ import os
 import time
 from dataclasses import replace
 
+import av
+
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.media import Source
-from stream.sources.address import scheme_of
+from stream.sources.address import redacted, scheme_of
 from stream.sources.checks import check_address
-from stream.sources.connection import is_endless, network_target, opened_within
+from stream.sources.connection import LiveTarget, is_endless, opened_network, opened_within
 from stream.sources.file import ContainerSource
+from stream.sources.hardware import HardwareDecoding
+from stream.sources.headers import HTTP
 from stream.sources.live import LiveSource
+from stream.sources.master_playlist import PlaylistOpening
 from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import PrefetchSource
-
-_MAYBE_FILES = frozenset({"http", "https"})
 
 _READ_FAILED = os.strerror(errno.EIO)
 """FFmpeg's message if data cannot be read, in contrast to data that cannot be decoded."""
@@ -35,6 +38,22 @@ class WebFileSource(ContainerSource):
             "broke off; put the index in front (ffmpeg -i IN.mp4 -c copy -movflags +faststart OUT.mp4), or download it "
             "first"
         )
+
+
+def network_target(address: str, config: CaptureConfig) -> LiveTarget:
+    """Return the target for an address on a network."""
+    name = redacted(address)
+    hardware = HardwareDecoding(config, name)
+    if scheme_of(address) not in HTTP:
+        return LiveTarget(
+            name, lambda limit_s: opened_network(address, name, config, hardware, limit_s), hardware=hardware
+        )
+    opening = PlaylistOpening(address, config)
+
+    def open_it(limit_s: float) -> av.container.InputContainer:
+        return opened_network(address, name, config, hardware, limit_s, opening.open)
+
+    return LiveTarget(name, open_it, hardware=hardware, release=opening.close, is_variant=lambda: opening.is_variant)
 
 
 def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:
@@ -55,7 +74,9 @@ def open_network(address: str, config: CaptureConfig, clock: Clock, segments: Se
     start_s = time.monotonic()
     container = opened_within(target, config.open_timeout_s)
     took_s = time.monotonic() - start_s
-    if scheme_of(address) in _MAYBE_FILES and not is_endless(container):
+    if target.is_variant():  # its container has no others
+        config = config.model_copy(update={"stream": None})
+    if scheme_of(address) in HTTP and not is_endless(container):
         return PrefetchSource(WebFileSource(container, target.name, config, clock, target.hardware, segments=segments))
     target = replace(target, paced=container.format.name == "hls")
     return LiveSource(target, config, clock, container, took_s, segments)

@@ -43,7 +43,7 @@ def chosen_stream(
 ) -> av.video.stream.VideoStream:
     """Return the video stream to read: `capture.stream`, else the container's own choice, or the best variant.
 
-    Of a playlist FFmpeg then fetches that variant alone.
+    Of DASH, and of HLS without sizes in its playlist, FFmpeg then fetches that variant alone.
 
     Args:
         container: Open container, of which nothing was read.
@@ -66,7 +66,8 @@ def chosen_stream(
         if other is not stream:
             other.discard = Discard.all
     if reports and config.stream is None and len(variants) > 1:
-        _report(name, variants, streams.index(stream))
+        number = streams.index(stream)
+        report(name, variants, next(variant for variant in variants if variant.index == number))
     return stream
 
 
@@ -102,7 +103,7 @@ def _used_pixels(variant: Variant, fitter: FrameFitter) -> int:
     return min(height_px, variant.height_px) * min(width_px, variant.width_px)
 
 
-def _report(name: str, variants: Sequence[Variant], index: int) -> None:
-    selection = next(variant for variant in variants if variant.index == index)
+def report(name: str, variants: Sequence[Variant], selection: Variant) -> None:
+    """Name the variant that is read, and the others, in one line of the log."""
     others = ", ".join(str(variant) for variant in variants if variant is not selection)
     log.warning("%s has %d variants; reading %s, not %s (--stream)", name, len(variants), selection, others)

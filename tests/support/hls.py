@@ -29,12 +29,19 @@ def make_hls(folder: Path, name: str, width_px: int, height_px: int, suffix: str
     return path
 
 
-def make_variants(folder: Path, sizes: dict[str, tuple[int, int]]) -> Path:
-    """A playlist `all.m3u8` of one variant for each name, of that width and height."""
-    lines = ["#EXTM3U"]
+def make_variants(folder: Path, sizes: dict[str, tuple[int, int]], uri: str = "{}.m3u8") -> Path:
+    """A playlist `all.m3u8` of one variant for each name, of that width and height; `uri` is its form there."""
     for name, (width_px, height_px) in sizes.items():
         make_hls(folder, name, width_px, height_px)
-        lines += [f"#EXT-X-STREAM-INF:BANDWIDTH={width_px * 1000},RESOLUTION={width_px}x{height_px}", f"{name}.m3u8"]
     path = folder / "all.m3u8"
-    path.write_text("\n".join(lines))
+    path.write_text(master_text(sizes, uri))
     return path
+
+
+def master_text(sizes: dict[str, tuple[int, int]], uri: str = "{}.m3u8", attributes: str = "") -> str:
+    """A master playlist; `attributes` are further ones of each variant."""
+    lines = ["#EXTM3U"]
+    for name, (width_px, height_px) in sizes.items():
+        inf = f"#EXT-X-STREAM-INF:BANDWIDTH={width_px * 1000},RESOLUTION={width_px}x{height_px}{attributes}"
+        lines += [inf, uri.format(name)]
+    return "\n".join(lines)

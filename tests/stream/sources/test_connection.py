@@ -18,10 +18,10 @@ from stream.sources.connection import (
     is_endless,
     network_failure,
     network_options,
-    network_target,
     reading_failure,
 )
 from stream.sources.devices import camera_failure, camera_options, camera_target
+from stream.sources.network import network_target
 
 
 def error(number: int) -> av.FFmpegError:

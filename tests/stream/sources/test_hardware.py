@@ -14,10 +14,10 @@ import pytest
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.sources import hardware
-from stream.sources.connection import network_target
 from stream.sources.decoder import source_info
 from stream.sources.file import FileSource
 from stream.sources.hardware import DEVICES, HardwareDecoding, device_failure, working_devices
+from stream.sources.network import network_target
 from tests.support.video import make_video, moving_square
 
 ABSENT = "this FFmpeg was built without it"

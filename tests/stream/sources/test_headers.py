@@ -12,9 +12,9 @@ from stream.config_loading import build_config, layer_from_assignment, layer_fro
 from stream.errors import ConfigError, SourceError
 from stream.recording.identity import run_fingerprint
 from stream.sources.address import shown_config
-from stream.sources.connection import network_target
 from stream.sources.factory import check_source
 from stream.sources.headers import RequestHeaders, redirect_of
+from stream.sources.network import network_target
 from tests.support.hls import make_hls
 from tests.support.senders import Handler, Server, opened, ts_bytes
 
@@ -74,7 +74,7 @@ class TestRequests:
         make_hls(tmp_path, "a", 64, 48)
         with opened(f"{web.url}/a.m3u8", headers=HEADERS) as source:
             assert len(list(source.frames())) == 75
-        assert len(web.requests) == 4
+        assert len(web.requests) == 5
         assert all(headers == SENT for headers in sent_to(web))
 
     def test_a_redirect_on_the_same_server_takes_them_along(self, web: Server) -> None:

@@ -22,8 +22,9 @@ from stream.config import CaptureConfig
 from stream.errors import ConfigError, SourceError
 from stream.media import PollableSource, SourceOutage
 from stream.sources import planes as form
-from stream.sources.connection import LiveTarget, network_target
+from stream.sources.connection import LiveTarget
 from stream.sources.live import ConnectionLost, LiveDecoder, LiveSource, ReconnectingReader
+from stream.sources.network import network_target
 from stream.sources.segments import SegmentRecorder
 from stream.sources.timing import Backoff
 from tests.support.clock import FakeClock

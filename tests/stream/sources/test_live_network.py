@@ -15,8 +15,8 @@ from benchmarks.support.rtsp_server import encode
 from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
-from stream.sources.connection import network_target
 from stream.sources.live import LiveDecoder
+from stream.sources.network import network_target
 from stream.sources.segments import SegmentRecorder
 from stream.sources.threaded import PrefetchSource
 from stream.sources.timing import Pacer
