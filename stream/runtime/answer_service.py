@@ -20,6 +20,7 @@ from stream.events import Restarted
 from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy
 from stream.runtime.fork_server import ForkServer
+from stream.runtime.worker_log import ChildLog
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.sources.address import is_live_address
 from stream.transport import SocketDirectory, ipc_endpoint, private_directory
@@ -71,6 +72,7 @@ class AnswerService:
         self._lock = threading.Lock()
         self._holders: dict[int, tuple[RunControl | None, deque[Restarted]]] = {}
         self._supervisor: ProcessSupervisor | None = None
+        self._child_log: ChildLog
         self._ended = threading.Event()
         self._resources = ExitStack()
         self._started_ns = 0
@@ -131,6 +133,7 @@ class AnswerService:
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory())
             self.address = ipc_endpoint(directory)
+            self._child_log = stack.enter_context(closing(ChildLog(_reports_to(directory))))
             # Shared by several runs, the memory of one frame would be overwritten by another run's.
             self.snapshot = None if self.concurrent else stack.enter_context(closing(SharedFrameWriter()))
             supervisor = ProcessSupervisor(ANSWERS, lambda: self._start_process(directory), self._policy, self._clock)
@@ -154,6 +157,7 @@ class AnswerService:
         child = ChildProcess("answer", "stream.runtime.answer_worker", inherited, environment, forks=self._forks)
         worker = AnswerWorkerConfig(
             endpoint=self.address,
+            reports_to=_reports_to(directory),
             directory=directory,
             snapshot=descriptor,
             heartbeat=child.heartbeat_writer,
@@ -170,6 +174,7 @@ class AnswerService:
             with self._lock:
                 if ended.is_set():
                     return
+                self._child_log.write()
                 try:
                     restarted = supervisor.poll()
                 except Exception as error:
@@ -182,6 +187,10 @@ class AnswerService:
                 if restarted is not None:
                     for _, restarts in self._holders.values():
                         restarts.append(restarted)
+
+
+def _reports_to(directory: SocketDirectory) -> str:
+    return ipc_endpoint(directory, "reports")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -25,9 +26,12 @@ from stream.protocol.buffers import SharedFrameReader
 from stream.protocol.device_pixels import IpcPixelReceiver
 from stream.recording.identity import answer_provenance
 from stream.runtime.child import Heartbeat
+from stream.runtime.worker_log import ParentLog
 from stream.runtime.worker_messages import AnswerWorkerConfig
 from stream.transport import SocketDirectory, Transport, remove_after_parent
 from stream.transport.security import ServerCurve, server_curve
+
+log = logging.getLogger(__name__)
 
 SLOTS_MAX = 8
 """Slots of an answer process that several runs share, if `answer.slots` is not set. With more, an answer of the bundled
@@ -49,6 +53,8 @@ def main() -> int:
 
         torch.set_num_threads(worker.threads)
     transport = Transport()
+    log_handler = ParentLog(transport, worker.reports_to)
+    logging.getLogger().addHandler(log_handler)
     place = ServerOptions(
         worker.endpoint,
         shared=worker.runs > 0,
@@ -71,6 +77,7 @@ def main() -> int:
         traceback.print_exc()
         return 1
     finally:
+        logging.getLogger().removeHandler(log_handler)
         transport.close()
     return 0
 
@@ -83,7 +90,7 @@ def _load_for_several(worker: AnswerWorkerConfig, config: Config) -> AnswerModel
         try:
             return load_answer_model(worker.model_loader, config.model_copy(update={"answer": answer}))
         except OptionError as error:
-            print(f"one answer after the other: {error}", file=sys.stderr)
+            log.warning("one answer after the other: %s", error)
     return load_answer_model(worker.model_loader, config)
 
 

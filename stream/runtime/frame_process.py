@@ -25,6 +25,7 @@ from stream.runtime.answer_service import ANSWERS, AnswerService
 from stream.runtime.child import ChildProcess, ProcessSupervisor, RestartPolicy, start_fork_server
 from stream.runtime.fork_server import ForkServer
 from stream.runtime.run import FRAMES, Run, picture_endpoints
+from stream.runtime.worker_log import write_note
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     FrameWorkerConfig,
@@ -126,7 +127,7 @@ class FrameProcess:
         if data is not None:
             report = unpack_report(data)
             if isinstance(report, WorkerNote):
-                logging.getLogger(report.logger).warning("%s", report.message)
+                write_note(report)
                 return reports
             if isinstance(report, AnswerTimeout):
                 if self._answers is not None:

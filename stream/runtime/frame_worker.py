@@ -24,18 +24,15 @@ from stream.control import describe
 from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.frame_stages import FrameStages
+from stream.runtime.worker_log import SEND_MS, ParentLog
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     FrameWorkerConfig,
     WorkerCommand,
     WorkerFailed,
-    WorkerNote,
     pack_report,
 )
 from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
-
-SEND_MS = 50
-"""Longest single wait for the parent to take a report."""
 
 
 class ReportSender:
@@ -52,20 +49,6 @@ class ReportSender:
     def close(self) -> None:
         """Closes the socket."""
         self._sink.close()
-
-
-class ParentLog(logging.Handler):
-    """Sends warnings to the parent, whose log the user sees; one that the parent does not take at once is lost."""
-
-    def __init__(self, transport: Transport, endpoint: str) -> None:
-        super().__init__(logging.WARNING)
-        self._transport = transport
-        self._endpoint = endpoint
-
-    def emit(self, record: logging.LogRecord) -> None:
-        # any thread may warn, so each warning has its own socket
-        with closing(self._transport.event_sender(self._endpoint)) as sender:
-            sender.send(pack_report(WorkerNote(record.name, record.getMessage())), SEND_MS)
 
 
 class ParentCommands:

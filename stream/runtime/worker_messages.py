@@ -39,10 +39,12 @@ class FrameWorkerConfig(msgspec.Struct, frozen=True):
 
 
 class AnswerWorkerConfig(msgspec.Struct, frozen=True):
-    """Configuration of an answer process, its first line on stdin. `snapshot` (None without shared memory) and
-    `heartbeat` are descriptors; `runs`: number of runs that it answers at once, 0 for one after another."""
+    """Configuration of an answer process, its first line on stdin. `reports_to` is the address for warnings of its log;
+    `snapshot` (None without shared memory) and `heartbeat` are descriptors; `runs`: number of runs that it answers at
+    once, 0 for one after another."""
 
     endpoint: str
+    reports_to: str
     directory: SocketDirectory
     snapshot: int | None
     heartbeat: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ from arr_coc.types import Feedback, FramePacket, QueryEmbedding, TokenPacket, sh
 from stream.answer.memory import GroupMemory
 from stream.answer.model import AnswerStats, ClientQuestion, GlanceStats, Packet, ask_alone
 from stream.config import Config
+
+log = logging.getLogger(__name__)
 
 
 def on_packet(frame_index: int) -> None:
@@ -231,6 +234,18 @@ class UnreadableAnswerModel(FakeAnswerModel):
     """Its attention cannot be read, so it cannot glance."""
 
     attention_readable = False
+
+
+class WarningAnswerModel(FakeAnswerModel):
+    """Warns in the log when it is loaded and at each answer."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        log.warning("loaded with %s", "care")
+
+    def answer(self, packet: Packet, query: str) -> Iterator[str]:
+        log.warning("frame %d is answered", packet.stamp.frame_index)
+        return super().answer(packet, query)
 
 
 class DrawnWorldAnswerModel(FakeAnswerModel):

@@ -138,6 +138,18 @@ def test_the_process_stays_from_run_to_run_and_is_restarted_between_them() -> No
     assert own_children() == []
 
 
+def test_warnings_of_its_log_reach_the_user(caplog: pytest.LogCaptureFixture) -> None:
+    """What the process prints is not shown."""
+    service = AnswerService(config(), runs=1, model_loader=f"{MODELS}:WarningAnswerModel")
+    with service.hold():
+        watch(service)
+    records = [record for record in caplog.records if record.name == MODELS]
+    assert [(record.levelname, record.getMessage()) for record in records][:2] == [
+        ("WARNING", "loaded with care"),
+        ("WARNING", "frame 0 is answered"),
+    ]
+
+
 def test_a_process_that_cannot_be_kept_alive_ends_the_run_and_not_the_next() -> None:
     service = AnswerService(config(restart_limit=1), runs=1, model_loader=f"{MODELS}:KilledAnswerModel")
     with ExitStack() as stack:

@@ -531,7 +531,9 @@ def test_several_runs_have_slots_unless_their_number_is_given(
     assert loaded == expected
 
 
-def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     loaded: list[int] = []
 
     def load(_: str, config: Config) -> None:
@@ -542,7 +544,8 @@ def test_a_model_that_takes_no_slots_answers_several_runs_one_after_the_other(mo
     monkeypatch.setattr(answer_worker, "load_answer_model", load)
     answer_worker._load_for_several(worker_config(4), Config())
     assert loaded == [1]
+    assert caplog.messages == ["one answer after the other: its attention sees a part of the text only"]
 
 
 def worker_config(runs: int) -> AnswerWorkerConfig:
-    return AnswerWorkerConfig("ipc://x", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", runs)
+    return AnswerWorkerConfig("ipc://x", "ipc://y", SocketDirectory("", "", 0, 0), 0, 0, 1, "m:f", "{}", runs)
