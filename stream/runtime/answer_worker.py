@@ -78,6 +78,7 @@ def main() -> int:
         return 1
     finally:
         logging.getLogger().removeHandler(log_handler)
+        log_handler.close()
         transport.close()
     return 0
 

@@ -24,7 +24,7 @@ from stream.control import describe
 from stream.protocol.buffers import SharedFrameWriter
 from stream.runtime.child import Heartbeat
 from stream.runtime.frame_stages import FrameStages
-from stream.runtime.worker_log import SEND_MS, ParentLog
+from stream.runtime.worker_log import ParentLog
 from stream.runtime.worker_messages import (
     AnswerTimeout,
     FrameWorkerConfig,
@@ -33,6 +33,9 @@ from stream.runtime.worker_messages import (
     pack_report,
 )
 from stream.transport import EventSender, SocketDirectory, Transport, remove_after_parent
+
+SEND_MS = 50
+"""Longest single wait for the parent to take a report."""
 
 
 class ReportSender:
@@ -110,6 +113,7 @@ def main() -> int:
             return _run(worker, transport, reports)
     finally:
         logging.getLogger().removeHandler(log_handler)
+        log_handler.close()
         transport.close()
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 
 from stream.runtime.worker_messages import WorkerNote, pack_report, unpack_report
 from stream.transport import Transport
-
-SEND_MS = 50
-"""Longest single wait for the parent to take a report."""
 
 NOTES_AT_ONCE_MAX = 64
 """Warnings that are written before the reader does something else."""
 
 
 class ParentLog(logging.Handler):
-    """Child's end: sends warnings to the parent; one that the parent does not take at once is lost."""
+    """Child's end: sends warnings to the parent; one for which there is no room at once is lost."""
 
     def __init__(self, transport: Transport, endpoint: str) -> None:
         super().__init__(logging.WARNING)
-        self._transport = transport
-        self._endpoint = endpoint
+        # any thread may warn, but the handler's lock lets one at a time to the socket
+        self._sender = transport.event_sender(endpoint)
 
     def emit(self, record: logging.LogRecord) -> None:
-        # any thread may warn, so each warning has its own socket
-        with closing(self._transport.event_sender(self._endpoint)) as sender:
-            sender.send(pack_report(WorkerNote(record.name, record.getMessage())), SEND_MS)
+        try:
+            self._sender.send(pack_report(WorkerNote(record.name, record.getMessage())), 0)
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the socket; the handler must have been removed."""
+        self._sender.close()
+        super().close()
 
 
 class ChildLog:
