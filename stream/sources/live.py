@@ -79,6 +79,7 @@ class LiveDecoder:
         self._stop = stop
         self._packets = 0
         self._waited_ns = 0
+        self._usual_wait_ns = 0
         self._read_limit_s = container.read_timeout or math.inf
         self._packet_ns = 0
         self._key_frame_seen = False
@@ -124,6 +125,11 @@ class LiveDecoder:
         that times out, and that picture is no sign of life."""
         return self._waited_ns if self._waited_ns >= self._read_limit_s * NS_PER_S else 0
 
+    @property
+    def late_ns(self) -> int:
+        """Time by which FFmpeg gave the newest picture later than usual: each waits for the beginning of the next."""
+        return max(self.held_back_ns - self._usual_wait_ns, 0)
+
     def awaits_key_frame(self) -> bool:
         """Return True while packets arrive, but no key frame was among them."""
         silence_ns = self._clock.now_ns() - self._packet_ns
@@ -147,6 +153,8 @@ class LiveDecoder:
                 if packet.size:
                     self._packet_ns = self._clock.now_ns()
                     self._waited_ns = self._packet_ns - asked_ns
+                    if self.held_back_ns == 0:
+                        self._usual_wait_ns = self._waited_ns
                     self._packets += 1
                     self._key_frame_seen = self._key_frame_seen or packet.is_keyframe
                     yield packet
@@ -275,8 +283,9 @@ class ReconnectingReader(ReaderThread):
 
     def _hand_over(self, frame: av.VideoFrame, decoder: LiveDecoder) -> None:
         """Timestamp a frame and put it into the queue; the first frame after an outage ends the outage."""
-        now_ns = self._clock.now_ns() - decoder.held_back_ns
+        now_ns = self._clock.now_ns() - decoder.late_ns
         losses = decoder.skipped()
+        self.timeline.arrived(frame.pts, now_ns)
         if not self._begin_event.is_set():
             if self._outage is None:
                 self._seen_ns = now_ns

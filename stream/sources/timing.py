@@ -196,18 +196,46 @@ class RateCheck:
         return min(sizes) >= RATE_TOLERANCE and max(sizes) <= 2 * min(sizes)
 
 
+EARLY_MAX_NS = 10 * NS_PER_S
+"""Longest time by which a PTS may be ahead of the clock. Beyond it there is damage, or another clock: no live source is
+that early."""
+
+
+class OpeningDelay:
+    """Delay of the first frame of a connection, learnt from those that follow.
+
+    Opening reads on until it knows the streams, and a server may begin with what it has kept. So the first frames come
+    all at once, and each is less late than the one before.
+    """
+
+    def __init__(self, pts_ns: int, now_ns: int) -> None:
+        """The first frame has this PTS, and arrives at `now_ns`."""
+        self._first = pts_ns, now_ns
+        self.delay_ns = 0
+
+    def add(self, pts_ns: int, now_ns: int) -> None:
+        """Note a frame that follows; later ones say nothing of the opening, but have a clock's drift."""
+        since_ns = now_ns - self._first[1]
+        early_ns = (pts_ns - self._first[0]) - since_ns
+        if since_ns < RATE_WINDOW_NS and early_ns <= EARLY_MAX_NS:
+            self.delay_ns = max(self.delay_ns, early_ns)
+
+
 class LiveTimeline:
     """Media time of a live source, from 0 at its first frame.
 
     Within a connection it follows the PTS. It follows the clock if a PTS is missing, goes backward, or leaps, if the
-    rate of the PTS is steadily off, and from the last frame before an outage to the first one after it. `made_pts`
-    counts the missing PTS, `clamped_pts` the others.
+    rate of the PTS is steadily off, and from the last frame before an outage to the first one after it, which is taken
+    to be as late as the first one of the connection before. `made_pts` counts the missing PTS, `clamped_pts` the
+    others.
     """
 
     def __init__(self) -> None:
         self._has_times = True
         self._checks_rate = False
         self._check: RateCheck | None = None
+        self._opening: OpeningDelay | None = None
+        self._delay_ns = 0
         self._arrival: tuple[int, int] | None = None
         self._origin = 0, 0
         self._last_pts_ns: int | None = None
@@ -239,6 +267,10 @@ class LiveTimeline:
             has_times: False if the PTS mean nothing, so that media time follows the clock.
             checks_rate: Frames arrive as they are taken, so that PTS whose rate differs from the clock's are wrong.
         """
+        if self._opening is not None:
+            # by arrival, media time has the delay in it already
+            self._delay_ns = 0 if self.is_rate_off else self._opening.delay_ns
+        self._opening = None
         self._has_times, self._checks_rate = has_times, checks_rate
         self._check, self._arrival = None, None
         self._time_base = time_base if time_base is not None and time_base > 0 else None
@@ -246,9 +278,19 @@ class LiveTimeline:
         self._period_ns = int(NS_PER_S / usable)
         self._anchor = None
 
+    def arrived(self, pts: int | None, now_ns: int) -> None:
+        """Note a frame that left the decoder at `now_ns`, also one that is discarded and so has no media time."""
+        pts_ns = self._pts_ns(pts)
+        if pts_ns is None or not self._has_times or not self._checks_rate:
+            return
+        if self._opening is None:
+            self._opening = OpeningDelay(pts_ns, now_ns)
+        else:
+            self._opening.add(pts_ns, now_ns)
+
     def media_ns(self, pts: int | None, now_ns: int) -> int:
         """Return the media time of the next frame, which left the decoder at `now_ns`; always increasing."""
-        pts_ns = None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
+        pts_ns = self._pts_ns(pts)
         by_clock_ns = self._by_clock(now_ns)
         media_ns = by_clock_ns
         if not self._has_times:
@@ -260,7 +302,8 @@ class LiveTimeline:
             self.made_pts += 1
             self._anchor = None
         elif self._anchor is None:
-            self._begin_at(pts_ns, by_clock_ns, now_ns)
+            media_ns = self._without_delay(by_clock_ns)
+            self._begin_at(pts_ns, media_ns, now_ns)
         elif self._check is not None and self._check.is_off(pts_ns, now_ns):
             self.clamped_pts += 1
             self._arrival = self._origin
@@ -268,8 +311,7 @@ class LiveTimeline:
         else:
             by_pts_ns = self._anchor[1] + pts_ns - self._anchor[0]
             assert self._last is not None
-            # a PTS this far ahead of the clock is damage, or another clock: no live source is that early
-            if self._last[0] < by_pts_ns <= by_clock_ns + 10 * NS_PER_S:
+            if self._last[0] < by_pts_ns <= by_clock_ns + EARLY_MAX_NS:
                 media_ns = by_pts_ns
             else:
                 self.clamped_pts += 1
@@ -280,6 +322,17 @@ class LiveTimeline:
         self._last_pts_ns = pts_ns
         self._last = media_ns, now_ns
         return media_ns
+
+    def _pts_ns(self, pts: int | None) -> int | None:
+        return None if pts is None or self._time_base is None else int(pts * self._time_base * NS_PER_S)
+
+    def _without_delay(self, by_clock_ns: int) -> int:
+        """Return the media time of the first frame after an outage, which opening has delayed; otherwise that of the
+        clock."""
+        delay_ns, self._delay_ns = self._delay_ns, 0
+        if self._last is None:
+            return by_clock_ns
+        return max(by_clock_ns - delay_ns, min(self._last[0] + self._period_ns, by_clock_ns))
 
     def _begin_at(self, pts_ns: int, media_ns: int, now_ns: int) -> None:
         """Follow the PTS from a frame on."""

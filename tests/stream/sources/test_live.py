@@ -125,7 +125,8 @@ def test_a_cut_is_reported_and_tried_again_until_the_server_is_back(
     assert after[0].discontinuity == "reconnect"
     numbers = [outage.frame_index, *(frame.frame_index for frame in after)]  # a busy machine may drop some
     assert numbers == sorted(set(numbers))
-    assert (after[0].media_ns - outage.media_ns) / 1e9 == pytest.approx(outage_end.lasted_s, abs=0.01)
+    lasted_s = (after[0].media_ns - outage.media_ns) / 1e9
+    assert 0 < lasted_s <= outage_end.lasted_s + 0.01, "less by what the first connection took to open"
     assert [frame.discontinuity for frame in after[1:]] == [None, None]
 
 
@@ -295,8 +296,8 @@ def test_the_picture_of_a_read_that_timed_out_is_no_sign_of_life() -> None:
         decoder = LiveDecoder(StalledContainer(packets, clock), stream, CaptureConfig(), clock, threading.Event())
         times_ms: list[int] = []
         with pytest.raises(ConnectionLost, match="no picture for 5 s"):
-            times_ms.extend((clock.now_ns() - decoder.held_back_ns) // MS for _ in decoder.frames(10.0))
-    assert times_ms == [40 * number for number in range(1, 20)] + [19 * 40]
+            times_ms.extend((clock.now_ns() - decoder.late_ns) // MS for _ in decoder.frames(10.0))
+    assert times_ms == [40 * number for number in range(1, 21)], "the last one is no later after the one before"
     assert clock.now_ns() == (19 * 40 + 5000) * MS, "it waits no second time"
 
 
@@ -326,9 +327,7 @@ def test_packets_whose_times_run_at_a_wrong_rate_are_not_copied(caplog: pytest.L
         recorder.connect(stream)
         for frame in container.decode(stream):
             clock.advance(200 * MS)  # ten times the distance of the frames' own times
-            reader._hand_over(
-                frame, Mock(skipped=lambda: (), held_back_ns=0, aspect=None, deinterlacer=Mock(reach_px=0))
-            )
+            reader._hand_over(frame, Mock(skipped=lambda: (), late_ns=0, aspect=None, deinterlacer=Mock(reach_px=0)))
     last = frames_of(reader.queue.drain() or [])[-1]
     assert last.media_ns == 199 * 200 * MS
     assert [record.message for record in caplog.records] == [

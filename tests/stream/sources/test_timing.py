@@ -58,6 +58,61 @@ def test_over_an_outage_it_goes_on_by_what_has_passed() -> None:
     assert times(line, (3600, 3050), (7200, 3090)) == [3040, 3080]
 
 
+def at_reconnects(openings_ms: list[int], *, discards: int = 0, outage_ms: int = 3000) -> list[int]:
+    """How far media time is ahead of the clock at the end of each connection, in ms, in relation to the first one.
+
+    Opening a connection takes so long, and its first frames come all at once; each lasts 10 s. The first frames of the
+    first one are discarded.
+    """
+    line, now_ms, leads = LiveTimeline(), 0, []
+    for number, opening_ms in enumerate(openings_ms):
+        line.connected(TICK, Fraction(25), checks_rate=True)
+        for index in range(250):
+            arrival_ms = now_ms + max(40 * index, opening_ms)
+            line.arrived(7000 + 40 * index, arrival_ms * MS)
+            if number or index >= discards:
+                lead_ms = line.media_ns(7000 + 40 * index, arrival_ms * MS) // MS - arrival_ms
+        leads.append(lead_ms)
+        now_ms = arrival_ms + outage_ms
+    return [lead - leads[0] for lead in leads]
+
+
+@pytest.mark.parametrize("discards", [0, 3, 100])
+def test_the_time_that_opening_takes_does_not_add_up(discards: int) -> None:
+    assert at_reconnects([200] * 20, discards=discards) == [0] * 20
+    assert at_reconnects([200, 0, 500, 200], discards=discards) == [0, -200, 300, 0]
+    assert at_reconnects([0] * 20, discards=discards) == [0] * 20
+
+
+def test_media_time_goes_on_however_long_opening_took() -> None:
+    assert at_reconnects([900, 0], outage_ms=100) == [0, -60], "it never goes back: a period takes the place of 100 ms"
+    line = checked()
+    for pts, now in ((0, 0), (20_000, 40), (20_040, 80)):
+        line.arrived(pts, now * MS)
+        line.media_ns(pts, now * MS)
+    line.connected(TICK, Fraction(25), checks_rate=True)
+    assert times(line, (0, 1080)) == [1080], "a leap says nothing of the opening"
+
+
+def test_bursts_of_a_paced_source_are_no_delay() -> None:
+    line = timeline()
+    for index in range(100):
+        line.arrived(40 * index, 0)
+        line.media_ns(40 * index, index * MS)
+    line.connected(TICK, Fraction(25))
+    assert times(line, (0, 2099)) == [99 * 40 + 2000]
+
+
+def test_a_clock_of_a_wrong_rate_has_no_delay() -> None:
+    line = checked()
+    for index in range(1000):
+        line.arrived(80 * index, 40 * index * MS)
+        line.media_ns(80 * index, 40 * index * MS)
+    assert line.is_rate_off
+    line.connected(TICK, Fraction(25), checks_rate=True)
+    assert times(line, (0, 42_000)) == [42_000]
+
+
 def checked() -> LiveTimeline:
     live_timeline = LiveTimeline()
     live_timeline.connected(TICK, Fraction(25), checks_rate=True)
