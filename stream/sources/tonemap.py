@@ -85,6 +85,8 @@ def to_sdr(frame: av.VideoFrame, sampling: str) -> av.VideoFrame:
     coding = _Coding(_HDR[int(frame.color_trc)], int(frame.colorspace), full_range, bits)
     wide_gamut = int(frame.color_primaries) == _BT2020
     luma, u, v = (_samples(plane, bits) for plane in frame.planes[:3])
+    # samples of damaged data may have more bits than the format: a lossless decoder does not limit them
+    luma = np.minimum(luma, (1 << bits) - 1)
     mean = luma if luma.shape == u.shape else cv2.resize(luma, u.shape[::-1], interpolation=cv2.INTER_AREA)
     converted = _converted(coding, cv2.merge([mean, u, v]), wide_gamut)
     grey = _greys(coding)

@@ -116,6 +116,17 @@ def test_eight_bits_are_read_too() -> None:
     assert errors(hdr_frame(GREYS, "hlg", "yuv420p"), GREYS).mean() < 4
 
 
+@pytest.mark.parametrize("pixel_format", ["yuv420p10le", "yuv444p12le"])
+def test_samples_beyond_their_bits_are_as_the_brightest(pixel_format: str) -> None:
+    brightest, beyond = (hdr_frame(MUTED, "pq", pixel_format) for _ in range(2))
+    bits = brightest.format.components[0].bits
+    for frame, sample in ((brightest, 2**bits - 1), (beyond, 65_535)):
+        luma = frame.planes[0]
+        luma.update(np.full(luma.buffer_size // 2, sample, np.uint16).tobytes())
+    for first, second in zip(planes_of(brightest).planes, planes_of(beyond).planes, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize("pixel_format", ["gray10le", "yuva420p10le"])
 def test_gray_and_transparent_pictures_are_shown_as_they_are_coded(pixel_format: str) -> None:
     frame = hdr_frame(GREYS, "pq", pixel_format)
