@@ -17,9 +17,7 @@ FEATURES = {
     "api": "stream.answer.api",
     "bench": "stream.bench stream.commands.bench",
     "cameras": "stream.sources.cameras stream.sources.devices",
-    "clips": (
-        "stream.sinks.clips stream.recording.clip_folder stream.recording.clip_manifest stream.recording.mp4_boxes"
-    ),
+    "clips": "stream.sinks.clips stream.recording.clip_folder stream.recording.clip_manifest",
     "compare": "stream.compare stream.web.compare stream.protocol.comparison",
     "cuda": "arr_coc.ops.cuda",
     "detections": (

@@ -1,4 +1,5 @@
-"""Boxes of fragmented MP4 (ISO/IEC 14496-12): header, whole fragments, and the times that fragments begin at."""
+"""Boxes of MP4 (ISO/IEC 14496-12), in memory and in files; of fragmented MP4 the header, whole fragments, and the times
+that fragments begin at."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ BOXES_MAX = 65_536
 
 
 class Mp4Box(NamedTuple):
-    """Box in a buffer: its type, its begin, the begin of its content, and its end."""
+    """Box in a buffer or a file: its type, its begin, the begin of its content, and its end."""
 
     kind: bytes
     start: int
@@ -37,26 +38,36 @@ def boxes(data: bytes | bytearray | memoryview, start: int = 0, end: int | None 
         start += size
 
 
+def file_boxes(file: BinaryIO) -> Iterator[Mp4Box]:
+    """Yield at most BOXES_MAX boxes of a file, without those inside them. The last one may end beyond the file.
+
+    Only their headers are read. The file may be read between two boxes.
+    """
+    file_end = file.seek(0, os.SEEK_END)
+    start = 0
+    for _ in range(BOXES_MAX):
+        file.seek(start)
+        box = next(boxes(file.read(_BOX.size + _LARGE.size), 0, file_end - start), None)
+        if box is None:
+            break
+        yield Mp4Box(box.kind, start, start + box.content, start + box.end)
+        start = min(start + box.end, file_end)  # a damaged size may be more than can be sought
+
+
 def header_length(data: bytes) -> int:
     """Return the length of the initialization section that a file begins with."""
     return next((box.start for box in boxes(data) if box.kind not in (b"ftyp", b"moov")), len(data))
 
 
 def whole_length(file: BinaryIO) -> int:
-    """Return the length of a file up to the end of its last whole fragment; 0 without one.
-
-    Only the headers of its boxes are read, of at most BOXES_MAX.
-    """
-    size = file.seek(0, os.SEEK_END)
-    start = length = 0
+    """Return the length of a file up to the end of its last whole fragment; 0 without one."""
+    file_end = file.seek(0, os.SEEK_END)
+    length = 0
     follows = False
-    for _ in range(BOXES_MAX):
-        file.seek(start)
-        box = next(boxes(file.read(_BOX.size + _LARGE.size), 0, size - start), None)
-        if box is None or box.kind not in (b"ftyp", b"moov", b"moof", b"mdat") or start + box.end > size:
+    for box in file_boxes(file):
+        if box.kind not in (b"ftyp", b"moov", b"moof", b"mdat") or box.end > file_end:
             break
-        start += box.end
-        length = start if box.kind == b"mdat" and follows else length
+        length = box.end if box.kind == b"mdat" and follows else length
         follows = box.kind == b"moof"
     return length
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import struct
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -11,6 +9,7 @@ from typing import BinaryIO
 from stream.clock import Clock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
+from stream.recording.mp4_boxes import file_boxes
 from stream.sources.checks import check_file
 from stream.sources.file import ReaderSource, WaitingReader
 from stream.sources.segments import SegmentRecorder
@@ -19,9 +18,6 @@ WAIT_S = 0.05
 """Length of one wait for more, and between two checks of `should_stop`."""
 
 _FORMS = "record MPEG-TS, Matroska or fragmented MP4 (ffmpeg -movflags +frag_keyframe+empty_moov)"
-
-_BOX_BYTES = 8
-"""Bytes of a box's size and type in MP4 (ISO/IEC 14496-12)."""
 
 
 class GrowingReader(WaitingReader):
@@ -83,14 +79,12 @@ class GrowingFileSource(ReaderSource):
 def check_readable_while_growing(path: Path) -> None:
     """Raise SourceError for an MP4 whose index is written at the end of its recording."""
     with path.open("rb") as file:
-        kinds = []
-        while len(head := file.read(_BOX_BYTES)) == _BOX_BYTES:
-            size, kind = struct.unpack(">I4s", head)
-            kinds.append(kind)
-            if size < _BOX_BYTES or kind in (b"moov", b"mdat"):
-                break
-            file.seek(size - _BOX_BYTES, os.SEEK_CUR)
-    if kinds[:1] == [b"ftyp"] and kinds[-1] == b"mdat":
+        outer_boxes = file_boxes(file)
+        first = next(outer_boxes, None)
+        if first is None or first.kind != b"ftyp":
+            return
+        index_or_data = next((box.kind for box in outer_boxes if box.kind in (b"moov", b"mdat")), None)
+    if index_or_data == b"mdat":
         raise SourceError(
             f"{path} is an MP4 whose index (moov) is written when its recording ends, so it cannot be read while it "
             f"grows; wait for its end and leave --follow out, or {_FORMS}"

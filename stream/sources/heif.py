@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stream.errors import SourceError
+from stream.recording.mp4_boxes import Mp4Box, boxes, file_boxes
 from stream.sources.orientation import Orientation
 
 BRANDS = frozenset({b"mif1", b"mif2", b"heic", b"heix", b"heim", b"heis", b"avif", b"msf1"})
@@ -51,10 +52,15 @@ def is_heif(path: Path) -> bool:
     if not os.path.isfile(path):  # a pipe can be read once only
         return False
     with path.open("rb") as file:
-        kinds = {kind: content for kind, content in _outer_boxes(file) if kind in (b"ftyp", b"moov")}
-    brands = kinds.get(b"ftyp", b"")
-    compatible = (brands[at : at + 4] for at in range(8, len(brands), 4))
-    return not BRANDS.isdisjoint({brands[:4], *compatible}) and b"moov" not in kinds
+        outer_boxes = file_boxes(file)
+        first = next(outer_boxes, None)
+        if first is None or first.kind != b"ftyp":
+            return False
+        brands = _read(file, first)
+        compatible = (brands[at : at + 4] for at in range(8, len(brands), 4))
+        if BRANDS.isdisjoint({brands[:4], *compatible}):
+            return False
+        return all(box.kind != b"moov" for box in outer_boxes)
 
 
 def tiled_picture(path: Path) -> TiledPicture | None:
@@ -66,12 +72,12 @@ def tiled_picture(path: Path) -> TiledPicture | None:
         if not is_heif(path):
             return None
         with path.open("rb") as file:
-            meta = next(content for kind, content in _outer_boxes(file) if kind == b"meta")
-            boxes = dict(_boxes(meta[4:]))
-            item = _number(boxes[b"pitm"], 2 if boxes[b"pitm"][0] == 0 else 4, 4)
-            kind = dict(_kinds(boxes[b"iinf"]))[item]
+            meta = next(_read(file, box) for box in file_boxes(file) if box.kind == b"meta")
+            parts = dict(_contents(meta[4:]))
+            item = _number(parts[b"pitm"], 2 if parts[b"pitm"][0] == 0 else 4, 4)
+            kind = dict(_kinds(parts[b"iinf"]))[item]
             if kind == b"grid":
-                return _grid(boxes, item, file)
+                return _grid(parts, item, file)
     except (OSError, struct.error, ValueError, LookupError, StopIteration) as error:
         raise SourceError(f"{path} has a description of its pictures that is damaged; {REMEDY}") from error
     if kind in _DERIVED:
@@ -79,49 +85,35 @@ def tiled_picture(path: Path) -> TiledPicture | None:
     return None
 
 
-def _grid(boxes: dict[bytes, bytes], item: int, file: BinaryIO) -> TiledPicture:
+def _grid(parts: dict[bytes, bytes], item: int, file: BinaryIO) -> TiledPicture:
     """Return the tiles of an item that is a grid. Raises ValueError or LookupError if it is damaged."""
-    method, begin, length = _place_of(boxes[b"iloc"], item)
+    method, begin, length = _place_of(parts[b"iloc"], item)
     if method == 0:
         file.seek(begin)
         data = file.read(min(length, GRID_MAX_BYTES))
     else:
-        data = boxes[b"idat"][begin : begin + length]
+        data = parts[b"idat"][begin : begin + length]
     version, flags, rows, cols = data[:4]
     rows, cols = rows + 1, cols + 1
     width, height = struct.unpack_from(">II" if flags & 1 else ">HH", data, 4)
-    tiles = dict(_references(boxes[b"iref"]))[item]
+    tiles = dict(_references(parts[b"iref"]))[item]
     if version or len(tiles) != rows * cols or not width or not height:
         raise ValueError("not a grid")
-    return TiledPicture(rows, cols, width, height, tiles, _orientation(_transforms(boxes[b"iprp"], item)))
+    return TiledPicture(rows, cols, width, height, tiles, _orientation(_transforms(parts[b"iprp"], item)))
 
 
-def _outer_boxes(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the type of each box of a file that begins with `ftyp`, and the content of those that describe it."""
-    at, end = 0, os.fstat(file.fileno()).st_size
-    while at + 8 <= end:
-        file.seek(at)
-        size, kind = struct.unpack(">I4s", file.read(8))
-        header = 8
-        if size == 1 and at + 16 <= end:
-            (size,), header = struct.unpack(">Q", file.read(8)), 16
-        if size == 0:
-            size = end - at
-        if size < header or (at == 0 and kind != b"ftyp"):
-            return
-        describes = kind in (b"ftyp", b"meta")
-        yield kind, file.read(min(size - header, META_MAX_BYTES)) if describes else b""
-        at += size
+def _read(file: BinaryIO, box: Mp4Box) -> bytes:
+    """Return the content of a box of a file, of at most META_MAX_BYTES."""
+    file.seek(box.content)
+    return file.read(min(box.end - box.content, META_MAX_BYTES))
 
 
-def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = 0
-    while at + 8 <= len(data):
-        size, kind = struct.unpack_from(">I4s", data, at)
-        if size < 8 or at + size > len(data):
-            raise ValueError(f"the size of a box is {size}")
-        yield kind, data[at + 8 : at + size]
-        at += size
+def _contents(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the type and the content of each box. Raises ValueError if one ends beyond the data."""
+    for box in boxes(data):
+        if box.end > len(data):
+            raise ValueError(f"the box {box.kind!r} is not whole")
+        yield box.kind, data[box.content : box.end]
 
 
 def _number(data: bytes, size: int, at: int = 0) -> int:
@@ -132,7 +124,7 @@ def _number(data: bytes, size: int, at: int = 0) -> int:
 
 def _kinds(iinf: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the type of each item."""
-    for kind, content in _boxes(iinf[6 if iinf[0] == 0 else 8 :]):
+    for kind, content in _contents(iinf[6 if iinf[0] == 0 else 8 :]):
         if kind == b"infe" and content[0] >= 2:
             size = 2 if content[0] == 2 else 4
             yield _number(content, size, 4), content[6 + size : 10 + size]
@@ -141,7 +133,7 @@ def _kinds(iinf: bytes) -> Iterator[tuple[int, bytes]]:
 def _references(iref: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield the number of each derived item, and those that it is made of."""
     size = 2 if iref[0] == 0 else 4
-    for kind, content in _boxes(iref[4:]):
+    for kind, content in _contents(iref[4:]):
         if kind == b"dimg":
             count = _number(content, 2, size)
             yield (
@@ -152,8 +144,8 @@ def _references(iref: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 def _transforms(iprp: bytes, item: int) -> list[tuple[bytes, int]]:
     """Return the turns and mirrors of an item, in their order: type and value of each."""
-    parts = list(_boxes(iprp))
-    properties = [prop for kind, content in parts if kind == b"ipco" for prop in _boxes(content)]
+    parts = list(_contents(iprp))
+    properties = [prop for kind, content in parts if kind == b"ipco" for prop in _contents(content)]
     links = [link for kind, content in parts if kind == b"ipma" for link in _links(content, item)]
     item_properties = [properties[link - 1] for link in links if link]
     return [(kind, content[0] & 3) for kind, content in item_properties if kind in (b"irot", b"imir")]
@@ -188,12 +180,11 @@ def _place_of(iloc: bytes, item: int) -> tuple[int, int, int]:
         base = _number(iloc, base_size, at)
         extents = _number(iloc, 2, at + base_size)
         at += base_size + 2
-        for _ in range(extents):
+        if number == item and extents:
             begin = base + _number(iloc, offset_size, at + index_size)
-            length = _number(iloc, length_size, at + index_size + offset_size)
-            at += index_size + offset_size + length_size
-            if number == item:
-                return method, begin, length
+            return method, begin, _number(iloc, length_size, at + index_size + offset_size)
+        # not one by one: extents of no bytes are many in a small file
+        at += extents * (index_size + offset_size + length_size)
     raise ValueError("no data")
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from stream.events import VideoFragment
-from stream.recording.mp4_boxes import BOXES_MAX, begin_ticks, boxes, earlier, header_length, whole_length
+from stream.recording.mp4_boxes import (
+    BOXES_MAX,
+    begin_ticks,
+    boxes,
+    earlier,
+    file_boxes,
+    header_length,
+    whole_length,
+)
 from tests.support.fragments import fragments_of, packets_of, video_file
 
 
@@ -79,3 +87,20 @@ def test_large_and_open_boxes() -> None:
         (b"mdat", 16, 20),
         (b"mdat", 28, 32),
     ]
+
+
+def test_boxes_of_a_file_are_those_of_its_bytes(fragments: list[VideoFragment]) -> None:
+    large = struct.pack(">I4sQ", 1, b"free", 20) + b"abcd"
+    data = fragments[0].init + large + fragments[0].data
+    file = io.BytesIO(data)
+    yielded = []
+    for box in file_boxes(file):
+        yielded.append(box)
+        file.seek(0)  # reads of the caller in between disturb nothing
+    assert yielded == list(boxes(data))
+    assert yielded[-1].end == len(data)
+
+
+def test_a_size_beyond_any_file_ends_the_boxes() -> None:
+    data = struct.pack(">I4s", 8, b"free") + struct.pack(">I4sQ", 1, b"mdat", 2**64 - 1) + b"abcd"
+    assert [(box.kind, box.end) for box in file_boxes(io.BytesIO(data))] == [(b"free", 8), (b"mdat", 7 + 2**64)]

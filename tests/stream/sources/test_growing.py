@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,10 +120,12 @@ def test_an_interrupt_while_it_opens_is_passed_on(tmp_path: Path, monkeypatch: p
 
 
 class TestErrors:
-    def test_an_mp4_without_its_index(self, grown: type[Writer], tmp_path: Path) -> None:
+    @pytest.mark.parametrize("before_data", [b"", struct.pack(">I4sQ", 1, b"free", 20) + b"abcd"])
+    def test_an_mp4_without_its_index(self, grown: type[Writer], tmp_path: Path, before_data: bytes) -> None:
         data = make_video(tmp_path / "whole.mp4", moving_square(COUNT)).read_bytes()
         writer = grown(tmp_path / "a.mp4", data, 1 << 20)
-        writer.path.write_bytes(data[: data.index(b"moov") - 4])
+        brands_end = int.from_bytes(data[:4], "big")
+        writer.path.write_bytes(data[:brands_end] + before_data + data[brands_end : data.index(b"moov") - 4])
         with pytest.raises(SourceError) as raised:
             followed(writer.path)
         assert str(raised.value) == (

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
+from unittest.mock import patch
 
 import av
 import numpy as np
@@ -16,12 +19,14 @@ from stream.clock import MonotonicClock
 from stream.config import CaptureConfig
 from stream.errors import SourceError
 from stream.media import Source, SourceFrame
+from stream.recording.mp4_boxes import Mp4Box, file_boxes
+from stream.sources import heif
 from stream.sources.factory import open_source
 from stream.sources.file import StdinSource
 from stream.sources.heif import BRANDS, is_heif, tiled_picture
 from stream.sources.tiled import read_heif
 from tests.stream.sources.test_orientation import SHOWN, colours_of, corners, first_frame, quarters
-from tests.support.heif import CODECS, make_grid
+from tests.support.heif import CODECS, box, full_box, make_grid
 from tests.support.video import Image, make_video
 
 TRANSFORMS = {
@@ -125,6 +130,53 @@ def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data[:grid] + tall + data[grid + len(tall) :])
     with pytest.raises(SourceError, match="the tiles do not cover the picture"):
         opened(path)
+
+
+def grid_at(path: Path, sizes: bytes, *places: bytes) -> Path:
+    """Write a file that says no more than where the data of its picture, a grid of number 1, are."""
+    meta = full_box(
+        b"meta", 0, 0,
+        full_box(b"pitm", 0, 0, struct.pack(">H", 1)),
+        full_box(b"iinf", 0, 0, struct.pack(">H", 1), full_box(b"infe", 2, 0, struct.pack(">HH4s", 1, 0, b"grid"))),
+        full_box(b"iloc", 0, 0, sizes, struct.pack(">H", len(places)), *places),
+    )  # fmt: skip
+    path.write_bytes(box(b"ftyp", b"heic", bytes(4), b"mif1") + meta)
+    return path
+
+
+def test_extents_that_take_no_bytes_take_no_steps(tmp_path: Path) -> None:
+    path = grid_at(tmp_path / "a.heic", bytes(2), struct.pack(">HHH", 2, 0, 65_535))
+    with (
+        patch.object(heif, "_number", side_effect=heif._number) as numbers,
+        pytest.raises(SourceError, match="has a description of its pictures that is damaged"),
+    ):
+        tiled_picture(path)
+    assert numbers.call_count < 20
+
+
+def test_a_place_behind_extents_of_others_is_found(tmp_path: Path) -> None:
+    data = make_grid(tmp_path / "a.heic", ramps()).read_bytes()
+    begin = data.index(b"iloc") + 12
+    three_extents = struct.pack(">HHHHIIIIII", 2, 0, 0, 3, *range(6))
+    entry = data[begin : begin + 16]
+    iloc = full_box(b"iloc", 1, 0, bytes([0x44, 0x00]), struct.pack(">H", 2), three_extents, entry)
+    assert heif._place_of(iloc[8:], 1) == struct.unpack(">2xH4xII", entry)
+
+
+def test_a_file_of_another_brand_is_not_walked_through(tmp_path: Path) -> None:
+    kinds = []
+
+    def counted(file: BinaryIO) -> Iterator[Mp4Box]:
+        for outer in file_boxes(file):
+            kinds.append(outer.kind)
+            yield outer
+
+    for first in (box(b"ftyp", b"isom", bytes(4), b"isom"), box(b"RIFF", b"heic")):
+        path = tmp_path / "a"
+        path.write_bytes(first + box(b"free") * 100)
+        with patch.object(heif, "file_boxes", counted):
+            assert not is_heif(path)
+    assert kinds == [b"ftyp", b"RIFF"]
 
 
 def test_any_damage_gives_tiles_or_the_projects_error(tmp_path: Path) -> None:
