@@ -91,7 +91,7 @@ def assembled(path: Path, picture: TiledPicture, config: CaptureConfig) -> tuple
             streams = [stream for stream in container.streams.video if stream.id in places]
             for stream in streams:
                 stream.codec_context.options = decoder_options(config.max_pixels)
-            for packet in container.demux(streams):
+            for packet in container.demux(streams) if streams else ():  # of no streams it would read all
                 for frame in packet.decode():
                     assert isinstance(frame, av.VideoFrame)
                     codec = packet.stream.codec_context.name

@@ -24,10 +24,11 @@ from stream.sources import heif
 from stream.sources.factory import open_source
 from stream.sources.file import StdinSource
 from stream.sources.heif import BRANDS, is_heif, tiled_picture
-from stream.sources.tiled import read_heif
+from stream.sources.orientation import Orientation
+from stream.sources.tiled import assembled, read_heif
 from tests.stream.sources.test_orientation import SHOWN, colours_of, corners, first_frame, quarters
 from tests.support.heif import CODECS, box, full_box, make_grid
-from tests.support.video import Image, make_video
+from tests.support.video import Image, make_audio, make_video
 
 TRANSFORMS = {
     1: (0, None), 2: (0, 1), 3: (2, None), 4: (0, 0), 5: (1, 0), 6: (3, None), 7: (1, 1), 8: (1, None),
@@ -116,6 +117,13 @@ def test_a_picture_that_cannot_be_shown_whole_is_refused(
     path = make_grid(tmp_path / "a.heic", ramps(), **changes)  # type: ignore[arg-type]
     with pytest.raises(SourceError, match=message):
         opened(path, **capture)
+
+
+def test_a_file_whose_streams_are_no_tiles_lacks_them_all(tmp_path: Path) -> None:
+    picture = heif.TiledPicture(1, 2, 64, 48, (77, 78), Orientation(0, False))
+    for path in (make_video(tmp_path / "a.mp4", [quarters()] * 2), make_audio(tmp_path / "b.mp4")):
+        with pytest.raises(SourceError, match=r"\.mp4 lacks 2 of 2 tiles of its picture; save it as JPEG or PNG"):
+            assembled(path, picture, CaptureConfig())
 
 
 def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
