@@ -18,7 +18,8 @@ from stream.sources.aspect import PixelAspect
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
 from stream.sources.orientation import Orientation
-from stream.sources.tonemap import is_hdr, to_sdr
+from stream.sources.samples import may_be_transparent
+from stream.sources.tonemap import becomes_sdr, to_sdr
 
 Plane = npt.NDArray[np.uint8]
 
@@ -86,7 +87,7 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     sdr = _sdr_of(frame)
     if sdr is not None:
         return replace(_coded_planes(sdr), reach_px=CHROMA_PX)
-    if _may_be_transparent(frame.format):
+    if may_be_transparent(frame.format):
         return _convert(frame)
     colour = colour_of(frame)
     name = frame.format.name
@@ -109,9 +110,8 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
 
 
 def _sdr_of(frame: av.VideoFrame) -> av.VideoFrame | None:
-    """Return an HDR frame as SDR; None for other frames, and for gray and transparent ones, which are shown as they
-    are coded."""
-    if not is_hdr(frame) or _may_be_transparent(frame.format) or frame.format.name.startswith("gray"):
+    """Return an HDR frame as SDR; None for frames that are shown as they are coded."""
+    if not becomes_sdr(frame):
         return None
     sampling = _sampling(frame.format)
     if sampling is None:
@@ -136,14 +136,10 @@ def _coded_rgb(frame: av.VideoFrame) -> Plane:
     stand_in = None
     if int(frame.colorspace) not in _SWSCALE_MATRICES:
         stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
-    channels, name = (4, "rgba") if _may_be_transparent(frame.format) else (3, "rgb24")
+    channels, name = (4, "rgba") if may_be_transparent(frame.format) else (3, "rgb24")
     rgb = frame.reformat(format=name, src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
     samples = _view(rgb.planes[0], rgb.width * channels, rgb.height).reshape(rgb.height, rgb.width, channels)
     return samples if channels == 3 else _over_white(samples)
-
-
-def _may_be_transparent(pixel_format: av.VideoFormat) -> bool:
-    return pixel_format.has_palette or any(component.is_alpha for component in pixel_format.components)
 
 
 def _over_white(rgba: Plane) -> Plane:

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorRange, Colorspace
 
+from stream.sources.samples import may_be_transparent
+
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[Any]
@@ -64,14 +66,15 @@ _STEPS = 65_535
 """Largest index of a table, that of 1.0: OpenCV rounds and limits to 16 bits in one pass."""
 
 
-def is_hdr(frame: av.VideoFrame) -> bool:
-    """Return True if the frame's samples are those of PQ or HLG."""
-    return int(frame.color_trc) in _HDR
+def becomes_sdr(frame: av.VideoFrame) -> bool:
+    """Return True for a frame of PQ or HLG, but for gray and transparent ones: these are shown as they are coded."""
+    has_opaque_colour = not frame.format.name.startswith("gray") and not may_be_transparent(frame.format)
+    return int(frame.color_trc) in _HDR and has_opaque_colour
 
 
 def report_hdr(name: str, first: av.VideoFrame) -> None:
-    """Say once of a source that it is HDR, if its first frame is."""
-    if is_hdr(first):
+    """Say once of a source that it is HDR and shown as SDR, if its first frame is."""
+    if becomes_sdr(first):
         log.warning("%s is HDR (%s): it is shown as SDR", name, _HDR[int(first.color_trc)].upper())
 
 

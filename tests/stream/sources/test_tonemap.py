@@ -22,6 +22,7 @@ from stream.sources.factory import open_source
 from stream.sources.fit import FrameFitter
 from stream.sources.orientation import Orientation
 from stream.sources.planes import planes_of, rgb_of, to_planes
+from stream.sources.tonemap import report_hdr
 from tests.support.heif import make_grid
 from tests.support.video import Image, make_video
 
@@ -128,8 +129,13 @@ def test_samples_beyond_their_bits_are_as_the_brightest(pixel_format: str) -> No
 
 
 @pytest.mark.parametrize("pixel_format", ["gray10le", "yuva420p10le"])
-def test_gray_and_transparent_pictures_are_shown_as_they_are_coded(pixel_format: str) -> None:
+def test_gray_and_transparent_pictures_are_shown_as_they_are_coded(
+    pixel_format: str, caplog: pytest.LogCaptureFixture
+) -> None:
     frame = hdr_frame(GREYS, "pq", pixel_format)
+    with caplog.at_level(logging.WARNING):
+        report_hdr("a.mkv", frame)
+    assert caplog.records == []
     luma = planes_of(frame).planes[0]
     frame.color_trc = 1
     np.testing.assert_array_equal(luma, planes_of(frame).planes[0])
