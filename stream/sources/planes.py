@@ -18,7 +18,7 @@ from stream.sources.aspect import PixelAspect
 from stream.sources.fit import CHROMA_PX, FrameFitter
 from stream.sources.motion_vectors import DecodedVectors, vectors_of
 from stream.sources.orientation import Orientation
-from stream.sources.samples import may_be_transparent
+from stream.sources.samples import interleaved_samples_of, may_be_transparent, samples_of
 from stream.sources.tonemap import becomes_sdr, to_sdr
 
 Plane = npt.NDArray[np.uint8]
@@ -68,36 +68,36 @@ def planes_of(frame: av.VideoFrame, orientation: Orientation | None = None) -> F
     BT.709; other transfers are named, not applied. A rotated or mirrored frame is copied into its upright form. The
     shape of pixels stays as coded. `orientation` is the frame's own by default.
     """
-    planes = _coded_planes(frame)
     orientation = orientation or Orientation.of(frame)
+    picture, sdr_reach_px = _as_sdr(frame)
+    planes = _coded_planes(picture)
+    reach_px = planes.reach_px + sdr_reach_px
     if not orientation.changes:
-        return planes
+        return replace(planes, reach_px=reach_px)
     if _chroma_would_shift(planes, orientation):
-        return FramePlanes("rgb", (rgb_of(frame, orientation),), reach_px=planes.reach_px + CHROMA_PX)
+        return FramePlanes("rgb", (rgb_of(picture, orientation),), reach_px=reach_px + CHROMA_PX)
     upright_planes = tuple(map(orientation.upright, planes.planes))
-    return FramePlanes(planes.layout, upright_planes, planes.colour, reach_px=planes.reach_px)
+    return FramePlanes(planes.layout, upright_planes, planes.colour, reach_px=reach_px)
 
 
 def rgb_of(frame: av.VideoFrame, orientation: Orientation | None = None) -> Plane:
     """Return the frame as converted by swscale, upright: uint8 [H, W, 3]."""
-    return (orientation or Orientation.of(frame)).upright(_coded_rgb(frame))
+    orientation = orientation or Orientation.of(frame)
+    return orientation.upright(_coded_rgb(_as_sdr(frame)[0]))
 
 
 def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
-    sdr = _sdr_of(frame)
-    if sdr is not None:
-        return replace(_coded_planes(sdr), reach_px=CHROMA_PX)
     if may_be_transparent(frame.format):
         return _convert(frame)
     colour = colour_of(frame)
     name = frame.format.name
     if name in _PLANAR_YUV:
-        views = tuple(_view(plane, plane.width, plane.height) for plane in frame.planes[:3])
+        views = tuple(_read_only(samples_of(plane)) for plane in frame.planes[:3])
         return FramePlanes("yuv", views, colour, owner=frame)
     if name in _SEMI_PLANAR_YUV:
         return _semi_planar(frame, colour)
     if name == "gray":
-        return FramePlanes("gray", (_view(frame.planes[0], frame.width, frame.height),), colour, owner=frame)
+        return FramePlanes("gray", (_read_only(samples_of(frame.planes[0])),), colour, owner=frame)
     if deep := _DEEP_PLANAR.fullmatch(name):
         return _round_to_8_bits(frame, int(deep[2]), colour)
     if name.startswith("gray"):
@@ -109,10 +109,13 @@ def _coded_planes(frame: av.VideoFrame) -> FramePlanes:
     return FramePlanes("yuv", _coded_planes(eight_bit).planes, colour, owner=eight_bit)
 
 
-def _sdr_of(frame: av.VideoFrame) -> av.VideoFrame | None:
-    """Return an HDR frame as SDR; None for frames that are shown as they are coded."""
+def _as_sdr(frame: av.VideoFrame) -> tuple[av.VideoFrame, int]:
+    """Return an HDR frame as SDR, without side data, and from how far away that mixes something into a sample.
+
+    Other frames are returned as they are.
+    """
     if not becomes_sdr(frame):
-        return None
+        return frame, 0
     sampling = _sampling(frame.format)
     if sampling is None:
         sampling = "444"
@@ -124,7 +127,7 @@ def _sdr_of(frame: av.VideoFrame) -> av.VideoFrame | None:
         matrix = frame.colorspace
         frame = same_colour(frame, f"yuv{sampling}p10le", colour_of(frame))
         frame.colorspace = matrix
-    return to_sdr(frame, sampling)
+    return to_sdr(frame, sampling), CHROMA_PX
 
 
 def _convert(frame: av.VideoFrame) -> FramePlanes:
@@ -132,13 +135,12 @@ def _convert(frame: av.VideoFrame) -> FramePlanes:
 
 
 def _coded_rgb(frame: av.VideoFrame) -> Plane:
-    frame = _sdr_of(frame) or frame
     stand_in = None
     if int(frame.colorspace) not in _SWSCALE_MATRICES:
         stand_in = Colorspace.BT2020 if colour_of(frame).matrix == "bt2020" else Colorspace.ITU601
     channels, name = (4, "rgba") if may_be_transparent(frame.format) else (3, "rgb24")
     rgb = frame.reformat(format=name, src_colorspace=stand_in, dst_colorspace=stand_in, threads=1)
-    samples = _view(rgb.planes[0], rgb.width * channels, rgb.height).reshape(rgb.height, rgb.width, channels)
+    samples = _read_only(interleaved_samples_of(rgb.planes[0], channels))
     return samples if channels == 3 else _over_white(samples)
 
 
@@ -153,9 +155,9 @@ def _over_white(rgba: Plane) -> Plane:
 
 def _semi_planar(frame: av.VideoFrame, colour: Colour) -> FramePlanes:
     luma, chroma = frame.planes
-    pairs = _view(chroma, chroma.width * 2, chroma.height)
-    u, v = (pairs[:, place::2] for place in _SEMI_PLANAR_YUV[frame.format.name])
-    return FramePlanes("yuv", (_view(luma, luma.width, luma.height), u, v), colour, owner=frame)
+    pairs = _read_only(interleaved_samples_of(chroma, 2))
+    u, v = (pairs[..., place] for place in _SEMI_PLANAR_YUV[frame.format.name])
+    return FramePlanes("yuv", (_read_only(samples_of(luma)), u, v), colour, owner=frame)
 
 
 def _round_to_8_bits(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePlanes:
@@ -166,10 +168,9 @@ def _round_to_8_bits(frame: av.VideoFrame, bits: int, colour: Colour) -> FramePl
     gray = frame.format.name.startswith("gray")
     planes = []
     for index, plane in enumerate(frame.planes[: 1 if gray else 3]):
-        samples = np.ndarray((plane.height, plane.width), np.uint16, buffer=plane, strides=(plane.line_size, 2))
         by_maximum = colour.full_range and index == 0
         scale = 255 / (2**bits - 1) if by_maximum else 1 / 2 ** (bits - 8)
-        planes.append(np.asarray(cv2.convertScaleAbs(samples, alpha=scale), np.uint8))
+        planes.append(np.asarray(cv2.convertScaleAbs(samples_of(plane, bits), alpha=scale), np.uint8))
     return FramePlanes("gray" if gray else "yuv", tuple(planes), colour)
 
 
@@ -211,13 +212,9 @@ def shown_size(frame: av.VideoFrame, aspect: PixelAspect, orientation: Orientati
     return aspect.shown_size(*sides, swaps_sides=swaps_sides)
 
 
-def _view(plane: av.video.plane.VideoPlane, width: int, height: int) -> Plane:
-    """Return a read-only view [height, width] on a plane's samples; a negative stride means rows stored bottom up."""
-    stride = plane.line_size
-    offset = 0 if stride > 0 else (height - 1) * -stride
-    view: Plane = np.ndarray((height, width), np.uint8, buffer=plane, offset=offset, strides=(stride, 1))
-    view.flags.writeable = False
-    return view
+def _read_only(samples: Plane) -> Plane:
+    samples.flags.writeable = False
+    return samples
 
 
 def to_planes(
@@ -237,11 +234,9 @@ def to_planes(
     """
     try:
         orientation = Orientation.of(frame)
-        sdr = _sdr_of(frame)
-        if sdr is not None:
-            reach_px += CHROMA_PX
-        picture = frame if sdr is None else sdr
+        picture, sdr_reach_px = _as_sdr(frame)  # once, for its planes and its RGB
         planes = planes_of(picture, orientation)
+        reach_px += sdr_reach_px
         if reach_px:
             planes = replace(planes, reach_px=planes.reach_px + reach_px)
         display_px = None if aspect is None else shown_size(frame, aspect, orientation)

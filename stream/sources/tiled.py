@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import av
-import numpy as np
-import numpy.typing as npt
 
 from arr_coc.errors import of_counted
 from arr_coc.types import NS_PER_S
@@ -25,11 +22,9 @@ from stream.sources.hardware import HardwareDecoding
 from stream.sources.heif import REMEDY, TiledPicture, tiled_picture
 from stream.sources.orientation import Orientation
 from stream.sources.planes import colour_of, same_colour, to_planes
+from stream.sources.samples import Samples, samples_of
 from stream.sources.timing import DEFAULT_RATE
 from stream.sources.tonemap import report_hdr
-
-Samples = npt.NDArray[Any]
-"""Samples of a plane, of 8 or 16 bits each."""
 
 
 class TiledPictureSource(Source):
@@ -166,13 +161,8 @@ class _Canvas:
 
 def _planes(frame: av.VideoFrame) -> list[Samples]:
     """Return views on the planes of a planar frame."""
-    wide = frame.format.components[0].bits > 8
-    planes: list[Samples] = []
-    for plane in frame.planes:
-        dtype = np.uint16 if wide else np.uint8
-        strides = plane.line_size, 2 if wide else 1
-        planes.append(np.ndarray((plane.height, plane.width), dtype, buffer=plane, strides=strides))
-    return planes
+    bits = frame.format.components[0].bits
+    return [samples_of(plane, bits) for plane in frame.planes]
 
 
 def _like(frame: av.VideoFrame, width_px: int, height_px: int) -> av.VideoFrame:

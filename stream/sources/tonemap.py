@@ -18,15 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorRange, Colorspace
 
-from stream.sources.samples import may_be_transparent
+from stream.sources.samples import Samples, may_be_transparent, samples_of
 
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[Any]
 """Numbers of 32 bits."""
-
-Samples = npt.NDArray[Any]
-"""Samples of a plane, of 8 or 16 bits each."""
 
 WHITE_NITS = 203.0
 """Light of SDR's white in HDR (BT.2408)."""
@@ -87,7 +84,7 @@ def to_sdr(frame: av.VideoFrame, sampling: str) -> av.VideoFrame:
     full_range = frame.format.name.startswith("yuvj") or int(frame.color_range) == int(ColorRange.JPEG)
     coding = _Coding(_HDR[int(frame.color_trc)], int(frame.colorspace), full_range, bits)
     wide_gamut = int(frame.color_primaries) == _BT2020
-    luma, u, v = (_samples(plane, bits) for plane in frame.planes[:3])
+    luma, u, v = (samples_of(plane, bits) for plane in frame.planes[:3])
     # samples of damaged data may have more bits than the format: a lossless decoder does not limit them
     luma = np.minimum(luma, (1 << bits) - 1)
     mean = luma if luma.shape == u.shape else cv2.resize(luma, u.shape[::-1], interpolation=cv2.INTER_AREA)
@@ -97,7 +94,7 @@ def to_sdr(frame: av.VideoFrame, sampling: str) -> av.VideoFrame:
     if luma.shape != u.shape:
         difference = cv2.resize(difference, luma.shape[::-1], interpolation=cv2.INTER_LINEAR)
     sdr = av.VideoFrame(frame.width, frame.height, f"yuv{sampling}p")
-    y8, u8, v8 = (_samples(plane, 8) for plane in sdr.planes)
+    y8, u8, v8 = map(samples_of, sdr.planes)
     y8[:] = cv2.add(grey[luma], difference, dtype=cv2.CV_8U)
     chroma = cv2.convertScaleAbs(converted)
     u8[:], v8[:] = chroma[..., 1], chroma[..., 2]
@@ -190,10 +187,3 @@ def _compressed(light: Floats) -> Floats:
     b = (KNEE**2 - 2 * KNEE * peak + peak) / (peak - 1)
     bent = (b**2 + 2 * b * KNEE + KNEE**2) / (b - a) * (light + a) / (light + b)
     return np.asarray(np.where(light <= KNEE, light, np.minimum(bent, 1)), np.float32)
-
-
-def _samples(plane: av.video.plane.VideoPlane, bits: int) -> Samples:
-    """Return a view on a plane's samples, [height, width]."""
-    size = 2 if bits > 8 else 1
-    dtype = np.uint16 if bits > 8 else np.uint8
-    return np.ndarray((plane.height, plane.width), dtype, buffer=plane, strides=(plane.line_size, size))

@@ -159,6 +159,15 @@ def test_a_frame_is_converted_once(capture: dict[str, object]) -> None:
     assert planes.reach_px > 0
 
 
+def test_a_turned_frame_is_converted_once() -> None:
+    frame = hdr_frame(MUTED[:63, :127], "pq")
+    with patch.object(form, "to_sdr", side_effect=form.to_sdr) as to_sdr:
+        planes = planes_of(frame, Orientation(1, False))
+    assert planes.layout == "rgb"  # chroma would shift
+    np.testing.assert_array_equal(planes.planes[0], rgb_of(frame, Orientation(1, False)))
+    assert to_sdr.call_count == 1
+
+
 @pytest.mark.parametrize("pixel_format", ["yuv420p10le", "yuv444p10le", "yuv411p"])
 @pytest.mark.parametrize("size", [(96, 128), (95, 127)])
 @pytest.mark.parametrize("capture", [{}, {"size": "100x75"}, {"max_tiles": 6}], ids=str)
