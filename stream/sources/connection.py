@@ -22,7 +22,7 @@ from stream.sources.address import scheme_of, scrubbed
 from stream.sources.checks import RELAY, more_than
 from stream.sources.hardware import HardwareDecoding
 from stream.sources.headers import HTTP, REDIRECTS_MAX, RequestHeaders, redirect_of, same_server
-from stream.sources.mjpeg import MULTIPART, AddressRequest
+from stream.sources.mjpeg import MULTIPART, AddressRequest, close_container
 from stream.sources.tls import ffmpeg_options, problem_at
 
 PLAYLISTS = frozenset({"hls", "dash", "webm_dash_manifest", "concat", "sdp", "imf", "hds", "smoothstreaming", "lavfi"})
@@ -240,8 +240,7 @@ class LiveTarget:
 
     `name` has no secrets. `too_slow` returns the advice if nothing arrives within a time limit. `paced`: pictures
     arrive in bursts and are released at the pace of their PTS. `hardware` chose the decoder; None is software.
-    `release` closes what the container that was opened last leaves open when it is closed. `is_variant` returns True if
-    that container is the chosen variant of several.
+    `is_variant` returns True if the container that was opened last is the chosen variant of several.
     """
 
     name: str
@@ -249,7 +248,6 @@ class LiveTarget:
     too_slow: Callable[[float], FailureAdvice] = too_slow
     paced: bool = False
     hardware: HardwareDecoding | None = None
-    release: Callable[[], None] = lambda: None
     is_variant: Callable[[], bool] = lambda: False
 
 
@@ -365,8 +363,7 @@ def opened_within(target: LiveTarget, limit_s: float) -> av.container.InputConta
         if opening.set_running_or_notify_cancel():
             opening.set_result(container)
         else:
-            container.close()
-            target.release()
+            close_container(container)
 
     threading.Thread(target=attempt, name="open source", daemon=True).start()
     try:

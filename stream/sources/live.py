@@ -38,6 +38,7 @@ from stream.sources.decoder import (
 )
 from stream.sources.deinterlace import Deinterlacer
 from stream.sources.fit import FrameFormat
+from stream.sources.mjpeg import close_container
 from stream.sources.motion_vectors import EXPORT_VECTORS
 from stream.sources.planes import shown_size, to_planes
 from stream.sources.segments import SegmentRecorder
@@ -217,9 +218,8 @@ class ReconnectingReader(ReaderThread):
             try:
                 reason = self._follow(self._container)
             finally:
-                self._container.close()
+                close_container(self._container)
                 self._container = None
-                self._target.release()
             if reason is None:
                 return
             if self.info is None:

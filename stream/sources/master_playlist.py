@@ -72,10 +72,6 @@ class PlaylistOpening:
         options = {**request.options, **ffmpeg_options(scheme_of(address) or "", self._config)}
         return self._inner.open(replace(request, address=address, options=options, open_s=left_s))
 
-    def close(self) -> None:
-        """Close the connection behind the last container, which does not close it itself. Idempotent."""
-        self._inner.close()
-
     def _variant(self, request: AddressRequest, limit_s: float) -> str | None:
         """Return the address of the variant to read; None if there is no choice.
 

@@ -112,7 +112,6 @@ class HttpOpening:
 
     def __init__(self) -> None:
         self._is_mjpeg = False
-        self._reader: MjpegReader | None = None
 
     def open(self, request: AddressRequest) -> av.container.InputContainer:
         """Open the address. Raises av.FFmpegError.
@@ -120,7 +119,7 @@ class HttpOpening:
         The first time FFmpeg finds out what it is; MJPEG is then asked for once more.
         """
         if self._is_mjpeg:
-            return self._open_mjpeg(request)
+            return _open_mjpeg(request)
         start_s = time.monotonic()
         failure: av.FFmpegError | None = None
         try:
@@ -132,29 +131,35 @@ class HttpOpening:
             failure = error
         left_s = max(request.open_s - (time.monotonic() - start_s), 1.0)
         try:
-            container = self._open_mjpeg(replace(request, open_s=left_s))
+            container = _open_mjpeg(replace(request, open_s=left_s))
         except av.FFmpegError as error:
             raise failure or error from None
         self._is_mjpeg = True
         return container
 
-    def close(self) -> None:
-        """Close the connection behind the last container, which does not close it itself. Idempotent."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
-    def _open_mjpeg(self, request: AddressRequest) -> av.container.InputContainer:
-        self.close()
-        self._reader = MjpegReader(request)
-        try:
-            return av.open(
-                self._reader,
-                format=MULTIPART,
-                options=dict(request.options),
-                metadata_errors="replace",
-                hwaccel=request.accelerator,
-            )
-        except av.FFmpegError:
-            self.close()
-            raise
+def close_container(container: av.container.InputContainer) -> None:
+    """Close a container and the connection behind it, in the thread that reads it. Idempotent.
+
+    A container does not close its input itself. Only its own is closed: an attempt to open that took too long may still
+    read another one in its thread, which FFmpeg does not survive if it is closed there.
+    """
+    container.close()
+    reader = getattr(container.file, "file", None)
+    if isinstance(reader, MjpegReader):
+        reader.close()
+
+
+def _open_mjpeg(request: AddressRequest) -> av.container.InputContainer:
+    reader = MjpegReader(request)
+    try:
+        return av.open(
+            reader,
+            format=MULTIPART,
+            options=dict(request.options),
+            metadata_errors="replace",
+            hwaccel=request.accelerator,
+        )
+    except av.FFmpegError:
+        reader.close()
+        raise

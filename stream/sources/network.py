@@ -53,7 +53,7 @@ def network_target(address: str, config: CaptureConfig) -> LiveTarget:
     def open_it(limit_s: float) -> av.container.InputContainer:
         return opened_network(address, name, config, hardware, limit_s, opening.open)
 
-    return LiveTarget(name, open_it, hardware=hardware, release=opening.close, is_variant=lambda: opening.is_variant)
+    return LiveTarget(name, open_it, hardware=hardware, is_variant=lambda: opening.is_variant)
 
 
 def open_network(address: str, config: CaptureConfig, clock: Clock, segments: SegmentRecorder | None = None) -> Source:

@@ -228,6 +228,8 @@ def test_opening_never_holds_the_caller_beyond_the_limit() -> None:
     closed = threading.Event()
 
     class Container:
+        file = None
+
         def close(self) -> None:
             closed.set()
 

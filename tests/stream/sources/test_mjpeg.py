@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 from stream.errors import SourceError
+from stream.sources.mjpeg import AddressRequest, HttpOpening, close_container
 from tests.support.mjpeg_cameras import CAMERAS, MjpegCamera
-from tests.support.network import until
+from tests.support.network import LIMIT_S, until
 from tests.support.senders import Handler, Reading, Server, frames_of, jpegs, opened
 from tests.support.video import moving_square
 
@@ -94,3 +97,25 @@ def test_silence_is_an_outage(web: Server, pictures: list[bytes]) -> None:
         reading = Reading(source)
         assert reading.lost().reason == "no picture for 1.5 s"
         reading.back()
+
+
+def test_each_opening_has_its_own_connection(web: Server, pictures: list[bytes]) -> None:
+    web.live["video"] = CAMERAS["motion"].serve(pictures)
+    opening, request = HttpOpening(), AddressRequest(f"{web.url}/video", {}, LIMIT_S, LIMIT_S)
+    late = opening.open(request)
+    newer = opening.open(request)
+    until(lambda: len(web.clients) == 2)
+    assert len([frame for frame, _ in zip(late.decode(video=0), range(50), strict=False)]) == 50, "opening left it"
+    close_container(late)
+    until(lambda: len(web.clients) == 1)
+    assert len([frame for frame, _ in zip(newer.decode(video=0), range(50), strict=False)]) == 50, "closing left it"
+    close_container(newer)
+    until(lambda: not web.clients)
+
+
+def test_attempts_that_took_too_long_read_on_while_others_open() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.support.silent_reconnect"], capture_output=True, text=True, timeout=2 * LIMIT_S
+    )
+    assert process.stdout.count("does not answer within 0.1 s") == 3
+    assert process.stderr == "64 pixels wide after 6 requests\n"
