@@ -277,6 +277,8 @@ def opened_network(
     start_s = time.monotonic()
     for _ in range(REDIRECTS_MAX):
         left_s = limit_s - (time.monotonic() - start_s)
+        if left_s <= 0:  # to PyAV a negative limit is none
+            raise cannot(name, too_slow(limit_s))
         request = _request_to(address, config, hardware, headers, left_s)
         try:
             return opened(request)

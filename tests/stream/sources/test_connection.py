@@ -18,9 +18,11 @@ from stream.sources.connection import (
     is_endless,
     network_failure,
     network_options,
+    opened_network,
     reading_failure,
 )
 from stream.sources.devices import camera_failure, camera_options, camera_target
+from stream.sources.mjpeg import AddressRequest
 from stream.sources.network import network_target
 
 
@@ -141,6 +143,25 @@ class TestErrors:
         with pytest.raises(SourceError, match=r"rtsp://\*\*\*@camera/1") as raised:
             network_target(address, config()).open(1.0)
         assert "hush" not in str(raised.value)
+
+    def test_a_redirect_after_the_time_limit_is_not_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now_s = [0.0]
+        limits_s = []
+
+        def refuse(request: AddressRequest) -> av.container.InputContainer:
+            limits_s.append(request.open_s)
+            raise error(errno.EIO)
+
+        def redirect_slowly(*_: object) -> str:
+            now_s[0] += 2.0
+            return "http://camera/2"
+
+        monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        monkeypatch.setattr(connection, "redirect_of", redirect_slowly)
+        capture = config(headers={"X-Key": "a"})
+        with pytest.raises(SourceError, match="does not answer within 1 s"):
+            opened_network("http://camera/1", "the camera", capture, Mock(accelerator=None), 1.0, refuse)
+        assert limits_s == [1.0]
 
     def test_a_machine_without_v4l2(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection.av, "open", Mock(side_effect=ValueError("no container format 'v4l2'")))
