@@ -1,8 +1,9 @@
 """Headers of requests over HTTP, with values from the environment, redirects, to which only some go, and small fetches.
 
-FFmpeg sends its option `headers` wherever a server redirects to. So it follows no redirect if there are such headers;
-the new address is opened in place of the old one, on another server without them. FFmpeg sends cookies to their
-server only.
+FFmpeg sends its option `headers` wherever a server redirects to, and cookies to each host whose name ends alike, with
+or without a dot before. So it follows no redirect if there are any; the new address is opened in place of the old one,
+on another server without them. That holds for the address alone: the further requests of HLS and DASH (segments, other
+playlists, their redirects) are FFmpeg's own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class RequestHeaders:
     @property
     def follow_no_redirect(self) -> bool:
         """True if FFmpeg would send other servers what only this one may get."""
-        return not _FOR_ALL.issuperset(name.lower() for name in self.values if name.lower() != "cookie")
+        return not _FOR_ALL.issuperset(map(str.lower, self.values))
 
     def for_others(self) -> RequestHeaders:
         """Return the headers that another server may get."""

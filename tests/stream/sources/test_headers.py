@@ -89,9 +89,33 @@ class TestRequests:
         assert other.requests
         assert all(headers == {"User-Agent": "Viewer/1"} for headers in sent_to(other))
 
-    def test_harmless_ones_leave_redirects_to_ffmpeg(self, web: Server, other: Server) -> None:
+    def test_ffmpeg_sends_cookies_to_names_that_end_alike_so_it_follows_no_redirect(
+        self, web: Server, other: Server
+    ) -> None:
         web.live["old"] = redirect(f"{other.url}/clip.ts")
         opened(f"{web.url}/old", headers={"User-Agent": "Viewer/1", "Cookie": "a=b"}).close()
+        assert [path for path, _ in web.requests] == ["/old", "/old"], "it is asked for the new address"
+        assert all(headers == {"User-Agent": "Viewer/1"} for headers in sent_to(other))
+
+    def test_segments_get_all_but_cookies_wherever_they_are(self, web: Server, other: Server, tmp_path: Path) -> None:
+        make_hls(tmp_path, "a", 64, 48)
+        playlist = tmp_path / "a.m3u8"
+        segments = [line for line in playlist.read_text().splitlines() if not line.startswith("#")]
+        first, *redirected = segments
+        web.live.update({f"old-{name}": redirect(f"{other.url}/{name}") for name in redirected})
+        text = playlist.read_text().replace(first, f"{other.url}/{first}")
+        for name in redirected:
+            text = text.replace(name, f"old-{name}")
+        playlist.write_text(text)
+        with opened(f"{web.url}/a.m3u8", headers=HEADERS) as source:
+            assert len(list(source.frames())) == 75
+        assert [path.lstrip("/") for path, _ in other.requests] == segments
+        without_cookies = {name: value for name, value in SENT.items() if name != "Cookie"}
+        assert all(headers == without_cookies for headers in sent_to(other))
+
+    def test_harmless_ones_leave_redirects_to_ffmpeg(self, web: Server, other: Server) -> None:
+        web.live["old"] = redirect(f"{other.url}/clip.ts")
+        opened(f"{web.url}/old", headers={"User-Agent": "Viewer/1"}).close()
         assert len(web.requests) == 1
         assert all(headers == {"User-Agent": "Viewer/1"} for headers in sent_to(other))
 
